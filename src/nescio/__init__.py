@@ -1,0 +1,118 @@
+"""nescio tells a multi-label classifier's user which inputs the model should not be trusted on.
+
+>>> import nescio as ns
+>>> detector = ns.JointEnergy().calibrate(val_logits, tpr=0.95)  # doctest: +SKIP
+>>> detector.assess(new_logits)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from nescio.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from nescio import calibration, checks, errors, metrics, scores
+    from nescio.assessment import Assessment
+    from nescio.calibration import Calibration, Threshold, benjamini_hochberg
+    from nescio.detectors import (
+        DETECTORS,
+        MSP,
+        Detector,
+        IsolationForest,
+        JointEnergy,
+        LocalOutlierFactor,
+        Mahalanobis,
+        MaxEnergy,
+        MaxLogit,
+        MaxProb,
+        NotCalibratedError,
+        SumLogit,
+        SumProb,
+        TopKJointEnergy,
+        TopKLogit,
+        TopKProb,
+        load,
+    )
+    from nescio.errors import NescioError
+    from nescio.metrics import Evaluation, evaluate
+    from nescio.outputs import Outputs
+
+# Where each public name lives. Names are imported at first use, so that `import nescio` is quick
+# and brings in neither scikit-learn nor torch.
+_MODULE_OF = {
+    "Assessment": "assessment",
+    "Calibration": "calibration",
+    "DETECTORS": "detectors",
+    "Detector": "detectors",
+    "Evaluation": "metrics",
+    "IsolationForest": "detectors",
+    "JointEnergy": "detectors",
+    "LocalOutlierFactor": "detectors",
+    "MSP": "detectors",
+    "Mahalanobis": "detectors",
+    "MaxEnergy": "detectors",
+    "MaxLogit": "detectors",
+    "MaxProb": "detectors",
+    "NescioError": "errors",
+    "NotCalibratedError": "detectors",
+    "Outputs": "outputs",
+    "SumLogit": "detectors",
+    "SumProb": "detectors",
+    "Threshold": "calibration",
+    "TopKJointEnergy": "detectors",
+    "TopKLogit": "detectors",
+    "TopKProb": "detectors",
+    "benjamini_hochberg": "calibration",
+    "evaluate": "metrics",
+    "load": "detectors",
+}
+_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
+
+__all__ = [
+    "DETECTORS",
+    "MSP",
+    "Assessment",
+    "Calibration",
+    "Detector",
+    "Evaluation",
+    "IsolationForest",
+    "JointEnergy",
+    "LocalOutlierFactor",
+    "Mahalanobis",
+    "MaxEnergy",
+    "MaxLogit",
+    "MaxProb",
+    "NescioError",
+    "NotCalibratedError",
+    "Outputs",
+    "SumLogit",
+    "SumProb",
+    "Threshold",
+    "TopKJointEnergy",
+    "TopKLogit",
+    "TopKProb",
+    "benjamini_hochberg",
+    "calibration",
+    "checks",
+    "errors",
+    "evaluate",
+    "load",
+    "metrics",
+    "scores",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"nescio.{name}")
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(f"nescio.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'nescio' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

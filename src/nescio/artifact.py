@@ -1,0 +1,188 @@
+"""A detector on disk: one safetensors file of arrays and JSON. Loading one cannot run anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nescio.arrays import Array
+from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration, Threshold
+from nescio.errors import FileFormatError
+from nescio.tensors import read_tensors, write_tensors
+from nescio.version import __version__
+
+KIND = "nescio.detector"
+SCHEMA = 1
+
+_LEARNED = "learned."
+_CALIBRATION_SCORES = "calibration.scores"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What is kept of a detector.
+
+    Attributes
+    ----------
+    detector : str
+        Its name in the registry.
+    params : mapping
+        What its constructor takes.
+    n_inputs : int
+        Columns of what it reads: labels, for a detector that reads logits.
+    tau : float
+        The threshold where there is a single one; of the first group otherwise.
+    learned : mapping of str to array
+        The arrays that `fit` learned.
+    label_names : tuple of str or None
+    calibration : Calibration or None
+    """
+
+    detector: str
+    params: Mapping[str, Any]
+    n_inputs: int
+    tau: float
+    learned: Mapping[str, Array]
+    label_names: tuple[str, ...] | None
+    calibration: Calibration | None
+
+    def write(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the file, atomically; an existing one only with `force`."""
+        tensors = {_LEARNED + name: array for name, array in self.learned.items()}
+        if self.calibration is not None:
+            parts = [threshold.scores for threshold in self.calibration.thresholds.values()]
+            tensors[_CALIBRATION_SCORES] = np.concatenate(parts)
+        metadata = {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "nescio_version": __version__,
+            "detector": self.detector,
+            "params": dict(self.params),
+            "n_inputs": self.n_inputs,
+            "tau": self.tau,
+            "label_names": self.label_names,
+            "label_fingerprint": label_fingerprint(self.label_names),
+            "calibration": _calibration_to_json(self.calibration),
+            "sha256": _digest(tensors),
+        }
+        write_tensors(path, tensors, metadata, force=force)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Artifact:
+        """Read and check a file; every flaw is a `FileFormatError` that says which."""
+        tensors, metadata = read_tensors(path)
+        kind = metadata.get("kind")
+        if kind != KIND:
+            found = f"it holds {kind!r}" if kind else "nescio did not write it"
+            raise FileFormatError(f"{path} is not a saved detector: {found}.")
+        schema = metadata.get("schema")
+        if not isinstance(schema, int) or schema > SCHEMA:
+            raise FileFormatError(
+                f"{path} was written by a newer nescio ({metadata.get('nescio_version')}, "
+                f"schema {schema}; this one reads up to {SCHEMA}). Upgrade nescio to read it."
+            )
+        try:
+            if metadata["sha256"] != _digest(tensors):
+                raise ValueError("its contents do not match their checksum")
+            label_names = metadata["label_names"]
+            if metadata["label_fingerprint"] != label_fingerprint(label_names):
+                raise ValueError("its label names do not match their fingerprint")
+            return cls(
+                detector=str(metadata["detector"]),
+                params=dict(metadata["params"]),
+                n_inputs=_whole(metadata["n_inputs"]),
+                tau=float(metadata["tau"]),
+                learned={
+                    name.removeprefix(_LEARNED): array
+                    for name, array in tensors.items()
+                    if name.startswith(_LEARNED)
+                },
+                label_names=None if label_names is None else tuple(map(str, label_names)),
+                calibration=_calibration_from_json(metadata["calibration"], tensors),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"{path} is damaged: {_reason(error)}.") from error
+
+
+def label_fingerprint(label_names: Sequence[str] | None) -> str | None:
+    """A short hash of the label names in their order; None where they are not known."""
+    if label_names is None:
+        return None
+    encoded = json.dumps(list(label_names), ensure_ascii=False).encode()
+    return hashlib.sha256(encoded).hexdigest()[:16]
+
+
+def _digest(tensors: Mapping[str, Array]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        array = np.asarray(tensors[name], order="C")
+        digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def _calibration_to_json(calibration: Calibration | None) -> dict[str, Any] | None:
+    if calibration is None:
+        return None
+    return {
+        "by": calibration.by,
+        "edges": list(calibration.edges),
+        "groups": [
+            {
+                "name": name,
+                "n_samples": threshold.n_samples,
+                "tpr": threshold.tpr,
+                "confidence": threshold.confidence,
+                "rank": threshold.rank,
+            }
+            for name, threshold in calibration.thresholds.items()
+        ],
+    }
+
+
+def _calibration_from_json(
+    stored: Mapping[str, Any] | None, tensors: Mapping[str, Array]
+) -> Calibration | None:
+    if stored is None:
+        return None
+    scores = np.asarray(tensors[_CALIBRATION_SCORES], dtype=np.float64)
+    thresholds: dict[str, Threshold] = {}
+    start = 0
+    for group in stored["groups"]:
+        end = start + _whole(group["n_samples"])
+        part, rank = scores[start:end], _whole(group["rank"])
+        if len(part) != end - start or not 1 <= rank <= len(part):
+            raise ValueError("its calibration does not fit its scores")
+        if (np.diff(part) < 0).any() or not np.isfinite(part[rank - 1]):
+            raise ValueError("its calibration scores are out of order")
+        confidence = group["confidence"]
+        thresholds[str(group["name"])] = Threshold(
+            scores=part,
+            tpr=float(group["tpr"]),
+            confidence=None if confidence is None else float(confidence),
+            rank=rank,
+        )
+        start = end
+    edges = tuple(map(_whole, stored["edges"]))
+    by = stored["by"]
+    if start != len(scores) or not thresholds or by not in (None, LABEL_COUNT, CUSTOM):
+        raise ValueError("its calibration is incomplete")
+    if by == LABEL_COUNT and (len(edges) != len(thresholds) or list(edges) != sorted(set(edges))):
+        raise ValueError("its groups do not fit their edges")
+    return Calibration(thresholds, by, edges)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _reason(error: Exception) -> str:
+    return f"no entry {error}" if isinstance(error, KeyError) else str(error)

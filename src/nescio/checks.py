@@ -1,0 +1,206 @@
+"""Common checks for any detector, nescio's own and yours.
+
+>>> from nescio.checks import check_detector
+>>> from nescio import JointEnergy
+>>> check_detector(JointEnergy())
+
+Each check takes a detector, works on a clone of it and raises `AssertionError` with what it found.
+A detector of your own passes scikit-learn's `check_estimator` too if it derives from `Detector`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from sklearn.base import clone
+
+from nescio.detectors.base import Detector, NotCalibratedError
+from nescio.errors import InputError, NescioError, ShapeError
+from nescio.outputs import Outputs
+
+__all__ = ["CHECKS", "check_detector", "make_outputs"]
+
+_N_LABELS = 6
+_N_FEATURES = 8
+
+
+def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Outputs:
+    """Outputs of an imagined model: features that depend on the labels, and logits on both.
+
+    `shift` moves the features away from the data and lowers every logit.
+    """
+    rng = np.random.default_rng([seed, n_samples])
+    pattern = np.random.default_rng(7).normal(0, 2, (_N_LABELS, _N_FEATURES))
+    labels = (rng.random((n_samples, _N_LABELS)) < 0.3).astype(np.uint8)
+    labels[np.arange(n_samples), rng.integers(0, _N_LABELS, n_samples)] = 1
+    features = labels @ pattern + rng.normal(0, 1, (n_samples, _N_FEATURES)) + shift
+    logits = 6.0 * labels - 4.0 + rng.normal(0, 1, labels.shape) - shift
+    return Outputs(
+        logits,
+        features=features,
+        labels=labels,
+        label_names=[f"label {i}" for i in range(_N_LABELS)],
+    )
+
+
+def check_detector(detector: Detector) -> None:
+    """Run every check on a detector."""
+    for check in CHECKS:
+        check(detector)
+
+
+def check_says_what_it_is(detector: Detector) -> None:
+    """It has a name, a source and a docstring, and reads what Outputs have."""
+    assert detector.name, "name must be set"
+    assert detector.paper, "paper must say where the method comes from"
+    assert type(detector).__doc__, "the class needs a docstring"
+    known = {"logits", "features", "labels"}
+    assert set(detector.reads) <= known, f"reads must be of {known}, got {detector.reads}"
+
+
+def check_scores_one_number_per_sample(detector: Detector) -> None:
+    """Finite float64 of shape (n_samples,), the same twice."""
+    fitted = _fitted(detector)
+    scores = fitted.score_samples(make_outputs(50, seed=1))
+    assert scores.shape == (50,), f"expected shape (50,), got {scores.shape}"
+    assert scores.dtype == np.float64, f"expected float64, got {scores.dtype}"
+    assert np.isfinite(scores).all(), "scores must be finite on finite input"
+    assert np.array_equal(scores, fitted.score_samples(make_outputs(50, seed=1))), "not repeatable"
+
+
+def check_samples_are_independent(detector: Detector) -> None:
+    """A sample's score does not depend on the others of its batch or on its place there."""
+    fitted = _fitted(detector)
+    outputs = make_outputs(40, seed=2)
+    together = fitted.score_samples(outputs)
+    alone = np.concatenate([fitted.score_samples(outputs[[i]]) for i in range(40)])
+    np.testing.assert_allclose(alone, together, rtol=1e-9, atol=1e-9)
+    order = np.random.default_rng(0).permutation(40)
+    np.testing.assert_allclose(
+        fitted.score_samples(outputs[order]), together[order], rtol=1e-9, atol=1e-9
+    )
+
+
+def check_arrays_and_outputs_agree(detector: Detector) -> None:
+    """An array of what it reads, float32 included, gives what the Outputs give."""
+    fitted = _fitted(detector)
+    outputs = make_outputs(30, seed=3)
+    array = getattr(outputs, fitted.reads[0])
+    scores = fitted.score_samples(outputs)
+    np.testing.assert_allclose(fitted.score_samples(array), scores, rtol=1e-12)
+    single = fitted.score_samples(array.astype(np.float32))
+    np.testing.assert_allclose(single, scores, rtol=1e-3, atol=1e-3)
+
+
+def check_input_is_left_alone(detector: Detector) -> None:
+    """Neither learning nor scoring writes to its input."""
+    outputs = make_outputs(200, seed=4)
+    before = {name: getattr(outputs, name).copy() for name in ("logits", "features", "labels")}
+    clone(detector).fit(outputs).calibrate(outputs).assess(outputs)
+    for name, array in before.items():
+        assert np.array_equal(array, getattr(outputs, name)), f"{name} was changed"
+
+
+def check_can_be_cloned(detector: Detector) -> None:
+    """A clone has the same parameters and nothing learned."""
+    copy = clone(_fitted(detector))
+    assert copy.get_params() == detector.get_params(), "parameters differ after clone"
+    assert not hasattr(copy, "offset_"), "a clone must not keep the threshold"
+
+
+def check_refuses_before_calibration(detector: Detector) -> None:
+    """No verdict without a threshold, and no p-value without calibration."""
+    outputs = make_outputs(200, seed=5)
+    fresh = clone(detector)
+    for method in (fresh.predict, fresh.decision_function, fresh.assess):
+        _expect(NotCalibratedError, method, outputs)
+    _expect(NotCalibratedError, fresh.save, "never-written.nescio")
+    _expect(NotCalibratedError, clone(detector).fit(outputs).assess, outputs)
+
+
+def check_keeps_the_promised_share(detector: Detector) -> None:
+    """At least the share asked is kept of the calibration data, and p-values fit the verdicts."""
+    outputs = make_outputs(500, seed=6)
+    for tpr in (0.8, 0.95):
+        fitted = _fitted(detector).calibrate(outputs, tpr=tpr)
+        result = fitted.assess(outputs)
+        kept = result.in_distribution.mean()
+        assert kept >= tpr, f"kept {kept:.3f} of the calibration data, promised {tpr}"
+        flagged = result.p_values <= 1 - tpr + 1e-12
+        assert np.array_equal(flagged, ~result.in_distribution), "p-values contradict verdicts"
+        expected = np.where(result.in_distribution, 1, -1)
+        assert np.array_equal(fitted.predict(outputs), expected), "predict contradicts assess"
+        decided = fitted.decision_function(outputs) >= 0
+        assert np.array_equal(decided, result.in_distribution), "decision_function contradicts"
+
+
+def check_survives_saving(detector: Detector) -> None:
+    """What is loaded scores, decides and gives p-values to the last bit as what was saved."""
+    fitted = _fitted(detector).calibrate(make_outputs(300, seed=7), groups="label_count")
+    outputs = make_outputs(60, seed=8, shift=1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "detector.nescio"
+        fitted.save(path)
+        loaded = type(detector).load(path)
+        assert loaded.get_params() == fitted.get_params(), "parameters changed"
+        before, after = fitted.assess(outputs), loaded.assess(outputs)
+        for name, column in before.columns().items():
+            assert np.array_equal(column, after.columns()[name]), f"{name} changed by saving"
+
+
+def check_refuses_bad_input(detector: Detector) -> None:
+    """NaN, infinity, a wrong rank, a wrong number of columns and no rows are errors."""
+    fitted = _fitted(detector)
+    good = np.array(getattr(make_outputs(20, seed=9), fitted.reads[0]))
+    for value in (np.nan, np.inf):
+        bad = good.copy()
+        bad[3, 1] = value
+        message = _expect(InputError, fitted.score_samples, bad)
+        assert "3" in message, f"the error should name row 3: {message}"
+    _expect(ShapeError, fitted.score_samples, good[0])
+    _expect(ShapeError, fitted.score_samples, good[:, :-1])
+    _expect(InputError, fitted.score_samples, good[:0])
+
+
+def check_can_mark_bad_rows_as_out(detector: Detector) -> None:
+    """With nonfinite="out", a bad row is out and the other rows are as without it."""
+    fitted = _fitted(clone(detector).set_params(nonfinite="out"))
+    good = np.array(getattr(make_outputs(20, seed=10), fitted.reads[0]))
+    bad = good.copy()
+    bad[3, 1] = np.nan
+    scores = fitted.score_samples(bad)
+    assert np.isneginf(scores[3]), f"a bad row must score -inf, got {scores[3]}"
+    assert fitted.predict(bad)[3] == -1, "a bad row must be out"
+    others = np.arange(20) != 3
+    np.testing.assert_allclose(scores[others], fitted.score_samples(good)[others], rtol=1e-9)
+
+
+def _fitted(detector: Detector) -> Detector:
+    fitted: Detector = clone(detector).fit(make_outputs(400, seed=11))
+    return fitted
+
+
+def _expect(error: type[NescioError], call: Callable[..., object], *arguments: object) -> str:
+    try:
+        call(*arguments)
+    except error as raised:
+        return str(raised)
+    raise AssertionError(f"expected {error.__name__}, and nothing was raised")
+
+
+CHECKS: tuple[Callable[[Detector], None], ...] = (
+    check_says_what_it_is,
+    check_scores_one_number_per_sample,
+    check_samples_are_independent,
+    check_arrays_and_outputs_agree,
+    check_input_is_left_alone,
+    check_can_be_cloned,
+    check_refuses_before_calibration,
+    check_keeps_the_promised_share,
+    check_survives_saving,
+    check_refuses_bad_input,
+    check_can_mark_bad_rows_as_out,
+)

@@ -1,0 +1,73 @@
+"""The command line: each command parses, calls the library and prints.
+
+Exit codes: 0 fine, 1 a mistake in what was given (with a one-line reason), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from nescio.cli import demo, evaluate, fit, listing, score
+from nescio.errors import NescioError
+from nescio.version import __version__
+
+app = typer.Typer(
+    name="nescio",
+    help="Which inputs should a multi-label classifier not be trusted on?\n\n"
+    "Calibrate a detector on held-out logits (fit), then get a verdict on new ones (score). "
+    "Files may be .safetensors, .npy, .npz, .csv or .parquet.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("fit")(fit.fit)
+app.command("score")(score.score)
+app.command("eval")(evaluate.evaluate_detectors)
+app.command("detectors")(listing.detectors)
+app.command("info")(listing.info)
+app.command("demo")(demo.demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nescio {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Options of nescio itself."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    warnings.showwarning = _show_warning
+    try:
+        app(args=arguments, prog_name="nescio")
+    except NescioError as error:
+        typer.echo(f"error: {error}", err=True)
+        return 1
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    return 0
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.echo(f"warning: {message}", err=True)
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""nescio eval: how well detectors tell in-distribution from out-of-distribution data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from nescio.cli.options import (
+    AsJson,
+    FromProbs,
+    Settings,
+    build_detector,
+    detector_names,
+    read_outputs,
+    terminal,
+)
+from nescio.comparison import Comparison, compare
+from nescio.errors import MissingInputError, ParameterError
+from nescio.tables import to_json
+
+
+def evaluate_detectors(
+    id_path: Annotated[
+        Path, typer.Option("--id", help="In-distribution test outputs, not used in training.")
+    ],
+    ood_paths: Annotated[
+        list[Path], typer.Option("--ood", help="Out-of-distribution outputs. May be repeated.")
+    ],
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--detector",
+            "-d",
+            help="A detector, or 'all' (the default). May be repeated.",
+            autocompletion=lambda incomplete: ["all", *detector_names(incomplete)],
+        ),
+    ] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(help="Training outputs, for the detectors that learn from data."),
+    ] = None,
+    tpr: Annotated[float, typer.Option(help="The share of ID inputs kept, for the FPR.")] = 0.95,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, help="Resamples for the intervals; 0 for none.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
+    settings: Settings = None,
+    from_probs: FromProbs = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare detectors: FPR95, AUROC and AUPR, with in-distribution as the positive side.
+
+    Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
+    """
+    wanted = names or ["all"]
+    if settings and (len(wanted) > 1 or "all" in wanted):
+        raise ParameterError("--set goes with a single --detector.")
+    chosen = detector_names() if "all" in wanted else list(dict.fromkeys(wanted))
+    detectors = {name: build_detector(name, settings) for name in chosen}
+    id_outputs = read_outputs(id_path, from_probs=from_probs)
+    ood_outputs = {
+        label: read_outputs(path, from_probs=from_probs)
+        for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
+    }
+    training = None if train is None else read_outputs(train, from_probs=from_probs)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("detectors", total=len(detectors))
+        comparison = compare(
+            detectors,
+            id_outputs,
+            ood_outputs,
+            train=training,
+            tpr=tpr,
+            n_bootstrap=bootstrap,
+            seed=seed,
+            on_done=lambda: progress.advance(task),
+        )
+    if not comparison.results and len(comparison.skipped) == len(detectors):
+        name, reason = next(iter(comparison.skipped.items()))
+        raise MissingInputError(f"{name} cannot be evaluated: {reason}")
+    if as_json:
+        typer.echo(to_json(comparison.as_dict()))
+    else:
+        print_comparison(comparison, terminal())
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """A table for each OOD set, the difference of the best two, and what was left out."""
+    for ood, results in comparison.results.items():
+        first = next(iter(results.values()))
+        table = Table(title=f"{ood}: {first.n_id:,} ID against {first.n_ood:,} OOD, per cent")
+        table.add_column("detector")
+        columns = {"fpr": f"{first.fpr_name} ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
+        best = {}
+        for measure, title in columns.items():
+            table.add_column(title, justify="right")
+            values = [getattr(result, measure).value for result in results.values()]
+            best[measure] = min(values) if measure == "fpr" else max(values)
+        for name, result in results.items():
+            table.add_row(name, *(_cell(result, measure, best) for measure in columns))
+        console.print(table)
+        lead = comparison.lead.get(ood)
+        if lead is not None:
+            console.print(
+                f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} "
+                f"points, DeLong's p = {lead.test.p_value:.2g}",
+                soft_wrap=True,
+            )
+    for name, reason in comparison.skipped.items():
+        console.print(f"left out {name}: {reason}", soft_wrap=True)
+
+
+def _cell(result: Any, measure: str, best: dict[str, float]) -> str:
+    estimate = getattr(result, measure)
+    text = str(estimate).replace("[", r"\[")
+    return f"[bold]{text}[/]" if estimate.value == best[measure] else text
+
+
+def _labels(paths: list[Path]) -> list[str]:
+    """A short name for each OOD file; the whole path where two share one."""
+    stems = [path.stem for path in paths]
+    if len(set(paths)) != len(paths):
+        raise ParameterError("the same --ood file was given twice.")
+    return [path.stem if stems.count(path.stem) == 1 else str(path) for path in paths]

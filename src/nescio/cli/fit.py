@@ -1,0 +1,102 @@
+"""nescio fit: calibrate a detector and save it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nescio.cli.options import (
+    AsJson,
+    Force,
+    FromProbs,
+    Settings,
+    build_detector,
+    detector_names,
+    read_outputs,
+    terminal,
+)
+from nescio.errors import MissingInputError
+from nescio.files import check_target
+from nescio.tables import to_json
+
+
+def fit(
+    held_out: Annotated[
+        Path,
+        typer.Argument(help="Held-out in-distribution data to calibrate on: the model's logits."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the detector.")],
+    detector: Annotated[
+        str,
+        typer.Option(
+            "--detector", "-d", help="See 'nescio detectors'.", autocompletion=detector_names
+        ),
+    ] = "joint_energy",
+    tpr: Annotated[float, typer.Option(help="The share of in-distribution inputs to keep.")] = 0.95,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            help="Choose the threshold so that the long-run share kept is at least --tpr with this "
+            "confidence, e.g. 0.99. Without it, it is at least --tpr on average."
+        ),
+    ] = None,
+    by_label_count: Annotated[
+        bool,
+        typer.Option(
+            "--by-label-count",
+            help="One threshold for each number of predicted labels, so that inputs with few "
+            "labels do not get most of the false alarms.",
+        ),
+    ] = False,
+    train: Annotated[
+        Path | None,
+        typer.Option(help="Training outputs, for a detector that learns from data."),
+    ] = None,
+    nonfinite: Annotated[
+        str,
+        typer.Option(help="Rows with NaN or infinity: 'raise' an error, or count them as 'out'."),
+    ] = "raise",
+    settings: Settings = None,
+    from_probs: FromProbs = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate a detector on held-out in-distribution data and save it.
+
+    Example: nescio fit val.npy --detector joint_energy --tpr 0.95 -o tagger.nescio
+    """
+    check_target(output, force=force)
+    made = build_detector(detector, settings, tpr=tpr, nonfinite=nonfinite)
+    if made.learned and train is None:
+        raise MissingInputError(
+            f"{detector} learns from data: pass its training outputs with --train. "
+            "(Calibrating on data it has learned from would void the guarantee.)"
+        )
+    if train is not None:
+        made.fit(read_outputs(train, from_probs=from_probs))
+    groups = "label_count" if by_label_count else None
+    data = read_outputs(held_out, from_probs=from_probs)
+    made.calibrate(data, confidence=confidence, groups=groups)
+    made.save(output, force=force)
+    calibration = made.calibration_
+    if as_json:
+        report = {
+            "detector": detector,
+            "output": str(output),
+            "n_samples": calibration.n_samples,
+            "tpr": tpr,
+            "confidence": confidence,
+            "tau": calibration.taus,
+            "tpr_interval_99": {
+                name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
+            },
+        }
+        typer.echo(to_json(report))
+        return
+    console = terminal()
+    taus = ", ".join(f"{tau:.6g}" for tau in calibration.taus.values())
+    console.print(f"{detector}: in-distribution if the score is at least {taus}", soft_wrap=True)
+    console.print(calibration.statement(), soft_wrap=True)
+    console.print(f"saved {output}", soft_wrap=True)

@@ -1,0 +1,68 @@
+"""nescio detectors and nescio info: what there is, and what a file holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from nescio.cli.options import AsJson, terminal
+from nescio.tables import to_json
+
+
+def detectors(as_json: AsJson = False) -> None:
+    """List the detectors: what each one reads, whether it learns, and the paper behind it."""
+    from nescio.detectors import DETECTORS
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "reads": list(detector.reads),
+            "learns": bool(detector.learned),
+            "summary": (detector.__doc__ or "").partition("\n")[0],
+            "paper": detector.paper,
+        }
+        for name, detector in DETECTORS.items()
+    ]
+    if as_json:
+        typer.echo(to_json(rows))
+        return
+    table = Table("name", "reads", "learns", "what it is", "paper")
+    for row in rows:
+        learns = "yes" if row["learns"] else "no"
+        table.add_row(row["name"], ", ".join(row["reads"]), learns, row["summary"], row["paper"])
+    terminal().print(table)
+
+
+def info(
+    file: Annotated[Path, typer.Argument(help="A detector saved by 'nescio fit'.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a saved detector is, its threshold and its guarantee."""
+    from nescio.artifact import label_fingerprint
+    from nescio.detectors import load
+
+    detector = load(file)
+    calibration = getattr(detector, "calibration_", None)
+    reads = "labels" if detector.reads[0] == "logits" else "features"
+    facts: dict[str, Any] = {
+        "detector": detector.name,
+        "parameters": detector.get_params(),
+        f"n_{reads}": detector.n_features_in_,
+        "label_names": detector.label_names_,
+        "label_fingerprint": label_fingerprint(detector.label_names_),
+        "tau": detector.offset_ if calibration is None else calibration.taus,
+        "calibration_samples": 0 if calibration is None else calibration.n_samples,
+    }
+    if as_json:
+        typer.echo(to_json(facts))
+        return
+    console = terminal()
+    for name, value in facts.items():
+        if name == "label_names" and value is not None and len(value) > 5:
+            value = f"{', '.join(value[:5])}, ... ({len(value)} in all)"
+        console.print(f"{name:<20} {value}", soft_wrap=True, markup=False)
+    if calibration is not None:
+        console.print(calibration.statement(), soft_wrap=True)

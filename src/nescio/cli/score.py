@@ -1,0 +1,93 @@
+"""nescio score: a verdict on each input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from nescio.assessment import Assessment
+from nescio.calibration import CUSTOM
+from nescio.cli.options import AsJson, Force, FromProbs, read_outputs, terminal
+from nescio.errors import InputError
+from nescio.files import check_target
+from nescio.tables import to_json
+
+_SHOWN_ROWS = 20
+
+
+def score(
+    detector: Annotated[Path, typer.Argument(help="A detector saved by 'nescio fit'.")],
+    data: Annotated[Path, typer.Argument(help="The model's logits for the inputs to assess.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where to write the verdicts: .parquet, .csv or .jsonl."
+        ),
+    ] = None,
+    fdr: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of the threshold: flag as many of this batch as keep the expected share "
+            "of false alarms among the flagged at most this (Benjamini-Hochberg)."
+        ),
+    ] = None,
+    from_probs: FromProbs = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score inputs and say which ones the model should not be trusted on.
+
+    Example: nescio score tagger.nescio new.parquet -o scored.parquet
+    """
+    from nescio.detectors import load
+
+    if output is not None:
+        check_target(output, force=force)
+    loaded = load(detector)
+    calibration = getattr(loaded, "calibration_", None)
+    if calibration is not None and calibration.by == CUSTOM:
+        raise InputError(
+            f"{detector} was calibrated by groups of your own, which the command line cannot know. "
+            "Use assess(..., groups=...) in Python."
+        )
+    result = loaded.assess(read_outputs(data, from_probs=from_probs), fdr=fdr)
+    if output is not None:
+        result.save(output, force=force)
+    summary = {
+        "n_samples": len(result),
+        "n_flagged": len(result.flagged),
+        "output": None if output is None else str(output),
+    }
+    if as_json:
+        typer.echo(to_json(summary | ({"rows": _rows(result)} if output is None else {})))
+        return
+    console = terminal()
+    if output is None:
+        console.print(_table(result))
+    share = len(result.flagged) / len(result)
+    console.print(f"{len(result):,} scored, {len(result.flagged):,} flagged ({share:.1%})")
+    if output is not None:
+        console.print(f"saved {output}", soft_wrap=True)
+
+
+def _rows(result: Assessment) -> list[dict[str, object]]:
+    columns = {name: column.tolist() for name, column in result.columns().items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _table(result: Assessment) -> Table:
+    hidden = len(result) - _SHOWN_ROWS
+    note = f"... and {hidden:,} more (write them all with -o)" if hidden > 0 else None
+    table = Table("sample", caption=note)
+    for name in ("score", "p-value"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    names = np.arange(len(result)) if result.ids is None else result.ids
+    for name, verdict in zip(names[:_SHOWN_ROWS], result, strict=False):
+        word = "in" if verdict.in_distribution else "[bold red]OUT[/]"
+        table.add_row(str(name), f"{verdict.score:.5g}", f"{verdict.p_value:.4f}", word)
+    return table

@@ -1,0 +1,137 @@
+"""Detectors side by side on the same outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sklearn.base import clone
+
+from nescio.calibration import Scores
+from nescio.detectors.base import Detector
+from nescio.metrics import AurocDifference, Evaluation, delong_test, evaluate
+from nescio.outputs import Outputs
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The two detectors of highest AUROC, and DeLong's test between them."""
+
+    best: str
+    second: str
+    test: AurocDifference
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found.
+
+    Attributes
+    ----------
+    results : mapping of OOD set to mapping of detector to Evaluation
+    lead : mapping of OOD set to Lead
+        Only where at least two detectors were compared.
+    skipped : mapping of detector to str
+        The detectors that could not run on this data, and why.
+    """
+
+    results: Mapping[str, Mapping[str, Evaluation]]
+    lead: Mapping[str, Lead]
+    skipped: Mapping[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "results": [
+                {"ood": ood, "detector": name, **result.as_dict()}
+                for ood, results in self.results.items()
+                for name, result in results.items()
+            ],
+            "lead": {ood: asdict(lead) for ood, lead in self.lead.items()},
+            "skipped": dict(self.skipped),
+        }
+
+
+def compare(
+    detectors: Mapping[str, Detector],
+    id_outputs: Outputs,
+    ood_outputs: Mapping[str, Outputs],
+    *,
+    train: Outputs | None = None,
+    tpr: float = 0.95,
+    n_bootstrap: int = 1000,
+    seed: int = 0,
+    on_done: Callable[[], object] = lambda: None,
+) -> Comparison:
+    """Evaluate each detector against each OOD set.
+
+    Parameters
+    ----------
+    detectors : mapping of name to Detector
+        Not changed: those that learn are cloned and fitted on `train`.
+    id_outputs : Outputs
+        In-distribution test data.
+    ood_outputs : mapping of name to Outputs
+    train : Outputs, optional
+        In-distribution training data for the detectors that learn. Without it they are skipped, as
+        are detectors that read features where there are none.
+    tpr, n_bootstrap, seed
+        As for `evaluate`.
+    on_done : callable
+        Called after each detector, for a progress display.
+    """
+    skipped: dict[str, str] = {}
+    scores: dict[str, tuple[Scores, dict[str, Scores]]] = {}
+    results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
+    for name, detector in detectors.items():
+        reason = _obstacle(detector, id_outputs, ood_outputs, train)
+        if reason is not None:
+            skipped[name] = reason
+        else:
+            ready = clone(detector).fit(train) if detector.learned else detector
+            id_scores = ready.score_samples(id_outputs)
+            by_ood = {ood: ready.score_samples(data) for ood, data in ood_outputs.items()}
+            scores[name] = (id_scores, by_ood)
+            for ood, ood_scores in by_ood.items():
+                results[ood][name] = evaluate(
+                    id_scores, ood_scores, tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
+                )
+        on_done()
+    if not scores:
+        return Comparison({}, {}, skipped)
+    lead = {ood: _lead(ood, results[ood], scores) for ood in results if len(scores) > 1}
+    return Comparison(results, lead, skipped)
+
+
+def _obstacle(
+    detector: Detector,
+    id_outputs: Outputs,
+    ood_outputs: Mapping[str, Outputs],
+    train: Outputs | None,
+) -> str | None:
+    """Why a detector cannot run on this data, or None."""
+    reads = detector.reads[0]
+    for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items():
+        if getattr(outputs, reads) is None:
+            return f"it reads {reads}, and there are none in {name}."
+    if not detector.learned:
+        return None
+    if train is None:
+        return "it learns from data: give training outputs (--train)."
+    for needed in detector.reads:
+        if getattr(train, needed) is None:
+            return f"it learns from {needed}, and there are none in the training outputs."
+    return None
+
+
+def _lead(
+    ood: str,
+    results: Mapping[str, Evaluation],
+    scores: Mapping[str, tuple[Scores, dict[str, Scores]]],
+) -> Lead:
+    best, second = sorted(results, key=lambda name: -results[name].auroc.value)[:2]
+    (id_a, ood_a), (id_b, ood_b) = (
+        (id_scores, by_ood[ood]) for id_scores, by_ood in (scores[best], scores[second])
+    )
+    return Lead(best, second, delong_test(id_a, ood_a, id_b, ood_b))

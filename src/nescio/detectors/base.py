@@ -1,0 +1,441 @@
+"""What every detector does: check its input, learn, calibrate, decide, save and load.
+
+A method adds `_score` (one number per sample, higher means more in-distribution) and, if it learns
+from data, `_learn`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import validate_data
+
+from nescio.arrays import Array, BoolArray, FloatArray, check_matrix, is_torch, to_numpy
+from nescio.artifact import Artifact
+from nescio.assessment import Assessment
+from nescio.calibration import (
+    LABEL_COUNT,
+    Calibration,
+    Scores,
+    benjamini_hochberg,
+    empirical_threshold,
+)
+from nescio.errors import (
+    FileFormatError,
+    InputError,
+    LabelMismatchError,
+    MissingInputError,
+    NescioError,
+    NonFiniteError,
+    ParameterError,
+    ProbabilitiesWarning,
+    ShapeError,
+)
+from nescio.outputs import Outputs, check_label_names
+
+_NAMED_ROWS = 5
+
+
+class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
+    """The detector has no threshold (or, for p-values, no calibration) yet."""
+
+
+class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn is untyped
+    """A score with a threshold: +1 for in-distribution, -1 for out.
+
+    Parameters
+    ----------
+    tpr : float
+        The share of in-distribution data to keep.
+    nonfinite : {"raise", "out"}
+        Rows with NaN or infinite values are an error, or count as out-of-distribution with a score
+        of -inf.
+
+    Attributes
+    ----------
+    offset_ : float
+        The threshold tau: in-distribution if the score is at least this. The threshold of the
+        first group, if calibrated by group.
+    calibration_ : Calibration
+        After `calibrate`: thresholds, calibration scores and guarantees.
+    n_features_in_ : int
+        Columns of what the detector reads: the number of labels, if it reads logits.
+    label_names_ : tuple of str or None
+        The labels it was made for, where known.
+    """
+
+    name: ClassVar[str]
+    """Its name in the registry, on the command line and in a saved file."""
+
+    paper: ClassVar[str]
+    """Where it comes from."""
+
+    reads: ClassVar[tuple[str, ...]] = ("logits",)
+    """What it reads of `Outputs`: its input first, then what it learns from besides."""
+
+    learned: ClassVar[tuple[str, ...]] = ()
+    """The arrays that `_learn` sets; empty for a method that has nothing to learn."""
+
+    accepts_masked: ClassVar[bool] = True
+    """Whether a logit of -inf may mark a masked label."""
+
+    def __init__(self, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
+        self.tpr = tpr
+        self.nonfinite = nonfinite
+
+    # --- what a method writes ---
+
+    @abstractmethod
+    def _score(self, inputs: FloatArray) -> Array:
+        """One score per row of checked inputs; higher means more in-distribution."""
+
+    def _learn(self, inputs: FloatArray, labels: Any) -> None:  # optional
+        """Learn from checked inputs and set the attributes named in `learned`."""
+
+    def _check_params(self) -> None:
+        """Raise a `ParameterError` for a parameter outside of what is allowed."""
+        if not 0 < self.tpr < 1:
+            raise ParameterError(f"tpr must lie between 0 and 1 (exclusive), got {self.tpr!r}.")
+        if self.nonfinite not in ("raise", "out"):
+            raise ParameterError(f"nonfinite must be 'raise' or 'out', got {self.nonfinite!r}.")
+
+    def _check_learned(self) -> None:
+        """Raise a `ValueError` if the learned arrays, read from a file, do not fit each other."""
+
+    # --- learning and calibrating ---
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn what the method needs, and set tau on the same data.
+
+        That threshold keeps the share `tpr` of this very data and promises nothing of new data;
+        `calibrate` on held-out data does.
+
+        Parameters
+        ----------
+        X : array, tensor or Outputs
+            What the detector reads, of shape (n_samples, n_columns).
+        y : array, optional
+            Labels, multi-hot, for a method that learns from them. Outputs bring their own.
+        """
+        self._check_params()
+        inputs = self._checked_inputs(X, reset=True)
+        if isinstance(X, Outputs):
+            y = self._labels_of(X, y)
+        usable = self._usable_rows(inputs)
+        if usable.all():
+            self._learn(inputs, y)
+        else:
+            self._learn(inputs[usable], None if y is None else to_numpy(y)[usable])
+        self._forget_calibration()
+        self.offset_ = empirical_threshold(self._scores_where(inputs, usable), self.tpr)
+        return self
+
+    def calibrate(
+        self,
+        X: Any,
+        *,
+        tpr: float | None = None,
+        confidence: float | None = None,
+        groups: Any = None,
+    ) -> Self:
+        """Set tau on held-out in-distribution data, with a guarantee.
+
+        A new in-distribution input is kept with probability at least `tpr`. With `confidence`, the
+        long-run share kept is at least `tpr` with that confidence instead.
+
+        Parameters
+        ----------
+        X : array, tensor or Outputs
+            In-distribution data that the detector has not learned from.
+        tpr : float, optional
+            The share of in-distribution data to keep; the detector's own `tpr` if not given.
+        confidence : float, optional
+            For example 0.99.
+        groups : "label_count" or array of shape (n_samples,), optional
+            One threshold for each group, so that every group keeps its share: by how many labels
+            the model predicts (logit above 0), or by the names in an array, which `predict` and
+            `assess` then need too.
+        """
+        if tpr is not None:
+            self.tpr = tpr
+        self._check_params()
+        if self.learned:
+            self._require_learned()
+        inputs = self._checked_inputs(X, reset=not self.learned)
+        scores = self._scores_where(inputs, self._usable_rows(inputs))
+        if isinstance(groups, str):
+            if groups != LABEL_COUNT:
+                raise ParameterError(
+                    f"groups must be {LABEL_COUNT!r} or an array with a group per sample, "
+                    f"got {groups!r}."
+                )
+            counts = self._label_counts(X)
+            if counts is None:
+                raise MissingInputError(
+                    f"groups='label_count' needs logits, and {self.name} reads {self.reads[0]}. "
+                    "Pass Outputs, which hold both."
+                )
+            calibration = Calibration.by_label_count(
+                scores, counts, tpr=self.tpr, confidence=confidence
+            )
+        else:
+            calibration = Calibration.from_scores(
+                scores, tpr=self.tpr, confidence=confidence, groups=groups
+            )
+        self.calibration_ = calibration
+        self.offset_ = next(iter(calibration.taus.values()))
+        return self
+
+    # --- deciding ---
+
+    def score_samples(self, X: Any) -> Scores:
+        """One score per sample; higher means more in-distribution."""
+        self._check_params()
+        if self.learned:
+            self._require_learned()
+        inputs = self._checked_inputs(X, reset=False)
+        return self._scores_where(inputs, self._usable_rows(inputs))
+
+    def decision_function(self, X: Any, *, groups: Any = None) -> Scores:
+        """The score less its threshold: in-distribution if at least 0."""
+        self._require_threshold()
+        scores = self.score_samples(X)
+        return scores - self._tau_of(self._groups_of(X, groups, len(scores)))
+
+    def predict(self, X: Any, *, groups: Any = None) -> NDArray[np.int64]:
+        """+1 for in-distribution, -1 for out."""
+        return np.where(self.decision_function(X, groups=groups) >= 0, 1, -1)
+
+    def assess(self, X: Any, *, groups: Any = None, fdr: float | None = None) -> Assessment:
+        """Score, p-value and verdict of each sample.
+
+        Parameters
+        ----------
+        X : array, tensor or Outputs
+            What the detector reads.
+        groups : array of shape (n_samples,), optional
+            Each sample's group, if calibrated by an array of groups.
+        fdr : float, optional
+            Instead of the threshold, flag as many of this batch as keep the expected share of
+            false alarms among the flagged at most `fdr` (Benjamini-Hochberg).
+        """
+        self._require_threshold()
+        if not hasattr(self, "calibration_"):
+            raise NotCalibratedError(
+                f"{type(self).__name__} is not calibrated: p-values need held-out data. "
+                "Call calibrate(held_out) first."
+            )
+        scores = self.score_samples(X)
+        names = self._groups_of(X, groups, len(scores))
+        p_values = self.calibration_.p_values(scores, names)
+        if fdr is None:
+            inside = scores >= self._tau_of(names)
+        else:
+            inside = ~benjamini_hochberg(p_values, fdr)
+        ids = X.ids if isinstance(X, Outputs) else None
+        return Assessment(scores, p_values, inside, names, ids)
+
+    # --- on disk ---
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the detector as one file, atomically; an existing file only with `force`."""
+        self._require_threshold()
+        Artifact(
+            detector=self.name,
+            params=self.get_params(),
+            n_inputs=self.n_features_in_,
+            tau=self.offset_,
+            learned={name: getattr(self, name) for name in self.learned},
+            label_names=self.label_names_,
+            calibration=getattr(self, "calibration_", None),
+        ).write(path, force=force)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a detector of this class. `nescio.load` reads any of nescio's own."""
+        return cls.from_artifact(Artifact.read(path), path)
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, path: str | Path) -> Self:
+        """The detector that `artifact`, read from `path`, describes."""
+        if artifact.detector != cls.name:
+            raise FileFormatError(
+                f"{path} holds a detector {artifact.detector!r}, not {cls.name!r}."
+            )
+        try:
+            detector = cls(**artifact.params)
+            detector._check_params()
+            for name in cls.learned:
+                setattr(detector, name, np.asarray(artifact.learned[name]))
+            detector.n_features_in_ = artifact.n_inputs
+            detector.label_names_ = artifact.label_names
+            if artifact.label_names is not None and cls.reads[0] == "logits":
+                check_label_names(artifact.label_names, artifact.n_inputs)
+            detector._check_learned()
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from error
+        detector.offset_ = artifact.tau
+        if artifact.calibration is not None:
+            detector.calibration_ = artifact.calibration
+        return detector
+
+    # --- checks ---
+
+    def _checked_inputs(self, data: Any, *, reset: bool) -> FloatArray:
+        """The matrix that the detector reads, float32 or float64, with the right columns."""
+        reads = self.reads[0]
+        names = None
+        if isinstance(data, Outputs):
+            names = data.label_names
+            data = getattr(data, reads)
+            if data is None:
+                raise MissingInputError(f"{self.name} reads {reads}, which these outputs lack.")
+        if is_torch(data) or isinstance(data, list | tuple):
+            data = to_numpy(data)
+        shape = getattr(data, "shape", None)
+        if isinstance(shape, tuple) and len(shape) != 2:
+            check_matrix(data, reads)
+        known = getattr(self, "n_features_in_", None)
+        reset = reset or known is None
+        if not reset and isinstance(shape, tuple) and shape[1] != known:
+            what = "labels" if reads == "logits" else "features"
+            raise ShapeError(
+                f"X has {shape[1]} features, but {type(self).__name__} is expecting {known} "
+                f"features as input: it was made for {known} {what}."
+            )
+        if getattr(data, "dtype", None) == np.float16:
+            data = data.astype(np.float32)
+        try:
+            inputs: FloatArray = validate_data(
+                self,
+                data,
+                reset=reset,
+                dtype=[np.float64, np.float32],
+                ensure_all_finite=False,
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        if names is None and hasattr(self, "feature_names_in_"):
+            names = tuple(map(str, self.feature_names_in_)) if reads == "logits" else None
+        self._check_labels(names, reset=reset)
+        if reads == "logits" and inputs.min() >= 0 and inputs.max() <= 1:
+            warnings.warn(
+                "every value lies within [0, 1]: these look like probabilities, and logits are "
+                "expected. Convert them with nescio.scores.logits_from_probs.",
+                ProbabilitiesWarning,
+                stacklevel=3,
+            )
+        return inputs
+
+    def _check_labels(self, names: tuple[str, ...] | None, *, reset: bool) -> None:
+        if reset:
+            self.label_names_: tuple[str, ...] | None = names
+            return
+        ours = self.label_names_
+        if names is None or ours is None or names == ours:
+            return
+        raise LabelMismatchError(_label_difference(ours, names))
+
+    def _usable_rows(self, inputs: FloatArray) -> BoolArray:
+        """Rows without NaN or infinite values; with `nonfinite="raise"` all of them, or an error."""
+        masked_allowed = self.accepts_masked and self.reads[0] == "logits"
+        # One pass without a temporary: max shows NaN and +inf, min -inf.
+        if np.isfinite(inputs.max()) and (masked_allowed or np.isfinite(inputs.min())):
+            return np.ones(len(inputs), dtype=np.bool_)
+        fine = np.isfinite(inputs)
+        if masked_allowed:
+            fine |= np.isneginf(inputs)
+        usable: BoolArray = np.asarray(fine.all(1))
+        if self.nonfinite == "raise" and not usable.all():
+            bad = np.flatnonzero(~usable)
+            rows = ", ".join(map(str, bad[:_NAMED_ROWS])) + (
+                "..." if len(bad) > _NAMED_ROWS else ""
+            )
+            raise NonFiniteError(
+                f"{self.reads[0]} hold NaN or infinity in {len(bad):,} of {len(inputs):,} rows: "
+                f"{rows}. Clean them, or pass nonfinite='out' to count such rows as "
+                "out-of-distribution."
+            )
+        return usable
+
+    def _scores_where(self, inputs: FloatArray, usable: BoolArray) -> Scores:
+        """Scores of the usable rows, -inf for the others."""
+        if usable.all():
+            return np.asarray(self._score(inputs), dtype=np.float64)
+        scores = np.full(len(inputs), -np.inf)
+        if usable.any():
+            scores[usable] = self._score(inputs[usable])
+        return scores
+
+    def _labels_of(self, outputs: Outputs, y: Any) -> Any:
+        if y is not None:
+            raise InputError("pass labels inside Outputs, or an array with y; not both.")
+        if "labels" in self.reads and outputs.labels is None:
+            raise MissingInputError(
+                f"{self.name} learns from labels, which these outputs lack. "
+                "Add multi-hot labels: Outputs(..., labels=...)."
+            )
+        return outputs.labels
+
+    def _label_counts(self, data: Any) -> Array | None:
+        """How many labels the model predicts for each sample; None if there are no logits."""
+        if isinstance(data, Outputs):
+            logits = data.logits
+        elif self.reads[0] == "logits":
+            logits = to_numpy(data)
+        else:
+            return None
+        return np.asarray((logits > 0).sum(1))
+
+    def _groups_of(self, data: Any, groups: Any, n_samples: int) -> NDArray[np.str_] | None:
+        if not hasattr(self, "calibration_"):
+            return None
+        counts = self._label_counts(data) if self.calibration_.by == LABEL_COUNT else None
+        return self.calibration_.group_names(n_samples, groups=groups, label_counts=counts)
+
+    def _tau_of(self, groups: NDArray[np.str_] | None) -> float | Scores:
+        return self.offset_ if groups is None else self.calibration_.tau_of(groups)
+
+    def _forget_calibration(self) -> None:
+        if hasattr(self, "calibration_"):
+            del self.calibration_
+
+    def _require_learned(self) -> None:
+        if not all(hasattr(self, name) for name in self.learned):
+            raise NotCalibratedError(
+                f"{type(self).__name__} learns from data: call fit(training_data) first, "
+                "then calibrate(held_out)."
+            )
+
+    def _require_threshold(self) -> None:
+        if not hasattr(self, "offset_"):
+            raise NotCalibratedError(
+                f"this {type(self).__name__} has no threshold yet: "
+                "call calibrate(held_out) (or fit) first."
+            )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "offset_")
+
+
+def _label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    if sorted(ours) == sorted(theirs):
+        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        return (
+            f"the labels stand in another order than the detector's: at position {at} it has "
+            f"{ours[at]!r}, the data {theirs[at]!r}."
+        )
+    missing = next((name for name in ours if name not in set(theirs)), None)
+    extra = next((name for name in theirs if name not in set(ours)), None)
+    return (
+        f"the data has other labels than the detector was made for: {missing!r} is missing, "
+        f"{extra!r} is new."
+    )

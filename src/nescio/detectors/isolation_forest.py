@@ -1,0 +1,159 @@
+"""Isolation Forest on logits, as the paper fits it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays import Array, FloatArray
+from nescio.detectors.base import Detector
+from nescio.errors import ParameterError
+
+_ROWS_AT_ONCE = 4096
+
+
+class IsolationForest(Detector):
+    """How many random splits isolate an input: few for an outlier.
+
+    scikit-learn grows the trees. They are kept as plain arrays and walked here, so that a saved
+    forest needs no pickle and gives the same scores under any version of scikit-learn.
+
+    Parameters
+    ----------
+    n_trees : int
+        As in scikit-learn and the original paper, 100.
+    max_samples : int
+        Samples a tree is grown on (all of them, if there are fewer).
+    seed : int
+        Of the random splits.
+
+    Attributes
+    ----------
+    features_, thresholds_ : array of shape (n_trees, n_nodes)
+        Go left where the feature is at most the threshold.
+    children_ : array of shape (n_trees, n_nodes, 2)
+        Left and right child; a leaf is its own child.
+    lengths_ : array of shape (n_trees, n_nodes)
+        At a leaf, the path length there, with the expected rest of it.
+    scale_ : array of shape ()
+        The expected path length, by which lengths are normalised.
+    """
+
+    name = "isolation_forest"
+    paper = "Liu et al., ICDM 2008"
+    learned = ("features_", "thresholds_", "children_", "lengths_", "scale_")
+    accepts_masked = False
+
+    def __init__(
+        self,
+        n_trees: int = 100,
+        max_samples: int = 256,
+        seed: int = 0,
+        *,
+        tpr: float = 0.95,
+        nonfinite: str = "raise",
+    ) -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.n_trees = n_trees
+        self.max_samples = max_samples
+        self.seed = seed
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        for name in ("n_trees", "max_samples"):
+            if getattr(self, name) < 1:
+                raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)!r}.")
+
+    def _learn(self, inputs: FloatArray, labels: Any) -> None:
+        from sklearn.ensemble import IsolationForest as Forest
+
+        n_samples = min(self.max_samples, len(inputs))
+        forest = Forest(
+            n_estimators=self.n_trees, max_samples=n_samples, random_state=self.seed
+        ).fit(inputs)
+        trees = [tree.tree_ for tree in forest.estimators_]
+        shape = (len(trees), max(tree.node_count for tree in trees))
+        self.features_ = np.zeros(shape, np.int32)
+        self.thresholds_ = np.zeros(shape, np.float64)
+        self.children_ = np.zeros((*shape, 2), np.int32)
+        self.lengths_ = np.zeros(shape, np.float64)
+        for i, tree in enumerate(trees):
+            n = tree.node_count
+            leaf = tree.children_left < 0
+            self.features_[i, :n] = np.where(leaf, 0, tree.feature)
+            self.thresholds_[i, :n] = np.where(leaf, 0.0, tree.threshold)
+            for side, children in enumerate((tree.children_left, tree.children_right)):
+                self.children_[i, :n, side] = np.where(leaf, np.arange(n), children)
+            depths = _depths(self.children_[i, :n])
+            self.lengths_[i, :n] = depths + _expected_length(tree.n_node_samples)
+        self.scale_ = _expected_length(np.array(n_samples))
+
+    def _score(self, inputs: FloatArray) -> Array:
+        # The trees compare in float32, as they were grown.
+        values = inputs.astype(np.float32)
+        scores = np.empty(len(values))
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            scores[rows] = self._mean_length(values[rows])
+        if self.scale_ == 0:  # a single training sample: every path has length 0
+            return np.full(len(values), -1.0)
+        return -(2.0 ** (-scores / float(self.scale_)))
+
+    def _mean_length(self, values: NDArray[np.float32]) -> Array:
+        n_trees, n_nodes = self.features_.shape
+        # Node numbers count through all trees, so that one flat look-up serves them.
+        first = np.arange(n_trees) * n_nodes
+        features, thresholds = self.features_.reshape(-1), self.thresholds_.reshape(-1)
+        children = (self.children_ + first[:, None, None]).reshape(-1)
+        node = np.broadcast_to(first, (len(values), n_trees)).copy()
+        rows = np.arange(len(values))[:, None]
+        while True:
+            right = values[rows, features[node]] > thresholds[node]
+            following = children[2 * node + right]
+            if np.array_equal(following, node):
+                return np.asarray(self.lengths_.reshape(-1)[node].mean(1))
+            node = following
+
+    def _check_learned(self) -> None:
+        shape = self.features_.shape
+        n_nodes = shape[1] if len(shape) == 2 else 0
+        fits = (
+            n_nodes > 0
+            and self.thresholds_.shape == self.lengths_.shape == shape
+            and self.children_.shape == (*shape, 2)
+            and self.scale_.shape == ()
+            and self.features_.dtype.kind == self.children_.dtype.kind == "i"
+            and bool((self.features_ >= 0).all() and (self.features_ < self.n_features_in_).all())
+            and bool((self.children_ < n_nodes).all())
+            # A child comes after its parent or is a leaf's own: no walk can go round in circles.
+            and bool((self.children_ >= _own_number(self.children_)).all())
+        )
+        if not fits:
+            raise ValueError("its trees make no sense")
+
+
+def _own_number(children: Array) -> Array:
+    """Each node's number, except for padding nodes (all zeros), which no walk reaches."""
+    number = np.broadcast_to(np.arange(children.shape[1])[:, None], children.shape[1:])
+    padding = (children == 0).all(2, keepdims=True)
+    return np.where(padding, 0, number)
+
+
+def _depths(children: Array) -> NDArray[np.float64]:
+    """The depth of each node; children come after their parents."""
+    depths = np.zeros(len(children))
+    for node, below in enumerate(children):
+        for child in below:
+            if child != node:
+                depths[child] = depths[node] + 1
+    return depths
+
+
+def _expected_length(n_samples: Array) -> NDArray[np.float64]:
+    """The expected path length of an unsuccessful search in a tree of n samples."""
+    n = np.asarray(n_samples, dtype=np.float64)
+    many = np.maximum(n, 3.0)
+    length = 2.0 * (np.log(many - 1.0) + np.euler_gamma) - 2.0 * (many - 1.0) / many
+    return np.where(n <= 1, 0.0, np.where(n == 2, 1.0, length))

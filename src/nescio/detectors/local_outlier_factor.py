@@ -1,0 +1,94 @@
+"""Local Outlier Factor on logits, as the paper fits it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nescio.arrays import Array, FloatArray
+from nescio.detectors.base import Detector
+from nescio.errors import ParameterError
+
+# Up to here a k-d tree beats a blocked matrix product for exact neighbours: measured at 5,000 and
+# 40,000 samples. scikit-learn's own choice changes at 15, where the tree is 6 to 7 times slower.
+_MAX_COLUMNS_FOR_TREE = 7
+
+
+class LocalOutlierFactor(Detector):
+    """How much sparser an input's surroundings are than those of its neighbours.
+
+    The novelty form of scikit-learn's estimator, with the same numbers: neighbours are sought among
+    the training samples, never among the inputs assessed.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        20, as in scikit-learn (fewer, if there are not as many training samples).
+
+    Attributes
+    ----------
+    samples_ : array of shape (n_samples, n_labels)
+        The training samples.
+    reach_ : array of shape (n_samples,)
+        Each one's distance to its k-th neighbour.
+    densities_ : array of shape (n_samples,)
+        Each one's local reachability density.
+    """
+
+    name = "lof"
+    paper = "Breunig et al., SIGMOD 2000"
+    learned = ("samples_", "reach_", "densities_")
+    accepts_masked = False
+
+    def __init__(
+        self, n_neighbors: int = 20, *, tpr: float = 0.95, nonfinite: str = "raise"
+    ) -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.n_neighbors = n_neighbors
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if self.n_neighbors < 1:
+            raise ParameterError(f"n_neighbors must be at least 1, got {self.n_neighbors!r}.")
+
+    def _learn(self, inputs: FloatArray, labels: Any) -> None:
+        if len(inputs) < 2:
+            raise ParameterError("lof learns from at least 2 samples, got n_samples = 1.")
+        self.samples_ = np.array(inputs, dtype=np.float64)
+        self._index = self._neighbour_index()
+        distances, neighbours = self._index.kneighbors()  # a sample is not its own neighbour
+        self.reach_ = distances[:, -1].copy()
+        self.densities_ = self._density(distances, neighbours)
+
+    def _score(self, inputs: FloatArray) -> Array:
+        if not hasattr(self, "_index"):
+            self._index = self._neighbour_index()
+        distances, neighbours = self._index.kneighbors(inputs.astype(np.float64, copy=False))
+        density = self._density(distances, neighbours)
+        return np.asarray(-self.densities_[neighbours].mean(1) / density)
+
+    def _density(self, distances: Array, neighbours: Array) -> Array:
+        reachability = np.maximum(distances, self.reach_[neighbours])
+        # 1e-10: samples that coincide have no distance to divide by (scikit-learn's constant).
+        return np.asarray(1.0 / (reachability.mean(1) + 1e-10))
+
+    def _neighbour_index(self) -> Any:
+        from sklearn.neighbors import NearestNeighbors
+
+        n_samples, n_columns = self.samples_.shape
+        return NearestNeighbors(
+            n_neighbors=min(self.n_neighbors, n_samples - 1),
+            algorithm="kd_tree" if n_columns <= _MAX_COLUMNS_FOR_TREE else "brute",
+        ).fit(self.samples_)
+
+    def _check_learned(self) -> None:
+        n_samples = len(self.samples_)
+        fits = (
+            self.samples_.shape == (n_samples, self.n_features_in_)
+            and n_samples > 1
+            and self.reach_.shape == self.densities_.shape == (n_samples,)
+        )
+        arrays = (self.samples_, self.reach_, self.densities_)
+        if not fits or not all(np.isfinite(array).all() for array in arrays):
+            raise ValueError("its samples and densities do not fit each other")

@@ -1,0 +1,70 @@
+"""Detectors that read only the k largest logits of each input, for very many labels."""
+
+from __future__ import annotations
+
+from nescio import scores
+from nescio.arrays import Array, FloatArray
+from nescio.detectors.base import Detector
+
+_PAPER = "Wang et al., NeurIPS 2021 (appendix)"
+
+
+class TopKJointEnergy(Detector):
+    """The joint energy of the k largest logits.
+
+    Parameters
+    ----------
+    k : int
+        How many labels count; the paper takes the mean number of labels of a training image, 5, 10,
+        20, 40 and 60. With fewer labels than k, all count.
+    """
+
+    name = "top_k_joint_energy"
+    paper = _PAPER
+
+    def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.k = k
+
+    def _score(self, inputs: FloatArray) -> Array:
+        return scores.top_k_joint_energy(inputs, self.k)
+
+
+class TopKLogit(Detector):
+    """The sum of the k largest logits.
+
+    Parameters
+    ----------
+    k : int
+        How many labels count; all of them, if there are fewer.
+    """
+
+    name = "top_k_logit"
+    paper = _PAPER
+
+    def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.k = k
+
+    def _score(self, inputs: FloatArray) -> Array:
+        return scores.top_k_logit(inputs, self.k)
+
+
+class TopKProb(Detector):
+    """The sum of the k largest label probabilities.
+
+    Parameters
+    ----------
+    k : int
+        How many labels count; all of them, if there are fewer.
+    """
+
+    name = "top_k_prob"
+    paper = _PAPER
+
+    def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.k = k
+
+    def _score(self, inputs: FloatArray) -> Array:
+        return scores.top_k_prob(inputs, self.k)

@@ -1,0 +1,80 @@
+"""Everything nescio raises or warns with.
+
+    NescioError
+    ├── InputError (ValueError)         the data passed in cannot be used
+    │   ├── ShapeError                  wrong rank, wrong number of labels, no rows
+    │   ├── NonFiniteError              NaN or infinite values
+    │   ├── MissingInputError           the detector reads something that was not given
+    │   └── LabelMismatchError          another label set, or the same labels in another order
+    ├── TooFewSamplesError (ValueError) not enough calibration samples for what was asked
+    ├── ParameterError (ValueError)     a parameter outside what is allowed
+    ├── NotCalibratedError              predict before fit or calibrate; lives in
+    │                                   nescio.detectors, as it is scikit-learn's NotFittedError too
+    ├── FileError (OSError)             a file that is missing, or in the way
+    │   └── FileFormatError             truncated, of another kind, or from a newer nescio
+    └── MissingDependencyError (ImportError)  an optional package is not installed
+
+    NescioWarning (UserWarning)
+    ├── ProbabilitiesWarning            the logits look like probabilities
+    └── EmptyLabelWarning               labels without a single sample were left out
+
+Every message says what is wrong, what came and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class NescioError(Exception):
+    """Base of every error that nescio raises on purpose."""
+
+
+class InputError(NescioError, ValueError):
+    """The data passed in cannot be used."""
+
+
+class ShapeError(InputError):
+    """Wrong rank, wrong number of labels, or no rows."""
+
+
+class NonFiniteError(InputError):
+    """NaN or infinite values where finite ones are needed."""
+
+
+class MissingInputError(InputError):
+    """The detector reads something (features, labels, logits) that was not given."""
+
+
+class LabelMismatchError(InputError):
+    """The data has another label set than the detector was made for."""
+
+
+class TooFewSamplesError(NescioError, ValueError):
+    """Not enough calibration samples for the guarantee that was asked."""
+
+
+class ParameterError(NescioError, ValueError):
+    """A parameter outside of what is allowed."""
+
+
+class FileError(NescioError, OSError):
+    """A file that is missing, unreadable, or in the way."""
+
+
+class FileFormatError(FileError):
+    """A file that is truncated, of another kind, or from a newer nescio."""
+
+
+class MissingDependencyError(NescioError, ImportError):
+    """An optional package is needed and not installed."""
+
+
+class NescioWarning(UserWarning):
+    """Base of every warning that nescio gives."""
+
+
+class ProbabilitiesWarning(NescioWarning):
+    """All values lie within [0, 1]: probabilities where logits were expected."""
+
+
+class EmptyLabelWarning(NescioWarning):
+    """Labels without a single sample cannot have a mean and were left out."""

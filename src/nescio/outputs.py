@@ -1,0 +1,289 @@
+"""What a model gave for some data: logits and, where there are any, features, labels and ids.
+
+`Outputs` is where the network ends: everything after it works without torch. On disk it is one
+safetensors file, memory-mapped when loaded.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays import Array, FloatArray, check_matrix, to_float, to_numpy
+from nescio.errors import FileError, FileFormatError, InputError, ShapeError
+from nescio.files import existing_file
+from nescio.scores import logits_from_probs
+from nescio.tables import read_csv, read_parquet
+from nescio.tensors import read_tensors, write_tensors
+
+_KIND = "nescio.outputs"
+_SCHEMA = 1
+_MATRICES = ("logits", "features", "labels")
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Outputs:
+    """A model's outputs, one row a sample. Arrays, tensors and lists are taken.
+
+    Parameters
+    ----------
+    logits : array of shape (n_samples, n_labels)
+        Outputs before the sigmoid.
+    features : array of shape (n_samples, n_features), optional
+        Penultimate activations.
+    labels : array of shape (n_samples, n_labels), optional
+        Multi-hot truth.
+    ids : sequence of str, optional
+        One name a sample.
+    label_names : sequence of str, optional
+        One name a label.
+    manifest : mapping, optional
+        Where it came from: data set, split, model hash, transform, versions. Anything JSON holds.
+
+    Examples
+    --------
+    >>> outputs = Outputs([[1.0, -2.0], [0.5, 3.0]], label_names=["cat", "dog"])
+    >>> len(outputs), outputs[1:].logits.tolist()
+    (2, [[0.5, 3.0]])
+    """
+
+    logits: FloatArray
+    features: FloatArray | None
+    labels: NDArray[np.uint8] | None
+    ids: NDArray[np.str_] | None
+    label_names: tuple[str, ...] | None
+    manifest: Mapping[str, Any]
+
+    def __init__(
+        self,
+        logits: Any,
+        features: Any = None,
+        labels: Any = None,
+        ids: Sequence[str] | NDArray[np.str_] | None = None,
+        label_names: Sequence[str] | None = None,
+        manifest: Mapping[str, Any] | None = None,
+    ) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("logits", _matrix(logits, "logits"))
+        n_samples, n_labels = self.logits.shape
+        put("features", None if features is None else _matrix(features, "features"))
+        put("labels", None if labels is None else _multi_hot(labels, n_labels))
+        put("ids", None if ids is None else np.asarray(ids, dtype=np.str_))
+        for name in ("features", "labels", "ids"):
+            value = getattr(self, name)
+            if value is not None and len(value) != n_samples:
+                raise ShapeError(
+                    f"{name} must have one row per sample: logits have {n_samples:,}, "
+                    f"{name} {len(value):,}."
+                )
+        names = None if label_names is None else check_label_names(label_names, n_labels)
+        put("label_names", names)
+        put("manifest", dict(manifest or {}))
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    @property
+    def n_labels(self) -> int:
+        return int(self.logits.shape[1])
+
+    def __getitem__(self, rows: slice | Sequence[int] | Array) -> Outputs:
+        """Some of the samples: a slice, indices or a boolean mask."""
+        if isinstance(rows, int | np.integer):
+            rows = [int(rows)]
+        kept = {
+            name: getattr(self, name)[rows]
+            for name in (*_MATRICES, "ids")
+            if getattr(self, name) is not None
+        }
+        return replace(self, **kept)
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self):,} samples x {self.n_labels} labels"]
+        if self.features is not None:
+            parts.append(f"{self.features.shape[1]} features")
+        parts += [
+            name for name in ("labels", "ids", "label_names") if getattr(self, name) is not None
+        ]
+        return f"Outputs({', '.join(parts)})"
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write one safetensors file, atomically; an existing file only with `force`."""
+        tensors = {
+            name: getattr(self, name) for name in _MATRICES if getattr(self, name) is not None
+        }
+        if self.ids is not None:
+            tensors |= _pack_strings(self.ids)
+        metadata = {
+            "kind": _KIND,
+            "schema": _SCHEMA,
+            "label_names": self.label_names,
+            "manifest": dict(self.manifest),
+        }
+        write_tensors(path, tensors, metadata, force=force)
+
+    @classmethod
+    def load(cls, path: str | Path, *, from_probs: bool = False) -> Outputs:
+        """Read .safetensors, .npy, .npz, .csv or .parquet.
+
+        A table has either one column of logits for each label, named after it, or a column of
+        lists named logits (and, if there are any, features and labels); a column named id is
+        the samples' ids. `from_probs` converts probabilities to the logits they came from.
+        """
+        path = existing_file(path)
+        suffix = path.suffix.lower()
+        if suffix not in _READERS:
+            raise FileError(f"cannot read {path}: the name must end in {', '.join(READABLE)}.")
+        try:
+            content = _READERS[suffix](path)
+            if from_probs:
+                content["logits"] = logits_from_probs(content["logits"])
+            return cls(**content)
+        except InputError as error:
+            raise type(error)(f"{path}: {error}") from error
+
+
+def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
+    """The names as a tuple, one for each label and none twice."""
+    names = tuple(map(str, names))
+    if len(names) != n_labels:
+        raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"label_names must differ from each other; {twice!r} stands there twice.")
+    return names
+
+
+def _matrix(values: Any, name: str) -> FloatArray:
+    array = to_float(to_numpy(values))
+    check_matrix(array, name)
+    return array
+
+
+def _multi_hot(labels: Any, n_labels: int) -> NDArray[np.uint8]:
+    array = to_numpy(labels)
+    if array.ndim != 2 or array.shape[1] != n_labels:
+        raise ShapeError(
+            f"labels must be multi-hot, of shape (n_samples, {n_labels}), got {array.shape}."
+        )
+    if array.dtype == np.uint8 and not (array.size and array.max() > 1):
+        return array
+    if not np.isin(array, (0, 1)).all():
+        raise InputError("labels must be multi-hot: every value 0 or 1.")
+    return array.astype(np.uint8)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def _pack_strings(strings: NDArray[np.str_]) -> dict[str, Array]:
+    encoded = [text.encode() for text in strings.tolist()]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    return {"ids.utf8": np.frombuffer(b"".join(encoded), np.uint8), "ids.ends": ends}
+
+
+def _unpack_strings(path: Path, tensors: Mapping[str, Array]) -> NDArray[np.str_]:
+    data, ends = tensors["ids.utf8"].tobytes(), tensors["ids.ends"].tolist()
+    starts = [0, *ends[:-1]]
+    try:
+        return np.array(
+            [data[a:b].decode() for a, b in zip(starts, ends, strict=True)], dtype=np.str_
+        )
+    except (UnicodeDecodeError, TypeError) as error:
+        raise FileFormatError(f"{path} is damaged: its ids are not text.") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    tensors, metadata = read_tensors(path)
+    kind = metadata.get("kind", _KIND)
+    if kind != _KIND:
+        raise FileFormatError(f"{path} holds {kind!r}, not a model's outputs.")
+    if metadata.get("schema", _SCHEMA) > _SCHEMA:
+        raise FileFormatError(f"{path} was written by a newer nescio. Upgrade to read it.")
+    if "logits" not in tensors:
+        raise FileFormatError(f"{path} has no array named logits; it has {sorted(tensors)}.")
+    content: dict[str, Any] = {name: tensors[name] for name in _MATRICES if name in tensors}
+    if "ids.utf8" in tensors and "ids.ends" in tensors:
+        content["ids"] = _unpack_strings(path, tensors)
+    content["label_names"] = metadata.get("label_names")
+    content["manifest"] = metadata.get("manifest", {})
+    return content
+
+
+def _read_npy(path: Path) -> dict[str, Any]:
+    try:
+        return {"logits": np.load(path, mmap_mode="r", allow_pickle=False)}
+    except (ValueError, EOFError, OSError) as error:
+        raise FileFormatError(_numpy_reason(path, error)) from error
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise FileFormatError(_numpy_reason(path, error)) from error
+    if "logits" not in arrays and len(arrays) == 1:
+        arrays = {"logits": next(iter(arrays.values()))}
+    if "logits" not in arrays:
+        raise FileFormatError(f"{path} has no array named logits; it has {sorted(arrays)}.")
+    known = (*_MATRICES, "ids", "label_names")
+    return {name: arrays[name] for name in known if name in arrays}
+
+
+def _numpy_reason(path: Path, error: Exception) -> str:
+    if "pickle" in str(error).lower() or "object" in str(error).lower():
+        return f"{path} holds Python objects (or is not a NumPy file); nescio never unpickles."
+    return f"{path} is truncated or not a NumPy file."
+
+
+def _from_columns(path: Path, columns: dict[str, Array]) -> dict[str, Any]:
+    ids = next((name for name in columns if name.lower() == "id"), None)
+    content: dict[str, Any] = {} if ids is None else {"ids": columns.pop(ids)}
+    matrices = {name: column for name, column in columns.items() if column.ndim == 2}
+    if len(matrices) == 1 and "logits" not in matrices:
+        matrices = {"logits": next(iter(matrices.values()))}
+    if matrices:
+        if "logits" not in matrices:
+            raise FileFormatError(f"{path} has no list column named logits: {sorted(matrices)}.")
+        return content | {name: matrices[name] for name in _MATRICES if name in matrices}
+    if not columns:
+        raise FileFormatError(f"{path} has no columns of logits.")
+    for name, column in columns.items():
+        if column.dtype.kind not in "fiu":
+            raise FileFormatError(
+                f"column {name!r} of {path} does not hold numbers. Every column but id must be "
+                "the logits of one label: rename it to id, or drop it."
+            )
+    named = not all(re.fullmatch(r"\d+", name) for name in columns)
+    return content | {
+        "logits": np.column_stack(list(columns.values())),
+        "label_names": tuple(columns) if named else None,
+    }
+
+
+def _read_csv(path: Path) -> dict[str, Any]:
+    return _from_columns(path, read_csv(path))
+
+
+def _read_parquet(path: Path) -> dict[str, Any]:
+    return _from_columns(path, read_parquet(path))
+
+
+_READERS = {
+    ".safetensors": _read_safetensors,
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
+READABLE = tuple(_READERS)

@@ -1,0 +1,461 @@
+"""Scores of how in-distribution an input is, from the logits of a multi-label classifier.
+
+Every score is a pure function from logits of shape (n_samples, n_labels) to one number per sample,
+and a higher number means more in-distribution. Each is one of three label-wise scores
+
+    logit    f
+    prob     1 / (1 + exp(-f))
+    energy   log(1 + exp(f))
+
+under one of three aggregations over the labels (max, sum, top-k), or the softmax score `msp`.
+
+NumPy in, NumPy out. torch in, torch out: on the same device, and differentiable. 16-bit input is
+computed and returned in float32. A logit of -inf marks a masked label, which counts nothing.
+
+A tensor on the CPU outside of autograd takes the NumPy kernel, which is the faster one; see
+`benchmarks/`. Results do not depend on which other rows are in the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from nescio.arrays import (
+    Array,
+    FloatArray,
+    RowKernel,
+    accumulator,
+    check_matrix,
+    is_torch,
+    map_rows,
+    to_float,
+    to_numpy,
+)
+from nescio.errors import ParameterError
+
+__all__ = [
+    "SCORES",
+    "joint_energy",
+    "label_energy",
+    "label_prob",
+    "logits_from_probs",
+    "max_energy",
+    "max_logit",
+    "max_prob",
+    "msp",
+    "sum_logit",
+    "sum_prob",
+    "top_k_joint_energy",
+    "top_k_logit",
+    "top_k_prob",
+]
+
+ArrayT = TypeVar("ArrayT")
+
+# Labels multiplied into one factor by the portable energy kernel. Their product stays below
+# float32's largest number as long as the positive logits among them sum to less than 88.
+_LABELS_PER_PRODUCT = 64
+
+
+# --- label-wise -------------------------------------------------------------------------------
+
+
+def label_energy(logits: ArrayT) -> ArrayT:
+    """log(1 + exp(logit)) of each label: the negative label-wise free energy of the paper.
+
+    Parameters
+    ----------
+    logits : array of any shape
+        Outputs before the sigmoid.
+
+    Examples
+    --------
+    >>> label_energy(np.array([[0.0, 5.0, -np.inf]])).round(2)
+    array([[0.69, 5.01, 0.  ]])
+    """
+    return _labelwise(logits, _softplus, _torch_softplus)
+
+
+def label_prob(logits: ArrayT) -> ArrayT:
+    """1 / (1 + exp(-logit)) of each label: its predicted probability.
+
+    Parameters
+    ----------
+    logits : array of any shape
+        Outputs before the sigmoid.
+
+    Examples
+    --------
+    >>> label_prob(np.array([[0.0, 5.0, -np.inf]])).round(2)
+    array([[0.5 , 0.99, 0.  ]])
+    """
+    return _labelwise(logits, _sigmoid, lambda f: f.sigmoid())
+
+
+def logits_from_probs(probs: Any) -> FloatArray:
+    """The logits whose sigmoid `probs` is: log(p) - log(1 - p).
+
+    A probability of exactly 0 becomes -inf (a label that counts nothing); one of exactly 1 becomes
+    the logit of the largest representable number below 1, since nothing is known beyond it.
+
+    Examples
+    --------
+    >>> logits_from_probs(np.array([[0.5, 0.0, 0.9]])).round(4)
+    array([[0.    ,   -inf, 2.1972]])
+    """
+    values = to_float(to_numpy(probs))
+    if values.size and not (np.min(values) >= 0 and np.max(values) <= 1):
+        low, high = np.min(values), np.max(values)
+        raise ParameterError(f"probabilities must lie within [0, 1], got [{low:g}, {high:g}].")
+    below_one = np.nextafter(values.dtype.type(1), values.dtype.type(0))
+    values = np.minimum(values, below_one).astype(accumulator(values.dtype), copy=False)
+    with np.errstate(divide="ignore"):
+        logits: FloatArray = np.log(values) - np.log1p(-values)
+    return logits
+
+
+# --- energy -----------------------------------------------------------------------------------
+
+
+def joint_energy(logits: ArrayT) -> ArrayT:
+    """Sum over labels of log(1 + exp(logit)) (Wang et al., 2021).
+
+    Keeps full relative precision for inputs far from the data, where every logit is strongly
+    negative and the formula as written rounds to zero.
+
+    Parameters
+    ----------
+    logits : array of shape (n_samples, n_labels)
+        Outputs before the sigmoid.
+
+    Returns
+    -------
+    array of shape (n_samples,)
+        Higher means more in-distribution.
+
+    Examples
+    --------
+    >>> joint_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
+    array([1.39, 5.01])
+    """
+    return _aggregate(logits, _energy_kernel(), _torch_joint_energy)
+
+
+def max_energy(logits: ArrayT) -> ArrayT:
+    """The largest label-wise energy, log(1 + exp(max logit)); ranks as `max_logit` does.
+
+    Examples
+    --------
+    >>> max_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
+    array([0.69, 5.01])
+    """
+    return label_energy(max_logit(logits))
+
+
+def top_k_joint_energy(logits: ArrayT, k: int) -> ArrayT:
+    """The joint energy of the k largest logits only, for very many labels (all if fewer than k).
+
+    Examples
+    --------
+    >>> top_k_joint_energy(np.array([[0.0, 0.0, 0.0], [5.0, -5.0, 1.0]]), k=2).round(2)
+    array([1.39, 6.32])
+    """
+    return _aggregate(logits, _energy_kernel(), _torch_joint_energy, k=k)
+
+
+# --- logit ------------------------------------------------------------------------------------
+
+
+def max_logit(logits: ArrayT) -> ArrayT:
+    """The largest logit (Hendrycks et al., 2019); -inf if every label is masked.
+
+    Examples
+    --------
+    >>> max_logit(np.array([[0.0, 0.0], [5.0, -5.0]]))
+    array([0., 5.])
+    """
+    return _aggregate(logits, _max_kernel, lambda f: f.amax(1))
+
+
+def sum_logit(logits: ArrayT) -> ArrayT:
+    """The sum of the logits that are not masked (an ablation of the paper; a poor score).
+
+    Examples
+    --------
+    >>> sum_logit(np.array([[1.0, 2.0], [5.0, -np.inf]]))
+    array([3., 5.])
+    """
+    return _aggregate(logits, _sum_kernel, _torch_sum_logit)
+
+
+def top_k_logit(logits: ArrayT, k: int) -> ArrayT:
+    """The sum of the k largest logits (all if there are fewer than k).
+
+    Examples
+    --------
+    >>> top_k_logit(np.array([[1.0, 2.0, -7.0]]), k=2)
+    array([3.])
+    """
+    return _aggregate(logits, _sum_kernel, _torch_sum_logit, k=k)
+
+
+# --- probability ------------------------------------------------------------------------------
+
+
+def max_prob(logits: ArrayT) -> ArrayT:
+    """The largest label probability; ranks as `max_logit` does until it saturates at 1.
+
+    Examples
+    --------
+    >>> max_prob(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
+    array([0.5 , 0.99])
+    """
+    return label_prob(max_logit(logits))
+
+
+def sum_prob(logits: ArrayT) -> ArrayT:
+    """The sum of the label probabilities: the expected number of labels (ablation of the paper).
+
+    Examples
+    --------
+    >>> sum_prob(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
+    array([1., 1.])
+    """
+    return _aggregate(logits, _prob_kernel, _torch_sum_prob)
+
+
+def top_k_prob(logits: ArrayT, k: int) -> ArrayT:
+    """The sum of the k largest label probabilities (all if there are fewer than k).
+
+    Examples
+    --------
+    >>> top_k_prob(np.array([[0.0, 0.0, -9.0]]), k=2)
+    array([1.])
+    """
+    return _aggregate(logits, _prob_kernel, _torch_sum_prob, k=k)
+
+
+def msp(logits: ArrayT) -> ArrayT:
+    """The maximum softmax probability over labels (Hendrycks & Gimpel, 2017).
+
+    Made for one label per input: two labels that are both certain score 0.5. It is here because
+    the paper compares with it. With every label masked it is 0.
+
+    Examples
+    --------
+    >>> msp(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
+    array([0.5, 1. ])
+    """
+    return _aggregate(logits, _msp_kernel, _torch_msp)
+
+
+# --- NumPy kernels: (rows, work space, result per row) ----------------------------------------
+
+
+def _softplus(f: FloatArray) -> FloatArray:
+    # max(f, 0) + log1p(exp(-|f|)): nothing overflows, and nothing is lost to a "1 +".
+    result: FloatArray = np.abs(f)
+    np.exp(np.negative(result, out=result), out=result)
+    np.log1p(result, out=result)
+    result += np.maximum(f, 0)
+    return result
+
+
+def _sigmoid(f: FloatArray) -> FloatArray:
+    # exp(-f) may overflow to inf, whose reciprocal is the right answer: 0.
+    result: FloatArray = np.exp(np.negative(f))
+    result += 1
+    return np.reciprocal(result, out=result)
+
+
+def _energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    """log1p(exp(f)), summed: the fastest way where NumPy has a vectorised log1p."""
+    np.exp(rows, out=work, dtype=work.dtype)
+    np.log1p(work, out=work)
+    np.einsum("ij->i", work, out=result)
+    _redo_overflow(rows, result)
+
+
+def _energy_by_products(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    """log1p of (product of (1 + exp(f)) minus 1): one scalar log1p for 64 labels.
+
+    With q = (product of (1 + e)) - 1, two groups combine as q = a + b + ab, which keeps the
+    relative precision of the smallest terms. Label-major, so that all work is on contiguous memory.
+    """
+    result[:] = 0
+    flat = work.reshape(-1)
+    for first in range(0, rows.shape[1], _LABELS_PER_PRODUCT):
+        labels = rows[:, first : first + _LABELS_PER_PRODUCT].T  # (n_labels, n_rows)
+        q = flat[: labels.size].reshape(labels.shape)
+        np.exp(labels, out=q, dtype=q.dtype)
+        width = len(q)
+        while width > 1:
+            half = width // 2
+            a, b = q[:half], q[width - half : width]
+            product = a * b
+            product += b
+            a += product
+            width -= half
+        result += np.log1p(q[0])
+    _redo_overflow(rows, result)
+
+
+def _redo_overflow(rows: Array, result: FloatArray) -> None:
+    """Where exp overflowed float range, compute the row again in the form that cannot."""
+    overflown = np.flatnonzero(~np.isfinite(result))
+    if overflown.size:
+        result[overflown] = _softplus(rows[overflown].astype(result.dtype)).sum(1)
+
+
+@functools.cache
+def _energy_kernel() -> RowKernel:
+    return _energy_direct if _has_vectorised_log1p() else _energy_by_products
+
+
+def _has_vectorised_log1p() -> bool:
+    """Whether NumPy runs log1p with wide registers here (a scalar log1p costs 20 times as much)."""
+    from numpy.lib.introspect import opt_func_info
+
+    found = opt_func_info(func_name="^log1p$", signature="float32")
+    current = [entry["current"] for entry in found.get("log1p", {}).values()]
+    return any("AVX512" in target or "X86_V4" in target for target in current)
+
+
+def _max_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    np.max(rows, axis=1, out=result)
+
+
+def _sum_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    np.sum(rows, axis=1, dtype=result.dtype, out=result)
+    masked = np.flatnonzero(np.isneginf(result))
+    if masked.size:
+        kept = rows[masked].astype(result.dtype)
+        kept[np.isneginf(kept)] = 0
+        result[masked] = kept.sum(1)
+
+
+def _prob_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    np.negative(rows, out=work)
+    np.exp(work, out=work)
+    work += 1
+    np.reciprocal(work, out=work)
+    np.einsum("ij->i", work, out=result)
+
+
+def _msp_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    top = np.max(rows, axis=1, keepdims=True)
+    np.subtract(rows, top, out=work, dtype=work.dtype)
+    np.exp(work, out=work)
+    np.einsum("ij->i", work, out=result)
+    np.reciprocal(result, out=result)
+    result[np.isneginf(top[:, 0])] = 0
+
+
+# --- torch formulas: for autograd, accelerators and tracing -----------------------------------
+
+
+def _torch_softplus(f: Any) -> Any:
+    # Above the threshold torch returns f itself; at 40 that is exact in float64 too.
+    return sys.modules["torch"].nn.functional.softplus(f, threshold=40.0)
+
+
+def _torch_joint_energy(f: Any) -> Any:
+    return _torch_softplus(f).sum(1)
+
+
+def _torch_sum_logit(f: Any) -> Any:
+    return f.masked_fill(f == -np.inf, 0.0).sum(1)
+
+
+def _torch_sum_prob(f: Any) -> Any:
+    return f.sigmoid().sum(1)
+
+
+def _torch_msp(f: Any) -> Any:
+    return f.softmax(1).amax(1).masked_fill(f.amax(1) == -np.inf, 0.0)
+
+
+def _widened(tensor: Any) -> Any:
+    """16-bit and integer tensors in float32, the rest as they are."""
+    return tensor if str(tensor.dtype) in ("torch.float32", "torch.float64") else tensor.float()
+
+
+def _takes_numpy_kernel(tensor: Any) -> bool:
+    torch = sys.modules["torch"]
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad and torch.is_grad_enabled())
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+    )
+
+
+# --- dispatch ---------------------------------------------------------------------------------
+
+
+def _labelwise(
+    logits: ArrayT,
+    formula: Callable[[FloatArray], FloatArray],
+    torch_formula: Callable[[Any], Any],
+) -> ArrayT:
+    if is_torch(logits):
+        return cast(ArrayT, torch_formula(_widened(logits)))
+    values = to_float(to_numpy(logits))
+    with np.errstate(all="ignore"):
+        return cast(ArrayT, formula(values.astype(accumulator(values.dtype), copy=False)))
+
+
+def _aggregate(
+    logits: ArrayT, kernel: RowKernel, torch_formula: Callable[[Any], Any], k: int | None = None
+) -> ArrayT:
+    """One score per row; of its k largest logits only where k is given."""
+    given: Any = logits if is_torch(logits) else to_float(to_numpy(logits))
+    check_matrix(given)
+    if k is not None and _checked_k(k) >= given.shape[1]:
+        k = None  # all labels: nothing to select
+    if is_torch(given) and not _takes_numpy_kernel(given):
+        given = _widened(given)
+        top = given if k is None else given.topk(k, dim=1, sorted=False).values
+        return cast(ArrayT, torch_formula(top))
+    result: Any = map_rows(kernel if k is None else _of_top_k(kernel, k), to_float(to_numpy(given)))
+    return cast(ArrayT, sys.modules["torch"].from_numpy(result) if is_torch(given) else result)
+
+
+def _of_top_k(kernel: RowKernel, k: int) -> RowKernel:
+    """`kernel` on each row's k largest logits: every label-wise score grows with the logit."""
+
+    def top_k_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
+        split = rows.shape[1] - k
+        top = np.partition(rows, split, axis=1)[:, split:]
+        kernel(top, work.reshape(-1)[: top.size].reshape(top.shape), result)
+
+    return top_k_kernel
+
+
+def _checked_k(k: int) -> int:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise ParameterError(f"k must be a whole number of at least 1, got {k!r}.")
+    return int(k)
+
+
+SCORES: dict[str, Callable[..., Any]] = {
+    score.__name__: score
+    for score in (
+        joint_energy,
+        max_energy,
+        top_k_joint_energy,
+        max_logit,
+        sum_logit,
+        top_k_logit,
+        max_prob,
+        sum_prob,
+        top_k_prob,
+        msp,
+    )
+}
