@@ -25,7 +25,7 @@ def check_target(path: str | Path, *, force: bool) -> Path:
 
 @contextmanager
 def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
-    """A temporary name beside `path`, renamed to it at the end of the block if nothing went wrong."""
+    """A temporary name beside `path`, renamed to it at the end of the block if all went well."""
     path = check_target(path, force=force)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

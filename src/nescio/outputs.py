@@ -94,6 +94,7 @@ class Outputs:
 
     @property
     def n_labels(self) -> int:
+        """How many labels the model has."""
         return int(self.logits.shape[1])
 
     def __getitem__(self, rows: slice | Sequence[int] | Array) -> Outputs:
@@ -228,7 +229,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = dict(archive)
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise FileFormatError(_numpy_reason(path, error)) from error

@@ -71,8 +71,8 @@ def _table(measured: dict[str, dict[str, list[float]]], precisions: list[float])
     seeds = len(precisions)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     table = Table(
-        title=f"Scenes of unseen digits against scenes of known ones, per cent, {spread} "
-        f"(validation mAP {_spread(precisions)})"
+        title=f"Scenes of unseen digits against scenes of known ones\nper cent, {spread}",
+        caption=f"validation mAP of the network: {_spread(precisions)}",
     )
     table.add_column("detector")
     titles = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}

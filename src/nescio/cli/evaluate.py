@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,9 +19,11 @@ from nescio.cli.options import (
     read_outputs,
     terminal,
 )
-from nescio.comparison import Comparison, compare
 from nescio.errors import MissingInputError, ParameterError
 from nescio.tables import to_json
+
+if TYPE_CHECKING:
+    from nescio.comparison import Comparison
 
 
 def evaluate_detectors(
@@ -57,6 +59,8 @@ def evaluate_detectors(
 
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
+    from nescio.comparison import compare
+
     wanted = names or ["all"]
     if settings and (len(wanted) > 1 or "all" in wanted):
         raise ParameterError("--set goes with a single --detector.")
@@ -68,7 +72,8 @@ def evaluate_detectors(
         for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
     }
     training = None if train is None else read_outputs(train, from_probs=from_probs)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    stderr = Console(stderr=True)
+    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         task = progress.add_task("detectors", total=len(detectors))
         comparison = compare(
             detectors,

@@ -81,8 +81,7 @@ def _rows(result: Assessment) -> list[dict[str, object]]:
 
 def _table(result: Assessment) -> Table:
     hidden = len(result) - _SHOWN_ROWS
-    note = f"... and {hidden:,} more (write them all with -o)" if hidden > 0 else None
-    table = Table("sample", caption=note)
+    table = Table("sample", caption=f"... and {hidden:,} more: use -o" if hidden > 0 else None)
     for name in ("score", "p-value"):
         table.add_column(name, justify="right")
     table.add_column("verdict")

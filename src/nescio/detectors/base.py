@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, validate_data
 
 from nescio.arrays import Array, BoolArray, FloatArray, check_matrix, is_torch, to_numpy
 from nescio.artifact import Artifact
@@ -298,33 +298,29 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             data = getattr(data, reads)
             if data is None:
                 raise MissingInputError(f"{self.name} reads {reads}, which these outputs lack.")
+        elif reads == "logits":
+            names = _column_names(data)
         if is_torch(data) or isinstance(data, list | tuple):
             data = to_numpy(data)
-        shape = getattr(data, "shape", None)
-        if isinstance(shape, tuple) and len(shape) != 2:
+        if len(getattr(data, "shape", (0, 0))) != 2:
             check_matrix(data, reads)
-        known = getattr(self, "n_features_in_", None)
-        reset = reset or known is None
-        if not reset and isinstance(shape, tuple) and shape[1] != known:
-            what = "labels" if reads == "logits" else "features"
-            raise ShapeError(
-                f"X has {shape[1]} features, but {type(self).__name__} is expecting {known} "
-                f"features as input: it was made for {known} {what}."
-            )
         if getattr(data, "dtype", None) == np.float16:
             data = data.astype(np.float32)
         try:
-            inputs: FloatArray = validate_data(
-                self,
-                data,
-                reset=reset,
-                dtype=[np.float64, np.float32],
-                ensure_all_finite=False,
+            inputs: FloatArray = check_array(
+                data, dtype=[np.float64, np.float32], ensure_all_finite=False, estimator=self
             )
         except ValueError as error:
             raise InputError(str(error)) from error
-        if names is None and hasattr(self, "feature_names_in_"):
-            names = tuple(map(str, self.feature_names_in_)) if reads == "logits" else None
+        reset = reset or not hasattr(self, "n_features_in_")
+        if not reset and inputs.shape[1] != self.n_features_in_:
+            known, what = self.n_features_in_, "labels" if reads == "logits" else "features"
+            raise ShapeError(
+                f"X has {inputs.shape[1]} features, but {type(self).__name__} is expecting {known} "
+                f"features as input: it was made for {known} {what}."
+            )
+        if reset or (hasattr(self, "feature_names_in_") and _column_names(data) is not None):
+            validate_data(self, data, reset=reset, skip_check_array=True)
         self._check_labels(names, reset=reset)
         if reads == "logits" and inputs.min() >= 0 and inputs.max() <= 1:
             warnings.warn(
@@ -345,7 +341,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         raise LabelMismatchError(_label_difference(ours, names))
 
     def _usable_rows(self, inputs: FloatArray) -> BoolArray:
-        """Rows without NaN or infinite values; with `nonfinite="raise"` all of them, or an error."""
+        """Rows without NaN or infinity: all of them or an error, if bad rows are to raise."""
         masked_allowed = self.accepts_masked and self.reads[0] == "logits"
         # One pass without a temporary: max shows NaN and +inf, min -inf.
         if np.isfinite(inputs.max()) and (masked_allowed or np.isfinite(inputs.min())):
@@ -356,9 +352,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         usable: BoolArray = np.asarray(fine.all(1))
         if self.nonfinite == "raise" and not usable.all():
             bad = np.flatnonzero(~usable)
-            rows = ", ".join(map(str, bad[:_NAMED_ROWS])) + (
-                "..." if len(bad) > _NAMED_ROWS else ""
-            )
+            more = ", ..." if len(bad) > _NAMED_ROWS else ""
+            rows = ", ".join(map(str, bad[:_NAMED_ROWS])) + more
             raise NonFiniteError(
                 f"{self.reads[0]} hold NaN or infinity in {len(bad):,} of {len(inputs):,} rows: "
                 f"{rows}. Clean them, or pass nonfinite='out' to count such rows as "
@@ -424,6 +419,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
+
+
+def _column_names(data: Any) -> tuple[str, ...] | None:
+    """The column names of a data frame that has any."""
+    columns = getattr(data, "columns", ())
+    names = tuple(column for column in columns if isinstance(column, str))
+    return names if names and len(names) == len(columns) else None
 
 
 def _label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:

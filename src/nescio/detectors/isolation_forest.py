@@ -97,8 +97,8 @@ class IsolationForest(Detector):
         for start in range(0, len(values), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             scores[rows] = self._mean_length(values[rows])
-        if self.scale_ == 0:  # a single training sample: every path has length 0
-            return np.full(len(values), -1.0)
+        if self.scale_ == 0:  # a single training sample: nothing to tell inputs apart by
+            return np.full(len(values), -0.5)
         return -(2.0 ** (-scores / float(self.scale_)))
 
     def _mean_length(self, values: NDArray[np.float32]) -> Array:

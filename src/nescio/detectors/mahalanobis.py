@@ -19,10 +19,11 @@ class Mahalanobis(Detector):
     """Mahalanobis distance of the features to the label means, under one shared covariance.
 
     For each label, the mean of the features of all samples that carry it. The covariance is shared:
-    a sample with three labels enters it three times, once around each of their means. The label-wise
-    score is minus the squared distance, aggregated by the nearest label (max) or over all (sum).
+    a sample with three labels enters it three times, once around each of their means. The
+    label-wise score is minus the squared distance, aggregated by the nearest label (max) or over
+    all of them (sum).
 
-    Features are whitened once with a Cholesky factor, so that a score is a plain Euclidean distance.
+    Features are whitened once with a Cholesky factor, so that a distance is a plain Euclidean one.
     If the covariance is singular (dead features, few samples), its pseudo-inverse is used.
 
     Parameters

@@ -1,0 +1,39 @@
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from nescio import scores
+from nescio.checks import CHECKS
+from nescio.detectors import DETECTORS
+
+
+def _sklearn_checks():
+    for name, detector in DETECTORS.items():
+        for estimator, check in estimator_checks_generator(detector(), mark="skip"):
+            label = getattr(check, "func", check).__name__
+            if label == "check_array_api_input":
+                continue  # arrays of other libraries, which nescio does not take
+            yield pytest.param(estimator, check, id=f"{name}-{label}")
+
+
+@pytest.mark.parametrize(("estimator", "check"), list(_sklearn_checks()))
+def test_scikit_learns_own_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn's data happens to lie within [0, 1]
+        check(estimator)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", DETECTORS)
+def test_common_checks(name, check):
+    check(DETECTORS[name]())
+
+
+def test_there_is_a_detector_for_every_score(rng):
+    logits = rng.normal(-2, 3, (40, 9))
+    for name, score in scores.SCORES.items():
+        detector = DETECTORS[name]()
+        expected = score(logits, detector.k) if "top_k" in name else score(logits)
+        np.testing.assert_array_equal(detector.score_samples(logits), expected)

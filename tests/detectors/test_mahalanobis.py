@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.errors import EmptyLabelWarning, InputError, ParameterError, ShapeError
+
+
+@pytest.fixture
+def data(rng):
+    labels = rng.integers(0, 2, (300, 5))
+    features = labels @ rng.normal(0, 2, (5, 12)) + rng.normal(size=(300, 12)) @ rng.normal(
+        size=(12, 12)
+    )
+    return features, labels
+
+
+def plainly(features, labels, new):
+    """The paper's way, a label at a time: memberships laid end to end, then the full quadratic."""
+    means = [features[labels[:, i] == 1].mean(0) for i in range(labels.shape[1])]
+    residuals = np.concatenate(
+        [features[labels[:, i] == 1] - means[i] for i in range(labels.shape[1])]
+    )
+    precision = np.linalg.pinv(residuals.T @ residuals / len(residuals), hermitian=True)
+    return np.stack([-np.diag((new - mean) @ precision @ (new - mean).T) for mean in means], axis=1)
+
+
+@pytest.mark.parametrize("aggregate", ["max", "sum"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_scores_are_the_papers(data, rng, aggregate, dtype):
+    features, labels = data
+    new = rng.normal(0, 4, (40, 12))
+    expected = getattr(plainly(features, labels, new), aggregate)(1)
+    detector = ns.Mahalanobis(aggregate).fit(features.astype(dtype), labels)
+    tolerance = 1e-9 if dtype == np.float64 else 1e-4
+    np.testing.assert_allclose(detector.score_samples(new.astype(dtype)), expected, rtol=tolerance)
+
+
+def test_dead_and_copied_features_do_not_matter(data, rng):
+    features, labels = data
+    wide = np.hstack([features, np.zeros((300, 3)), features[:, :2]])
+    new = rng.normal(0, 4, (20, 12))
+    wide_new = np.hstack([new, np.zeros((20, 3)), new[:, :2]])
+    detector = ns.Mahalanobis().fit(wide, labels)
+    assert detector.whitening_.shape == (17, 12)
+    expected = ns.Mahalanobis().fit(features, labels).score_samples(new)
+    np.testing.assert_allclose(detector.score_samples(wide_new), expected, rtol=1e-6)
+
+
+def test_one_class_per_sample_is_the_one_hot_case(data, rng):
+    features, _ = data
+    classes = rng.integers(0, 3, 300)
+    one_hot = np.eye(3)[classes]
+    np.testing.assert_allclose(
+        ns.Mahalanobis().fit(features, classes).score_samples(features),
+        ns.Mahalanobis().fit(features, one_hot).score_samples(features),
+    )
+
+
+def test_labels_without_samples_are_left_out_with_a_warning(data):
+    features, labels = data
+    emptied = np.hstack([labels, np.zeros((300, 1), int)])
+    with pytest.warns(EmptyLabelWarning, match=r"1 of 6 labels .*label 5"):
+        detector = ns.Mahalanobis().fit(features, emptied)
+    np.testing.assert_allclose(
+        detector.score_samples(features),
+        ns.Mahalanobis().fit(features, labels).score_samples(features),
+    )
+
+
+def test_bad_labels_are_explained(data):
+    features, labels = data
+    with pytest.raises(InputError, match="every value 0 or 1"):
+        ns.Mahalanobis().fit(features, 2 * labels)
+    with pytest.raises(ShapeError, match=r"\(300, n_labels\), multi-hot, got \(10, 5\)"):
+        ns.Mahalanobis().fit(features, labels[:10])
+    with pytest.raises(InputError, match="all 0"):
+        ns.Mahalanobis().fit(features, 0 * labels)
+    with pytest.raises(ParameterError, match="'max' or 'sum'"):
+        ns.Mahalanobis("mean").fit(features, labels)
+
+
+def test_bad_rows_are_not_learned_from(data):
+    features, labels = data
+    spoiled = features.copy()
+    spoiled[:50, 0] = np.nan
+    detector = ns.Mahalanobis(nonfinite="out", tpr=0.8).fit(spoiled, labels)
+    clean = ns.Mahalanobis(tpr=0.8).fit(features[50:], labels[50:])
+    np.testing.assert_allclose(detector.score_samples(features), clean.score_samples(features))

@@ -1,0 +1,211 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.artifact import label_fingerprint
+from nescio.checks import make_outputs
+from nescio.detectors import DETECTORS
+from nescio.errors import FileError, FileFormatError, ShapeError
+from nescio.tensors import read_tensors, write_tensors
+
+STORED = Path(__file__).parent / "data"
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A saved detector by name."""
+
+    def save(name):
+        path = tmp_path / f"{name}.nescio"
+        if not path.exists():
+            detector = DETECTORS[name]().fit(make_outputs(300)).calibrate(make_outputs(200))
+            detector.save(path)
+        return path
+
+    return save
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_load_finds_the_class(saved, name):
+    loaded = ns.load(saved(name))
+    assert type(loaded) is DETECTORS[name]
+    assert loaded.label_names_ == tuple(f"label {i}" for i in range(6))
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_saving_what_was_loaded_gives_the_same_bytes(saved, name, tmp_path):
+    path = saved(name)
+    ns.load(path).save(tmp_path / "again.nescio")
+    assert (tmp_path / "again.nescio").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("by", [None, "label_count", "custom"])
+def test_the_calibration_is_kept_whole(tmp_path, by):
+    outputs = make_outputs(500)
+    groups = np.repeat(["a", "b"], 250) if by == "custom" else by
+    detector = ns.JointEnergy().calibrate(outputs, tpr=0.9, confidence=0.8, groups=groups)
+    detector.save(tmp_path / "x.nescio")
+    loaded = ns.load(tmp_path / "x.nescio").calibration_
+    kept = detector.calibration_
+    assert (loaded.by, loaded.edges, loaded.taus) == (kept.by, kept.edges, kept.taus)
+    assert loaded.statement() == kept.statement()
+    for name, threshold in kept.thresholds.items():
+        assert loaded.thresholds[name].confidence == 0.8
+        np.testing.assert_array_equal(loaded.thresholds[name].scores, threshold.scores)
+
+
+def test_a_detector_that_is_only_fitted_can_be_saved(tmp_path):
+    ns.JointEnergy().fit(make_outputs(50)).save(tmp_path / "x.nescio")
+    loaded = ns.load(tmp_path / "x.nescio")
+    assert loaded.predict(make_outputs(5)).shape == (5,)
+    with pytest.raises(ns.NotCalibratedError):
+        loaded.assess(make_outputs(5))
+
+
+@pytest.mark.parametrize("name", ["joint_energy", "isolation_forest"])
+def test_files_of_schema_1_stay_readable(name):
+    """Written once by version 0.1.0 and never again: see tests/data/README.md."""
+    expected = json.loads((STORED / f"{name}-schema1.json").read_text())
+    report = ns.load(STORED / f"{name}-schema1.nescio").assess(np.array(expected["logits"]))
+    np.testing.assert_allclose(report.scores, expected["scores"], rtol=1e-6)
+    np.testing.assert_allclose(report.p_values, expected["p_values"])
+    assert report.in_distribution.tolist() == expected["in_distribution"]
+
+
+def test_truncation_and_damage_are_refused(saved, tmp_path):
+    whole = saved("lof").read_bytes()
+    damaged = tmp_path / "damaged.nescio"
+    for length in (0, 7, 50, len(whole) // 2, len(whole) - 1):
+        damaged.write_bytes(whole[:length])
+        with pytest.raises(FileFormatError):
+            ns.load(damaged)
+    flipped = bytearray(whole)
+    flipped[-20] ^= 1
+    damaged.write_bytes(bytes(flipped))
+    with pytest.raises(FileFormatError, match="do not match their checksum"):
+        ns.load(damaged)
+
+
+def test_files_of_another_kind_are_refused(tmp_path):
+    make_outputs(5).save(tmp_path / "outputs.safetensors")
+    with pytest.raises(FileFormatError, match=r"not a saved detector: it holds 'nescio.outputs'"):
+        ns.load(tmp_path / "outputs.safetensors")
+    write_tensors(tmp_path / "other", {"a": np.zeros(3)}, {})
+    with pytest.raises(FileFormatError, match="nescio did not write it"):
+        ns.load(tmp_path / "other")
+    with pytest.raises(FileError, match="no file"):
+        ns.load(tmp_path / "nowhere.nescio")
+
+
+def test_outputs_do_not_come_from_a_detector(saved, tmp_path):
+    path = saved("joint_energy").rename(tmp_path / "x.safetensors")
+    with pytest.raises(FileFormatError, match=r"holds 'nescio.detector', not a model's outputs"):
+        ns.Outputs.load(path)
+
+
+def tampered(path, **changes):
+    tensors, metadata = read_tensors(path)
+    other = path.with_name("tampered.nescio")
+    write_tensors(other, tensors, metadata | changes, force=True)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"schema": 2}, r"newer nescio \(0.1.0, schema 2; this one reads up to 1\)"),
+        ({"schema": "1"}, "newer nescio"),
+        ({"detector": "os.system"}, "'os.system', which is not one of nescio's"),
+        ({"params": {"tpr": 0.95, "shell": "rm"}}, "damaged: .*shell"),
+        ({"params": {"tpr": 7, "nonfinite": "raise"}}, "damaged: tpr must lie"),
+        ({"params": None}, "damaged"),
+        ({"n_inputs": "80"}, "damaged: '80' is not a whole number"),
+        ({"n_inputs": 5}, "damaged: label_names must name 5 labels, got 6"),
+        ({"label_names": ["x"] * 6}, "do not match their fingerprint"),
+        ({"calibration": {}}, "damaged: no entry 'groups'"),
+        ({"calibration": {"by": None, "edges": [], "groups": []}}, "incomplete"),
+        ({"sha256": None}, "checksum"),
+    ],
+)
+def test_tampered_files_are_refused(saved, changes, reason):
+    with pytest.raises(FileFormatError, match=reason):
+        ns.load(tampered(saved("joint_energy"), **changes))
+
+
+def test_a_calibration_that_does_not_fit_its_scores_is_refused(saved):
+    path = saved("joint_energy")
+    _, metadata = read_tensors(path)
+    group = metadata["calibration"]["groups"][0]
+    for change in ({"rank": 0}, {"rank": 201}, {"n_samples": 199}, {"n_samples": 300}):
+        calibration = metadata["calibration"] | {"groups": [group | change]}
+        with pytest.raises(FileFormatError, match="damaged: its calibration"):
+            ns.load(tampered(path, calibration=calibration))
+
+
+def with_learned(path, **arrays):
+    """A file whose checksum is right and whose learned arrays are not."""
+    from nescio.artifact import _digest
+
+    tensors, metadata = read_tensors(path)
+    tensors |= {f"learned.{name}": array for name, array in arrays.items()}
+    other = path.with_name("hostile.nescio")
+    write_tensors(other, tensors, metadata | {"sha256": _digest(tensors)}, force=True)
+    return other
+
+
+def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
+    path = saved("isolation_forest")
+    forest = ns.load(path)
+    far, circular = forest.children_.copy(), forest.children_.copy()
+    far[0, 0] = 10**6
+    circular[0, 5] = [1, 1]
+    feature = forest.features_.copy()
+    feature[0, 0] = 99
+    for arrays in ({"children_": far}, {"children_": circular}, {"features_": feature}):
+        with pytest.raises(FileFormatError, match="trees make no sense"):
+            ns.load(with_learned(path, **arrays))
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays"),
+    [
+        ("mahalanobis", {"center_": np.zeros(3)}),
+        ("mahalanobis", {"means_": np.full((6, 8), np.nan)}),
+        ("lof", {"reach_": np.zeros(3)}),
+        ("lof", {"samples_": np.zeros(300)}),
+        ("isolation_forest", {"lengths_": np.zeros((2, 2))}),
+        ("isolation_forest", {"features_": np.zeros(4, np.int32)}),
+    ],
+)
+def test_learned_arrays_that_do_not_fit_are_refused(saved, name, arrays):
+    with pytest.raises(FileFormatError, match="damaged"):
+        ns.load(with_learned(saved(name), **arrays))
+
+
+def test_data_with_another_number_of_labels_is_refused(saved):
+    with pytest.raises(ShapeError, match="made for 6 labels"):
+        ns.load(saved("joint_energy")).predict(np.zeros((3, 7)) - 5)
+
+
+def test_a_class_reads_only_its_own_files(saved):
+    with pytest.raises(FileFormatError, match="holds a detector 'max_logit', not 'joint_energy'"):
+        ns.JointEnergy.load(saved("max_logit"))
+    assert isinstance(ns.MaxLogit.load(saved("max_logit")), ns.MaxLogit)
+
+
+def test_an_existing_file_is_kept_unless_forced(saved):
+    path = saved("joint_energy")
+    before = path.read_bytes()
+    with pytest.raises(FileError, match="exists already"):
+        ns.load(path).save(path)
+    assert path.read_bytes() == before
+    ns.load(path).save(path, force=True)
+
+
+def test_the_fingerprint_depends_on_names_and_order():
+    assert label_fingerprint(["a", "b"]) != label_fingerprint(["b", "a"])
+    assert label_fingerprint(["a", "b"]) == label_fingerprint(("a", "b"))
+    assert label_fingerprint(None) is None

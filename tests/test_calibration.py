@@ -1,0 +1,242 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from nescio.calibration import (
+    Calibration,
+    Threshold,
+    benjamini_hochberg,
+    conformal_rank,
+    empirical_threshold,
+    required_samples,
+)
+from nescio.errors import (
+    InputError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+    TooFewSamplesError,
+)
+
+tied_scores = hnp.arrays(np.float64, st.integers(100, 300), elements=st.integers(0, 30).map(float))
+shares = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99])
+
+
+@given(tied_scores, shares)
+def test_at_least_the_share_asked_is_kept_ties_included(scores, tpr):
+    empirical = empirical_threshold(scores, tpr)
+    assert (scores >= empirical).mean() >= tpr - 1e-12
+    higher = scores[scores > empirical]
+    if len(higher):  # ... and it is the largest such threshold
+        assert (scores >= higher.min()).mean() < tpr
+    threshold = Threshold.from_scores(scores, tpr=tpr)
+    assert (scores >= threshold.tau).mean() >= tpr
+    assert threshold.tau <= empirical
+
+
+@given(tied_scores, shares)
+def test_an_input_is_flagged_exactly_when_its_p_value_is_small(scores, tpr):
+    threshold = Threshold.from_scores(scores, tpr=tpr)
+    new = np.linspace(-1, 31, 129)
+    p_values = threshold.p_values(new)
+    assert np.array_equal(new < threshold.tau, p_values <= 1 - tpr + 1e-12)
+    assert (np.diff(p_values) >= 0).all()
+    assert p_values.min() == 1 / (len(scores) + 1)
+    assert p_values.max() == 1
+
+
+@pytest.mark.parametrize("n", [19, 20, 99, 100, 500, 4999])
+def test_the_rank_is_the_largest_that_keeps_the_promise(n):
+    rank = conformal_rank(n, 0.95)
+    assert 1 - rank / (n + 1) >= 0.95 - 1e-12
+    assert 1 - (rank + 1) / (n + 1) < 0.95
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("n", [300, 1000, 20_000])
+def test_the_rank_with_confidence_is_the_largest_that_keeps_it(n, confidence):
+    rank = conformal_rank(n, 0.95, confidence)
+    assert stats.beta.cdf(0.05, rank, n + 1 - rank) >= confidence
+    assert stats.beta.cdf(0.05, rank + 1, n - rank) < confidence
+
+
+@pytest.mark.parametrize(
+    ("tpr", "confidence", "needed"),
+    [(0.95, None, 19), (0.99, None, 99), (0.5, None, 1), (0.95, 0.99, 90), (0.9, 0.95, 29)],
+)
+def test_too_few_samples_say_how_many_are_needed(tpr, confidence, needed):
+    assert required_samples(tpr, confidence) == needed
+    Threshold.from_scores(np.arange(float(needed)), tpr=tpr, confidence=confidence)
+    if needed > 1:
+        with pytest.raises(TooFewSamplesError, match=rf"at least {needed} .*got {needed - 1}"):
+            Threshold.from_scores(np.arange(needed - 1.0), tpr=tpr, confidence=confidence)
+
+
+def test_the_interval_is_the_beta_distributions():
+    threshold = Threshold.from_scores(np.arange(2000.0), tpr=0.95)
+    low, high = threshold.tpr_interval(0.99)
+    kept = stats.beta(threshold.rank, 2001 - threshold.rank)
+    np.testing.assert_allclose([1 - high, 1 - low], kept.ppf([0.005, 0.995]), rtol=1e-9)
+    assert f"[{low:.4f}, {high:.4f}]" in threshold.statement()
+    assert "2,000" in threshold.statement()
+    assert "99 %" in threshold.statement()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [60, 500])
+def test_the_promised_share_is_kept_on_average_over_many_seeds(n):
+    """Scores are uniform, so the share kept in the long run is exactly 1 - tau."""
+    seeds = 4000
+    kept = np.array(
+        [
+            1 - Threshold.from_scores(np.random.default_rng(seed).random(n), tpr=0.9).tau
+            for seed in range(seeds)
+        ]
+    )
+    error = kept.std() / np.sqrt(seeds)
+    assert kept.mean() >= 0.9 - 3 * error
+    rank = conformal_rank(n, 0.9)
+    assert abs(kept.mean() - (1 - rank / (n + 1))) < 4 * error
+
+
+@pytest.mark.slow
+def test_the_promised_share_is_kept_with_the_promised_confidence():
+    seeds, confidence = 4000, 0.9
+    kept = np.array(
+        [
+            1
+            - Threshold.from_scores(
+                np.random.default_rng(seed).random(400), tpr=0.95, confidence=confidence
+            ).tau
+            for seed in range(seeds)
+        ]
+    )
+    held = (kept >= 0.95).mean()
+    assert held >= confidence - 3 * np.sqrt(confidence * (1 - confidence) / seeds)
+    assert held <= confidence + 0.05  # not by being needlessly cautious
+
+
+@pytest.mark.slow
+def test_the_interval_covers_the_true_share_as_often_as_it_says():
+    seeds = 4000
+    covered = 0
+    for seed in range(seeds):
+        threshold = Threshold.from_scores(np.random.default_rng(seed).random(300), tpr=0.95)
+        low, high = threshold.tpr_interval(0.9)
+        covered += low <= 1 - threshold.tau <= high
+    assert abs(covered / seeds - 0.9) < 4 * np.sqrt(0.09 / seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decimals", [None, 1])
+def test_p_values_of_in_distribution_inputs_are_valid(decimals):
+    """P(p <= a) <= a over calibration sets and inputs, with ties and without."""
+    draws = np.random.default_rng(0).normal(size=(20_000, 51))
+    if decimals is not None:
+        draws = draws.round(decimals)
+    p_values = np.array(
+        [Threshold.from_scores(row[:50], tpr=0.9).p_values(row[50]) for row in draws]
+    )
+    for level in (0.02, 0.1, 0.3, 0.5):
+        tolerance = 4 * np.sqrt(level * (1 - level) / len(draws))
+        assert (p_values <= level).mean() <= level + tolerance
+
+
+@pytest.mark.slow
+def test_benjamini_hochberg_bounds_the_false_alarms():
+    false_shares = []
+    for seed in range(600):
+        rng = np.random.default_rng(seed)
+        threshold = Threshold.from_scores(rng.normal(size=1000), tpr=0.9)
+        batch = np.concatenate([rng.normal(size=180), rng.normal(-4, 1, 20)])
+        flagged = benjamini_hochberg(threshold.p_values(batch), fdr=0.2)
+        false_shares.append(flagged[:180].sum() / max(flagged.sum(), 1))
+    mean, error = np.mean(false_shares), np.std(false_shares) / np.sqrt(600)
+    assert mean <= 0.2 + 3 * error
+    assert mean > 0.05  # it does flag
+
+
+def test_benjamini_hochberg_is_the_textbook_procedure(rng):
+    p_values = rng.random(50) ** 3
+    for fdr in (0.01, 0.1, 0.5):
+        reference = stats.false_discovery_control(p_values, method="bh") <= fdr
+        assert np.array_equal(benjamini_hochberg(p_values, fdr), reference)
+    assert benjamini_hochberg([], 0.1).shape == (0,)
+    with pytest.raises(ShapeError):
+        benjamini_hochberg(np.zeros((2, 2)))
+
+
+def test_every_group_keeps_its_share(rng):
+    groups = np.repeat(["few", "many"], 400)
+    scores = rng.normal(np.where(groups == "few", 0.0, 5.0), 1.0)
+    calibration = Calibration.from_scores(scores, tpr=0.9, groups=groups)
+    names = calibration.group_names(800, groups=groups)
+    kept = scores >= calibration.tau_of(names)
+    for name in ("few", "many"):
+        assert kept[groups == name].mean() >= 0.9
+    one = Calibration.from_scores(scores, tpr=0.9)
+    alike = scores >= one.tau_of(None)
+    assert alike[groups == "few"].mean() < 0.85  # what one threshold does to them
+    p_values = calibration.p_values(scores, names)
+    assert np.array_equal(p_values <= 0.1 + 1e-12, ~kept)
+
+
+def test_label_counts_are_merged_until_each_group_has_enough(rng):
+    counts = np.repeat([0, 1, 2, 3, 4, 7], [150, 400, 60, 60, 30, 20])
+    scores = rng.normal(counts, 1.0)
+    calibration = Calibration.by_label_count(scores, counts, tpr=0.9)
+    assert list(calibration.thresholds) == ["0", "1", "2+"]
+    sizes = [threshold.n_samples for threshold in calibration.thresholds.values()]
+    assert sizes == [150, 400, 170]
+    names = calibration.group_names(4, label_counts=np.array([0, 1, 3, 99]))
+    assert names.tolist() == ["0", "1", "2+", "2+"]
+    merged = Calibration.by_label_count(scores[:600], np.repeat([0, 1, 2], [40, 300, 260]))
+    assert list(merged.thresholds) == ["0-1", "2+"]
+    assert "predicted labels 0-1: With 340" in merged.statement()
+
+
+def test_with_few_samples_all_label_counts_share_one_group(rng):
+    calibration = Calibration.by_label_count(rng.normal(size=50), rng.integers(0, 4, 50))
+    assert list(calibration.thresholds) == ["0+"]
+    with pytest.raises(TooFewSamplesError, match="at least 19"):
+        Calibration.by_label_count(rng.normal(size=5), np.zeros(5, int))
+
+
+def test_bad_groups_are_explained(rng):
+    scores = rng.normal(size=200)
+    groups = np.repeat(["a", "b"], [190, 10])
+    with pytest.raises(TooFewSamplesError, match=r"group 'b': .*at least 19.*got 10"):
+        Calibration.from_scores(scores, groups=groups)
+    with pytest.raises(ShapeError, match=r"shape \(200,\), got \(3,\)"):
+        Calibration.from_scores(scores, groups=["a", "b", "c"])
+    calibration = Calibration.from_scores(scores, groups=["a"] * 100 + ["b"] * 100)
+    with pytest.raises(InputError, match="no threshold for group 'c': calibrated on 'a', 'b'"):
+        calibration.group_names(2, groups=["a", "c"])
+    with pytest.raises(MissingInputError, match="pass groups"):
+        calibration.group_names(2)
+    with pytest.raises(ParameterError, match="calibrated without groups"):
+        Calibration.from_scores(scores).group_names(2, groups=["a", "a"])
+
+
+@pytest.mark.parametrize("value", [0, 1, -0.1, 1.5, float("nan")])
+def test_shares_outside_of_zero_and_one_are_refused(value):
+    with pytest.raises(ParameterError, match="tpr must lie between 0 and 1"):
+        Threshold.from_scores(np.arange(100.0), tpr=value)
+    with pytest.raises(ParameterError, match="confidence must lie between 0 and 1"):
+        Threshold.from_scores(np.arange(100.0), confidence=value)
+    with pytest.raises(ParameterError, match="fdr must lie between 0 and 1"):
+        benjamini_hochberg([0.5], value)
+
+
+def test_scores_that_cannot_be_ranked_are_refused():
+    with pytest.raises(InputError, match="NaN, first at 2"):
+        Threshold.from_scores([0.0, 1.0, np.nan])
+    with pytest.raises(ShapeError):
+        Threshold.from_scores([])
+    bad = np.r_[np.full(10, -np.inf), np.arange(90.0)]
+    with pytest.raises(InputError, match="10 of 100 calibration rows have no finite score"):
+        Threshold.from_scores(bad, tpr=0.95)
+    assert Threshold.from_scores(bad, tpr=0.8).tau == 9.0

@@ -1,0 +1,271 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.checks import make_outputs
+from nescio.detectors import DETECTORS
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, rng):
+    """A folder with the files of the README."""
+    monkeypatch.chdir(tmp_path)
+    np.save("val.npy", rng.normal(-1, 3, (500, 6)))
+    np.save("test.npy", rng.normal(-1, 3, (300, 6)))
+    np.save("textures.npy", rng.normal(-4, 2, (200, 6)))
+    np.save("objects.npy", rng.normal(-3, 2, (200, 6)))
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    new = rng.normal(-2, 3, (40, 6))
+    columns = {f"label {i}": new[:, i] for i in range(6)}
+    pq.write_table(pa.table({"id": [f"img{i}" for i in range(40)], **columns}), "new.parquet")
+    for name, seed in (("train", 0), ("held", 1), ("fresh", 2)):
+        make_outputs(300, seed=seed).save(f"{name}.safetensors")
+    make_outputs(100, seed=3, shift=2.0).save("far.safetensors")
+    return tmp_path
+
+
+def test_the_commands_of_the_readme(here, nescio):
+    fit = ("fit", "val.npy", "--detector", "joint_energy", "--tpr", "0.95", "-o", "tagger.nescio")
+    code, out, err = nescio(*fit)
+    assert (code, err) == (0, "")
+    assert "With 500 calibration samples, the true TPR lies in" in out
+    assert "saved tagger.nescio" in out
+    code, out, _ = nescio("score", "tagger.nescio", "new.parquet", "-o", "scored.parquet")
+    assert code == 0
+    assert "40 scored" in out
+    import pyarrow.parquet as pq
+
+    table = pq.read_table("scored.parquet").to_pydict()
+    expected = ns.load("tagger.nescio").assess(ns.Outputs.load("new.parquet"))
+    assert table["id"][3] == "img3"
+    assert table["score"] == expected.scores.tolist()
+    assert table["in_distribution"] == expected.in_distribution.tolist()
+    code, out, _ = nescio(
+        "eval", "--id", "test.npy", "--ood", "textures.npy", "--ood", "objects.npy",
+        "--detector", "all", "--bootstrap", "50",
+    )  # fmt: skip
+    assert code == 0
+    assert "textures: 300 ID against 200 OOD" in out
+    assert "objects: 300 ID against 200 OOD" in out
+    assert "DeLong" in out
+    assert "left out mahalanobis: it reads features" in out
+    code, out, _ = nescio("detectors")
+    assert code == 0
+    for name in DETECTORS:
+        assert name in out
+
+
+def test_machines_read_json(here, nescio):
+    code, out, _ = nescio("fit", "val.npy", "-o", "x.nescio", "--json")
+    fitted = json.loads(out)
+    assert (code, fitted["n_samples"], fitted["detector"]) == (0, 500, "joint_energy")
+    assert fitted["tau"]["all"] == ns.load("x.nescio").offset_
+    low, high = fitted["tpr_interval_99"]["all"]
+    assert low < 0.95 < high
+    scored = json.loads(nescio("score", "x.nescio", "new.parquet", "--json")[1])
+    assert scored["n_samples"] == len(scored["rows"]) == 40
+    assert set(scored["rows"][0]) == {"id", "score", "p_value", "in_distribution"}
+    to_file = json.loads(nescio("score", "x.nescio", "new.parquet", "-o", "y.csv", "--json")[1])
+    assert to_file == {"n_samples": 40, "n_flagged": scored["n_flagged"], "output": "y.csv"}
+    evaluated = json.loads(
+        nescio("eval", "--id", "test.npy", "--ood", "objects.npy", "-d", "msp", "--json")[1]
+    )
+    assert evaluated["results"][0]["detector"] == "msp"
+    listed = json.loads(nescio("detectors", "--json")[1])
+    assert [row["name"] for row in listed] == list(DETECTORS)
+    info = json.loads(nescio("info", "x.nescio", "--json")[1])
+    assert (info["n_labels"], info["calibration_samples"]) == (6, 500)
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_every_detector_from_the_command_line(here, nescio, name):
+    code, _, err = nescio(
+        "fit", "held.safetensors", "-d", name, "--train", "train.safetensors", "-o", "x.nescio"
+    )
+    assert (code, err) == (0, "")
+    code, out, _ = nescio("score", "x.nescio", "far.safetensors", "--json")
+    assert code == 0
+    assert json.loads(out)["n_samples"] == 100
+    code, out, _ = nescio("info", "x.nescio")
+    assert code == 0
+    assert f"detector             {name}" in out
+    assert "true TPR" in out
+
+
+def test_groups_rates_and_settings(here, nescio):
+    fit = ("fit", "held.safetensors", "-o", "x.nescio", "--force")
+    code, out, _ = nescio(*fit, "--by-label-count", "--confidence", "0.9")
+    assert code == 0
+    assert "predicted labels" in out
+    rows = json.loads(nescio("score", "x.nescio", "far.safetensors", "--json")[1])["rows"]
+    assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.taus)
+    assert nescio("score", "x.nescio", "far.safetensors", "--fdr", "0.1")[0] == 0
+    assert nescio(*fit, "-d", "top_k_joint_energy", "--set", "k=2")[0] == 0
+    assert ns.load("x.nescio").k == 2
+    code, _, _ = nescio(
+        *fit, "-d", "mahalanobis", "--set", "aggregate=sum", "--train", "train.safetensors"
+    )
+    assert code == 0
+    assert ns.load("x.nescio").aggregate == "sum"
+
+
+def test_probabilities_are_refused_unless_announced(here, nescio, rng):
+    np.save("probs.npy", rng.random((200, 4)))
+    code, out, err = nescio("fit", "probs.npy", "-o", "x.nescio")
+    assert (code, out) == (1, "")
+    assert "look like probabilities" in err
+    assert "--from-probs" in err
+    assert not (here / "x.nescio").exists()
+    assert nescio("fit", "probs.npy", "-o", "x.nescio", "--from-probs")[0] == 0
+    assert nescio("score", "x.nescio", "probs.npy")[0] == 1
+    assert nescio("score", "x.nescio", "probs.npy", "--from-probs")[0] == 0
+    evaluate = ("eval", "--id", "probs.npy", "--ood", "probs.npy", "-d", "msp")
+    assert nescio(*evaluate)[0] == 1
+    assert nescio(*evaluate, "--from-probs")[0] == 0
+
+
+def test_bad_rows_can_be_told_to_count_as_out(here, nescio):
+    spoiled = np.load("val.npy")
+    spoiled[7, 2] = np.nan
+    np.save("spoiled.npy", spoiled)
+    code, _, err = nescio("fit", "spoiled.npy", "-o", "x.nescio")
+    assert code == 1
+    assert "in 1 of 500 rows: 7." in err
+    assert nescio("fit", "spoiled.npy", "-o", "x.nescio", "--nonfinite", "out")[0] == 0
+    rows = json.loads(nescio("score", "x.nescio", "spoiled.npy", "--json")[1])["rows"]
+    assert rows[7]["score"] is None
+    assert rows[7]["in_distribution"] is False
+
+
+MISTAKES = {
+    "no such data": (("fit", "nowhere.npy", "-o", "x.nescio"), "there is no file nowhere.npy"),
+    "no such detector": (
+        ("fit", "val.npy", "-o", "x.nescio", "-d", "softmax"),
+        "no detector 'softmax'. Choose from: joint_energy",
+    ),
+    "no such setting": (
+        ("fit", "val.npy", "-o", "x.nescio", "--set", "k=3"),
+        "joint_energy has no parameter 'k' to set; it has none",
+    ),
+    "a setting of the wrong type": (
+        ("fit", "val.npy", "-o", "x.nescio", "-d", "top_k_logit", "--set", "k=many"),
+        "expected a value of type int",
+    ),
+    "nothing to learn from": (
+        ("fit", "val.npy", "-o", "x.nescio", "-d", "lof"),
+        "lof learns from data: pass its training outputs with --train",
+    ),
+    "a share of two": (("fit", "val.npy", "-o", "x.nescio", "--tpr", "2"), "tpr must lie between"),
+    "too few": (
+        ("fit", "val.npy", "-o", "x.nescio", "--tpr", "0.999"),
+        "needs at least 999 calibration samples, got 500",
+    ),
+    "in the way": (("fit", "val.npy", "-o", "val.npy"), "val.npy exists already"),
+    "no such folder": (("fit", "val.npy", "-o", "a/x.nescio"), "there is no directory a"),
+    "not a detector": (("score", "val.npy", "new.parquet"), "val.npy is not a safetensors file"),
+    "outputs for a detector": (
+        ("score", "far.safetensors", "new.parquet"),
+        "not a saved detector: it holds 'nescio.outputs'",
+    ),
+    "other labels": (("score", "tagger.nescio", "four.csv"), "made for 6 labels"),
+    "truncated": (("score", "tagger.nescio", "cut.npy"), "truncated or not a NumPy file"),
+    "no rows": (("score", "tagger.nescio", "empty.npy"), "has no rows"),
+    "unknown ending": (
+        ("score", "tagger.nescio", "new.parquet", "-o", "x.xls"),
+        "must end in .parquet, .csv, .jsonl",
+    ),
+    "cannot be evaluated": (
+        ("eval", "--id", "test.npy", "--ood", "objects.npy", "-d", "lof"),
+        "lof cannot be evaluated: it learns from data",
+    ),
+    "settings for all": (
+        ("eval", "--id", "test.npy", "--ood", "objects.npy", "--set", "k=3"),
+        "--set goes with a single --detector",
+    ),
+    "the same twice": (
+        ("eval", "--id", "test.npy", "--ood", "objects.npy", "--ood", "objects.npy"),
+        "given twice",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_gets_one_line_and_writes_nothing(here, nescio, arguments, reason):
+    nescio("fit", "val.npy", "-o", "tagger.nescio")
+    (here / "four.csv").write_text("a,b,c,d\n1,2,3,-4\n")
+    (here / "cut.npy").write_bytes((here / "val.npy").read_bytes()[:500])
+    np.save("empty.npy", np.zeros((0, 6)))
+    before = {path.name: path.read_bytes() for path in here.iterdir()}
+    code, out, err = nescio(*arguments)
+    assert code == 1
+    assert out == ""
+    assert reason in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in here.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("fit",), ("fit", "val.npy"), ("fly",), ("score", "--fdr", "lots", "a", "b")],
+)
+def test_wrong_usage_is_exit_code_2(nescio, arguments):
+    assert nescio(*arguments)[0] == 2
+
+
+def test_a_detector_of_custom_groups_needs_python(here, nescio):
+    groups = np.repeat(["a", "b"], 250)
+    ns.JointEnergy().calibrate(np.load("val.npy"), groups=groups).save("x.nescio")
+    code, _, err = nescio("score", "x.nescio", "new.parquet")
+    assert code == 1
+    assert "groups=..." in err
+
+
+def test_ood_files_of_one_name_are_told_apart(here, nescio):
+    (here / "other").mkdir()
+    np.save("other/objects.npy", np.load("textures.npy"))
+    _, out, _ = nescio(
+        "eval", "--id", "test.npy", "--ood", "objects.npy", "--ood", "other/objects.npy",
+        "-d", "msp", "--bootstrap", "0", "--json",
+    )  # fmt: skip
+    assert [row["ood"] for row in json.loads(out)["results"]] == [
+        "objects.npy",
+        "other/objects.npy",
+    ]
+
+
+def test_help_and_version(nescio):
+    assert nescio("--version")[1] == f"nescio {ns.__version__}\n"
+    code, out, _ = nescio("--help")
+    assert code == 0
+    assert "trusted" in out
+    assert "--install-completion" in out
+
+
+def test_a_warning_is_one_line_without_a_traceback(here, nescio):
+    outputs = ns.Outputs.load("train.safetensors")
+    labels = outputs.labels.copy()
+    labels[:, 0] = 0
+    ns.Outputs(outputs.logits, outputs.features, labels).save("gap.safetensors")
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-c", "from nescio.cli import run; run()"),
+            *("fit", "held.safetensors", "-d", "mahalanobis", "--train", "gap.safetensors"),
+            *("-o", "x.nescio"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert finished.stderr.count("\n") == 1
+    assert finished.stderr.startswith("warning: 1 of 6 labels have no sample")
+
+
+def test_shell_completion_knows_the_detectors():
+    from nescio.cli.options import detector_names
+
+    assert detector_names("top") == ["top_k_joint_energy", "top_k_logit", "top_k_prob"]

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+from nescio import DETECTORS
+from nescio.checks import make_outputs
+from nescio.comparison import compare
+from nescio.metrics import auroc, delong_test
+
+
+@pytest.fixture
+def splits():
+    return make_outputs(300), make_outputs(200, seed=1), make_outputs(150, seed=2, shift=2.0)
+
+
+def test_every_detector_on_every_ood_set(splits):
+    train, test, far = splits
+    near = make_outputs(100, seed=3, shift=0.5)
+    detectors = {name: detector() for name, detector in DETECTORS.items()}
+    done = []
+    found = compare(
+        detectors,
+        test,
+        {"far": far, "near": near},
+        train=train,
+        n_bootstrap=50,
+        on_done=lambda: done.append(1),
+    )
+    assert len(done) == len(DETECTORS)
+    assert found.skipped == {}
+    assert list(found.results) == ["far", "near"]
+    for results in found.results.values():
+        assert list(results) == list(DETECTORS)
+    scores = [detectors["max_logit"].score_samples(data) for data in (test, far)]
+    assert found.results["far"]["max_logit"].auroc.value == auroc(*scores)
+    assert not hasattr(detectors["lof"], "samples_")  # the caller's are left alone
+
+
+def test_the_lead_is_delongs_test_of_the_best_two(splits):
+    _, test, far = splits
+    detectors = {name: DETECTORS[name]() for name in ("sum_logit", "max_logit", "joint_energy")}
+    found = compare(detectors, test, {"far": far}, n_bootstrap=0)
+    results = found.results["far"]
+    ranked = sorted(results, key=lambda name: -results[name].auroc.value)
+    lead = found.lead["far"]
+    assert [lead.best, lead.second] == ranked[:2]
+    scores = [detectors[name].score_samples(data) for name in ranked[:2] for data in (test, far)]
+    assert lead.test == delong_test(*scores)
+
+
+def test_what_cannot_run_is_left_out_and_why(splits):
+    from nescio import Outputs
+
+    train, test, far = splits
+    bare = {"far": Outputs(far.logits)}
+    detectors = {name: detector() for name, detector in DETECTORS.items()}
+    found = compare(detectors, Outputs(test.logits), bare, n_bootstrap=0)
+    assert set(found.skipped) == {"mahalanobis", "lof", "isolation_forest"}
+    assert "reads features" in found.skipped["mahalanobis"]
+    assert "--train" in found.skipped["lof"]
+    no_labels = Outputs(train.logits, train.features)
+    found = compare(detectors, test, {"far": far}, train=no_labels, n_bootstrap=0)
+    assert set(found.skipped) == {"mahalanobis"}
+    assert "learns from labels" in found.skipped["mahalanobis"]
+    only = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
+    assert (only.results, list(only.skipped)) == ({}, ["lof"])
+
+
+def test_the_result_is_plain_data(splits):
+    import json
+
+    _, test, far = splits
+    found = compare({"msp": DETECTORS["msp"]()}, test, {"far": far}, n_bootstrap=20)
+    plain = json.loads(json.dumps(found.as_dict()))
+    (row,) = plain["results"]
+    assert (row["ood"], row["detector"], row["n_ood"]) == ("far", "msp", 150)
+    assert row["auroc"]["low"] <= row["auroc"]["value"] <= row["auroc"]["high"]
+    assert np.isfinite(row["aupr_ood_positive"]["value"])
+    assert found.lead == {}

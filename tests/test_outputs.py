@@ -1,0 +1,285 @@
+import pickle
+
+import numpy as np
+import pytest
+
+from nescio import Outputs
+from nescio.errors import (
+    FileError,
+    FileFormatError,
+    InputError,
+    MissingDependencyError,
+    ParameterError,
+    ShapeError,
+)
+
+
+@pytest.fixture
+def outputs(rng):
+    return Outputs(
+        rng.normal(size=(5, 3)).astype(np.float32),
+        features=rng.normal(size=(5, 4)),
+        labels=rng.integers(0, 2, (5, 3)),
+        ids=["a", "bß", "", "日本", "e"],
+        label_names=["cat", "dog", "bird"],
+        manifest={"dataset": "zoo", "split": "val", "model": {"sha256": "ab"}},
+    )
+
+
+def same(a, b):
+    for name in ("logits", "features", "labels", "ids"):
+        left, right = getattr(a, name), getattr(b, name)
+        assert (left is None) == (right is None), name
+        if left is not None:
+            np.testing.assert_array_equal(left, right)
+    assert a.label_names == b.label_names
+
+
+def test_what_is_saved_is_loaded(tmp_path, outputs):
+    outputs.save(tmp_path / "x.safetensors")
+    loaded = Outputs.load(tmp_path / "x.safetensors")
+    same(loaded, outputs)
+    assert loaded.manifest == outputs.manifest
+    assert loaded.logits.dtype == np.float32
+    assert not loaded.logits.flags.owndata  # still on disk
+
+
+def test_saving_twice_gives_the_same_bytes(tmp_path, outputs):
+    outputs.save(tmp_path / "x.safetensors")
+    Outputs.load(tmp_path / "x.safetensors").save(tmp_path / "y.safetensors")
+    assert (tmp_path / "x.safetensors").read_bytes() == (tmp_path / "y.safetensors").read_bytes()
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path, outputs):
+    outputs.save(tmp_path / "x.safetensors")
+    with pytest.raises(FileError, match="exists already"):
+        outputs[:2].save(tmp_path / "x.safetensors")
+    outputs[:2].save(tmp_path / "x.safetensors", force=True)
+    assert len(Outputs.load(tmp_path / "x.safetensors")) == 2
+
+
+def test_a_file_may_be_replaced_while_it_is_mapped(tmp_path, outputs):
+    path = tmp_path / "x.safetensors"
+    outputs.save(path)
+    loaded = Outputs.load(path)
+    loaded[::-1].save(path, force=True)
+    same(loaded, outputs)
+    same(Outputs.load(path), outputs[::-1])
+
+
+def test_rows_can_be_chosen(outputs):
+    some = outputs[[3, 0]]
+    assert some.ids.tolist() == ["日本", "a"]
+    assert some.label_names == outputs.label_names
+    np.testing.assert_array_equal(some.labels, outputs.labels[[3, 0]])
+    assert len(outputs[outputs.logits[:, 0] > 99]) == 0
+    assert outputs[2].ids.tolist() == [""]
+    assert repr(outputs) == "Outputs(5 samples x 3 labels, 4 features, labels, ids, label_names)"
+
+
+def test_numpy_files(tmp_path, outputs):
+    np.save(tmp_path / "x.npy", outputs.logits)
+    same(Outputs.load(tmp_path / "x.npy"), Outputs(outputs.logits))
+    np.savez(tmp_path / "one.npz", outputs.logits)
+    same(Outputs.load(tmp_path / "one.npz"), Outputs(outputs.logits))
+    np.savez(
+        tmp_path / "all.npz",
+        logits=outputs.logits,
+        features=outputs.features,
+        labels=outputs.labels,
+        ids=outputs.ids,
+        label_names=np.array(outputs.label_names),
+        something_else=np.zeros(3),
+    )
+    same(Outputs.load(tmp_path / "all.npz"), outputs)
+    np.savez(tmp_path / "two.npz", a=outputs.logits, b=outputs.logits)
+    with pytest.raises(FileFormatError, match=r"no array named logits; it has \['a', 'b'\]"):
+        Outputs.load(tmp_path / "two.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "names"),
+    [
+        ("cat,dog\n1,-2.5\n3e1,-inf\n", None, ("cat", "dog")),
+        ("id,cat,dog\nx,1,-2.5\n'y z',3e1,-inf\n", ["x", "'y z'"], ("cat", "dog")),
+        ('cat,ID,dog\n1,"a,b",-2.5\n3e1,c,-inf\n', ["a,b", "c"], ("cat", "dog")),
+        ("1,-2.5\n3e1,-inf\n", None, None),
+        ("\ufeffcat,dog\r\n1,-2.5\r\n3e1,-inf\r\n", None, ("cat", "dog")),
+    ],
+)
+def test_csv_files(tmp_path, text, ids, names):
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    loaded = Outputs.load(tmp_path / "x.csv")
+    np.testing.assert_array_equal(loaded.logits, [[1, -2.5], [30, -np.inf]])
+    assert loaded.label_names == names
+    assert (loaded.ids is None) if ids is None else (loaded.ids.tolist() == ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is empty"),
+        ("cat,dog\n1,two\n", "could not convert string 'two'"),
+        ("cat,dog\n1\n", "usecols|columns"),
+        ("cat,cat\n1,2\n", "two columns of the same name"),
+        ("id\nx\n", "no columns of logits"),
+        ("cat,path\n1,img.jpg\n", "img.jpg"),
+    ],
+)
+def test_bad_csv_files_are_explained(tmp_path, text, reason):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(FileFormatError, match=reason) as raised:
+        Outputs.load(tmp_path / "x.csv")
+    assert "x.csv" in str(raised.value)
+
+
+def test_parquet_files_of_a_column_per_label(tmp_path, outputs):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {name: outputs.logits[:, i] for i, name in enumerate(outputs.label_names)}
+    pq.write_table(pa.table({"id": outputs.ids.tolist(), **columns}), tmp_path / "x.parquet")
+    loaded = Outputs.load(tmp_path / "x.parquet")
+    same(loaded, Outputs(outputs.logits, ids=outputs.ids, label_names=outputs.label_names))
+    assert loaded.logits.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["list_", "large_list", "fixed"])
+def test_parquet_files_of_list_columns(tmp_path, outputs, kind):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    def lists(array, value):
+        of = pa.list_(value, array.shape[1]) if kind == "fixed" else getattr(pa, kind)(value)
+        return pa.array(array.tolist(), of)
+
+    only = pa.table({"scores": lists(outputs.logits, pa.float32())})
+    pq.write_table(only, tmp_path / "only.parquet")
+    same(Outputs.load(tmp_path / "only.parquet"), Outputs(outputs.logits))
+    everything = pa.table(
+        {
+            "logits": lists(outputs.logits, pa.float32()),
+            "features": lists(outputs.features, pa.float64()),
+            "labels": lists(outputs.labels, pa.int64()),
+            "id": outputs.ids.tolist(),
+        }
+    )
+    pq.write_table(everything, tmp_path / "all.parquet")
+    loaded = Outputs.load(tmp_path / "all.parquet")
+    same(loaded, Outputs(outputs.logits, outputs.features, outputs.labels, outputs.ids))
+
+
+def test_bad_parquet_files_are_explained(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    def refused(table, reason):
+        pq.write_table(pa.table(table), tmp_path / "x.parquet")
+        with pytest.raises(FileFormatError, match=reason):
+            Outputs.load(tmp_path / "x.parquet")
+
+    refused({"logits": [[1.0, 2.0], [1.0]]}, "differ in length: 1 to 2")
+    refused({"cat": [1.0, None]}, "'cat' .* has 1 empty cells")
+    refused({"cat": [1.0], "path": ["x.jpg"]}, "column 'path' .* does not hold numbers")
+    refused({"a": [[1.0]], "b": [[1.0]]}, "no list column named logits")
+    (tmp_path / "y.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(FileFormatError, match="as Parquet"):
+        Outputs.load(tmp_path / "y.parquet")
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "x.parquet").touch()
+    with pytest.raises(MissingDependencyError, match=r"pip install 'nescio\[parquet\]'"):
+        Outputs.load(tmp_path / "x.parquet")
+
+
+def test_probabilities_are_converted_on_request(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([[0.5, 0.0], [0.9, 0.1]]))
+    loaded = Outputs.load(tmp_path / "x.npy", from_probs=True)
+    np.testing.assert_allclose(loaded.logits[1], [np.log(9), -np.log(9)])
+    assert loaded.logits[0].tolist() == [0.0, -np.inf]
+    np.save(tmp_path / "y.npy", np.array([[0.5, 2.0]]))
+    with pytest.raises(ParameterError, match="probabilities"):
+        Outputs.load(tmp_path / "y.npy", from_probs=True)
+
+
+class _Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("unpickled",))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".csv", ".parquet"])
+def test_a_hostile_pickle_is_refused_and_never_run(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".npy":
+        np.save(path, np.array([_Bomb()], dtype=object), allow_pickle=True)
+    elif suffix == ".npz":
+        np.savez(path, logits=np.array([_Bomb()], dtype=object))
+    else:
+        path.write_bytes(pickle.dumps(_Bomb()))
+    with pytest.raises(FileFormatError):
+        Outputs.load(path)
+    path.write_bytes(pickle.dumps(_Bomb()))
+    with pytest.raises(FileFormatError):
+        Outputs.load(path)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_truncated_numpy_files_are_refused(tmp_path, suffix, rng):
+    path = tmp_path / f"x{suffix}"
+    save = np.save if suffix == ".npy" else np.savez
+    save(path, rng.normal(size=(50, 4)))
+    whole = path.read_bytes()
+    for length in (0, 4, 60, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FileFormatError, match=r"truncated or not a NumPy file|Python objects"):
+            Outputs.load(path)
+
+
+def test_other_files_are_refused(tmp_path, outputs):
+    with pytest.raises(FileError, match="no file"):
+        Outputs.load(tmp_path / "x.npy")
+    with pytest.raises(FileError, match="is a directory"):
+        Outputs.load(tmp_path)
+    (tmp_path / "x.pt").touch()
+    with pytest.raises(FileError, match=r"must end in .safetensors, .npy"):
+        Outputs.load(tmp_path / "x.pt")
+    import safetensors.numpy
+
+    safetensors.numpy.save_file({"weights": np.zeros(3)}, tmp_path / "w.safetensors")
+    with pytest.raises(FileFormatError, match=r"no array named logits; it has \['weights'\]"):
+        Outputs.load(tmp_path / "w.safetensors")
+    np.save(tmp_path / "flat.npy", np.zeros(5))
+    with pytest.raises(ShapeError, match=r"flat.npy: logits must have shape .*got \(5,\)"):
+        Outputs.load(tmp_path / "flat.npy")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reason"),
+    [
+        ({"features": np.zeros((4, 2))}, ShapeError, "logits have 5, features 4"),
+        ({"labels": np.zeros((5, 2))}, ShapeError, r"shape \(n_samples, 3\), got \(5, 2\)"),
+        ({"labels": np.full((5, 3), 2)}, InputError, "every value 0 or 1"),
+        ({"labels": np.full((5, 3), 2, np.uint8)}, InputError, "every value 0 or 1"),
+        ({"ids": ["a"]}, ShapeError, "ids 1"),
+        ({"label_names": ["cat"]}, ShapeError, "name 3 labels, got 1"),
+        ({"label_names": ["cat", "dog", "cat"]}, InputError, "'cat' stands there twice"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(change, error, reason):
+    with pytest.raises(error, match=reason):
+        Outputs(np.zeros((5, 3)), **change)
+
+
+def test_damaged_ids_are_refused(tmp_path, outputs):
+    from nescio.tensors import read_tensors, write_tensors
+
+    outputs.save(tmp_path / "x.safetensors")
+    tensors, metadata = read_tensors(tmp_path / "x.safetensors")
+    write_tensors(
+        tmp_path / "y.safetensors", tensors | {"ids.utf8": np.full(9, 255, np.uint8)}, metadata
+    )
+    with pytest.raises(FileFormatError, match="ids are not text"):
+        Outputs.load(tmp_path / "y.safetensors")
+    write_tensors(tmp_path / "z.safetensors", tensors, metadata | {"schema": 99})
+    with pytest.raises(FileFormatError, match="newer nescio"):
+        Outputs.load(tmp_path / "z.safetensors")
