@@ -75,10 +75,12 @@ def test_machines_read_json(here, nescio):
         nescio("eval", "--id", "test.npy", "--ood", "objects.npy", "-d", "msp", "--json")[1]
     )
     assert evaluated["results"][0]["detector"] == "msp"
+    assert evaluated["lead"] == {}
     listed = json.loads(nescio("detectors", "--json")[1])
     assert [row["name"] for row in listed] == list(DETECTORS)
     info = json.loads(nescio("info", "x.nescio", "--json")[1])
-    assert (info["n_labels"], info["calibration_samples"]) == (6, 500)
+    assert (info["n_labels"], info["n_samples"]) == (6, 500)
+    assert info["tpr_interval_99"] == fitted["tpr_interval_99"]
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -138,6 +140,9 @@ def test_bad_rows_can_be_told_to_count_as_out(here, nescio):
     assert nescio("fit", "spoiled.npy", "-o", "x.nescio", "--nonfinite", "out")[0] == 0
     rows = json.loads(nescio("score", "x.nescio", "spoiled.npy", "--json")[1])["rows"]
     assert rows[7]["score"] is None
+    np.save("probs.npy", ns.scores.label_prob(spoiled))
+    fit = ("fit", "probs.npy", "-o", "y.nescio", "--from-probs")
+    assert nescio(*fit, "--nonfinite", "out")[0] == 0
     assert rows[7]["in_distribution"] is False
 
 

@@ -47,6 +47,15 @@ def test_the_lead_is_delongs_test_of_the_best_two(splits):
     assert lead.test == delong_test(*scores)
 
 
+def test_detectors_that_rank_alike_do_not_lead_each_other(splits):
+    _, test, far = splits
+    alike = {name: DETECTORS[name]() for name in ("max_logit", "max_energy")}
+    assert compare(alike, test, {"far": far}, n_bootstrap=0).lead == {}
+    three = alike | {"sum_logit": DETECTORS["sum_logit"]()}
+    lead = compare(three, test, {"far": far}, n_bootstrap=0).lead["far"]
+    assert {lead.best, lead.second} == {"max_logit", "sum_logit"}
+
+
 def test_what_cannot_run_is_left_out_and_why(splits):
     from nescio import Outputs
 

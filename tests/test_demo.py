@@ -22,6 +22,13 @@ def test_the_scenes_are_what_they_are_said_to_be(scenes):
     assert scenes.val.manifest["split"] == "val"
 
 
+def test_unseen_digits_are_mistaken_for_several_known_ones_at_once(scenes):
+    """What docs/how-to/choose-a-detector.md gives as the reason why joint energy loses here."""
+    seen, unseen = scenes.test.logits, scenes.held_out.logits
+    assert (unseen > 0).sum(1).mean() > (seen > 0).sum(1).mean()
+    assert unseen[unseen > 0].mean() < 0.7 * seen[seen > 0].mean()
+
+
 def test_the_network_has_learned(scenes):
     assert ns.metrics.mean_average_precision(scenes.test.labels, scenes.test.logits) > 0.95
 

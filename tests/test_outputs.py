@@ -9,7 +9,6 @@ from nescio.errors import (
     FileFormatError,
     InputError,
     MissingDependencyError,
-    ParameterError,
     ShapeError,
 )
 
@@ -104,6 +103,7 @@ def test_numpy_files(tmp_path, outputs):
         ("id,cat,dog\nx,1,-2.5\n'y z',3e1,-inf\n", ["x", "'y z'"], ("cat", "dog")),
         ('cat,ID,dog\n1,"a,b",-2.5\n3e1,c,-inf\n', ["a,b", "c"], ("cat", "dog")),
         ("1,-2.5\n3e1,-inf\n", None, None),
+        ("0,1\n1,-2.5\n3e1,-inf\n", None, None),
         ("\ufeffcat,dog\r\n1,-2.5\r\n3e1,-inf\r\n", None, ("cat", "dog")),
     ],
 )
@@ -121,6 +121,7 @@ def test_csv_files(tmp_path, text, ids, names):
         ("", "is empty"),
         ("cat,dog\n1,two\n", "could not convert string 'two'"),
         ("cat,dog\n1\n", "usecols|columns"),
+        (",cat\n0,1\n", "column 0 of .* has no name.*index=False"),
         ("cat,cat\n1,2\n", "two columns of the same name"),
         ("id\nx\n", "no columns of logits"),
         ("cat,path\n1,img.jpg\n", "img.jpg"),
@@ -166,6 +167,18 @@ def test_parquet_files_of_list_columns(tmp_path, outputs, kind):
     same(loaded, Outputs(outputs.logits, outputs.features, outputs.labels, outputs.ids))
 
 
+def test_tables_as_pandas_writes_them(tmp_path, outputs):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame(outputs.logits)
+    frame.to_csv(tmp_path / "numbered.csv", index=False)
+    np.testing.assert_allclose(Outputs.load(tmp_path / "numbered.csv").logits, outputs.logits)
+    named = pandas.DataFrame(outputs.logits, outputs.ids, outputs.label_names)
+    named.to_parquet(tmp_path / "indexed.parquet")
+    expected = Outputs(outputs.logits, ids=outputs.ids, label_names=outputs.label_names)
+    same(Outputs.load(tmp_path / "indexed.parquet"), expected)
+
+
 def test_bad_parquet_files_are_explained(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
@@ -198,7 +211,7 @@ def test_probabilities_are_converted_on_request(tmp_path):
     np.testing.assert_allclose(loaded.logits[1], [np.log(9), -np.log(9)])
     assert loaded.logits[0].tolist() == [0.0, -np.inf]
     np.save(tmp_path / "y.npy", np.array([[0.5, 2.0]]))
-    with pytest.raises(ParameterError, match="probabilities"):
+    with pytest.raises(InputError, match=r"y.npy: probabilities"):
         Outputs.load(tmp_path / "y.npy", from_probs=True)
 
 

@@ -27,6 +27,9 @@ RowKernel = Callable[[Array, FloatArray, FloatArray], None]
 # share of a block is below a percent.
 _BLOCK_ELEMENTS = 1 << 18
 
+# A row or two of true logits may well lie within [0, 1]; this many values do not.
+_ENOUGH_TO_TELL = 50
+
 
 def is_torch(value: object) -> bool:
     """Whether `value` is a torch tensor, without importing torch."""
@@ -68,6 +71,13 @@ def check_matrix(array: Any, name: str = "logits") -> None:
         )
     if len(shape) != 2 or shape[1] == 0:
         raise ShapeError(f"{name} must have shape (n_samples, {columns}), got {shape}.")
+
+
+def looks_like_probabilities(logits: Array) -> bool:
+    """Whether every value lies within [0, 1], and there are enough for that to be no accident."""
+    if logits.size < _ENOUGH_TO_TELL:
+        return False
+    return bool(np.min(logits) >= 0 and np.max(logits) <= 1)
 
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:

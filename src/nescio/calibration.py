@@ -155,7 +155,7 @@ class Threshold:
         """Conformal p-values: (1 + number of calibration scores at or below) / (n + 1).
 
         For an in-distribution input, P(p <= a) <= a. Without `confidence`, an input is flagged
-        exactly when its p-value is at most 1 - tpr.
+        exactly when its p-value is at most 1 - tpr (up to how 1 - tpr is rounded).
         """
         below = np.searchsorted(self.scores, np.asarray(scores, dtype=np.float64), side="right")
         return (below.astype(np.float64) + 1.0) / (self.n_samples + 1.0)
@@ -251,7 +251,7 @@ class Calibration:
         edges = _merge_counts(np.asarray(label_counts), enough)
         names = _count_names(edges)[_place(edges, label_counts)]
         thresholds = _threshold_by_group(scores, names, tpr, confidence)
-        ordered = {name: thresholds[name] for name in _count_names(edges)}
+        ordered = {name: thresholds[name] for name in _count_names(edges).tolist()}
         return cls(ordered, by=LABEL_COUNT, edges=edges)
 
     @property
@@ -275,6 +275,8 @@ class Calibration:
                 )
             return None
         if self.by == LABEL_COUNT:
+            if groups is not None:
+                raise ParameterError("groups were passed, but the detector groups by label count.")
             if label_counts is None:
                 raise MissingInputError(
                     "calibrated by label count: this needs the logits. Pass Outputs that have them."

@@ -31,7 +31,7 @@ class Comparison:
     ----------
     results : mapping of OOD set to mapping of detector to Evaluation
     lead : mapping of OOD set to Lead
-        Only where at least two detectors were compared.
+        Only where at least two detectors differ.
     skipped : mapping of detector to str
         The detectors that could not run on this data, and why.
     """
@@ -100,7 +100,8 @@ def compare(
         on_done()
     if not scores:
         return Comparison({}, {}, skipped)
-    lead = {ood: _lead(ood, results[ood], scores) for ood in results if len(scores) > 1}
+    leads = {ood: _lead(ood, results[ood], scores) for ood in results}
+    lead = {ood: found for ood, found in leads.items() if found is not None}
     return Comparison(results, lead, skipped)
 
 
@@ -129,8 +130,14 @@ def _lead(
     ood: str,
     results: Mapping[str, Evaluation],
     scores: Mapping[str, tuple[Scores, dict[str, Scores]]],
-) -> Lead:
-    best, second = sorted(results, key=lambda name: -results[name].auroc.value)[:2]
+) -> Lead | None:
+    """The best and the second best; detectors that rank alike (max_logit, max_energy) are one."""
+    ranked = sorted(results, key=lambda name: -results[name].auroc.value)
+    best = ranked[0]
+    behind = (name for name in ranked if results[name].auroc.value < results[best].auroc.value)
+    second = next(behind, None)
+    if second is None:
+        return None
     (id_a, ood_a), (id_b, ood_b) = (
         (id_scores, by_ood[ood]) for id_scores, by_ood in (scores[best], scores[second])
     )

@@ -55,4 +55,6 @@ def existing_file(path: str | Path) -> Path:
         raise FileError(f"{path} is a directory; expected a file.")
     if not path.is_file():
         raise FileError(f"there is no file {path}.")
+    if not os.access(path, os.R_OK):
+        raise FileError(f"no permission to read {path}.")
     return path

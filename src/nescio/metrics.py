@@ -249,13 +249,9 @@ class AurocDifference:
 
     auroc_a: float
     auroc_b: float
+    difference: float
     standard_error: float
     p_value: float
-
-    @property
-    def difference(self) -> float:
-        """AUROC of the first less that of the second."""
-        return self.auroc_a - self.auroc_b
 
 
 def delong_test(id_a: Any, ood_a: Any, id_b: Any, ood_b: Any) -> AurocDifference:
@@ -287,11 +283,12 @@ def delong_test(id_a: Any, ood_a: Any, id_b: Any, ood_b: Any) -> AurocDifference
     variance = covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
     error = math.sqrt(max(variance, 0.0))
     auroc_a, auroc_b = of_id.mean(1).tolist()
+    difference = auroc_a - auroc_b
     if error > 0:
-        p_value = math.erfc(abs(auroc_a - auroc_b) / error / math.sqrt(2))
+        p_value = math.erfc(abs(difference) / error / math.sqrt(2))
     else:
-        p_value = 1.0 if auroc_a == auroc_b else 0.0
-    return AurocDifference(auroc_a, auroc_b, error, p_value)
+        p_value = 1.0 if difference == 0 else 0.0
+    return AurocDifference(auroc_a, auroc_b, difference, error, p_value)
 
 
 def _share_below(reference: Values, values: Values) -> Values:

@@ -248,7 +248,9 @@ def _numpy_reason(path: Path, error: Exception) -> str:
 
 
 def _from_columns(path: Path, columns: dict[str, Array]) -> dict[str, Any]:
-    ids = next((name for name in columns if name.lower() == "id"), None)
+    # pandas keeps an index of its own under this name.
+    id_names = ("id", "__index_level_0__")
+    ids = next((name for name in columns if name.lower() in id_names), None)
     content: dict[str, Any] = {} if ids is None else {"ids": columns.pop(ids)}
     matrices = {name: column for name, column in columns.items() if column.ndim == 2}
     if len(matrices) == 1 and "logits" not in matrices:

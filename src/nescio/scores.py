@@ -36,7 +36,7 @@ from nescio.arrays import (
     to_float,
     to_numpy,
 )
-from nescio.errors import ParameterError
+from nescio.errors import InputError, ParameterError
 
 __all__ = [
     "SCORES",
@@ -101,7 +101,8 @@ def logits_from_probs(probs: Any) -> FloatArray:
     """The logits whose sigmoid `probs` is: log(p) - log(1 - p).
 
     A probability of exactly 0 becomes -inf (a label that counts nothing); one of exactly 1 becomes
-    the logit of the largest representable number below 1, since nothing is known beyond it.
+    the logit of the largest representable number below 1, since nothing is known beyond it. NaN
+    stays NaN.
 
     Examples
     --------
@@ -109,9 +110,9 @@ def logits_from_probs(probs: Any) -> FloatArray:
     array([[0.    ,   -inf, 2.1972]])
     """
     values = to_float(to_numpy(probs))
-    if values.size and not (np.min(values) >= 0 and np.max(values) <= 1):
-        low, high = np.min(values), np.max(values)
-        raise ParameterError(f"probabilities must lie within [0, 1], got [{low:g}, {high:g}].")
+    if ((values < 0) | (values > 1)).any():
+        low, high = np.nanmin(values), np.nanmax(values)
+        raise InputError(f"probabilities must lie within [0, 1], got [{low:g}, {high:g}].")
     below_one = np.nextafter(values.dtype.type(1), values.dtype.type(0))
     values = np.minimum(values, below_one).astype(accumulator(values.dtype), copy=False)
     with np.errstate(divide="ignore"):
@@ -309,7 +310,8 @@ def _redo_overflow(rows: Array, result: FloatArray) -> None:
     """Where exp overflowed float range, compute the row again in the form that cannot."""
     overflown = np.flatnonzero(~np.isfinite(result))
     if overflown.size:
-        result[overflown] = _softplus(rows[overflown].astype(result.dtype)).sum(1)
+        again = np.ascontiguousarray(rows[overflown], dtype=result.dtype)
+        result[overflown] = np.einsum("ij->i", _softplus(again))
 
 
 @functools.cache
@@ -331,12 +333,12 @@ def _max_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
 
 
 def _sum_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    np.sum(rows, axis=1, dtype=result.dtype, out=result)
+    np.copyto(work, rows)
+    np.einsum("ij->i", work, out=result)
     masked = np.flatnonzero(np.isneginf(result))
     if masked.size:
-        kept = rows[masked].astype(result.dtype)
-        kept[np.isneginf(kept)] = 0
-        result[masked] = kept.sum(1)
+        kept = np.where(np.isneginf(work[masked]), 0, work[masked])
+        result[masked] = np.einsum("ij->i", kept)
 
 
 def _prob_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from nescio.arrays import Array
 from nescio.errors import FileFormatError, MissingDependencyError, ParameterError
-from nescio.files import existing_file, replacing
+from nescio.files import check_target, existing_file, replacing
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
 
@@ -30,10 +30,16 @@ def read_csv(path: str | Path) -> dict[str, Array]:
             first = next(csv.reader(stream), [])
         if not first:
             raise FileFormatError(f"{path} is empty.")
-        has_header = not all(map(_is_number, first))
-        names = (
-            [name.strip() for name in first] if has_header else list(map(str, range(len(first))))
-        )
+        names = [name.strip() for name in first]
+        numbered = [str(number) for number in range(len(first))]
+        # pandas numbers unnamed columns from 0; a single 0 is more likely a logit.
+        has_header = not all(map(_is_number, names)) or (names == numbered and len(names) > 1)
+        names = names if has_header else numbered
+        if "" in names:
+            raise FileFormatError(
+                f"column {names.index('')} of {path} has no name. If it is pandas's index, write "
+                "the file with index=False, or name the column id."
+            )
         if len(set(names)) != len(names):
             raise FileFormatError(f"{path} has two columns of the same name.")
         is_id = np.array([name.lower() == "id" for name in names])
@@ -45,10 +51,9 @@ def read_csv(path: str | Path) -> dict[str, Array]:
                 columns |= {names[at]: block[:, i] for i, at in enumerate(positions)}
     except (ValueError, csv.Error) as error:
         # UnicodeDecodeError is a ValueError, and so is a cell that is not a number.
-        reason = str(error).split(";")[0]
         raise FileFormatError(
-            f"cannot read {path} as CSV: {reason}. Expected a column of logits for each label, "
-            "and if you like a column named id."
+            f"cannot read {path} as CSV: {str(error).rstrip('.')}. Expected a column of logits for "
+            "each label and, if you like, a column named id."
         ) from error
     return {name: columns[name] for name in names}
 
@@ -112,21 +117,27 @@ def _arrow_to_numpy(pyarrow: Any, path: Path, name: str, column: Any) -> Array:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
+def check_table_target(path: str | Path, *, force: bool) -> Path:
+    """The path of a table to write; raises before any work is done if it cannot be."""
+    path = check_target(path, force=force)
+    if path.suffix.lower() not in WRITABLE:
+        raise ParameterError(f"cannot write {path}: the name must end in {', '.join(WRITABLE)}.")
+    if path.suffix.lower() == ".parquet":
+        require("pyarrow", "parquet")
+    return path
+
+
 def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = False) -> None:
     """Write columns of equal length as .parquet, .csv or .jsonl, by the ending of the path."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in WRITABLE:
-        raise ParameterError(f"cannot write {path}: the name must end in {', '.join(WRITABLE)}.")
-    if suffix == ".parquet":
-        require("pyarrow", "parquet")
+    path = check_table_target(path, force=force)
     with replacing(path, force=force) as temporary:
-        if suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             pyarrow = require("pyarrow", "parquet")
             require("pyarrow.parquet", "parquet").write_table(pyarrow.table(columns), temporary)
             return
         rows = zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True)
         with temporary.open("w", newline="", encoding="utf-8") as stream:
-            if suffix == ".csv":
+            if path.suffix.lower() == ".csv":
                 writer = csv.writer(stream)
                 writer.writerow(columns)
                 writer.writerows(rows)

@@ -102,6 +102,24 @@ def test_groups_of_ones_own(logits):
         detector.calibrate(logits, groups="label-count")
 
 
+def test_groups_are_not_silently_ignored(logits):
+    for groups in (None, "label_count"):
+        detector = ns.JointEnergy().calibrate(logits, groups=groups)
+        with pytest.raises(ParameterError, match="groups were passed"):
+            detector.predict(logits, groups=["a"] * 400)
+
+
+def test_a_failed_calibration_changes_nothing(detector, logits):
+    before = detector.predict(logits)
+    with pytest.raises(TooFewSamplesError):
+        detector.calibrate(logits[:5, :4], tpr=0.99)
+    assert detector.tpr == 0.95
+    assert np.array_equal(detector.predict(logits), before)
+    with pytest.raises(NonFiniteError):
+        detector.fit(np.full((5, 4), np.nan))
+    assert len(detector.assess(logits)) == 400
+
+
 def test_features_alone_cannot_be_grouped_by_label_count(rng):
     features, labels = rng.normal(size=(300, 4)), rng.integers(0, 2, (300, 3))
     fitted = ns.Mahalanobis().fit(features, labels)
@@ -169,7 +187,8 @@ def test_masked_labels_are_allowed_where_they_make_sense(detector, logits):
 
 def test_probabilities_get_a_warning(detector, rng):
     with pytest.warns(ProbabilitiesWarning, match="logits_from_probs"):
-        detector.predict(rng.random((5, 6)))
+        detector.predict(rng.random((10, 6)))
+    detector.predict(rng.random((1, 6)))  # a single row may be an accident
 
 
 def test_another_number_of_labels_is_refused(detector, logits):

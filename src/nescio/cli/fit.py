@@ -13,6 +13,7 @@ from nescio.cli.options import (
     FromProbs,
     Settings,
     build_detector,
+    calibration_facts,
     detector_names,
     read_outputs,
     terminal,
@@ -85,13 +86,7 @@ def fit(
         report = {
             "detector": detector,
             "output": str(output),
-            "n_samples": calibration.n_samples,
-            "tpr": tpr,
-            "confidence": confidence,
-            "tau": calibration.taus,
-            "tpr_interval_99": {
-                name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
-            },
+            **calibration_facts(calibration),
         }
         typer.echo(to_json(report))
         return

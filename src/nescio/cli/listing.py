@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from nescio.cli.options import AsJson, terminal
+from nescio.cli.options import AsJson, calibration_facts, terminal
 from nescio.tables import to_json
 
 
@@ -53,12 +53,13 @@ def info(
         f"n_{reads}": detector.n_features_in_,
         "label_names": detector.label_names_,
         "label_fingerprint": label_fingerprint(detector.label_names_),
-        "tau": detector.offset_ if calibration is None else calibration.taus,
-        "calibration_samples": 0 if calibration is None else calibration.n_samples,
     }
     if as_json:
+        facts |= {"tau": detector.offset_} if calibration is None else {}
+        facts |= {} if calibration is None else calibration_facts(calibration)
         typer.echo(to_json(facts))
         return
+    facts["tau"] = detector.offset_ if calibration is None else calibration.taus
     console = terminal()
     for name, value in facts.items():
         if name == "label_names" and value is not None and len(value) > 5:

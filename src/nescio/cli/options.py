@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
+from nescio.arrays import looks_like_probabilities
 from nescio.errors import InputError, ParameterError
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
+    from nescio.calibration import Calibration
     from nescio.detectors import Detector
 
 FromProbs = Annotated[
@@ -45,13 +46,27 @@ def read_outputs(path: Path, *, from_probs: bool) -> Outputs:
     outputs = Outputs.load(path, from_probs=from_probs)
     if not len(outputs):
         raise InputError(f"{path} has no rows.")
-    logits = outputs.logits
-    if not from_probs and np.min(logits) >= 0 and np.max(logits) <= 1:
+    if not from_probs and looks_like_probabilities(outputs.logits):
         raise InputError(
             f"{path}: every value lies within [0, 1]. These look like probabilities, and logits "
             "are expected; pass --from-probs if they are."
         )
     return outputs
+
+
+def calibration_facts(calibration: Calibration) -> dict[str, Any]:
+    """What was asked of a calibration and what it gives, by group, for JSON."""
+    first = next(iter(calibration.thresholds.values()))
+    return {
+        "n_samples": calibration.n_samples,
+        "tpr": first.tpr,
+        "confidence": first.confidence,
+        "by": calibration.by,
+        "tau": calibration.taus,
+        "tpr_interval_99": {
+            name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
+        },
+    }
 
 
 def detector_names(incomplete: str = "") -> list[str]:

@@ -13,8 +13,7 @@ from nescio.assessment import Assessment
 from nescio.calibration import CUSTOM
 from nescio.cli.options import AsJson, Force, FromProbs, read_outputs, terminal
 from nescio.errors import InputError
-from nescio.files import check_target
-from nescio.tables import to_json
+from nescio.tables import check_table_target, to_json
 
 _SHOWN_ROWS = 20
 
@@ -46,7 +45,7 @@ def score(
     from nescio.detectors import load
 
     if output is not None:
-        check_target(output, force=force)
+        check_table_target(output, force=force)
     loaded = load(detector)
     calibration = getattr(loaded, "calibration_", None)
     if calibration is not None and calibration.by == CUSTOM:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,7 +19,15 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_array, validate_data
 
-from nescio.arrays import Array, BoolArray, FloatArray, check_matrix, is_torch, to_numpy
+from nescio.arrays import (
+    Array,
+    BoolArray,
+    FloatArray,
+    check_matrix,
+    is_torch,
+    looks_like_probabilities,
+    to_numpy,
+)
 from nescio.artifact import Artifact
 from nescio.assessment import Assessment
 from nescio.calibration import (
@@ -125,17 +134,20 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         y : array, optional
             Labels, multi-hot, for a method that learns from them. Outputs bring their own.
         """
-        self._check_params()
-        inputs = self._checked_inputs(X, reset=True)
-        if isinstance(X, Outputs):
-            y = self._labels_of(X, y)
-        usable = self._usable_rows(inputs)
-        if usable.all():
-            self._learn(inputs, y)
-        else:
-            self._learn(inputs[usable], None if y is None else to_numpy(y)[usable])
-        self._forget_calibration()
-        self.offset_ = empirical_threshold(self._scores_where(inputs, usable), self.tpr)
+        with self._unchanged_on_error():
+            self._check_params()
+            inputs = self._checked_inputs(X, reset=True)
+            if isinstance(X, Outputs):
+                y = self._labels_of(X, y)
+            usable = self._usable_rows(inputs)
+            if usable.all():
+                self._learn(inputs, y)
+            else:
+                self._learn(inputs[usable], None if y is None else to_numpy(y)[usable])
+            scores = self._scores_where(inputs, usable)
+            self.offset_ = empirical_threshold(scores, self.tpr)
+            if hasattr(self, "calibration_"):
+                del self.calibration_
         return self
 
     def calibrate(
@@ -164,43 +176,42 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             the model predicts (logit above 0), or by the names in an array, which `predict` and
             `assess` then need too.
         """
-        if tpr is not None:
-            self.tpr = tpr
-        self._check_params()
-        if self.learned:
+        with self._unchanged_on_error():
+            self.tpr = self.tpr if tpr is None else tpr
+            self._check_params()
             self._require_learned()
-        inputs = self._checked_inputs(X, reset=not self.learned)
-        scores = self._scores_where(inputs, self._usable_rows(inputs))
-        if isinstance(groups, str):
-            if groups != LABEL_COUNT:
-                raise ParameterError(
-                    f"groups must be {LABEL_COUNT!r} or an array with a group per sample, "
-                    f"got {groups!r}."
-                )
-            counts = self._label_counts(X)
-            if counts is None:
-                raise MissingInputError(
-                    f"groups='label_count' needs logits, and {self.name} reads {self.reads[0]}. "
-                    "Pass Outputs, which hold both."
-                )
-            calibration = Calibration.by_label_count(
-                scores, counts, tpr=self.tpr, confidence=confidence
-            )
-        else:
-            calibration = Calibration.from_scores(
+            inputs = self._checked_inputs(X, reset=not self.learned)
+            scores = self._scores_where(inputs, self._usable_rows(inputs))
+            self.calibration_ = self._calibrated(scores, X, confidence, groups)
+            self.offset_ = next(iter(self.calibration_.taus.values()))
+        return self
+
+    def _calibrated(
+        self, scores: Scores, data: Any, confidence: float | None, groups: Any
+    ) -> Calibration:
+        if not isinstance(groups, str):
+            return Calibration.from_scores(
                 scores, tpr=self.tpr, confidence=confidence, groups=groups
             )
-        self.calibration_ = calibration
-        self.offset_ = next(iter(calibration.taus.values()))
-        return self
+        if groups != LABEL_COUNT:
+            raise ParameterError(
+                f"groups must be {LABEL_COUNT!r} or an array with a group per sample, "
+                f"got {groups!r}."
+            )
+        counts = self._label_counts(data)
+        if counts is None:
+            raise MissingInputError(
+                f"groups='label_count' needs logits, and {self.name} reads {self.reads[0]}. "
+                "Pass Outputs, which hold both."
+            )
+        return Calibration.by_label_count(scores, counts, tpr=self.tpr, confidence=confidence)
 
     # --- deciding ---
 
     def score_samples(self, X: Any) -> Scores:
         """One score per sample; higher means more in-distribution."""
         self._check_params()
-        if self.learned:
-            self._require_learned()
+        self._require_learned()
         inputs = self._checked_inputs(X, reset=False)
         return self._scores_where(inputs, self._usable_rows(inputs))
 
@@ -322,7 +333,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         if reset or (hasattr(self, "feature_names_in_") and _column_names(data) is not None):
             validate_data(self, data, reset=reset, skip_check_array=True)
         self._check_labels(names, reset=reset)
-        if reads == "logits" and inputs.min() >= 0 and inputs.max() <= 1:
+        if reads == "logits" and looks_like_probabilities(inputs):
             warnings.warn(
                 "every value lies within [0, 1]: these look like probabilities, and logits are "
                 "expected. Convert them with nescio.scores.logits_from_probs.",
@@ -399,9 +410,15 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def _tau_of(self, groups: NDArray[np.str_] | None) -> float | Scores:
         return self.offset_ if groups is None else self.calibration_.tau_of(groups)
 
-    def _forget_calibration(self) -> None:
-        if hasattr(self, "calibration_"):
-            del self.calibration_
+    @contextmanager
+    def _unchanged_on_error(self) -> Iterator[None]:
+        """Leave the detector as it was if learning or calibrating it fails."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def _require_learned(self) -> None:
         if not all(hasattr(self, name) for name in self.learned):

@@ -1,0 +1,205 @@
+"""The documentation says what is so: links lead somewhere, code runs, nothing is left out."""
+
+import contextlib
+import io
+import re
+import shlex
+import tomllib
+import unicodedata
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from nescio.cli import app
+from nescio.detectors import DETECTORS
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+README = ROOT / "README.md"
+
+_FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A text block straight after a Python block is what that prints.
+_PYTHON = re.compile(
+    r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
+_INLINE_CODE = re.compile(r"`+[^`\n]+`+")
+_LINK = re.compile(r"\[[^\]\[]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
+_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
+_MODULE = re.compile(r"^:::\s+(\S+)", re.MULTILINE)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def fences(page: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: (language, text)."""
+    return _FENCE.findall(page.read_text("utf-8"))
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return _FENCE.sub("", page.read_text("utf-8"))
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of the headings, as the site (and GitHub) makes them."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(prose(page)):
+        text = unicodedata.normalize("NFKD", heading.replace("`", ""))
+        slug = re.sub(r"[^\w\s-]", "", text.encode("ascii", "ignore").decode()).strip().lower()
+        slug = re.sub(r"[-\s]+", "-", slug)
+        unique, number = slug, 0
+        while unique in found:
+            number += 1
+            unique = f"{slug}_{number}"
+        found.add(unique)
+    return found
+
+
+def leads_to_an_object(page: Path, anchor: str) -> bool:
+    """Whether an anchor such as nescio.scores.msp is of an object that the page documents."""
+    return any(
+        anchor == name or anchor.startswith(f"{name}.")
+        for name in _MODULE.findall(page.read_text("utf-8"))
+    )
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)
+def test_relative_links_resolve(page):
+    for link in _LINK.findall(_INLINE_CODE.sub("", prose(page))):
+        if re.match(r"[a-z][a-z+.-]*:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link}: there is no {target}"
+        assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
+        if page != README:
+            assert target.is_relative_to(DOCS), f"{link}: the site holds only what is in docs/"
+        if anchor:
+            known = anchors(target)
+            assert anchor in known or leads_to_an_object(target, anchor), (
+                f"{link}: no such anchor; there are {sorted(known)}"
+            )
+
+
+def test_navigation_holds_every_page_once():
+    # The build does not complain of a page that is missing on either side.
+    def pages(entry):
+        if isinstance(entry, str):
+            return [entry]
+        items = entry.values() if isinstance(entry, dict) else entry
+        return [page for item in items for page in pages(item)]
+
+    config = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))
+    listed = pages(config["project"]["nav"])
+    assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+
+
+# --- code ---------------------------------------------------------------------------------------
+
+
+def outputs_of(page: Path) -> list[tuple[str, str, str]]:
+    """Run the Python blocks of a page in order, as one script.
+
+    Gives the source of each, what it printed, and what the page says it prints.
+    """
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    found = []
+    for number, block in enumerate(_PYTHON.finditer(page.read_text("utf-8")), 1):
+        source, shown = block[1], block[2] or ""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(source, f"{page.name}, Python block {number}", "exec"), namespace)
+        found.append((source, printed.getvalue(), shown))
+    return found
+
+
+RUNNABLE = [page for page in PAGES if any(language == "python" for language, _ in fences(page))]
+
+
+def test_the_pages_with_code_are_found():
+    assert DOCS / "tutorials" / "first-detector.md" in RUNNABLE
+    assert DOCS / "how-to" / "your-own-detector.md" in RUNNABLE
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
+def test_python_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for source, printed, shown in outputs_of(page):
+        assert trimmed(printed) == trimmed(shown), f"after:\n{source}"
+
+
+def trimmed(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+COMMANDS = typer.main.get_command(app).commands
+COMMAND_LINE = DOCS / "how-to" / "command-line.md"
+
+
+def section(name: str) -> str:
+    """The section of the command-line page that is about one command."""
+    text = COMMAND_LINE.read_text("utf-8")
+    assert f"\n## {name}\n" in text, f"{name} has no section in {COMMAND_LINE.name}"
+    return re.split(r"^## ", text.split(f"\n## {name}\n")[1], flags=re.MULTILINE)[0]
+
+
+def option_names(command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_is_documented(name):
+    assert COMMANDS[name].help, f"{name} has no help"
+    assert f"nescio {name}" in section(name)
+    assert f"`nescio {name}`" in COMMAND_LINE.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_help_and_is_documented(name):
+    text = section(name)
+    for parameter in COMMANDS[name].params:
+        assert getattr(parameter, "help", None), f"{name} {parameter.name} has no help"
+        for option in parameter.opts:
+            if option.startswith("--") and option != "--help":
+                assert f"`{option}" in text, f"nescio {name} {option} is not documented"
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)
+def test_command_lines_use_options_that_exist(page):
+    for language, text in fences(page):
+        if language not in ("sh", "bash", "console", "shell"):
+            continue
+        for line in text.splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            if words[:1] != ["nescio"] or words[1].startswith("-"):
+                continue
+            assert words[1] in COMMANDS, f"no command {words[1]}: {line}"
+            known = option_names(COMMANDS[words[1]]) | {"--help", "-h"}
+            used = {word.partition("=")[0] for word in words[2:] if word.startswith("-")}
+            assert used <= known, f"no option {sorted(used - known)}: {line}"
+
+
+# --- detectors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_every_detector_is_in_the_reference_and_the_guide(name):
+    detector = DETECTORS[name]
+    reference = (DOCS / "reference" / "detectors.md").read_text("utf-8")
+    learns = "yes" if detector.learned else "no"
+    reads = ", ".join(detector.reads)
+    row = f"| `{name}` | `{detector.__name__}` | {reads} | {learns} | {detector.paper} |"
+    assert row in reference, f"expected the row: {row}"
+    assert f"::: nescio.detectors.{detector.__name__}\n" in reference
+    guide = (DOCS / "how-to" / "choose-a-detector.md").read_text("utf-8")
+    assert f"\n| `{name}` | {detector.reads[0]}" in guide
