@@ -120,7 +120,9 @@ def outputs_of(page: Path) -> list[tuple[str, str, str]]:
     return found
 
 
-RUNNABLE = [page for page in PAGES if any(language == "python" for language, _ in fences(page))]
+RUNNABLE = [
+    page for page in [README, *PAGES] if any(language == "python" for language, _ in fences(page))
+]
 
 
 def test_the_pages_with_code_are_found():

@@ -14,6 +14,8 @@ from nescio.errors import EmptyLabelWarning, InputError, ParameterError, ShapeEr
 
 Matrix = NDArray[np.float64]
 
+_ROWS_AT_ONCE = 512
+
 
 class Mahalanobis(Detector):
     """Mahalanobis distance of the features to the label means, under one shared covariance.
@@ -83,16 +85,23 @@ class Mahalanobis(Detector):
         self.means_ = means @ self.whitening_
 
     def _score(self, inputs: FloatArray) -> Array:
-        # The costly product in the precision of the input, the distances in float64.
-        centred = inputs - self.center_.astype(inputs.dtype)
-        z = (centred @ self.whitening_.astype(inputs.dtype)).astype(np.float64)
-        norms = np.einsum("ij,ij->i", z, z)
+        # The costly product in the precision of the input, the distances in float64; a block of
+        # rows at a time, so that memory does not grow with the data.
+        center = self.center_.astype(inputs.dtype)
+        whitening = self.whitening_.astype(inputs.dtype)
         mean_norms = np.einsum("ij,ij->i", self.means_, self.means_)
-        if self.aggregate == "sum":
-            cross = z @ self.means_.sum(0)
-            return np.asarray(2 * cross - len(self.means_) * norms - mean_norms.sum())
-        nearest = (mean_norms - 2 * (z @ self.means_.T)).min(1)
-        return np.asarray(-np.maximum(norms + nearest, 0.0))
+        scores = np.empty(len(inputs))
+        for start in range(0, len(inputs), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            z = ((inputs[rows] - center) @ whitening).astype(np.float64)
+            norms = np.einsum("ij,ij->i", z, z)
+            if self.aggregate == "max":
+                nearest = (mean_norms - 2 * (z @ self.means_.T)).min(1)
+                scores[rows] = -np.maximum(norms + nearest, 0.0)
+            else:
+                cross = z @ self.means_.sum(0)
+                scores[rows] = 2 * cross - len(self.means_) * norms - mean_norms.sum()
+        return scores
 
     def _check_learned(self) -> None:
         rank = self.whitening_.shape[1]
