@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -62,9 +64,12 @@ def demo(
     )
     console.print(detector.calibration_.statement(), soft_wrap=True)
     if output is not None:
-        console.print("\nNow try:", soft_wrap=True)
-        console.print(f"  nescio info {output / _FILES[0]}", soft_wrap=True)
-        console.print(f"  nescio score {output / _FILES[0]} {output / _FILES[2]}", soft_wrap=True)
+        program = "nescio" if shutil.which("nescio") else sys.argv[0]
+        console.print("\nNow try:")
+        console.print(f"  {program} info {output / _FILES[0]}", soft_wrap=True)
+        console.print(
+            f"  {program} score {output / _FILES[0]} {output / _FILES[2]}", soft_wrap=True
+        )
 
 
 def _table(measured: dict[str, dict[str, list[float]]], precisions: list[float]) -> Table:
