@@ -396,7 +396,7 @@ class _Ranking:
 
         below = cumulative_ood[self.ood_below]
         up_to = below if self.ood_up_to is self.ood_below else cumulative_ood[self.ood_up_to]
-        area = np.dot(w_id, below + up_to) / (2.0 * n * m)
+        area = _dot(w_id, below + up_to) / (2.0 * n * m)
 
         kept_id = n - cumulative_id[self.id_first]  # at each ID score as threshold
         kept_ood = m - below
@@ -411,7 +411,7 @@ class _Ranking:
         at_ood = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
         return {
             "fpr": float(kept_ood[at_id] / m),
-            "auroc": float(area),
+            "auroc": area,
             "aupr": _mean_precision(w_id, kept_id, kept_ood),
             "aupr_at_ratio": _mean_precision(w_id, kept_id, kept_ood * (n / (m * id_to_ood))),
             "fpr_ood_positive": float(flagged_id[at_ood] / n),
@@ -426,6 +426,11 @@ def _cumulative(weights: Values) -> Values:
     return result
 
 
+def _dot(a: Values, b: Values) -> float:
+    # Not np.dot: BLAS brings threads of its own, which fight with those of the bootstrap.
+    return float(np.einsum("i,i->", a, b))
+
+
 def _mean_precision(weights: Values, true: Values, false: Values) -> float:
     """Average precision: the precision at each positive as threshold, averaged over positives.
 
@@ -433,7 +438,7 @@ def _mean_precision(weights: Values, true: Values, false: Values) -> float:
     """
     total = true + false
     precision = np.divide(true, total, out=np.zeros_like(true), where=total > 0)
-    return float(np.dot(weights, precision) / weights.sum())
+    return _dot(weights, precision) / float(weights.sum())
 
 
 def _has_ties(id_: Values, ood: Values, ood_below: Indices) -> bool:
