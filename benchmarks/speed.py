@@ -17,8 +17,9 @@ from collections.abc import Callable
 import numpy as np
 
 from nescio import LocalOutlierFactor, Mahalanobis, scores
+from nescio.arrays import map_rows
+from nescio.kernels import joint_energy_by_products, joint_energy_direct
 from nescio.metrics import _Ranking
-from nescio.scores import _energy_by_products, _energy_direct, map_rows
 
 # torch's and BLAS's idle threads keep a processor busy for a while after their work.
 SETTLE_SECONDS = 0.25
@@ -67,8 +68,8 @@ def scoring() -> None:
             "torch softplus in blocks": blocked_softplus,
             "nescio, torch in": lambda: scores.joint_energy(tensor),
             "nescio, NumPy in": lambda: scores.joint_energy(logits),
-            "nescio, NumPy in: exp, log1p": lambda: map_rows(_energy_direct, logits),
-            "nescio, NumPy in: products": lambda: map_rows(_energy_by_products, logits),
+            "nescio, NumPy in: exp, log1p": lambda: map_rows(joint_energy_direct, logits),
+            "nescio, NumPy in: products": lambda: map_rows(joint_energy_by_products, logits),
             "reading the array (sum of all elements)": lambda: logits.sum(),
         },
     )

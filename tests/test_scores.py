@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nescio import scores
+from nescio.arrays import map_rows
 from nescio.errors import InputError, ParameterError, ShapeError
-from nescio.scores import SCORES, _energy_by_products, _energy_direct, map_rows
+from nescio.kernels import joint_energy_by_products, joint_energy_direct
+from nescio.scores import SCORES
 
 K = 3
 
@@ -63,7 +65,7 @@ def test_bfloat16_counts_as_the_float32_it_is(name, rng):
     np.testing.assert_array_equal(call(name, logits), call(name, logits.astype(np.float32)))
 
 
-@pytest.mark.parametrize("kernel", [_energy_direct, _energy_by_products])
+@pytest.mark.parametrize("kernel", [joint_energy_direct, joint_energy_by_products])
 @pytest.mark.parametrize("level", [-80.0, -40.0, -20.0, 0.0, 50.0])
 @pytest.mark.parametrize("n_labels", [1, 2, 63, 64, 65, 80, 1000])
 def test_both_energy_kernels_keep_relative_precision_in_float32(kernel, level, n_labels, rng):
@@ -73,7 +75,7 @@ def test_both_energy_kernels_keep_relative_precision_in_float32(kernel, level, n
     np.testing.assert_allclose(map_rows(kernel, logits), exact, rtol=2e-6)
 
 
-@pytest.mark.parametrize("kernel", [_energy_direct, _energy_by_products])
+@pytest.mark.parametrize("kernel", [joint_energy_direct, joint_energy_by_products])
 def test_far_inputs_still_rank_where_the_papers_formula_ties(kernel):
     levels = np.linspace(-80, -20, 500, dtype=np.float32)
     logits = np.repeat(levels[:, None], 80, axis=1)
@@ -82,7 +84,7 @@ def test_far_inputs_still_rank_where_the_papers_formula_ties(kernel):
     assert (np.diff(map_rows(kernel, logits)) > 0).all()
 
 
-@pytest.mark.parametrize("kernel", [_energy_direct, _energy_by_products])
+@pytest.mark.parametrize("kernel", [joint_energy_direct, joint_energy_by_products])
 def test_huge_logits_are_exact(kernel):
     logits = np.array([[1e4, -1e4], [-1e4, -1e4], [1e4, 1e4], [100.0, 89.0]], np.float32)
     np.testing.assert_array_equal(map_rows(kernel, logits), [1e4, 0, 2e4, 189])
@@ -200,7 +202,7 @@ def test_integers_and_lists_are_taken():
 
 def test_the_portable_kernel_is_chosen_without_wide_registers():
     """NumPy runs log1p one by one there, so products must take its place."""
-    code = "from nescio.scores import _energy_kernel; print(_energy_kernel().__name__)"
+    code = "from nescio.kernels import joint_energy; print(joint_energy().__name__)"
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env={"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_SKX AVX512_ICL AVX512_SPR"},
@@ -208,4 +210,4 @@ def test_the_portable_kernel_is_chosen_without_wide_registers():
         text=True,
         check=True,
     )
-    assert found.stdout.strip() == "_energy_by_products"
+    assert found.stdout.strip() == "joint_energy_by_products"

@@ -47,7 +47,14 @@ def to_numpy(value: Any) -> Array:
         if str(value.dtype) == "torch.bfloat16":
             value = value.float()
         return np.asarray(value.cpu().numpy())
-    array = np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            "masked arrays are not taken: fill the masked labels, logits.filled(-np.inf)."
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"expected an array of numbers: {error}") from error
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
@@ -73,11 +80,18 @@ def check_matrix(array: Any, name: str = "logits") -> None:
         raise ShapeError(f"{name} must have shape (n_samples, {columns}), got {shape}.")
 
 
-def looks_like_probabilities(logits: Array) -> bool:
-    """Whether every value lies within [0, 1], and there are enough for that to be no accident."""
-    if logits.size < _ENOUGH_TO_TELL:
+def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
+    """Whether every value (but NaN) lies within [0, 1], and there are at least so many values."""
+    if logits.size < max(at_least, 1):
         return False
-    return bool(np.min(logits) >= 0 and np.max(logits) <= 1)
+    low, high = np.fmin.reduce(logits, axis=None), np.fmax.reduce(logits, axis=None)
+    return bool(low >= 0 and high <= 1)
+
+
+def check_multi_hot(labels: Array) -> None:
+    """Raise unless every value is 0 or 1."""
+    if labels.dtype != np.bool_ and not np.isin(labels, (0, 1)).all():
+        raise InputError("labels must be multi-hot: every value 0 or 1.")
 
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays import Array
-from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration, Threshold
+from nescio.calibration import Calibration, Threshold
 from nescio.errors import FileFormatError
+from nescio.parameters import checked_share, checked_whole
 from nescio.tensors import read_tensors, write_tensors
 from nescio.version import __version__
 
@@ -37,7 +39,7 @@ class Artifact:
     n_inputs : int
         Columns of what it reads: labels, for a detector that reads logits.
     tau : float
-        The threshold where there is a single one; of the first group otherwise.
+        The threshold of a detector that is not calibrated.
     learned : mapping of str to array
         The arrays that `fit` learned.
     label_names : tuple of str or None
@@ -58,19 +60,19 @@ class Artifact:
         if self.calibration is not None:
             parts = [threshold.scores for threshold in self.calibration.thresholds.values()]
             tensors[_CALIBRATION_SCORES] = np.concatenate(parts)
-        metadata = {
+        metadata: dict[str, Any] = {
             "kind": KIND,
             "schema": SCHEMA,
             "nescio_version": __version__,
             "detector": self.detector,
-            "params": dict(self.params),
+            "params": {name: _plain(value) for name, value in self.params.items()},
             "n_inputs": self.n_inputs,
             "tau": self.tau,
             "label_names": self.label_names,
             "label_fingerprint": label_fingerprint(self.label_names),
             "calibration": _calibration_to_json(self.calibration),
-            "sha256": _digest(tensors),
         }
+        metadata["sha256"] = _digest(tensors, metadata)
         write_tensors(path, tensors, metadata, force=force)
 
     @classmethod
@@ -84,20 +86,22 @@ class Artifact:
         schema = metadata.get("schema")
         if not isinstance(schema, int) or schema > SCHEMA:
             raise FileFormatError(
-                f"{path} was written by a newer nescio ({metadata.get('nescio_version')}, "
+                f"{path} was written by a newer nescio ({metadata.get('nescio_version')!r}, "
                 f"schema {schema}; this one reads up to {SCHEMA}). Upgrade nescio to read it."
             )
         try:
-            if metadata["sha256"] != _digest(tensors):
+            if metadata.pop("sha256") != _digest(tensors, metadata):
                 raise ValueError("its contents do not match their checksum")
             label_names = metadata["label_names"]
+            if not isinstance(label_names, list | None):
+                raise TypeError("its label names are not a list")
             if metadata["label_fingerprint"] != label_fingerprint(label_names):
                 raise ValueError("its label names do not match their fingerprint")
             return cls(
                 detector=str(metadata["detector"]),
                 params=dict(metadata["params"]),
-                n_inputs=_whole(metadata["n_inputs"]),
-                tau=float(metadata["tau"]),
+                n_inputs=checked_whole("n_inputs", metadata["n_inputs"], minimum=1),
+                tau=_finite(metadata["tau"]),
                 learned={
                     name.removeprefix(_LEARNED): array
                     for name, array in tensors.items()
@@ -118,8 +122,9 @@ def label_fingerprint(label_names: Sequence[str] | None) -> str | None:
     return hashlib.sha256(encoded).hexdigest()[:16]
 
 
-def _digest(tensors: Mapping[str, Array]) -> str:
-    digest = hashlib.sha256()
+def _digest(tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> str:
+    """A hash of everything else in the file."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
         array = np.asarray(tensors[name], order="C")
         digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
@@ -151,37 +156,34 @@ def _calibration_from_json(
 ) -> Calibration | None:
     if stored is None:
         return None
-    scores = np.asarray(tensors[_CALIBRATION_SCORES], dtype=np.float64)
+    scores = np.asarray(tensors[_CALIBRATION_SCORES], dtype=np.float64).reshape(-1)
     thresholds: dict[str, Threshold] = {}
     start = 0
     for group in stored["groups"]:
-        end = start + _whole(group["n_samples"])
-        part, rank = scores[start:end], _whole(group["rank"])
-        if len(part) != end - start or not 1 <= rank <= len(part):
-            raise ValueError("its calibration does not fit its scores")
-        if (np.diff(part) < 0).any() or not np.isfinite(part[rank - 1]):
-            raise ValueError("its calibration scores are out of order")
+        end = start + checked_whole("n_samples", group["n_samples"], minimum=1)
         confidence = group["confidence"]
         thresholds[str(group["name"])] = Threshold(
-            scores=part,
-            tpr=float(group["tpr"]),
-            confidence=None if confidence is None else float(confidence),
-            rank=rank,
+            scores=scores[start:end],
+            tpr=checked_share("tpr", group["tpr"]),
+            confidence=None if confidence is None else checked_share("confidence", confidence),
+            rank=checked_whole("rank", group["rank"], minimum=1),
         )
         start = end
-    edges = tuple(map(_whole, stored["edges"]))
-    by = stored["by"]
-    if start != len(scores) or not thresholds or by not in (None, LABEL_COUNT, CUSTOM):
-        raise ValueError("its calibration is incomplete")
-    if by == LABEL_COUNT and (len(edges) != len(thresholds) or list(edges) != sorted(set(edges))):
-        raise ValueError("its groups do not fit their edges")
-    return Calibration(thresholds, by, edges)
+    if start != len(scores):
+        raise ValueError("its calibration does not fit its scores")
+    edges = tuple(checked_whole("edges", edge, minimum=0) for edge in stored["edges"])
+    return Calibration(thresholds, stored["by"], edges)
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
+def _plain(value: Any) -> Any:
+    """A parameter as JSON has it."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError("its threshold is not a finite number")
+    return float(value)
 
 
 def _reason(error: Exception) -> str:

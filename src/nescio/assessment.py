@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class Assessment:
     scores : array of shape (n_samples,)
         Higher means more in-distribution.
     p_values : array of shape (n_samples,)
-        How often an in-distribution input scores as low; small means suspicious.
+        How often an in-distribution input scores as low or lower; small means suspicious.
     in_distribution : array of bool of shape (n_samples,)
         The verdict.
     groups : array of str of shape (n_samples,) or None
@@ -51,10 +51,17 @@ class Assessment:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def __getitem__(self, row: int) -> Verdict:
-        return Verdict(
-            float(self.scores[row]), float(self.p_values[row]), bool(self.in_distribution[row])
-        )
+    @overload
+    def __getitem__(self, rows: int) -> Verdict: ...
+    @overload
+    def __getitem__(self, rows: slice | Sequence[int] | NDArray[Any]) -> Assessment: ...
+    def __getitem__(self, rows: Any) -> Verdict | Assessment:
+        """One row's verdict; or, for a slice, indices or a mask, the assessment of those rows."""
+        columns = (self.scores, self.p_values, self.in_distribution, self.groups, self.ids)
+        if not isinstance(rows, int | np.integer):
+            return Assessment(*(None if column is None else column[rows] for column in columns))  # type: ignore[arg-type]
+        score, p_value, inside = (column[rows] for column in columns[:3] if column is not None)
+        return Verdict(float(score), float(p_value), bool(inside))
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[row] for row in range(len(self)))

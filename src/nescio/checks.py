@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.base import clone
 
-from nescio.detectors.base import Detector, NotCalibratedError
+from nescio.detectors import DETECTORS, Detector, NotCalibratedError
 from nescio.errors import InputError, NescioError, ShapeError
 from nescio.outputs import Outputs
 
@@ -55,6 +55,10 @@ def check_detector(detector: Detector) -> None:
 def check_says_what_it_is(detector: Detector) -> None:
     """It has a name, a source and a docstring, and reads what Outputs have."""
     assert detector.name, "name must be set"
+    taken = DETECTORS.get(detector.name, type(detector))
+    assert taken is type(detector), (
+        f"the name {detector.name!r} is that of nescio's {taken.__name__}"
+    )
     assert detector.paper, "paper must say where the method comes from"
     assert type(detector).__doc__, "the class needs a docstring"
     known = {"logits", "features", "labels"}

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone
 
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
+from nescio.errors import InputError
 from nescio.metrics import AurocDifference, Evaluation, delong_test, evaluate
 from nescio.outputs import Outputs
 
@@ -62,7 +64,7 @@ def compare(
     tpr: float = 0.95,
     n_bootstrap: int = 1000,
     seed: int = 0,
-    on_done: Callable[[], object] = lambda: None,
+    on_step: Callable[[int], object] = lambda steps: None,
 ) -> Comparison:
     """Evaluate each detector against each OOD set.
 
@@ -78,8 +80,8 @@ def compare(
         are detectors that read features where there are none.
     tpr, n_bootstrap, seed
         As for `evaluate`.
-    on_done : callable
-        Called after each detector, for a progress display.
+    on_step : callable
+        Called with the number of steps just done, of one for each detector and OOD set.
     """
     skipped: dict[str, str] = {}
     scores: dict[str, tuple[Scores, dict[str, Scores]]] = {}
@@ -88,21 +90,29 @@ def compare(
         reason = _obstacle(detector, id_outputs, ood_outputs, train)
         if reason is not None:
             skipped[name] = reason
-        else:
-            ready = clone(detector).fit(train) if detector.learned else detector
-            id_scores = ready.score_samples(id_outputs)
-            by_ood = {ood: ready.score_samples(data) for ood, data in ood_outputs.items()}
-            scores[name] = (id_scores, by_ood)
-            for ood, ood_scores in by_ood.items():
-                results[ood][name] = evaluate(
-                    id_scores, ood_scores, tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
-                )
-        on_done()
+            on_step(len(ood_outputs))
+            continue
+        ready = clone(detector).fit(train) if detector.learned else detector
+        id_scores = _scores(ready, "the ID data", id_outputs)
+        by_ood = {ood: _scores(ready, ood, data) for ood, data in ood_outputs.items()}
+        scores[name] = (id_scores, by_ood)
+        for ood, ood_scores in by_ood.items():
+            results[ood][name] = evaluate(
+                id_scores, ood_scores, tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
+            )
+            on_step(1)
     if not scores:
         return Comparison({}, {}, skipped)
     leads = {ood: _lead(ood, results[ood], scores) for ood in results}
     lead = {ood: found for ood, found in leads.items() if found is not None}
     return Comparison(results, lead, skipped)
+
+
+def _scores(detector: Detector, name: str, outputs: Outputs) -> Scores:
+    try:
+        return detector.score_samples(outputs)
+    except InputError as error:
+        raise type(error)(f"{name}: {error}") from error
 
 
 def _obstacle(
@@ -113,9 +123,15 @@ def _obstacle(
 ) -> str | None:
     """Why a detector cannot run on this data, or None."""
     reads = detector.reads[0]
-    for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items():
+    given = {"the ID data": id_outputs, **ood_outputs}
+    for name, outputs in given.items():
         if getattr(outputs, reads) is None:
             return f"it reads {reads}, and there are none in {name}."
+    if train is not None:
+        given["the training outputs"] = train
+    for name, outputs in given.items():
+        if not detector.accepts_masked and np.isneginf(np.fmin.reduce(outputs.logits, axis=None)):
+            return f"it takes no masked labels (-inf), and there are some in {name}."
     if not detector.learned:
         return None
     if train is None:

@@ -16,7 +16,8 @@
 
     NescioWarning (UserWarning)
     ├── ProbabilitiesWarning            the logits look like probabilities
-    └── EmptyLabelWarning               labels without a single sample were left out
+    ├── EmptyLabelWarning               labels without a single sample were left out
+    └── TiedScoresWarning               calibration scores tie with the threshold
 
 Every message says what is wrong, what came and what to do about it.
 """
@@ -78,3 +79,7 @@ class ProbabilitiesWarning(NescioWarning):
 
 class EmptyLabelWarning(NescioWarning):
     """Labels without a single sample cannot have a mean and were left out."""
+
+
+class TiedScoresWarning(NescioWarning):
+    """Many calibration scores equal the threshold: more is kept than the guarantee says."""

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import available_cpus, to_numpy
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.arrays import available_cpus, check_multi_hot, to_numpy
+from nescio.errors import InputError, ShapeError
+from nescio.parameters import checked_share, checked_whole
+from nescio.ranking import Ranking
+from nescio.thresholds import checked_scores
 
 Values = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
@@ -35,7 +37,7 @@ def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
     >>> fpr_at_tpr(np.arange(10, 110), np.arange(0, 100), tpr=0.95)
     0.85
     """
-    return _Ranking.of(id_scores, ood_scores).measures(tpr)["fpr"]
+    return Ranking.of(*_checked_pair(id_scores, ood_scores)).measures(tpr)["fpr"]
 
 
 def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
@@ -46,7 +48,7 @@ def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) 
     >>> fpr_at_tpr_ood_positive(np.arange(10, 110), np.arange(0, 100), tpr=0.95)
     0.85
     """
-    return _Ranking.of(id_scores, ood_scores).measures(tpr)["fpr_ood_positive"]
+    return Ranking.of(*_checked_pair(id_scores, ood_scores)).measures(tpr)["fpr_ood_positive"]
 
 
 def auroc(id_scores: Any, ood_scores: Any) -> float:
@@ -57,7 +59,7 @@ def auroc(id_scores: Any, ood_scores: Any) -> float:
     >>> auroc([1.0, 2.0, 3.0], [0.0, 1.0])
     0.9166666666666666
     """
-    return _Ranking.of(id_scores, ood_scores).measures()["auroc"]
+    return Ranking.of(*_checked_pair(id_scores, ood_scores)).measures()["auroc"]
 
 
 def aupr(id_scores: Any, ood_scores: Any, *, id_to_ood: float | None = None) -> float:
@@ -71,7 +73,7 @@ def aupr(id_scores: Any, ood_scores: Any, *, id_to_ood: float | None = None) -> 
     >>> aupr([1.0, 2.0, 3.0], [0.0, 1.5])
     0.9166666666666666
     """
-    ranking = _Ranking.of(id_scores, ood_scores)
+    ranking = Ranking.of(*_checked_pair(id_scores, ood_scores))
     if id_to_ood is None:
         return ranking.measures()["aupr"]
     return ranking.measures(id_to_ood=id_to_ood)["aupr_at_ratio"]
@@ -85,7 +87,7 @@ def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
     >>> aupr_ood_positive([1.0, 2.0, 3.0], [0.0, 1.5])
     0.8333333333333333
     """
-    return _Ranking.of(id_scores, ood_scores).measures()["aupr_ood_positive"]
+    return Ranking.of(*_checked_pair(id_scores, ood_scores)).measures()["aupr_ood_positive"]
 
 
 # --- all at once, with intervals --------------------------------------------------------------
@@ -197,11 +199,9 @@ def evaluate(
       FPR95, OOD positive 30.40 [23.59, 43.40]
       AUPR, OOD positive  89.99 [86.76, 92.54]
     """
-    if not 0 < confidence < 1:
-        raise ParameterError(f"confidence must lie between 0 and 1, got {confidence!r}.")
-    if n_bootstrap < 0:
-        raise ParameterError(f"n_bootstrap must be at least 0, got {n_bootstrap!r}.")
-    ranking = _Ranking.of(id_scores, ood_scores)
+    confidence = checked_share("confidence", confidence)
+    n_bootstrap = checked_whole("n_bootstrap", n_bootstrap, minimum=0)
+    ranking = Ranking.of(*_checked_pair(id_scores, ood_scores))
     values = ranking.measures(tpr, id_to_ood)
     estimates = {name: Estimate(value) for name, value in values.items()}
     if n_bootstrap:
@@ -221,7 +221,7 @@ def evaluate(
 
 
 def _bootstrap(
-    ranking: _Ranking, tpr: float, id_to_ood: float, n_bootstrap: int, rng: np.random.Generator
+    ranking: Ranking, tpr: float, id_to_ood: float, n_bootstrap: int, rng: np.random.Generator
 ) -> dict[str, list[float]]:
     """Each measure over resamples; every resample has its own random stream, whatever the threads.
 
@@ -310,7 +310,9 @@ def average_precisions(labels: Any, scores: Any) -> Values:
     scores : array of shape (n_samples, n_labels)
         Logits or probabilities.
     """
-    truth = to_numpy(labels).astype(bool)
+    truth = to_numpy(labels)
+    check_multi_hot(truth)
+    truth = truth.astype(bool)
     values = to_numpy(scores).astype(np.float64)
     if truth.ndim != 2 or truth.shape != values.shape:
         raise ShapeError(
@@ -341,133 +343,5 @@ def mean_average_precision(labels: Any, scores: Any) -> float:
     return float(np.nanmean(precisions))
 
 
-# --- one sort for everything ------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Ranking:
-    """Where sorted ID and OOD scores stand among each other.
-
-    With these four index arrays every measure is a few sums over weights, the weights being how
-    often a bootstrap resample drew each sample.
-    """
-
-    ood_below: Indices  # for each ID score: how many OOD scores are smaller
-    ood_up_to: Indices  # ... are smaller or equal
-    id_first: Indices  # for each ID score: the first index of its tie
-    ood_last: Indices  # for each OOD score: the last index of its tie
-
-    @classmethod
-    def of(cls, id_scores: Any, ood_scores: Any) -> _Ranking:
-        id_, ood = (np.sort(scores) for scores in _checked_pair(id_scores, ood_scores))
-        ood_below = np.searchsorted(ood, id_, side="left")
-        if _has_ties(id_, ood, ood_below):
-            ood_up_to = np.searchsorted(ood, id_, side="right")
-        else:
-            ood_up_to = ood_below
-        return cls(ood_below, ood_up_to, _first_of_tie(id_), _last_of_tie(ood))
-
-    @property
-    def n_id(self) -> int:
-        return len(self.id_first)
-
-    @property
-    def n_ood(self) -> int:
-        return len(self.ood_last)
-
-    def measures(
-        self,
-        tpr: float = 0.95,
-        id_to_ood: float = 1.0,
-        *,
-        id_weights: Values | None = None,
-        ood_weights: Values | None = None,
-    ) -> dict[str, float]:
-        """Every measure, by the names of `Evaluation`."""
-        if not 0 < tpr <= 1:
-            raise ParameterError(f"tpr must lie within (0, 1], got {tpr!r}.")
-        if not 0 < id_to_ood < math.inf:
-            raise ParameterError(f"id_to_ood must be a positive number, got {id_to_ood!r}.")
-        n, m = self.n_id, self.n_ood
-        w_id = np.ones(n) if id_weights is None else id_weights
-        w_ood = np.ones(m) if ood_weights is None else ood_weights
-        # cumulative[i]: weight of the i smallest
-        cumulative_id, cumulative_ood = _cumulative(w_id), _cumulative(w_ood)
-
-        below = cumulative_ood[self.ood_below]
-        up_to = below if self.ood_up_to is self.ood_below else cumulative_ood[self.ood_up_to]
-        area = _dot(w_id, below + up_to) / (2.0 * n * m)
-
-        kept_id = n - cumulative_id[self.id_first]  # at each ID score as threshold
-        kept_ood = m - below
-        # ID samples at or below each OOD score: those with at most j smaller OOD scores
-        at_each = np.bincount(self.ood_below, weights=w_id, minlength=m + 1).astype(np.float64)
-        flagged_id = np.cumsum(at_each)[:m]
-        flagged_ood = cumulative_ood[self.ood_last + 1]
-
-        allowed = math.floor(n * (1 - tpr) + 1e-9)
-        at_id = np.searchsorted(cumulative_id[1:], allowed, side="right")
-        allowed_ood = math.floor(m * (1 - tpr) + 1e-9)
-        at_ood = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
-        return {
-            "fpr": float(kept_ood[at_id] / m),
-            "auroc": area,
-            "aupr": _mean_precision(w_id, kept_id, kept_ood),
-            "aupr_at_ratio": _mean_precision(w_id, kept_id, kept_ood * (n / (m * id_to_ood))),
-            "fpr_ood_positive": float(flagged_id[at_ood] / n),
-            "aupr_ood_positive": _mean_precision(w_ood, flagged_ood, flagged_id),
-        }
-
-
-def _cumulative(weights: Values) -> Values:
-    result = np.empty(len(weights) + 1)
-    result[0] = 0.0
-    np.cumsum(weights, out=result[1:])
-    return result
-
-
-def _dot(a: Values, b: Values) -> float:
-    # Not np.dot: BLAS brings threads of its own, which fight with those of the bootstrap.
-    return float(np.einsum("i,i->", a, b))
-
-
-def _mean_precision(weights: Values, true: Values, false: Values) -> float:
-    """Average precision: the precision at each positive as threshold, averaged over positives.
-
-    Positives that a resample did not draw have no weight, and may have nothing above them.
-    """
-    total = true + false
-    precision = np.divide(true, total, out=np.zeros_like(true), where=total > 0)
-    return _dot(weights, precision) / float(weights.sum())
-
-
-def _has_ties(id_: Values, ood: Values, ood_below: Indices) -> bool:
-    nearest = np.minimum(ood_below, len(ood) - 1)
-    return bool((ood[nearest] == id_).any())
-
-
-def _first_of_tie(ordered: Values) -> Indices:
-    index = np.arange(len(ordered))
-    index[1:][ordered[1:] == ordered[:-1]] = 0
-    return np.maximum.accumulate(index)
-
-
-def _last_of_tie(ordered: Values) -> Indices:
-    return len(ordered) - 1 - _first_of_tie(ordered[::-1])[::-1]
-
-
 def _checked_pair(id_scores: Any, ood_scores: Any) -> tuple[Values, Values]:
-    return _checked("id_scores", id_scores), _checked("ood_scores", ood_scores)
-
-
-def _checked(name: str, scores: Any) -> Values:
-    values = to_numpy(scores).astype(np.float64)
-    if values.ndim != 1 or not len(values):
-        raise ShapeError(f"{name} must have shape (n_samples,) with a sample, got {values.shape}.")
-    if np.isnan(values).any():
-        first = int(np.flatnonzero(np.isnan(values))[0])
-        raise InputError(f"{name} hold NaN, first at index {first}.")
-    return values
-
-
-MEASURES = tuple(field.name for field in fields(Evaluation) if field.type == "Estimate")
+    return checked_scores(id_scores, "id_scores"), checked_scores(ood_scores, "ood_scores")

@@ -6,8 +6,10 @@ safetensors file, memory-mapped when loaded.
 
 from __future__ import annotations
 
+import itertools
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,16 +18,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import Array, FloatArray, check_matrix, to_float, to_numpy
-from nescio.errors import FileError, FileFormatError, InputError, ShapeError
+from nescio.arrays import Array, FloatArray, check_matrix, check_multi_hot, to_float, to_numpy
+from nescio.errors import FileError, FileFormatError, InputError, ParameterError, ShapeError
 from nescio.files import existing_file
 from nescio.scores import logits_from_probs
 from nescio.tables import read_csv, read_parquet
 from nescio.tensors import read_tensors, write_tensors
+from nescio.version import __version__
 
 _KIND = "nescio.outputs"
 _SCHEMA = 1
 _MATRICES = ("logits", "features", "labels")
+_MAX_ID_LENGTH = 1024
+
+# What NumPy raises for damaged files, zip archives included.
+_NUMPY_ERRORS = (
+    ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError, TypeError,
+    KeyError, NotImplementedError, RuntimeError, MemoryError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -77,7 +87,7 @@ class Outputs:
         n_samples, n_labels = self.logits.shape
         put("features", None if features is None else _matrix(features, "features"))
         put("labels", None if labels is None else _multi_hot(labels, n_labels))
-        put("ids", None if ids is None else np.asarray(ids, dtype=np.str_))
+        put("ids", None if ids is None else _checked_ids(ids))
         for name in ("features", "labels", "ids"):
             value = getattr(self, name)
             if value is not None and len(value) != n_samples:
@@ -119,6 +129,8 @@ class Outputs:
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write one safetensors file, atomically; an existing file only with `force`."""
+        if Path(path).suffix.lower() != ".safetensors":
+            raise ParameterError(f"cannot write {path}: the name must end in .safetensors.")
         tensors = {
             name: getattr(self, name) for name in _MATRICES if getattr(self, name) is not None
         }
@@ -127,10 +139,14 @@ class Outputs:
         metadata = {
             "kind": _KIND,
             "schema": _SCHEMA,
+            "nescio_version": __version__,
             "label_names": self.label_names,
             "manifest": dict(self.manifest),
         }
-        write_tensors(path, tensors, metadata, force=force)
+        try:
+            write_tensors(path, tensors, metadata, force=force)
+        except TypeError as error:
+            raise InputError(f"the manifest must hold what JSON holds: {error}.") from error
 
     @classmethod
     def load(cls, path: str | Path, *, from_probs: bool = False) -> Outputs:
@@ -170,17 +186,25 @@ def _matrix(values: Any, name: str) -> FloatArray:
     return array
 
 
+def _checked_ids(ids: Any) -> NDArray[np.str_]:
+    strings = np.asarray(ids, dtype=np.str_)
+    if strings.ndim != 1:
+        raise ShapeError(f"ids must have one dimension, got shape {strings.shape}.")
+    # NumPy gives every string the room of the longest.
+    longest = strings.dtype.itemsize // 4
+    if longest > _MAX_ID_LENGTH:
+        raise InputError(f"ids may have {_MAX_ID_LENGTH:,} characters; one has {longest:,}.")
+    return strings
+
+
 def _multi_hot(labels: Any, n_labels: int) -> NDArray[np.uint8]:
     array = to_numpy(labels)
     if array.ndim != 2 or array.shape[1] != n_labels:
         raise ShapeError(
             f"labels must be multi-hot, of shape (n_samples, {n_labels}), got {array.shape}."
         )
-    if array.dtype == np.uint8 and not (array.size and array.max() > 1):
-        return array
-    if not np.isin(array, (0, 1)).all():
-        raise InputError("labels must be multi-hot: every value 0 or 1.")
-    return array.astype(np.uint8)
+    check_multi_hot(array)
+    return array.astype(np.uint8, copy=False)
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -192,14 +216,16 @@ def _pack_strings(strings: NDArray[np.str_]) -> dict[str, Array]:
     return {"ids.utf8": np.frombuffer(b"".join(encoded), np.uint8), "ids.ends": ends}
 
 
-def _unpack_strings(path: Path, tensors: Mapping[str, Array]) -> NDArray[np.str_]:
-    data, ends = tensors["ids.utf8"].tobytes(), tensors["ids.ends"].tolist()
-    starts = [0, *ends[:-1]]
+def _unpack_strings(path: Path, tensors: Mapping[str, Array]) -> list[str]:
+    data, ends = tensors["ids.utf8"].tobytes(), tensors["ids.ends"].reshape(-1).tolist()
+    bounds = [0, *ends]
+    lengths = [end - start for start, end in itertools.pairwise(bounds)]
+    # UTF-8 takes up to four bytes a character.
+    if not all(0 <= length <= 4 * _MAX_ID_LENGTH for length in lengths) or bounds[-1] != len(data):
+        raise FileFormatError(f"{path} is damaged: its ids do not fit their lengths.")
     try:
-        return np.array(
-            [data[a:b].decode() for a, b in zip(starts, ends, strict=True)], dtype=np.str_
-        )
-    except (UnicodeDecodeError, TypeError) as error:
+        return [data[start:end].decode() for start, end in itertools.pairwise(bounds)]
+    except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} is damaged: its ids are not text.") from error
 
 
@@ -208,31 +234,37 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     kind = metadata.get("kind", _KIND)
     if kind != _KIND:
         raise FileFormatError(f"{path} holds {kind!r}, not a model's outputs.")
-    if metadata.get("schema", _SCHEMA) > _SCHEMA:
+    schema = metadata.get("schema", _SCHEMA)
+    if not isinstance(schema, int) or schema > _SCHEMA:
         raise FileFormatError(f"{path} was written by a newer nescio. Upgrade to read it.")
     if "logits" not in tensors:
         raise FileFormatError(f"{path} has no array named logits; it has {sorted(tensors)}.")
     content: dict[str, Any] = {name: tensors[name] for name in _MATRICES if name in tensors}
     if "ids.utf8" in tensors and "ids.ends" in tensors:
         content["ids"] = _unpack_strings(path, tensors)
-    content["label_names"] = metadata.get("label_names")
-    content["manifest"] = metadata.get("manifest", {})
-    return content
+    label_names, manifest = metadata.get("label_names"), metadata.get("manifest", {})
+    if not isinstance(label_names, list | None) or not isinstance(manifest, dict):
+        raise FileFormatError(f"{path} is damaged: unreadable metadata.")
+    return content | {"label_names": label_names, "manifest": manifest}
 
 
 def _read_npy(path: Path) -> dict[str, Any]:
     try:
-        return {"logits": np.load(path, mmap_mode="r", allow_pickle=False)}
-    except (ValueError, EOFError, OSError) as error:
-        raise FileFormatError(_numpy_reason(path, error)) from error
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except _NUMPY_ERRORS as error:
+        raise FileFormatError(_numpy_reason(path)) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise FileFormatError(f"{path} is an .npz archive: rename it so.")
+    return {"logits": array}
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = dict(archive)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise FileFormatError(_numpy_reason(path, error)) from error
+    except _NUMPY_ERRORS as error:
+        raise FileFormatError(_numpy_reason(path)) from error
     if "logits" not in arrays and len(arrays) == 1:
         arrays = {"logits": next(iter(arrays.values()))}
     if "logits" not in arrays:
@@ -241,10 +273,12 @@ def _read_npz(path: Path) -> dict[str, Any]:
     return {name: arrays[name] for name in known if name in arrays}
 
 
-def _numpy_reason(path: Path, error: Exception) -> str:
-    if "pickle" in str(error).lower() or "object" in str(error).lower():
-        return f"{path} holds Python objects (or is not a NumPy file); nescio never unpickles."
-    return f"{path} is truncated or not a NumPy file."
+def _numpy_reason(path: Path) -> str:
+    with path.open("rb") as stream:
+        magic = stream.read(6)
+    if magic.startswith((b"\x93NUMPY", b"PK")):
+        return f"{path} is truncated or damaged, or holds Python objects; nescio never unpickles."
+    return f"{path} is not a NumPy file."
 
 
 def _from_columns(path: Path, columns: dict[str, Array]) -> dict[str, Any]:

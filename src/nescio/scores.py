@@ -18,15 +18,14 @@ A tensor on the CPU outside of autograd takes the NumPy kernel, which is the fas
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from nescio import kernels
 from nescio.arrays import (
-    Array,
     FloatArray,
     RowKernel,
     accumulator,
@@ -36,7 +35,8 @@ from nescio.arrays import (
     to_float,
     to_numpy,
 )
-from nescio.errors import InputError, ParameterError
+from nescio.errors import InputError
+from nescio.parameters import checked_whole
 
 __all__ = [
     "SCORES",
@@ -57,11 +57,6 @@ __all__ = [
 
 ArrayT = TypeVar("ArrayT")
 
-# Labels multiplied into one factor by the portable energy kernel. Their product stays below
-# float32's largest number as long as the positive logits among them sum to less than 88.
-_LABELS_PER_PRODUCT = 64
-
-
 # --- label-wise -------------------------------------------------------------------------------
 
 
@@ -78,7 +73,7 @@ def label_energy(logits: ArrayT) -> ArrayT:
     >>> label_energy(np.array([[0.0, 5.0, -np.inf]])).round(2)
     array([[0.69, 5.01, 0.  ]])
     """
-    return _labelwise(logits, _softplus, _torch_softplus)
+    return _labelwise(logits, kernels.softplus, _torch_softplus)
 
 
 def label_prob(logits: ArrayT) -> ArrayT:
@@ -94,7 +89,7 @@ def label_prob(logits: ArrayT) -> ArrayT:
     >>> label_prob(np.array([[0.0, 5.0, -np.inf]])).round(2)
     array([[0.5 , 0.99, 0.  ]])
     """
-    return _labelwise(logits, _sigmoid, lambda f: f.sigmoid())
+    return _labelwise(logits, kernels.sigmoid, lambda f: f.sigmoid())
 
 
 def logits_from_probs(probs: Any) -> FloatArray:
@@ -144,7 +139,7 @@ def joint_energy(logits: ArrayT) -> ArrayT:
     >>> joint_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([1.39, 5.01])
     """
-    return _aggregate(logits, _energy_kernel(), _torch_joint_energy)
+    return _aggregate(logits, kernels.joint_energy(), _torch_joint_energy)
 
 
 def max_energy(logits: ArrayT) -> ArrayT:
@@ -166,7 +161,7 @@ def top_k_joint_energy(logits: ArrayT, k: int) -> ArrayT:
     >>> top_k_joint_energy(np.array([[0.0, 0.0, 0.0], [5.0, -5.0, 1.0]]), k=2).round(2)
     array([1.39, 6.32])
     """
-    return _aggregate(logits, _energy_kernel(), _torch_joint_energy, k=k)
+    return _aggregate(logits, kernels.joint_energy(), _torch_joint_energy, k=k)
 
 
 # --- logit ------------------------------------------------------------------------------------
@@ -180,7 +175,7 @@ def max_logit(logits: ArrayT) -> ArrayT:
     >>> max_logit(np.array([[0.0, 0.0], [5.0, -5.0]]))
     array([0., 5.])
     """
-    return _aggregate(logits, _max_kernel, lambda f: f.amax(1))
+    return _aggregate(logits, kernels.max_logit, lambda f: f.amax(1))
 
 
 def sum_logit(logits: ArrayT) -> ArrayT:
@@ -191,7 +186,7 @@ def sum_logit(logits: ArrayT) -> ArrayT:
     >>> sum_logit(np.array([[1.0, 2.0], [5.0, -np.inf]]))
     array([3., 5.])
     """
-    return _aggregate(logits, _sum_kernel, _torch_sum_logit)
+    return _aggregate(logits, kernels.sum_logit, _torch_sum_logit)
 
 
 def top_k_logit(logits: ArrayT, k: int) -> ArrayT:
@@ -202,7 +197,7 @@ def top_k_logit(logits: ArrayT, k: int) -> ArrayT:
     >>> top_k_logit(np.array([[1.0, 2.0, -7.0]]), k=2)
     array([3.])
     """
-    return _aggregate(logits, _sum_kernel, _torch_sum_logit, k=k)
+    return _aggregate(logits, kernels.sum_logit, _torch_sum_logit, k=k)
 
 
 # --- probability ------------------------------------------------------------------------------
@@ -227,7 +222,7 @@ def sum_prob(logits: ArrayT) -> ArrayT:
     >>> sum_prob(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([1., 1.])
     """
-    return _aggregate(logits, _prob_kernel, _torch_sum_prob)
+    return _aggregate(logits, kernels.sum_prob, _torch_sum_prob)
 
 
 def top_k_prob(logits: ArrayT, k: int) -> ArrayT:
@@ -238,7 +233,7 @@ def top_k_prob(logits: ArrayT, k: int) -> ArrayT:
     >>> top_k_prob(np.array([[0.0, 0.0, -9.0]]), k=2)
     array([1.])
     """
-    return _aggregate(logits, _prob_kernel, _torch_sum_prob, k=k)
+    return _aggregate(logits, kernels.sum_prob, _torch_sum_prob, k=k)
 
 
 def msp(logits: ArrayT) -> ArrayT:
@@ -252,110 +247,7 @@ def msp(logits: ArrayT) -> ArrayT:
     >>> msp(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([0.5, 1. ])
     """
-    return _aggregate(logits, _msp_kernel, _torch_msp)
-
-
-# --- NumPy kernels: (rows, work space, result per row) ----------------------------------------
-
-
-def _softplus(f: FloatArray) -> FloatArray:
-    # max(f, 0) + log1p(exp(-|f|)): nothing overflows, and nothing is lost to a "1 +".
-    result: FloatArray = np.abs(f)
-    np.exp(np.negative(result, out=result), out=result)
-    np.log1p(result, out=result)
-    result += np.maximum(f, 0)
-    return result
-
-
-def _sigmoid(f: FloatArray) -> FloatArray:
-    # exp(-f) may overflow to inf, whose reciprocal is the right answer: 0.
-    result: FloatArray = np.exp(np.negative(f))
-    result += 1
-    return np.reciprocal(result, out=result)
-
-
-def _energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """log1p(exp(f)), summed: the fastest way where NumPy has a vectorised log1p."""
-    np.exp(rows, out=work, dtype=work.dtype)
-    np.log1p(work, out=work)
-    np.einsum("ij->i", work, out=result)
-    _redo_overflow(rows, result)
-
-
-def _energy_by_products(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """log1p of (product of (1 + exp(f)) minus 1): one scalar log1p for 64 labels.
-
-    With q = (product of (1 + e)) - 1, two groups combine as q = a + b + ab, which keeps the
-    relative precision of the smallest terms. Label-major, so that all work is on contiguous memory.
-    """
-    result[:] = 0
-    flat = work.reshape(-1)
-    for first in range(0, rows.shape[1], _LABELS_PER_PRODUCT):
-        labels = rows[:, first : first + _LABELS_PER_PRODUCT].T  # (n_labels, n_rows)
-        q = flat[: labels.size].reshape(labels.shape)
-        np.exp(labels, out=q, dtype=q.dtype)
-        width = len(q)
-        while width > 1:
-            half = width // 2
-            a, b = q[:half], q[width - half : width]
-            product = a * b
-            product += b
-            a += product
-            width -= half
-        result += np.log1p(q[0])
-    _redo_overflow(rows, result)
-
-
-def _redo_overflow(rows: Array, result: FloatArray) -> None:
-    """Where exp overflowed float range, compute the row again in the form that cannot."""
-    overflown = np.flatnonzero(~np.isfinite(result))
-    if overflown.size:
-        again = np.ascontiguousarray(rows[overflown], dtype=result.dtype)
-        result[overflown] = np.einsum("ij->i", _softplus(again))
-
-
-@functools.cache
-def _energy_kernel() -> RowKernel:
-    return _energy_direct if _has_vectorised_log1p() else _energy_by_products
-
-
-def _has_vectorised_log1p() -> bool:
-    """Whether NumPy runs log1p with wide registers here (a scalar log1p costs 20 times as much)."""
-    from numpy.lib.introspect import opt_func_info
-
-    found = opt_func_info(func_name="^log1p$", signature="float32")
-    current = [entry["current"] for entry in found.get("log1p", {}).values()]
-    return any("AVX512" in target or "X86_V4" in target for target in current)
-
-
-def _max_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    np.max(rows, axis=1, out=result)
-
-
-def _sum_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    np.copyto(work, rows)
-    np.einsum("ij->i", work, out=result)
-    masked = np.flatnonzero(np.isneginf(result))
-    if masked.size:
-        kept = np.where(np.isneginf(work[masked]), 0, work[masked])
-        result[masked] = np.einsum("ij->i", kept)
-
-
-def _prob_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    np.negative(rows, out=work)
-    np.exp(work, out=work)
-    work += 1
-    np.reciprocal(work, out=work)
-    np.einsum("ij->i", work, out=result)
-
-
-def _msp_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    top = np.max(rows, axis=1, keepdims=True)
-    np.subtract(rows, top, out=work, dtype=work.dtype)
-    np.exp(work, out=work)
-    np.einsum("ij->i", work, out=result)
-    np.reciprocal(result, out=result)
-    result[np.isneginf(top[:, 0])] = 0
+    return _aggregate(logits, kernels.msp, _torch_msp)
 
 
 # --- torch formulas: for autograd, accelerators and tracing -----------------------------------
@@ -379,7 +271,8 @@ def _torch_sum_prob(f: Any) -> Any:
 
 
 def _torch_msp(f: Any) -> Any:
-    return f.softmax(1).amax(1).masked_fill(f.amax(1) == -np.inf, 0.0)
+    empty = f.amax(1) == -np.inf  # every label masked
+    return f.masked_fill(empty[:, None], 0.0).softmax(1).amax(1).masked_fill(empty, 0.0)
 
 
 def _widened(tensor: Any) -> Any:
@@ -388,14 +281,25 @@ def _widened(tensor: Any) -> Any:
 
 
 def _takes_numpy_kernel(tensor: Any) -> bool:
+    """Whether a tensor is plain memory on the CPU that nobody differentiates or traces."""
     torch = sys.modules["torch"]
     return (
         type(tensor) is torch.Tensor
         and tensor.device.type == "cpu"
         and not (tensor.requires_grad and torch.is_grad_enabled())
+        and torch.autograd.forward_ad.unpack_dual(tensor).tangent is None
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
+        and _has_memory(tensor)
     )
+
+
+def _has_memory(tensor: Any) -> bool:
+    try:
+        tensor.data_ptr()
+    except RuntimeError:  # inside of torch.func's transforms
+        return False
+    return True
 
 
 # --- dispatch ---------------------------------------------------------------------------------
@@ -419,31 +323,18 @@ def _aggregate(
     """One score per row; of its k largest logits only where k is given."""
     given: Any = logits if is_torch(logits) else to_float(to_numpy(logits))
     check_matrix(given)
-    if k is not None and _checked_k(k) >= given.shape[1]:
+    if is_torch(given) and given.is_sparse:
+        raise InputError("logits must be a dense tensor: pass logits.to_dense().")
+    if k is not None and checked_whole("k", k, minimum=1) >= given.shape[1]:
         k = None  # all labels: nothing to select
     if is_torch(given) and not _takes_numpy_kernel(given):
         given = _widened(given)
         top = given if k is None else given.topk(k, dim=1, sorted=False).values
         return cast(ArrayT, torch_formula(top))
-    result: Any = map_rows(kernel if k is None else _of_top_k(kernel, k), to_float(to_numpy(given)))
+    result: Any = map_rows(
+        kernel if k is None else kernels.of_top_k(kernel, k), to_float(to_numpy(given))
+    )
     return cast(ArrayT, sys.modules["torch"].from_numpy(result) if is_torch(given) else result)
-
-
-def _of_top_k(kernel: RowKernel, k: int) -> RowKernel:
-    """`kernel` on each row's k largest logits: every label-wise score grows with the logit."""
-
-    def top_k_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
-        split = rows.shape[1] - k
-        top = np.partition(rows, split, axis=1)[:, split:]
-        kernel(top, work.reshape(-1)[: top.size].reshape(top.shape), result)
-
-    return top_k_kernel
-
-
-def _checked_k(k: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise ParameterError(f"k must be a whole number of at least 1, got {k!r}.")
-    return int(k)
 
 
 SCORES: dict[str, Callable[..., Any]] = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import importlib
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from nescio.errors import FileFormatError, MissingDependencyError, ParameterErro
 from nescio.files import check_target, existing_file, replacing
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
+_CSV_ROWS_AT_ONCE = 10_000
+
+_Row = tuple[int, list[str]]  # line number, cells
 
 
 def read_csv(path: str | Path) -> dict[str, Array]:
@@ -27,53 +31,77 @@ def read_csv(path: str | Path) -> dict[str, Array]:
     path = existing_file(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            first = next(csv.reader(stream), [])
-        if not first:
-            raise FileFormatError(f"{path} is empty.")
-        names = [name.strip() for name in first]
-        numbered = [str(number) for number in range(len(first))]
-        # pandas numbers unnamed columns from 0; a single 0 is more likely a logit.
-        has_header = not all(map(_is_number, names)) or (names == numbered and len(names) > 1)
-        names = names if has_header else numbered
-        if "" in names:
-            raise FileFormatError(
-                f"column {names.index('')} of {path} has no name. If it is pandas's index, write "
-                "the file with index=False, or name the column id."
-            )
-        if len(set(names)) != len(names):
-            raise FileFormatError(f"{path} has two columns of the same name.")
-        is_id = np.array([name.lower() == "id" for name in names])
-        columns: dict[str, Array] = {}
-        for wanted, dtype in ((is_id, np.str_), (~is_id, np.float64)):
-            positions = np.flatnonzero(wanted)
-            if positions.size:
-                block = _load_columns(path, positions, dtype, skip=int(has_header))
-                columns |= {names[at]: block[:, i] for i, at in enumerate(positions)}
-    except (ValueError, csv.Error) as error:
-        # UnicodeDecodeError is a ValueError, and so is a cell that is not a number.
+            reader = csv.reader(stream)
+            names, rows = _split_header(path, ((reader.line_num, row) for row in reader if row))
+            at_id = next((at for at, name in enumerate(names) if name.lower() == "id"), None)
+            ids: list[str] = []
+            blocks = [np.empty((0, len(names) - (at_id is not None)))]
+            while block := list(itertools.islice(rows, _CSV_ROWS_AT_ONCE)):
+                blocks.append(_parse_rows(path, names, at_id, block, ids))
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not UTF-8 text. Save it as CSV in UTF-8.") from error
+    except csv.Error as error:
+        raise FileFormatError(f"cannot read {path} as CSV: {error}.") from error
+    numbers = iter(np.concatenate(blocks).T)
+    return {
+        name: np.array(ids, dtype=np.str_) if at == at_id else next(numbers)
+        for at, name in enumerate(names)
+    }
+
+
+def _split_header(path: Path, rows: Iterator[_Row]) -> tuple[list[str], Iterator[_Row]]:
+    """The names of the columns, and the rows that are data."""
+    first = next(rows, None)
+    if first is None:
+        raise FileFormatError(f"{path} is empty.")
+    names = [name.strip() for name in first[1]]
+    numbered = [[str(start + at) for at in range(len(names))] for start in (0, 1)]
+    # pandas numbers unnamed columns; a single 0 or 1 is more likely a logit.
+    if all(map(_is_number, names)) and not (names in numbered and len(names) > 1):
+        return numbered[0], itertools.chain([first], rows)
+    if "" in names:
         raise FileFormatError(
-            f"cannot read {path} as CSV: {str(error).rstrip('.')}. Expected a column of logits for "
-            "each label and, if you like, a column named id."
-        ) from error
-    return {name: columns[name] for name in names}
+            f"column {names.index('') + 1} of {path} has no name. If it is pandas's index, write "
+            "the file with index=False, or name the column id."
+        )
+    if len(set(names)) != len(names):
+        raise FileFormatError(f"{path} has two columns of the same name.")
+    return names, rows
 
 
-def _load_columns(path: Path, positions: Array, dtype: Any, *, skip: int) -> Array:
-    import warnings
+def _parse_rows(
+    path: Path, names: list[str], at_id: int | None, rows: list[_Row], ids: list[str]
+) -> Array:
+    """The numbers of some rows; their ids are added to `ids`."""
+    for line, row in rows:
+        if len(row) != len(names):
+            raise FileFormatError(
+                f"{path}, line {line}: {len(row)} cells, and {len(names)} columns. "
+                + _hint(" ".join([*names, *row]))
+            )
+        if at_id is not None:
+            ids.append(row.pop(at_id))
+    try:
+        return np.array([row for _, row in rows]).astype(np.float64)
+    except ValueError:
+        pass
+    numeric = [name for at, name in enumerate(names) if at != at_id]
+    line, name, cell = next(
+        (line, name, cell)
+        for line, row in rows
+        for name, cell in zip(numeric, row, strict=True)
+        if not _is_number(cell)
+    )
+    what = f"{cell[:40]!r} is not a number" if cell.strip() else "the cell is empty"
+    hint = _hint(name + cell)
+    raise FileFormatError(f"{path}, line {line}, column {name[:40]!r}: {what}. {hint}")
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "input contained no data": checked later
-        return np.loadtxt(
-            path,
-            dtype=dtype,
-            delimiter=",",
-            skiprows=skip,
-            usecols=positions.tolist(),
-            ndmin=2,
-            quotechar='"',
-            comments=None,
-            encoding="utf-8-sig",
-        ).reshape(-1, len(positions))
+
+def _hint(text: str) -> str:
+    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
+        if separator in text:
+            return f"Is it separated by {name}? Save it with commas, and decimal points."
+    return "Every column but id must be the logits of one label; nan and -inf are numbers."
 
 
 def _is_number(text: str) -> bool:
@@ -121,7 +149,7 @@ def check_table_target(path: str | Path, *, force: bool) -> Path:
     """The path of a table to write; raises before any work is done if it cannot be."""
     path = check_target(path, force=force)
     if path.suffix.lower() not in WRITABLE:
-        raise ParameterError(f"cannot write {path}: the name must end in {', '.join(WRITABLE)}.")
+        raise ParameterError(f"cannot write {path}: the name must end in .parquet, .csv or .jsonl.")
     if path.suffix.lower() == ".parquet":
         require("pyarrow", "parquet")
     return path

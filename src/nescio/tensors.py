@@ -12,7 +12,7 @@ import math
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from nescio.errors import FileError, FileFormatError
 from nescio.files import existing_file, replacing
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_MAX_DIMENSIONS = 8
+_MAX_SIZE = 1 << 48  # of a dimension, and of a file in bytes
 _DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype(np.uint8),
@@ -87,25 +89,44 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         if isinstance(error, FileError):
             raise
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
-    metadata = header.pop("__metadata__", {})
+    metadata = _our_metadata(path, header.pop("__metadata__", {}))
+    entries = {name: _checked_entry(path, name, entry) for name, entry in header.items()}
+    _check_layout(path, entries, size - data_start)
     tensors = {}
-    end_of_data = data_start
-    for name, entry in header.items():
-        dtype, shape, begin, end = _checked_entry(path, name, entry)
-        end_of_data = max(end_of_data, data_start + end)
-        if data_start + end > size:
-            raise FileFormatError(
-                f"{path} is truncated: {name!r} should end at byte {data_start + end:,}, "
-                f"the file has {size:,}."
-            )
-        flat = np.frombuffer(memory, dtype, math.prod(shape), data_start + begin)
-        array = flat.reshape(shape)
-        tensors[name] = _widen_bfloat16(array) if entry["dtype"] == "BF16" else array
-    if end_of_data != size:
+    for name, entry in entries.items():
+        flat = np.frombuffer(memory, entry.dtype, entry.n_elements, data_start + entry.begin)
+        try:
+            array = flat.reshape(entry.shape)
+        except ValueError as error:
+            raise FileFormatError(f"{path} is damaged: {name[:40]!r} has no such shape.") from error
+        tensors[name] = _widen_bfloat16(array) if entry.code == "BF16" else array
+    return tensors, metadata
+
+
+class _Entry(NamedTuple):
+    code: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    n_elements: int
+    begin: int
+    end: int
+
+
+def _check_layout(path: Path, entries: Mapping[str, _Entry], size: int) -> None:
+    """The arrays must fill the file, one after another."""
+    expected = 0
+    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
+        if entry.begin != expected:
+            raise FileFormatError(f"{path} is damaged: its arrays overlap or leave gaps.")
+        expected = entry.end
+    if expected > size:
         raise FileFormatError(
-            f"{path} has {size - end_of_data:,} bytes after its last array; it is damaged."
+            f"{path} is truncated: its arrays take {expected:,} bytes, the file has {size:,}."
         )
-    return tensors, _our_metadata(path, metadata)
+    if expected < size:
+        raise FileFormatError(
+            f"{path} has {size - expected:,} bytes after its last array; it is damaged."
+        )
 
 
 def _little_endian(array: Array) -> Array:
@@ -131,22 +152,26 @@ def _read_header(path: Path, prefix: bytes, stream: Any) -> tuple[int, dict[str,
     return 8 + length, header
 
 
-def _checked_entry(
-    path: Path, name: str, entry: Any
-) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+def _checked_entry(path: Path, name: str, entry: Any) -> _Entry:
     """An entry of the header whose dtype, shape and place in the file agree with each other."""
     try:
         code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         dtype = _DTYPES[code]
         numbers = [*shape, begin, end]
-        whole = all(isinstance(number, int) and number >= 0 for number in numbers)
-        if not whole or end - begin != math.prod(shape) * dtype.itemsize:
+        if len(shape) > _MAX_DIMENSIONS or not all(map(_is_size, numbers)):
+            raise ValueError
+        count = math.prod(shape)
+        if end - begin != count * dtype.itemsize:
             raise ValueError
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(
-            f"{path} is damaged: the header entry of {name!r} makes no sense."
+            f"{path} is damaged: the header entry of {name[:40]!r} makes no sense."
         ) from error
-    return dtype, tuple(shape), begin, end
+    return _Entry(code, dtype, tuple(shape), count, begin, end)
+
+
+def _is_size(number: Any) -> bool:
+    return type(number) is int and 0 <= number < _MAX_SIZE
 
 
 def _our_metadata(path: Path, metadata: Any) -> dict[str, Any]:

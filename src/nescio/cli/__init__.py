@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 a mistake in what was given (with a one-line reason), 2 wr
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Sequence
@@ -53,14 +54,20 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    warnings.showwarning = _show_warning
-    try:
-        app(args=arguments, prog_name="nescio")
-    except NescioError as error:
-        typer.echo(f"error: {error}", err=True)
-        return 1
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="replace"
+            )  # an arrow that cannot be shown is no reason to fail
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            app(args=arguments, prog_name="nescio")
+        except (NescioError, OSError) as error:
+            typer.echo(f"error: {error}", err=True)
+            return 1
+        except SystemExit as stop:
+            return stop.code if isinstance(stop.code, int) else 1
     return 0
 
 

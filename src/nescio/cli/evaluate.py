@@ -13,6 +13,7 @@ from rich.table import Table
 from nescio.cli.options import (
     AsJson,
     FromProbs,
+    Nonfinite,
     Settings,
     build_detector,
     detector_names,
@@ -28,10 +29,14 @@ if TYPE_CHECKING:
 
 def evaluate_detectors(
     id_path: Annotated[
-        Path, typer.Option("--id", help="In-distribution test outputs, not used in training.")
+        Path,
+        typer.Option(
+            "--id", readable=False, help="In-distribution test outputs, not used in training."
+        ),
     ],
     ood_paths: Annotated[
-        list[Path], typer.Option("--ood", help="Out-of-distribution outputs. May be repeated.")
+        list[Path],
+        typer.Option("--ood", readable=False, help="Out-of-distribution outputs. May be repeated."),
     ],
     names: Annotated[
         list[str] | None,
@@ -44,7 +49,7 @@ def evaluate_detectors(
     ] = None,
     train: Annotated[
         Path | None,
-        typer.Option(help="Training outputs, for the detectors that learn from data."),
+        typer.Option(readable=False, help="Training outputs, for the detectors that learn."),
     ] = None,
     tpr: Annotated[float, typer.Option(help="The share of ID inputs kept, for the FPR.")] = 0.95,
     bootstrap: Annotated[
@@ -52,7 +57,8 @@ def evaluate_detectors(
     ] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
     settings: Settings = None,
-    from_probs: FromProbs = False,
+    nonfinite: Nonfinite = "raise",
+    from_probs: FromProbs = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare detectors: FPR95, AUROC and AUPR, with in-distribution as the positive side.
@@ -65,7 +71,7 @@ def evaluate_detectors(
     if settings and (len(wanted) > 1 or "all" in wanted):
         raise ParameterError("--set goes with a single --detector.")
     chosen = detector_names() if "all" in wanted else list(dict.fromkeys(wanted))
-    detectors = {name: build_detector(name, settings) for name in chosen}
+    detectors = {name: build_detector(name, settings, nonfinite=nonfinite) for name in chosen}
     id_outputs = read_outputs(id_path, from_probs=from_probs)
     ood_outputs = {
         label: read_outputs(path, from_probs=from_probs)
@@ -74,7 +80,7 @@ def evaluate_detectors(
     training = None if train is None else read_outputs(train, from_probs=from_probs)
     stderr = Console(stderr=True)
     with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
-        task = progress.add_task("detectors", total=len(detectors))
+        task = progress.add_task("evaluating", total=len(detectors) * len(ood_outputs))
         comparison = compare(
             detectors,
             id_outputs,
@@ -83,7 +89,7 @@ def evaluate_detectors(
             tpr=tpr,
             n_bootstrap=bootstrap,
             seed=seed,
-            on_done=lambda: progress.advance(task),
+            on_step=lambda steps: progress.advance(task, steps),
         )
     if not comparison.results and len(comparison.skipped) == len(detectors):
         name, reason = next(iter(comparison.skipped.items()))
@@ -99,7 +105,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for ood, results in comparison.results.items():
         first = next(iter(results.values()))
         table = Table(title=f"{ood}: {first.n_id:,} ID against {first.n_ood:,} OOD, per cent")
-        table.add_column("detector")
+        table.add_column("detector", no_wrap=True)
         columns = {"fpr": f"{first.fpr_name} ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
         best = {}
         for measure, title in columns.items():
@@ -113,7 +119,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         if lead is not None:
             console.print(
                 f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} "
-                f"points, DeLong's p = {lead.test.p_value:.2g}",
+                f"points, DeLong's p = {lead.test.p_value:.2g} (for these two, picked by result)",
                 soft_wrap=True,
             )
     for name, reason in comparison.skipped.items():

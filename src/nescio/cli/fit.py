@@ -11,14 +11,17 @@ from nescio.cli.options import (
     AsJson,
     Force,
     FromProbs,
+    Nonfinite,
     Settings,
+    about,
     build_detector,
     calibration_facts,
     detector_names,
     read_outputs,
     terminal,
+    working,
 )
-from nescio.errors import MissingInputError
+from nescio.errors import MissingInputError, ParameterError
 from nescio.files import check_target
 from nescio.tables import to_json
 
@@ -26,13 +29,20 @@ from nescio.tables import to_json
 def fit(
     held_out: Annotated[
         Path,
-        typer.Argument(help="Held-out in-distribution data to calibrate on: the model's logits."),
+        typer.Argument(
+            readable=False,
+            metavar="HELD_OUT",
+            help="Held-out in-distribution data to calibrate on: the model's logits.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the detector.")],
     detector: Annotated[
         str,
         typer.Option(
-            "--detector", "-d", help="See 'nescio detectors'.", autocompletion=detector_names
+            "--detector",
+            "-d",
+            help="Its name; 'nescio detectors' lists them.",
+            autocompletion=detector_names,
         ),
     ] = "joint_energy",
     tpr: Annotated[float, typer.Option(help="The share of in-distribution inputs to keep.")] = 0.95,
@@ -53,14 +63,11 @@ def fit(
     ] = False,
     train: Annotated[
         Path | None,
-        typer.Option(help="Training outputs, for a detector that learns from data."),
+        typer.Option(readable=False, help="Training outputs, for a detector that learns."),
     ] = None,
-    nonfinite: Annotated[
-        str,
-        typer.Option(help="Rows with NaN or infinity: 'raise' an error, or count them as 'out'."),
-    ] = "raise",
+    nonfinite: Nonfinite = "raise",
     settings: Settings = None,
-    from_probs: FromProbs = False,
+    from_probs: FromProbs = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -76,10 +83,19 @@ def fit(
             "(Calibrating on data it has learned from would void the guarantee.)"
         )
     if train is not None:
-        made.fit(read_outputs(train, from_probs=from_probs))
+        if not made.learned:
+            raise ParameterError(f"{detector} learns nothing from data: leave --train out.")
+        if train.resolve() == held_out.resolve():
+            raise ParameterError(
+                "--train and the held-out data are the same file; calibrating on data the detector "
+                "has learned from would void the guarantee."
+            )
+        with working("learning"), about(train):
+            made.fit(read_outputs(train, from_probs=from_probs))
     groups = "label_count" if by_label_count else None
     data = read_outputs(held_out, from_probs=from_probs)
-    made.calibrate(data, confidence=confidence, groups=groups)
+    with working("calibrating"), about(held_out):
+        made.calibrate(data, confidence=confidence, groups=groups)
     made.save(output, force=force)
     calibration = made.calibration_
     if as_json:
@@ -91,7 +107,11 @@ def fit(
         typer.echo(to_json(report))
         return
     console = terminal()
-    taus = ", ".join(f"{tau:.6g}" for tau in calibration.taus.values())
-    console.print(f"{detector}: in-distribution if the score is at least {taus}", soft_wrap=True)
-    console.print(calibration.statement(), soft_wrap=True)
+    for group, threshold in calibration.thresholds.items():
+        which = "" if calibration.by is None else f" (predicted labels: {group})"
+        console.print(
+            f"{detector}{which}: in-distribution if the score is at least {threshold.tau:.6g}. "
+            + threshold.statement(),
+            soft_wrap=True,
+        )
     console.print(f"saved {output}", soft_wrap=True)

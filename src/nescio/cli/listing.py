@@ -37,7 +37,10 @@ def detectors(as_json: AsJson = False) -> None:
 
 
 def info(
-    file: Annotated[Path, typer.Argument(help="A detector saved by 'nescio fit'.")],
+    file: Annotated[
+        Path,
+        typer.Argument(readable=False, metavar="FILE", help="A detector saved by 'nescio fit'."),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show what a saved detector is, its threshold and its guarantee."""

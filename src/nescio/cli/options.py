@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.status import Status
 
 from nescio.arrays import looks_like_probabilities
 from nescio.errors import InputError, ParameterError
@@ -18,10 +22,16 @@ if TYPE_CHECKING:
     from nescio.detectors import Detector
 
 FromProbs = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--from-probs", help="The files hold probabilities; convert them to logits exactly."
+        "--from-probs/--from-logits",
+        help="Whether the files hold probabilities, to be converted, or logits. Logits are "
+        "expected, but values that all lie within [0, 1] are refused until one is said.",
     ),
+]
+Nonfinite = Annotated[
+    str | None,
+    typer.Option(help="Rows with NaN or infinity: 'raise' an error, or count them as 'out'."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
@@ -38,18 +48,33 @@ Settings = Annotated[
 def terminal() -> Console:
     """Standard output; wide enough for a table when it is not a terminal."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
+    narrow = console.is_terminal or "COLUMNS" in os.environ
+    return console if narrow else Console(highlight=False, width=120)
 
 
-def read_outputs(path: Path, *, from_probs: bool) -> Outputs:
-    """Outputs from a file; probabilities are refused unless announced."""
-    outputs = Outputs.load(path, from_probs=from_probs)
+def working(what: str) -> Status:
+    """A sign on the terminal that work is under way; nothing where there is no terminal."""
+    return Console(stderr=True).status(what)
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Name the file in an error about its contents."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def read_outputs(path: Path, *, from_probs: bool | None) -> Outputs:
+    """Outputs from a file; what looks like probabilities is refused unless announced."""
+    outputs = Outputs.load(path, from_probs=bool(from_probs))
     if not len(outputs):
         raise InputError(f"{path} has no rows.")
-    if not from_probs and looks_like_probabilities(outputs.logits):
+    if from_probs is None and looks_like_probabilities(outputs.logits, at_least=1):
         raise InputError(
             f"{path}: every value lies within [0, 1]. These look like probabilities, and logits "
-            "are expected; pass --from-probs if they are."
+            "are expected. Pass --from-probs if they are, --from-logits if not."
         )
     return outputs
 

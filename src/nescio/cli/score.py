@@ -5,13 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from nescio.assessment import Assessment
 from nescio.calibration import CUSTOM
-from nescio.cli.options import AsJson, Force, FromProbs, read_outputs, terminal
+from nescio.cli.options import (
+    AsJson,
+    Force,
+    FromProbs,
+    Nonfinite,
+    about,
+    read_outputs,
+    terminal,
+    working,
+)
 from nescio.errors import InputError
 from nescio.tables import check_table_target, to_json
 
@@ -19,8 +28,18 @@ _SHOWN_ROWS = 20
 
 
 def score(
-    detector: Annotated[Path, typer.Argument(help="A detector saved by 'nescio fit'.")],
-    data: Annotated[Path, typer.Argument(help="The model's logits for the inputs to assess.")],
+    detector: Annotated[
+        Path,
+        typer.Argument(
+            readable=False, metavar="DETECTOR", help="A detector saved by 'nescio fit'."
+        ),
+    ],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            readable=False, metavar="DATA", help="The model's logits for the inputs to assess."
+        ),
+    ],
     output: Annotated[
         Path | None,
         typer.Option(
@@ -34,7 +53,8 @@ def score(
             "of false alarms among the flagged at most this (Benjamini-Hochberg)."
         ),
     ] = None,
-    from_probs: FromProbs = False,
+    nonfinite: Nonfinite = None,
+    from_probs: FromProbs = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +73,11 @@ def score(
             f"{detector} was calibrated by groups of your own, which the command line cannot know. "
             "Use assess(..., groups=...) in Python."
         )
-    result = loaded.assess(read_outputs(data, from_probs=from_probs), fdr=fdr)
+    if nonfinite is not None:
+        loaded.set_params(nonfinite=nonfinite)
+    outputs = read_outputs(data, from_probs=from_probs)
+    with working("scoring"), about(data):
+        result = loaded.assess(outputs, fdr=fdr)
     if output is not None:
         result.save(output, force=force)
     summary = {
@@ -80,12 +104,16 @@ def _rows(result: Assessment) -> list[dict[str, object]]:
 
 def _table(result: Assessment) -> Table:
     hidden = len(result) - _SHOWN_ROWS
-    table = Table("sample", caption=f"... and {hidden:,} more: use -o" if hidden > 0 else None)
+    table = Table(caption=f"... and {hidden:,} more: use -o" if hidden > 0 else None)
+    table.add_column("sample", overflow="fold")
     for name in ("score", "p-value"):
         table.add_column(name, justify="right")
     table.add_column("verdict")
-    names = np.arange(len(result)) if result.ids is None else result.ids
-    for name, verdict in zip(names[:_SHOWN_ROWS], result, strict=False):
-        word = "in" if verdict.in_distribution else "[bold red]OUT[/]"
-        table.add_row(str(name), f"{verdict.score:.5g}", f"{verdict.p_value:.4f}", word)
+    if result.groups is not None:
+        table.add_column("predicted labels", justify="right")
+    for row in range(min(len(result), _SHOWN_ROWS)):
+        score, p_value, inside = result[row]
+        name = str(row) if result.ids is None else escape(str(result.ids[row]))
+        cells = [name, f"{score:.5g}", f"{p_value:.4f}", "in" if inside else "[bold red]OUT[/]"]
+        table.add_row(*cells, *([] if result.groups is None else [str(result.groups[row])]))
     return table

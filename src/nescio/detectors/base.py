@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,17 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import validate_data
 
-from nescio.arrays import (
-    Array,
-    BoolArray,
-    FloatArray,
-    check_matrix,
-    is_torch,
-    looks_like_probabilities,
-    to_numpy,
-)
+from nescio.arrays import Array, BoolArray, FloatArray, looks_like_probabilities, to_numpy
 from nescio.artifact import Artifact
 from nescio.assessment import Assessment
 from nescio.calibration import (
@@ -37,20 +29,19 @@ from nescio.calibration import (
     benjamini_hochberg,
     empirical_threshold,
 )
+from nescio.detectors import inputs
 from nescio.errors import (
     FileFormatError,
     InputError,
     LabelMismatchError,
     MissingInputError,
     NescioError,
-    NonFiniteError,
     ParameterError,
     ProbabilitiesWarning,
     ShapeError,
 )
 from nescio.outputs import Outputs, check_label_names
-
-_NAMED_ROWS = 5
+from nescio.parameters import checked_share
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
@@ -81,10 +72,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         The labels it was made for, where known.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     """Its name in the registry, on the command line and in a saved file."""
 
-    paper: ClassVar[str]
+    paper: ClassVar[str] = ""
     """Where it comes from."""
 
     reads: ClassVar[tuple[str, ...]] = ("logits",)
@@ -111,8 +102,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def _check_params(self) -> None:
         """Raise a `ParameterError` for a parameter outside of what is allowed."""
-        if not 0 < self.tpr < 1:
-            raise ParameterError(f"tpr must lie between 0 and 1 (exclusive), got {self.tpr!r}.")
+        checked_share("tpr", self.tpr)
         if self.nonfinite not in ("raise", "out"):
             raise ParameterError(f"nonfinite must be 'raise' or 'out', got {self.nonfinite!r}.")
 
@@ -136,15 +126,15 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """
         with self._unchanged_on_error():
             self._check_params()
-            inputs = self._checked_inputs(X, reset=True)
+            matrix = self._checked_inputs(X, reset=True)
             if isinstance(X, Outputs):
                 y = self._labels_of(X, y)
-            usable = self._usable_rows(inputs)
+            usable = self._usable_rows(matrix)
             if usable.all():
-                self._learn(inputs, y)
+                self._learn(matrix, y)
             else:
-                self._learn(inputs[usable], None if y is None else to_numpy(y)[usable])
-            scores = self._scores_where(inputs, usable)
+                self._learn(matrix[usable], None if y is None else to_numpy(y)[usable])
+            scores = self._scores_where(matrix, usable)
             self.offset_ = empirical_threshold(scores, self.tpr)
             if hasattr(self, "calibration_"):
                 del self.calibration_
@@ -177,22 +167,20 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             `assess` then need too.
         """
         with self._unchanged_on_error():
-            self.tpr = self.tpr if tpr is None else tpr
             self._check_params()
             self._require_learned()
-            inputs = self._checked_inputs(X, reset=not self.learned)
-            scores = self._scores_where(inputs, self._usable_rows(inputs))
-            self.calibration_ = self._calibrated(scores, X, confidence, groups)
+            matrix = self._checked_inputs(X, reset=not self.learned)
+            scores = self._scores_where(matrix, self._usable_rows(matrix))
+            share = self.tpr if tpr is None else tpr
+            self.calibration_ = self._calibrated(scores, X, share, confidence, groups)
             self.offset_ = next(iter(self.calibration_.taus.values()))
         return self
 
     def _calibrated(
-        self, scores: Scores, data: Any, confidence: float | None, groups: Any
+        self, scores: Scores, data: Any, tpr: float, confidence: float | None, groups: Any
     ) -> Calibration:
         if not isinstance(groups, str):
-            return Calibration.from_scores(
-                scores, tpr=self.tpr, confidence=confidence, groups=groups
-            )
+            return Calibration.from_scores(scores, tpr=tpr, confidence=confidence, groups=groups)
         if groups != LABEL_COUNT:
             raise ParameterError(
                 f"groups must be {LABEL_COUNT!r} or an array with a group per sample, "
@@ -204,7 +192,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 f"groups='label_count' needs logits, and {self.name} reads {self.reads[0]}. "
                 "Pass Outputs, which hold both."
             )
-        return Calibration.by_label_count(scores, counts, tpr=self.tpr, confidence=confidence)
+        return Calibration.by_label_count(scores, counts, tpr=tpr, confidence=confidence)
 
     # --- deciding ---
 
@@ -212,8 +200,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """One score per sample; higher means more in-distribution."""
         self._check_params()
         self._require_learned()
-        inputs = self._checked_inputs(X, reset=False)
-        return self._scores_where(inputs, self._usable_rows(inputs))
+        matrix = self._checked_inputs(X, reset=False)
+        return self._scores_where(matrix, self._usable_rows(matrix))
 
     def decision_function(self, X: Any, *, groups: Any = None) -> Scores:
         """The score less its threshold: in-distribution if at least 0."""
@@ -223,7 +211,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def predict(self, X: Any, *, groups: Any = None) -> NDArray[np.int64]:
         """+1 for in-distribution, -1 for out."""
-        return np.where(self.decision_function(X, groups=groups) >= 0, 1, -1)
+        self._require_threshold()
+        scores = self.score_samples(X)
+        tau = self._tau_of(self._groups_of(X, groups, len(scores)))
+        return np.where(scores >= tau, 1, -1)
 
     def assess(self, X: Any, *, groups: Any = None, fdr: float | None = None) -> Assessment:
         """Score, p-value and verdict of each sample.
@@ -259,6 +250,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file, atomically; an existing file only with `force`."""
         self._require_threshold()
+        if not self.name:
+            raise ParameterError(f"{type(self).__name__} needs a class attribute name to be saved.")
         Artifact(
             detector=self.name,
             params=self.get_params(),
@@ -296,6 +289,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         detector.offset_ = artifact.tau
         if artifact.calibration is not None:
             detector.calibration_ = artifact.calibration
+            detector.offset_ = next(iter(artifact.calibration.taus.values()))
         return detector
 
     # --- checks ---
@@ -303,44 +297,30 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def _checked_inputs(self, data: Any, *, reset: bool) -> FloatArray:
         """The matrix that the detector reads, float32 or float64, with the right columns."""
         reads = self.reads[0]
-        names = None
-        if isinstance(data, Outputs):
-            names = data.label_names
-            data = getattr(data, reads)
-            if data is None:
-                raise MissingInputError(f"{self.name} reads {reads}, which these outputs lack.")
-        elif reads == "logits":
-            names = _column_names(data)
-        if is_torch(data) or isinstance(data, list | tuple):
-            data = to_numpy(data)
-        if len(getattr(data, "shape", (0, 0))) != 2:
-            check_matrix(data, reads)
-        if getattr(data, "dtype", None) == np.float16:
-            data = data.astype(np.float32)
-        try:
-            inputs: FloatArray = check_array(
-                data, dtype=[np.float64, np.float32], ensure_all_finite=False, estimator=self
-            )
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        data, names = inputs.what_it_reads(data, reads, self.name)
+        matrix = inputs.checked_matrix(data, self)
         reset = reset or not hasattr(self, "n_features_in_")
-        if not reset and inputs.shape[1] != self.n_features_in_:
-            known, what = self.n_features_in_, "labels" if reads == "logits" else "features"
+        if not reset and matrix.shape[1] != self.n_features_in_:
+            got, known = matrix.shape[1], self.n_features_in_
+            what = "labels" if reads == "logits" else "features"
             raise ShapeError(
-                f"X has {inputs.shape[1]} features, but {type(self).__name__} is expecting {known} "
-                f"features as input: it was made for {known} {what}."
+                f"the detector was made for {known} {what}, got {got}. (X has {got} features, but "
+                f"{type(self).__name__} is expecting {known} features as input.)"
             )
-        if reset or (hasattr(self, "feature_names_in_") and _column_names(data) is not None):
-            validate_data(self, data, reset=reset, skip_check_array=True)
+        if reset or (hasattr(self, "feature_names_in_") and inputs.column_names(data) is not None):
+            try:
+                validate_data(self, data, reset=reset, skip_check_array=True)
+            except ValueError as error:
+                raise LabelMismatchError(" ".join(str(error).split())) from error
         self._check_labels(names, reset=reset)
-        if reads == "logits" and looks_like_probabilities(inputs):
+        if reads == "logits" and looks_like_probabilities(matrix):
             warnings.warn(
                 "every value lies within [0, 1]: these look like probabilities, and logits are "
                 "expected. Convert them with nescio.scores.logits_from_probs.",
                 ProbabilitiesWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        return inputs
+        return matrix
 
     def _check_labels(self, names: tuple[str, ...] | None, *, reset: bool) -> None:
         if reset:
@@ -349,36 +329,23 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         ours = self.label_names_
         if names is None or ours is None or names == ours:
             return
-        raise LabelMismatchError(_label_difference(ours, names))
+        raise LabelMismatchError(inputs.label_difference(ours, names))
 
-    def _usable_rows(self, inputs: FloatArray) -> BoolArray:
-        """Rows without NaN or infinity: all of them or an error, if bad rows are to raise."""
+    def _usable_rows(self, matrix: FloatArray) -> BoolArray:
+        """Rows that can be scored: all of them or an error, if bad rows are to raise."""
         masked_allowed = self.accepts_masked and self.reads[0] == "logits"
-        # One pass without a temporary: max shows NaN and +inf, min -inf.
-        if np.isfinite(inputs.max()) and (masked_allowed or np.isfinite(inputs.min())):
-            return np.ones(len(inputs), dtype=np.bool_)
-        fine = np.isfinite(inputs)
-        if masked_allowed:
-            fine |= np.isneginf(inputs)
-        usable: BoolArray = np.asarray(fine.all(1))
+        usable = inputs.usable_rows(matrix, masked_allowed=masked_allowed)
         if self.nonfinite == "raise" and not usable.all():
-            bad = np.flatnonzero(~usable)
-            more = ", ..." if len(bad) > _NAMED_ROWS else ""
-            rows = ", ".join(map(str, bad[:_NAMED_ROWS])) + more
-            raise NonFiniteError(
-                f"{self.reads[0]} hold NaN or infinity in {len(bad):,} of {len(inputs):,} rows: "
-                f"{rows}. Clean them, or pass nonfinite='out' to count such rows as "
-                "out-of-distribution."
-            )
+            raise inputs.bad_rows_error(matrix, usable, self.reads[0])
         return usable
 
-    def _scores_where(self, inputs: FloatArray, usable: BoolArray) -> Scores:
+    def _scores_where(self, matrix: FloatArray, usable: BoolArray) -> Scores:
         """Scores of the usable rows, -inf for the others."""
         if usable.all():
-            return np.asarray(self._score(inputs), dtype=np.float64)
-        scores = np.full(len(inputs), -np.inf)
+            return np.asarray(self._score(matrix), dtype=np.float64)
+        scores = np.full(len(matrix), -np.inf)
         if usable.any():
-            scores[usable] = self._score(inputs[usable])
+            scores[usable] = self._score(matrix[usable])
         return scores
 
     def _labels_of(self, outputs: Outputs, y: Any) -> Any:
@@ -436,25 +403,3 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
-
-
-def _column_names(data: Any) -> tuple[str, ...] | None:
-    """The column names of a data frame that has any."""
-    columns = getattr(data, "columns", ())
-    names = tuple(column for column in columns if isinstance(column, str))
-    return names if names and len(names) == len(columns) else None
-
-
-def _label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    if sorted(ours) == sorted(theirs):
-        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        return (
-            f"the labels stand in another order than the detector's: at position {at} it has "
-            f"{ours[at]!r}, the data {theirs[at]!r}."
-        )
-    missing = next((name for name in ours if name not in set(theirs)), None)
-    extra = next((name for name in theirs if name not in set(ours)), None)
-    return (
-        f"the data has other labels than the detector was made for: {missing!r} is missing, "
-        f"{extra!r} is new."
-    )

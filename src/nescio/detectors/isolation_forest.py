@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nescio.arrays import Array, FloatArray
 from nescio.detectors.base import Detector
-from nescio.errors import ParameterError
+from nescio.parameters import checked_whole
 
 _ROWS_AT_ONCE = 4096
 
@@ -62,9 +62,9 @@ class IsolationForest(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        for name in ("n_trees", "max_samples"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)!r}.")
+        checked_whole("n_trees", self.n_trees, minimum=1)
+        checked_whole("max_samples", self.max_samples, minimum=1)
+        checked_whole("seed", self.seed, minimum=0)
 
     def _learn(self, inputs: FloatArray, labels: Any) -> None:
         from sklearn.ensemble import IsolationForest as Forest
@@ -77,7 +77,7 @@ class IsolationForest(Detector):
         shape = (len(trees), max(tree.node_count for tree in trees))
         self.features_ = np.zeros(shape, np.int32)
         self.thresholds_ = np.zeros(shape, np.float64)
-        self.children_ = np.zeros((*shape, 2), np.int32)
+        self.children_ = np.broadcast_to(_own_number(shape[1]), (*shape, 2)).copy()
         self.lengths_ = np.zeros(shape, np.float64)
         for i, tree in enumerate(trees):
             n = tree.node_count
@@ -118,27 +118,26 @@ class IsolationForest(Detector):
 
     def _check_learned(self) -> None:
         shape = self.features_.shape
-        n_nodes = shape[1] if len(shape) == 2 else 0
         fits = (
-            n_nodes > 0
+            len(shape) == 2
+            and min(shape) > 0
             and self.thresholds_.shape == self.lengths_.shape == shape
             and self.children_.shape == (*shape, 2)
             and self.scale_.shape == ()
             and self.features_.dtype.kind == self.children_.dtype.kind == "i"
             and bool((self.features_ >= 0).all() and (self.features_ < self.n_features_in_).all())
-            and bool((self.children_ < n_nodes).all())
-            # A child comes after its parent or is a leaf's own: no walk can go round in circles.
-            and bool((self.children_ >= _own_number(self.children_)).all())
+            # A child comes after its parent, or is a leaf's own: no walk can go round in circles.
+            and bool((self.children_ >= _own_number(shape[1])).all())
+            and bool((self.children_ < shape[1]).all())
         )
-        if not fits:
+        floats = (self.thresholds_, self.lengths_, self.scale_)
+        if not fits or not all(np.isfinite(array).all() for array in floats):
             raise ValueError("its trees make no sense")
 
 
-def _own_number(children: Array) -> Array:
-    """Each node's number, except for padding nodes (all zeros), which no walk reaches."""
-    number = np.broadcast_to(np.arange(children.shape[1])[:, None], children.shape[1:])
-    padding = (children == 0).all(2, keepdims=True)
-    return np.where(padding, 0, number)
+def _own_number(n_nodes: int) -> NDArray[np.int32]:
+    """Each node as its own left and right child: leaves, and places a smaller tree leaves empty."""
+    return np.repeat(np.arange(n_nodes, dtype=np.int32)[:, None], 2, axis=1)
 
 
 def _depths(children: Array) -> NDArray[np.float64]:

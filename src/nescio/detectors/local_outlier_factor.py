@@ -8,7 +8,8 @@ import numpy as np
 
 from nescio.arrays import Array, FloatArray
 from nescio.detectors.base import Detector
-from nescio.errors import ParameterError
+from nescio.errors import InputError
+from nescio.parameters import checked_whole
 
 # Up to here a k-d tree beats a blocked matrix product for exact neighbours: measured at 5,000 and
 # 40,000 samples. scikit-learn's own choice changes at 15, where the tree is 6 to 7 times slower.
@@ -18,8 +19,9 @@ _MAX_COLUMNS_FOR_TREE = 7
 class LocalOutlierFactor(Detector):
     """How much sparser an input's surroundings are than those of its neighbours.
 
-    The novelty form of scikit-learn's estimator, with the same numbers: neighbours are sought among
-    the training samples, never among the inputs assessed.
+    The novelty form of scikit-learn's estimator: neighbours are sought among the training samples,
+    never among the inputs assessed. The numbers are scikit-learn's, unless distances tie and
+    another of the tied samples is taken as the neighbour.
 
     Parameters
     ----------
@@ -30,6 +32,8 @@ class LocalOutlierFactor(Detector):
     ----------
     samples_ : array of shape (n_samples, n_labels)
         The training samples.
+    k_ : array of shape ()
+        How many neighbours are sought.
     reach_ : array of shape (n_samples,)
         Each one's distance to its k-th neighbour.
     densities_ : array of shape (n_samples,)
@@ -38,7 +42,7 @@ class LocalOutlierFactor(Detector):
 
     name = "lof"
     paper = "Breunig et al., SIGMOD 2000"
-    learned = ("samples_", "reach_", "densities_")
+    learned = ("samples_", "k_", "reach_", "densities_")
     accepts_masked = False
 
     def __init__(
@@ -49,13 +53,13 @@ class LocalOutlierFactor(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if self.n_neighbors < 1:
-            raise ParameterError(f"n_neighbors must be at least 1, got {self.n_neighbors!r}.")
+        checked_whole("n_neighbors", self.n_neighbors, minimum=1)
 
     def _learn(self, inputs: FloatArray, labels: Any) -> None:
         if len(inputs) < 2:
-            raise ParameterError("lof learns from at least 2 samples, got n_samples = 1.")
+            raise InputError("lof learns from at least 2 samples, got n_samples = 1.")
         self.samples_ = np.array(inputs, dtype=np.float64)
+        self.k_ = np.array(min(self.n_neighbors, len(inputs) - 1))
         self._index = self._neighbour_index()
         distances, neighbours = self._index.kneighbors()  # a sample is not its own neighbour
         self.reach_ = distances[:, -1].copy()
@@ -76,18 +80,21 @@ class LocalOutlierFactor(Detector):
     def _neighbour_index(self) -> Any:
         from sklearn.neighbors import NearestNeighbors
 
-        n_samples, n_columns = self.samples_.shape
+        n_columns = self.samples_.shape[1]
         return NearestNeighbors(
-            n_neighbors=min(self.n_neighbors, n_samples - 1),
+            n_neighbors=int(self.k_),
             algorithm="kd_tree" if n_columns <= _MAX_COLUMNS_FOR_TREE else "brute",
         ).fit(self.samples_)
 
     def _check_learned(self) -> None:
-        n_samples = len(self.samples_)
+        n_samples = len(np.atleast_1d(self.samples_))
         fits = (
             self.samples_.shape == (n_samples, self.n_features_in_)
             and n_samples > 1
             and self.reach_.shape == self.densities_.shape == (n_samples,)
+            and self.k_.shape == ()
+            and self.k_.dtype.kind == "i"
+            and 1 <= self.k_ < n_samples
         )
         arrays = (self.samples_, self.reach_, self.densities_)
         if not fits or not all(np.isfinite(array).all() for array in arrays):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import Array, FloatArray, to_numpy
+from nescio.arrays import Array, FloatArray, check_multi_hot, to_numpy
 from nescio.detectors.base import Detector
 from nescio.errors import EmptyLabelWarning, InputError, ParameterError, ShapeError
 
@@ -87,13 +87,13 @@ class Mahalanobis(Detector):
     def _score(self, inputs: FloatArray) -> Array:
         # The costly product in the precision of the input, the distances in float64; a block of
         # rows at a time, so that memory does not grow with the data.
-        center = self.center_.astype(inputs.dtype)
         whitening = self.whitening_.astype(inputs.dtype)
         mean_norms = np.einsum("ij,ij->i", self.means_, self.means_)
         scores = np.empty(len(inputs))
         for start in range(0, len(inputs), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
-            z = ((inputs[rows] - center) @ whitening).astype(np.float64)
+            centred = (inputs[rows] - self.center_).astype(inputs.dtype)
+            z = (centred @ whitening).astype(np.float64)
             norms = np.einsum("ij,ij->i", z, z)
             if self.aggregate == "max":
                 nearest = (mean_norms - 2 * (z @ self.means_.T)).min(1)
@@ -104,7 +104,7 @@ class Mahalanobis(Detector):
         return scores
 
     def _check_learned(self) -> None:
-        rank = self.whitening_.shape[1]
+        rank = self.whitening_.shape[1] if self.whitening_.ndim == 2 else -1
         fits = (
             self.center_.shape == (self.n_features_in_,)
             and self.whitening_.shape == (self.n_features_in_, rank)
@@ -128,8 +128,7 @@ def _memberships(labels: Any, n_samples: int) -> Matrix:
         raise ShapeError(
             f"labels must have shape ({n_samples}, n_labels), multi-hot, got {array.shape}."
         )
-    if not np.isin(array, (0, 1)).all():
-        raise InputError("labels must be multi-hot: every value 0 or 1.")
+    check_multi_hot(array)
     if not array.any():
         raise InputError("labels are all 0: no sample carries a label to learn from.")
     return array.astype(np.float64)
@@ -146,16 +145,21 @@ def _warn_of_empty(counts: Matrix) -> None:
 
 
 def _whitening(covariance: Matrix) -> Matrix:
-    """W with W W^T the inverse of the covariance, or its pseudo-inverse if that is singular."""
+    """W with W W^T the inverse of the covariance, or a pseudo-inverse if that is singular.
+
+    Features are scaled to unit variance first, so that small ones do not count as dead.
+    """
+    scale = np.sqrt(np.diag(covariance))
+    scale[scale == 0] = 1.0
+    correlation = covariance / np.outer(scale, scale)
     epsilon = len(covariance) * np.finfo(np.float64).eps
     try:
-        factor = np.linalg.cholesky(covariance)
-        diagonal = np.diag(factor)
-        if diagonal.min() ** 2 > epsilon * diagonal.max() ** 2:
-            return np.linalg.inv(factor).T
+        factor = np.linalg.cholesky(correlation)
+        if np.diag(factor).min() ** 2 > epsilon:
+            return np.linalg.inv(factor).T / scale[:, None]
     except np.linalg.LinAlgError:
         pass
-    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = np.linalg.eigh(correlation)
     kept = values > epsilon * max(values[-1], 0.0)
-    whitening: Matrix = vectors[:, kept] / np.sqrt(values[kept])
+    whitening: Matrix = vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
     return whitening

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nescio import scores
 from nescio.arrays import Array, FloatArray
 from nescio.detectors.base import Detector
+from nescio.parameters import checked_whole
 
 _PAPER = "Wang et al., NeurIPS 2021 (appendix)"
 
@@ -26,6 +27,10 @@ class TopKJointEnergy(Detector):
         super().__init__(tpr=tpr, nonfinite=nonfinite)
         self.k = k
 
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_whole("k", self.k, minimum=1)
+
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_joint_energy(inputs, self.k)
 
@@ -46,6 +51,10 @@ class TopKLogit(Detector):
         super().__init__(tpr=tpr, nonfinite=nonfinite)
         self.k = k
 
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_whole("k", self.k, minimum=1)
+
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_logit(inputs, self.k)
 
@@ -65,6 +74,10 @@ class TopKProb(Detector):
     def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
         super().__init__(tpr=tpr, nonfinite=nonfinite)
         self.k = k
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_whole("k", self.k, minimum=1)
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_prob(inputs, self.k)

@@ -1,0 +1,129 @@
+"""ID and OOD scores sorted once, and every measure of how well they are apart from that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import ParameterError
+
+Values = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Where sorted ID and OOD scores stand among each other.
+
+    With these four index arrays every measure is a few sums over weights, the weights being how
+    often a bootstrap resample drew each sample.
+    """
+
+    ood_below: Indices  # for each ID score: how many OOD scores are smaller
+    ood_up_to: Indices  # ... are smaller or equal
+    id_first: Indices  # for each ID score: the first index of its tie
+    ood_last: Indices  # for each OOD score: the last index of its tie
+
+    @classmethod
+    def of(cls, id_scores: Values, ood_scores: Values) -> Ranking:
+        """Sort each side once, and find each ID score's place among the OOD scores."""
+        id_, ood = np.sort(id_scores), np.sort(ood_scores)
+        ood_below = np.searchsorted(ood, id_, side="left")
+        if _has_ties(id_, ood, ood_below):
+            ood_up_to = np.searchsorted(ood, id_, side="right")
+        else:
+            ood_up_to = ood_below
+        return cls(ood_below, ood_up_to, _first_of_tie(id_), _last_of_tie(ood))
+
+    @property
+    def n_id(self) -> int:
+        """How many ID scores there are."""
+        return len(self.id_first)
+
+    @property
+    def n_ood(self) -> int:
+        """How many OOD scores there are."""
+        return len(self.ood_last)
+
+    def measures(
+        self,
+        tpr: float = 0.95,
+        id_to_ood: float = 1.0,
+        *,
+        id_weights: Values | None = None,
+        ood_weights: Values | None = None,
+    ) -> dict[str, float]:
+        """Every measure, by the names of `Evaluation`."""
+        if not 0 < tpr <= 1:
+            raise ParameterError(f"tpr must lie within (0, 1], got {tpr!r}.")
+        if not 0 < id_to_ood < math.inf:
+            raise ParameterError(f"id_to_ood must be a positive number, got {id_to_ood!r}.")
+        n, m = self.n_id, self.n_ood
+        w_id = np.ones(n) if id_weights is None else id_weights
+        w_ood = np.ones(m) if ood_weights is None else ood_weights
+        # cumulative[i]: weight of the i smallest
+        cumulative_id, cumulative_ood = _cumulative(w_id), _cumulative(w_ood)
+
+        below = cumulative_ood[self.ood_below]
+        up_to = below if self.ood_up_to is self.ood_below else cumulative_ood[self.ood_up_to]
+        area = _dot(w_id, below + up_to) / (2.0 * n * m)
+
+        kept_id = n - cumulative_id[self.id_first]  # at each ID score as threshold
+        kept_ood = m - below
+        # ID samples at or below each OOD score: those with at most j smaller OOD scores
+        at_each = np.bincount(self.ood_below, weights=w_id, minlength=m + 1).astype(np.float64)
+        flagged_id = np.cumsum(at_each)[:m]
+        flagged_ood = cumulative_ood[self.ood_last + 1]
+
+        allowed = math.floor(n * (1 - tpr) + 1e-9)
+        at_id = np.searchsorted(cumulative_id[1:], allowed, side="right")
+        allowed_ood = math.floor(m * (1 - tpr) + 1e-9)
+        at_ood = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
+        return {
+            "fpr": float(kept_ood[at_id] / m),
+            "auroc": area,
+            "aupr": _mean_precision(w_id, kept_id, kept_ood),
+            "aupr_at_ratio": _mean_precision(w_id, kept_id, kept_ood * (n / (m * id_to_ood))),
+            "fpr_ood_positive": float(flagged_id[at_ood] / n),
+            "aupr_ood_positive": _mean_precision(w_ood, flagged_ood, flagged_id),
+        }
+
+
+def _cumulative(weights: Values) -> Values:
+    result = np.empty(len(weights) + 1)
+    result[0] = 0.0
+    np.cumsum(weights, out=result[1:])
+    return result
+
+
+def _dot(a: Values, b: Values) -> float:
+    # Not np.dot: BLAS brings threads of its own, which fight with those of the bootstrap.
+    return float(np.einsum("i,i->", a, b))
+
+
+def _mean_precision(weights: Values, true: Values, false: Values) -> float:
+    """Average precision: the precision at each positive as threshold, averaged over positives.
+
+    Positives that a resample did not draw have no weight, and may have nothing above them.
+    """
+    total = true + false
+    precision = np.divide(true, total, out=np.zeros_like(true), where=total > 0)
+    return _dot(weights, precision) / float(weights.sum())
+
+
+def _has_ties(id_: Values, ood: Values, ood_below: Indices) -> bool:
+    nearest = np.minimum(ood_below, len(ood) - 1)
+    return bool((ood[nearest] == id_).any())
+
+
+def _first_of_tie(ordered: Values) -> Indices:
+    index = np.arange(len(ordered))
+    index[1:][ordered[1:] == ordered[:-1]] = 0
+    return np.maximum.accumulate(index)
+
+
+def _last_of_tie(ordered: Values) -> Indices:
+    return len(ordered) - 1 - _first_of_tie(ordered[::-1])[::-1]
