@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.artifact import label_fingerprint
+from nescio.artifact import _digest, label_fingerprint
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
-from nescio.errors import FileError, FileFormatError, ShapeError
+from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError
 from nescio.tensors import read_tensors, write_tensors
 
 STORED = Path(__file__).parent / "data"
@@ -65,11 +65,13 @@ def test_a_detector_that_is_only_fitted_can_be_saved(tmp_path):
         loaded.assess(make_outputs(5))
 
 
-@pytest.mark.parametrize("name", ["joint_energy", "isolation_forest"])
+@pytest.mark.parametrize("name", ["joint_energy", "mahalanobis", "lof", "isolation_forest"])
 def test_files_of_schema_1_stay_readable(name):
     """Written once by version 0.1.0 and never again: see tests/data/README.md."""
     expected = json.loads((STORED / f"{name}-schema1.json").read_text())
-    report = ns.load(STORED / f"{name}-schema1.nescio").assess(np.array(expected["logits"]))
+    outputs = ns.Outputs(expected["logits"], expected["features"])
+    report = ns.load(STORED / f"{name}-schema1.nescio").assess(outputs)
+    assert report.groups.tolist() == expected["groups"]
     np.testing.assert_allclose(report.scores, expected["scores"], rtol=1e-6)
     np.testing.assert_allclose(report.p_values, expected["p_values"])
     assert report.in_distribution.tolist() == expected["in_distribution"]
@@ -106,27 +108,37 @@ def test_outputs_do_not_come_from_a_detector(saved, tmp_path):
         ns.Outputs.load(path)
 
 
-def tampered(path, **changes):
-    tensors, metadata = read_tensors(path)
+def tampered(path, *, learned=None, tensors=None, **changes):
+    """A file with other contents and, unless that is changed too, the right checksum."""
+    stored, metadata = read_tensors(path)
+    stored |= {f"learned.{name}": array for name, array in (learned or {}).items()}
+    stored |= tensors or {}
+    metadata |= changes
+    if "sha256" not in changes:
+        del metadata["sha256"]
+        metadata["sha256"] = _digest(stored, metadata)
     other = path.with_name("tampered.nescio")
-    write_tensors(other, tensors, metadata | changes, force=True)
+    write_tensors(other, stored, metadata, force=True)
     return other
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"schema": 2}, r"newer nescio \(0.1.0, schema 2; this one reads up to 1\)"),
+        ({"schema": 2}, r"newer nescio \('0.1.0', schema 2; this one reads up to 1\)"),
         ({"schema": "1"}, "newer nescio"),
         ({"detector": "os.system"}, "'os.system', which is not one of nescio's"),
         ({"params": {"tpr": 0.95, "shell": "rm"}}, "damaged: .*shell"),
         ({"params": {"tpr": 7, "nonfinite": "raise"}}, "damaged: tpr must lie"),
         ({"params": None}, "damaged"),
-        ({"n_inputs": "80"}, "damaged: '80' is not a whole number"),
+        ({"n_inputs": "80"}, "n_inputs must be a whole number of at least 1, got '80'"),
+        ({"n_inputs": 0}, "n_inputs must be a whole number"),
+        ({"label_names": "abcdef", "label_fingerprint": None}, "not a list"),
         ({"n_inputs": 5}, "damaged: label_names must name 5 labels, got 6"),
         ({"label_names": ["x"] * 6}, "do not match their fingerprint"),
         ({"calibration": {}}, "damaged: no entry 'groups'"),
-        ({"calibration": {"by": None, "edges": [], "groups": []}}, "incomplete"),
+        ({"calibration": {"by": None, "edges": [], "groups": []}}, "does not fit its scores"),
+        ({"tau": float("nan")}, "not a finite number"),
         ({"sha256": None}, "checksum"),
     ],
 )
@@ -135,54 +147,138 @@ def test_tampered_files_are_refused(saved, changes, reason):
         ns.load(tampered(saved("joint_energy"), **changes))
 
 
-def test_a_calibration_that_does_not_fit_its_scores_is_refused(saved):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rank": 0}, "rank must be a whole number"),
+        ({"rank": 201}, "rank 201 does not fit"),
+        ({"n_samples": 199}, "does not fit its scores"),
+        ({"n_samples": 300}, "does not fit its scores"),
+        ({"tpr": 2}, "tpr must lie"),
+        ({"confidence": "high"}, "confidence must lie"),
+        ({"name": "ell"}, r"thresholds are of \['ell'\], expected \['all'\]"),
+    ],
+)
+def test_a_calibration_that_makes_no_sense_is_refused(saved, change, reason):
     path = saved("joint_energy")
     _, metadata = read_tensors(path)
     group = metadata["calibration"]["groups"][0]
-    for change in ({"rank": 0}, {"rank": 201}, {"n_samples": 199}, {"n_samples": 300}):
-        calibration = metadata["calibration"] | {"groups": [group | change]}
-        with pytest.raises(FileFormatError, match="damaged: its calibration"):
-            ns.load(tampered(path, calibration=calibration))
+    calibration = metadata["calibration"] | {"groups": [group | change]}
+    with pytest.raises(FileFormatError, match=reason):
+        ns.load(tampered(path, calibration=calibration))
 
 
-def with_learned(path, **arrays):
-    """A file whose checksum is right and whose learned arrays are not."""
-    from nescio.artifact import _digest
+@pytest.mark.parametrize("by", ["label_count", "colour"])
+@pytest.mark.parametrize("edges", [[], [1], [0, 0], [1, 0], [0, 5]])
+def test_groups_that_do_not_fit_their_edges_are_refused(saved, by, edges):
+    path = saved("joint_energy")
+    _, metadata = read_tensors(path)
+    calibration = metadata["calibration"] | {"by": by, "edges": edges}
+    with pytest.raises(FileFormatError, match="damaged"):
+        ns.load(tampered(path, calibration=calibration))
 
-    tensors, metadata = read_tensors(path)
-    tensors |= {f"learned.{name}": array for name, array in arrays.items()}
-    other = path.with_name("hostile.nescio")
-    write_tensors(other, tensors, metadata | {"sha256": _digest(tensors)}, force=True)
-    return other
+
+def test_calibration_scores_out_of_order_are_refused(saved):
+    path = saved("joint_energy")
+    tensors, _ = read_tensors(path)
+    scores = tensors["calibration.scores"]
+    for bad in (scores[::-1], np.where(scores == scores[50], np.nan, scores)):
+        with pytest.raises(FileFormatError, match="must ascend"):
+            ns.load(tampered(path, tensors={"calibration.scores": bad}))
+
+
+def test_tau_of_a_calibrated_detector_is_that_of_its_calibration(saved):
+    path = saved("joint_energy")
+    loaded = ns.load(tampered(path, tau=1e9))
+    assert loaded.offset_ == ns.load(path).offset_
 
 
 def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
     path = saved("isolation_forest")
     forest = ns.load(path)
-    far, circular = forest.children_.copy(), forest.children_.copy()
-    far[0, 0] = 10**6
-    circular[0, 5] = [1, 1]
-    feature = forest.features_.copy()
-    feature[0, 0] = 99
-    for arrays in ({"children_": far}, {"children_": circular}, {"features_": feature}):
+
+    def changed(name, at, value):
+        array = getattr(forest, name).copy()
+        array[at] = value
+        return {name: array}
+
+    circle = forest.children_.copy()
+    circle[0, 0], circle[0, 1] = [1, 1], [0, 0]
+    for learned in (
+        changed("children_", (0, 0), 10**6),
+        changed("children_", (0, 5), [1, 1]),
+        {"children_": circle},
+        changed("features_", (0, 0), 99),
+        changed("features_", (0, 0), -1),
+        changed("thresholds_", (0, 0), np.nan),
+        changed("lengths_", (0, 0), np.nan),
+        {"scale_": np.array(np.inf)},
+        {name: getattr(forest, name)[:0] for name in forest.learned[:4]},
+    ):
         with pytest.raises(FileFormatError, match="trees make no sense"):
-            ns.load(with_learned(path, **arrays))
+            ns.load(tampered(path, learned=learned))
 
 
 @pytest.mark.parametrize(
-    ("name", "arrays"),
+    ("name", "learned"),
     [
         ("mahalanobis", {"center_": np.zeros(3)}),
+        ("mahalanobis", {"whitening_": np.zeros(3)}),
         ("mahalanobis", {"means_": np.full((6, 8), np.nan)}),
         ("lof", {"reach_": np.zeros(3)}),
+        ("lof", {"reach_": np.full(300, np.nan)}),
         ("lof", {"samples_": np.zeros(300)}),
+        ("lof", {"samples_": np.array(1.0)}),
+        ("lof", {"k_": np.array(300)}),
+        ("lof", {"k_": np.array(2.5)}),
         ("isolation_forest", {"lengths_": np.zeros((2, 2))}),
         ("isolation_forest", {"features_": np.zeros(4, np.int32)}),
     ],
 )
-def test_learned_arrays_that_do_not_fit_are_refused(saved, name, arrays):
+def test_learned_arrays_that_do_not_fit_are_refused(saved, name, learned):
     with pytest.raises(FileFormatError, match="damaged"):
-        ns.load(with_learned(saved(name), **arrays))
+        ns.load(tampered(saved(name), learned=learned))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["joint_energy", "lof", "isolation_forest"])
+def test_no_flipped_bit_goes_unnoticed(saved, name, rng):
+    path = saved(name)
+    whole = path.read_bytes()
+    header = int.from_bytes(whole[:8], "little") + 8
+    # all of the header, where the settings are, and a sample of the arrays
+    places = [*range(header), *rng.integers(header, len(whole), 200)]
+    damaged = path.with_name("flipped.nescio")
+    outputs = make_outputs(5)
+    before = ns.load(path).assess(outputs)
+    for place in places[:: 1 + len(places) // 600]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << int(rng.integers(8))
+        damaged.write_bytes(bytes(flipped))
+        try:
+            after = ns.load(damaged).assess(outputs)
+        except FileFormatError:
+            continue
+        # a flip in white space, or in the case of an escape: nothing has changed
+        assert np.array_equal(after.scores, before.scores), place
+        assert np.array_equal(after.p_values, before.p_values), place
+
+
+def test_parameters_that_numpy_made_can_be_saved(tmp_path):
+    detector = ns.TopKLogit(k=np.int64(2), tpr=np.float64(0.9)).calibrate(make_outputs(50))
+    detector.save(tmp_path / "x.nescio")
+    assert ns.load(tmp_path / "x.nescio").get_params() == {
+        "k": 2, "tpr": 0.9, "nonfinite": "raise",
+    }  # fmt: skip
+
+
+def test_a_detector_without_a_name_cannot_be_saved(tmp_path):
+    class Nameless(ns.Detector):
+        def _score(self, inputs):
+            return inputs.sum(1)
+
+    with pytest.raises(ParameterError, match="needs a class attribute name"):
+        Nameless().calibrate(make_outputs(50)).save(tmp_path / "x.nescio")
 
 
 def test_data_with_another_number_of_labels_is_refused(saved):

@@ -85,9 +85,8 @@ def test_machines_read_json(here, nescio):
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_every_detector_from_the_command_line(here, nescio, name):
-    code, _, err = nescio(
-        "fit", "held.safetensors", "-d", name, "--train", "train.safetensors", "-o", "x.nescio"
-    )
+    train = ("--train", "train.safetensors") if DETECTORS[name].learned else ()
+    code, _, err = nescio("fit", "held.safetensors", "-d", name, "-o", "x.nescio", *train)
     assert (code, err) == (0, "")
     code, out, _ = nescio("score", "x.nescio", "far.safetensors", "--json")
     assert code == 0
@@ -102,10 +101,16 @@ def test_groups_rates_and_settings(here, nescio):
     fit = ("fit", "held.safetensors", "-o", "x.nescio", "--force")
     code, out, _ = nescio(*fit, "--by-label-count", "--confidence", "0.9")
     assert code == 0
-    assert "predicted labels" in out
+    assert "(predicted labels: " in out
+    assert ns.load("x.nescio").calibration_.thresholds["0+"].confidence == 0.9
     rows = json.loads(nescio("score", "x.nescio", "far.safetensors", "--json")[1])["rows"]
     assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.taus)
-    assert nescio("score", "x.nescio", "far.safetensors", "--fdr", "0.1")[0] == 0
+    code, out, _ = nescio("score", "x.nescio", "far.safetensors")
+    assert "predicted labels" in out
+    by_tau = sum(not row["in_distribution"] for row in rows)
+    _, out, _ = nescio("score", "x.nescio", "far.safetensors", "--fdr", "0.1", "--json")
+    expected = ns.load("x.nescio").assess(ns.Outputs.load("far.safetensors"), fdr=0.1)
+    assert json.loads(out)["n_flagged"] == len(expected.flagged) != by_tau
     assert nescio(*fit, "-d", "top_k_joint_energy", "--set", "k=2")[0] == 0
     assert ns.load("x.nescio").k == 2
     code, _, _ = nescio(
@@ -125,6 +130,9 @@ def test_probabilities_are_refused_unless_announced(here, nescio, rng):
     assert nescio("fit", "probs.npy", "-o", "x.nescio", "--from-probs")[0] == 0
     assert nescio("score", "x.nescio", "probs.npy")[0] == 1
     assert nescio("score", "x.nescio", "probs.npy", "--from-probs")[0] == 0
+    np.save("few.npy", np.array([[0.2, 0.3, 0.4, 0.5]]))
+    assert nescio("score", "x.nescio", "few.npy")[0] == 1
+    assert nescio("score", "x.nescio", "few.npy", "--from-logits")[0] == 0
     evaluate = ("eval", "--id", "probs.npy", "--ood", "probs.npy", "-d", "msp")
     assert nescio(*evaluate)[0] == 1
     assert nescio(*evaluate, "--from-probs")[0] == 0
@@ -140,10 +148,53 @@ def test_bad_rows_can_be_told_to_count_as_out(here, nescio):
     assert nescio("fit", "spoiled.npy", "-o", "x.nescio", "--nonfinite", "out")[0] == 0
     rows = json.loads(nescio("score", "x.nescio", "spoiled.npy", "--json")[1])["rows"]
     assert rows[7]["score"] is None
-    np.save("probs.npy", ns.scores.label_prob(spoiled))
-    fit = ("fit", "probs.npy", "-o", "y.nescio", "--from-probs")
-    assert nescio(*fit, "--nonfinite", "out")[0] == 0
     assert rows[7]["in_distribution"] is False
+    np.save("probs.npy", ns.scores.label_prob(spoiled))
+    fit = ("fit", "probs.npy", "-o", "y.nescio")
+    code, _, err = nescio(*fit, "--nonfinite", "out")
+    assert (code, "look like probabilities" in err) == (1, True)
+    assert nescio(*fit, "--nonfinite", "out", "--from-probs")[0] == 0
+
+
+def test_scoring_and_evaluating_can_count_bad_rows_as_out_too(here, nescio):
+    nescio("fit", "val.npy", "-o", "x.nescio")
+    spoiled = np.load("test.npy")
+    spoiled[7, 2] = np.nan
+    np.save("spoiled.npy", spoiled)
+    code, _, err = nescio("score", "x.nescio", "spoiled.npy")
+    assert code == 1
+    assert err.startswith("error: spoiled.npy: logits hold NaN")
+    code, _, err = nescio("score", "x.nescio", "spoiled.npy", "--nonfinite", "out")
+    assert (code, err) == (0, "")
+    evaluate = ("eval", "--id", "test.npy", "--ood", "spoiled.npy", "-d", "msp")
+    code, _, err = nescio(*evaluate)
+    assert code == 1
+    assert err.startswith("error: spoiled: logits hold NaN")
+    assert nescio(*evaluate, "--nonfinite", "out")[0] == 0
+
+
+def test_masked_labels_leave_out_only_the_detectors_that_cannot_take_them(here, nescio):
+    masked = np.load("textures.npy")
+    masked[:, 0] = -np.inf
+    np.save("masked.npy", masked)
+    _, out, _ = nescio(
+        "eval", "--id", "test.npy", "--ood", "masked.npy", "--train", "val.npy", "--json"
+    )
+    found = json.loads(out)
+    assert {"lof", "isolation_forest"} <= set(found["skipped"])
+    assert "masked labels" in found["skipped"]["lof"]
+    assert len(found["results"]) == 10
+
+
+def test_eval_does_as_it_is_told(here, nescio):
+    def run(*options):
+        files = ("--id", "test.npy", "--ood", "objects.npy", "-d", "msp", "--json")
+        return json.loads(nescio("eval", *files, *options)[1])["results"][0]
+
+    assert run("--tpr", "0.8")["tpr"] == 0.8
+    assert run("--tpr", "0.8")["fpr"]["value"] < run()["fpr"]["value"]
+    assert run("--seed", "1")["auroc"]["low"] != run()["auroc"]["low"]
+    assert run("--bootstrap", "0")["auroc"]["low"] is None
 
 
 MISTAKES = {
@@ -165,6 +216,21 @@ MISTAKES = {
         "lof learns from data: pass its training outputs with --train",
     ),
     "a share of two": (("fit", "val.npy", "-o", "x.nescio", "--tpr", "2"), "tpr must lie between"),
+    "nothing to learn": (
+        ("fit", "held.safetensors", "-o", "x.nescio", "--train", "train.safetensors"),
+        "joint_energy learns nothing from data",
+    ),
+    "calibrating on training data": (
+        ("fit", "held.safetensors", "-o", "x.nescio", "-d", "lof", "--train", "./held.safetensors"),
+        "would void the guarantee",
+    ),
+    "a semicolon file": (
+        ("fit", "german.csv", "-o", "x.nescio"),
+        "line 2: 3 cells, and 1 columns. Is it separated by semicolons?",
+    ),
+    "a name too long": (("info", "a" * 300), "File name too long"),
+    "an output name too long": (("fit", "val.npy", "-o", "a" * 300), "File name too long"),
+    "in the way, said before reading": (("fit", "nowhere.npy", "-o", "val.npy"), "exists already"),
     "too few": (
         ("fit", "val.npy", "-o", "x.nescio", "--tpr", "0.999"),
         "needs at least 999 calibration samples, got 500",
@@ -177,11 +243,11 @@ MISTAKES = {
         "not a saved detector: it holds 'nescio.outputs'",
     ),
     "other labels": (("score", "tagger.nescio", "four.csv"), "made for 6 labels"),
-    "truncated": (("score", "tagger.nescio", "cut.npy"), "truncated or not a NumPy file"),
+    "truncated": (("score", "tagger.nescio", "cut.npy"), "cut.npy is truncated or damaged"),
     "no rows": (("score", "tagger.nescio", "empty.npy"), "has no rows"),
     "unknown ending": (
         ("score", "tagger.nescio", "new.parquet", "-o", "x.xls"),
-        "must end in .parquet, .csv, .jsonl",
+        "must end in .parquet, .csv or .jsonl",
     ),
     "cannot be evaluated": (
         ("eval", "--id", "test.npy", "--ood", "objects.npy", "-d", "lof"),
@@ -203,6 +269,7 @@ def test_a_mistake_gets_one_line_and_writes_nothing(here, nescio, arguments, rea
     nescio("fit", "val.npy", "-o", "tagger.nescio")
     (here / "four.csv").write_text("a,b,c,d\n1,2,3,-4\n")
     (here / "cut.npy").write_bytes((here / "val.npy").read_bytes()[:500])
+    (here / "german.csv").write_text("cat;dog\n-1,62;-2,4\n")
     np.save("empty.npy", np.zeros((0, 6)))
     before = {path.name: path.read_bytes() for path in here.iterdir()}
     code, out, err = nescio(*arguments)
@@ -256,18 +323,50 @@ def test_a_warning_is_one_line_without_a_traceback(here, nescio):
     labels = outputs.labels.copy()
     labels[:, 0] = 0
     ns.Outputs(outputs.logits, outputs.features, labels).save("gap.safetensors")
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-c", "from nescio.cli import run; run()"),
-            *("fit", "held.safetensors", "-d", "mahalanobis", "--train", "gap.safetensors"),
-            *("-o", "x.nescio"),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+    finished = in_a_process(
+        *("fit", "held.safetensors", "-d", "mahalanobis", "--train", "gap.safetensors"),
+        *("-o", "x.nescio"),
     )
+    assert finished.returncode == 0
     assert finished.stderr.count("\n") == 1
     assert finished.stderr.startswith("warning: 1 of 6 labels have no sample")
+
+
+def in_a_process(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-c", "from nescio.cli import run; run()", *arguments],
+        capture_output=True, text=True, check=False, **options,
+    )  # fmt: skip
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(here):
+    import resource
+
+    def no_large_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    before = sorted(here.iterdir())
+    finished = in_a_process("fit", "val.npy", "-o", "x.nescio", preexec_fn=no_large_files)
+    assert finished.returncode == 1
+    assert finished.stderr == "error: cannot write x.nescio: File too large.\n"
+    assert sorted(here.iterdir()) == before
+
+
+def test_a_terminal_without_arrows_is_no_reason_to_fail(here):
+    import os
+
+    files = ("--id", "test.npy", "--ood", "objects.npy", "-d", "msp", "--bootstrap", "0")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    finished = in_a_process("eval", *files, env=ascii_only)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "FPR95 ?" in finished.stdout
+
+
+def test_a_narrow_terminal_still_shows_the_names(here, nescio, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = nescio("eval", "--id", "test.npy", "--ood", "objects.npy", "--bootstrap", "0")
+    assert "top_k_joint_energy" in out
+    assert max(map(len, out.splitlines()[:10])) <= 60
 
 
 def test_shell_completion_knows_the_detectors():

@@ -1,3 +1,4 @@
+import contextlib
 import pickle
 
 import numpy as np
@@ -9,8 +10,11 @@ from nescio.errors import (
     FileFormatError,
     InputError,
     MissingDependencyError,
+    NescioError,
+    ParameterError,
     ShapeError,
 )
+from nescio.tensors import read_tensors, write_tensors
 
 
 @pytest.fixture
@@ -104,6 +108,7 @@ def test_numpy_files(tmp_path, outputs):
         ('cat,ID,dog\n1,"a,b",-2.5\n3e1,c,-inf\n', ["a,b", "c"], ("cat", "dog")),
         ("1,-2.5\n3e1,-inf\n", None, None),
         ("0,1\n1,-2.5\n3e1,-inf\n", None, None),
+        ("1,2\n1,-2.5\n3e1,-inf\n", None, None),
         ("\ufeffcat,dog\r\n1,-2.5\r\n3e1,-inf\r\n", None, ("cat", "dog")),
     ],
 )
@@ -119,9 +124,14 @@ def test_csv_files(tmp_path, text, ids, names):
     ("text", "reason"),
     [
         ("", "is empty"),
-        ("cat,dog\n1,two\n", "could not convert string 'two'"),
-        ("cat,dog\n1\n", "usecols|columns"),
-        (",cat\n0,1\n", "column 0 of .* has no name.*index=False"),
+        ("cat,dog\n1,two\n", "line 2, column 'dog': 'two' is not a number"),
+        ("cat,dog\n1\n", "line 2: 1 cells, and 2 columns"),
+        ("cat,dog\n1,2\n\n1,2,3\n", "line 4: 3 cells, and 2 columns"),
+        ("1,2\n1,2,3\n", "line 2: 3 cells"),
+        ("cat;dog\n-1,62;-2,4\n", "semicolons"),
+        ("cat\tdog\n1\t2\n", "tabs"),
+        ("cat,dog\n1,\n", "line 2, column 'dog': the cell is empty"),
+        (",cat\n0,1\n", "column 1 of .* has no name.*index=False"),
         ("cat,cat\n1,2\n", "two columns of the same name"),
         ("id\nx\n", "no columns of logits"),
         ("cat,path\n1,img.jpg\n", "img.jpg"),
@@ -165,6 +175,12 @@ def test_parquet_files_of_list_columns(tmp_path, outputs, kind):
     pq.write_table(everything, tmp_path / "all.parquet")
     loaded = Outputs.load(tmp_path / "all.parquet")
     same(loaded, Outputs(outputs.logits, outputs.features, outputs.labels, outputs.ids))
+
+
+def test_csv_in_another_encoding_is_explained(tmp_path):
+    (tmp_path / "x.csv").write_bytes("größe,b\n1,2\n".encode("latin-1"))
+    with pytest.raises(FileFormatError, match="not UTF-8 text"):
+        Outputs.load(tmp_path / "x.csv")
 
 
 def test_tables_as_pandas_writes_them(tmp_path, outputs):
@@ -244,7 +260,7 @@ def test_truncated_numpy_files_are_refused(tmp_path, suffix, rng):
     whole = path.read_bytes()
     for length in (0, 4, 60, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(FileFormatError, match=r"truncated or not a NumPy file|Python objects"):
+        with pytest.raises(FileFormatError, match=r"is truncated or damaged|is not a NumPy file"):
             Outputs.load(path)
 
 
@@ -283,16 +299,59 @@ def test_parts_that_do_not_fit_are_refused(change, error, reason):
         Outputs(np.zeros((5, 3)), **change)
 
 
-def test_damaged_ids_are_refused(tmp_path, outputs):
-    from nescio.tensors import read_tensors, write_tensors
-
+@pytest.mark.parametrize(
+    ("tensors", "changes", "reason"),
+    [
+        (
+            {"ids.utf8": np.full(9, 255, np.uint8), "ids.ends": np.array([1, 2, 3, 4, 9])},
+            {},
+            "text",
+        ),
+        ({"ids.utf8": np.full(99, 65, np.uint8)}, {}, "do not fit their lengths"),
+        ({"ids.ends": np.array([5, 4, 3, 2, 1])}, {}, "do not fit their lengths"),
+        ({"ids.ends": np.array([10**9] * 5)}, {}, "do not fit their lengths"),
+        ({}, {"schema": 99}, "newer nescio"),
+        ({}, {"schema": "x"}, "newer nescio"),
+        ({}, {"label_names": 5}, "unreadable metadata"),
+        ({}, {"label_names": "abc"}, "unreadable metadata"),
+        ({}, {"manifest": [1]}, "unreadable metadata"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, outputs, tensors, changes, reason):
     outputs.save(tmp_path / "x.safetensors")
-    tensors, metadata = read_tensors(tmp_path / "x.safetensors")
-    write_tensors(
-        tmp_path / "y.safetensors", tensors | {"ids.utf8": np.full(9, 255, np.uint8)}, metadata
-    )
-    with pytest.raises(FileFormatError, match="ids are not text"):
+    stored, metadata = read_tensors(tmp_path / "x.safetensors")
+    write_tensors(tmp_path / "y.safetensors", stored | tensors, metadata | changes)
+    with pytest.raises(FileFormatError, match=reason):
         Outputs.load(tmp_path / "y.safetensors")
-    write_tensors(tmp_path / "z.safetensors", tensors, metadata | {"schema": 99})
-    with pytest.raises(FileFormatError, match="newer nescio"):
-        Outputs.load(tmp_path / "z.safetensors")
+
+
+def test_damaged_archives_are_refused(tmp_path, rng):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, logits=rng.normal(size=(50, 4)))
+    whole = path.read_bytes()
+    for _ in range(300):
+        flipped = bytearray(whole)
+        flipped[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(flipped))
+        with contextlib.suppress(NescioError):
+            Outputs.load(path)
+
+
+def test_what_cannot_be_written_is_explained(tmp_path, outputs):
+    with pytest.raises(ParameterError, match=r"must end in .safetensors"):
+        outputs.save(tmp_path / "x.npy")
+    odd = Outputs(outputs.logits, manifest={"when": object()})
+    with pytest.raises(InputError, match="manifest must hold what JSON holds"):
+        odd.save(tmp_path / "x.safetensors")
+    with pytest.raises(InputError, match="one has 2,000"):
+        Outputs(outputs.logits, ids=["x" * 2000] * 5)
+    with pytest.raises(ShapeError, match="ids must have one dimension"):
+        Outputs(outputs.logits, ids=[["a"]] * 5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_of_another_name_is_recognised(tmp_path, outputs):
+    np.savez(tmp_path / "x.npz", logits=outputs.logits)
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    with pytest.raises(FileFormatError, match=r"is an .npz archive"):
+        Outputs.load(tmp_path / "x.npy")

@@ -102,6 +102,18 @@ def test_sixteen_bits_and_ten_thousand_labels_neither_overflow_nor_lose_the_rank
     np.testing.assert_allclose(scores.joint_energy(logits), exact, rtol=2e-6)
 
 
+def test_very_many_labels_do_not_wear_the_precision_away(rng):
+    ulp = np.float16(2**-6)  # at 20
+    logits = np.full((200, 10_000), 20, np.float16)
+    for row in range(200):
+        logits[row, : 4 * row] += ulp
+    assert (np.diff(scores.joint_energy(logits)) > 0).all()
+    for kernel in (joint_energy_direct, joint_energy_by_products):
+        same = map_rows(kernel, np.full((1, 100_000), -1.2345, np.float32))
+        exact = 100_000 * np.logaddexp(np.float64(np.float32(-1.2345)), 0)
+        np.testing.assert_allclose(same, exact, rtol=5e-7)
+
+
 @given(hnp.arrays(np.float64, (4, 7), elements=st.floats(-1e4, 1e4)))
 def test_joint_energy_is_at_least_the_top_logit(logits):
     assert (scores.joint_energy(logits) >= logits.max(1)).all()
@@ -187,6 +199,10 @@ def test_wrong_input_is_explained():
         scores.joint_energy(np.zeros((3, 0)))
     with pytest.raises(InputError, match="complex"):
         scores.joint_energy(np.zeros((3, 2), complex))
+    with pytest.raises(InputError, match=r"filled\(-np.inf\)"):
+        scores.joint_energy(np.ma.masked_less(np.ones((2, 2)), 0))
+    with pytest.raises(InputError, match="inhomogeneous"):
+        scores.joint_energy([[1.0], [1.0, 2.0]])
     for k in (0, 2.5, True, "3"):
         with pytest.raises(ParameterError, match="k must be a whole number"):
             scores.top_k_joint_energy(np.zeros((3, 2)), k)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nescio import scores
+from nescio.errors import InputError
 from nescio.scores import SCORES
 
 torch = pytest.importorskip("torch")
@@ -68,6 +69,48 @@ def test_scores_survive_torch_export():
     fresh = torch.randn(4, 6)
     for got, expected in zip(exported(fresh), Scored()(fresh), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+old_torch = pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:FutureWarning", "ignore::torch.jit.TracerWarning"
+)
+
+
+@old_torch
+def test_scores_survive_torch_jit_trace():
+    example, fresh = torch.randn(4, 6), torch.randn(3, 6)
+    traced = torch.jit.trace(scores.joint_energy, (example,))
+    torch.testing.assert_close(traced(fresh), scores.joint_energy(fresh))
+
+
+@old_torch
+def test_scores_survive_torch_func(rng):
+    tensor, direction = (torch.tensor(rng.normal(size=(3, 5))) for _ in range(2))
+    _, tangent = torch.func.jvp(scores.joint_energy, (tensor,), (direction,))
+    torch.testing.assert_close(tangent, (tensor.sigmoid() * direction).sum(1))
+    batched = torch.func.vmap(scores.joint_energy)(tensor.expand(2, 3, 5))
+    torch.testing.assert_close(batched[1], scores.joint_energy(tensor))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(tensor, direction)
+        result = torch.autograd.forward_ad.unpack_dual(scores.joint_energy(dual))
+        torch.testing.assert_close(result.tangent, tangent)
+
+
+def test_energies_between_20_and_40_are_exact_in_float64():
+    tensor = torch.linspace(20, 40, 50, dtype=torch.float64)[:, None].requires_grad_()
+    exact = np.logaddexp(tensor.detach().numpy(), 0).sum(1)
+    np.testing.assert_allclose(scores.joint_energy(tensor).detach().numpy(), exact, rtol=1e-15)
+
+
+def test_msp_of_a_wholly_masked_row_has_a_gradient():
+    tensor = torch.tensor([[-np.inf, -np.inf], [1.0, 2.0]], requires_grad=True)
+    scores.msp(tensor).sum().backward()
+    assert torch.isfinite(tensor.grad).all()
+
+
+def test_sparse_tensors_are_refused():
+    with pytest.raises(InputError, match="to_dense"):
+        scores.joint_energy(torch.eye(3).to_sparse())
 
 
 def test_labelwise_scores_keep_the_kind_of_array(logits):

@@ -101,6 +101,10 @@ def test_rubbish_is_refused(tmp_path_factory, content):
         {"dtype": "O", "shape": [1], "data_offsets": [0, 8]},
         {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]},
         {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]},
+        {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1] * 100, "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [10**3000] * 8, "data_offsets": [0, 4]},
         [],
         None,
     ],
@@ -109,6 +113,19 @@ def test_a_header_that_makes_no_sense_is_refused(tmp_path, entry):
     header = json.dumps({"a": entry}).encode()
     (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
     with pytest.raises(FileFormatError, match="'a' makes no sense"):
+        read_tensors(tmp_path / "x")
+
+
+@pytest.mark.parametrize("second", [[0, 4], [2, 6], [8, 12]])
+def test_arrays_that_overlap_or_leave_gaps_are_refused(tmp_path, second):
+    """Else a small file could ask for the same bytes to be widened a thousand times."""
+    entries = {
+        name: {"dtype": "BF16", "shape": [2], "data_offsets": place}
+        for name, place in (("a", [0, 4]), ("b", second))
+    }
+    header = json.dumps(entries).encode()
+    (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 12)
+    with pytest.raises(FileFormatError, match="overlap or leave gaps"):
         read_tensors(tmp_path / "x")
 
 

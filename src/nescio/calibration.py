@@ -127,9 +127,9 @@ class Calibration:
         needed = required_samples(tpr, confidence)
         pilot = np.random.default_rng(0).permutation(len(scores)) < len(scores) // _PILOT_SHARE
         if np.count_nonzero(~pilot) < needed:
+            in_all = math.ceil(needed * _PILOT_SHARE / (_PILOT_SHARE - 1)) - 1
             raise TooFewSamplesError(
-                f"by label count, tpr={tpr:g} needs at least "
-                f"{math.ceil(needed * _PILOT_SHARE / (_PILOT_SHARE - 1)):,} calibration samples "
+                f"by label count, tpr={tpr:g} needs at least {in_all:,} calibration samples "
                 f"(a fifth of them choose the groups), got {len(scores):,}."
             )
         enough = max(2 * needed, MIN_GROUP_SIZE) / (_PILOT_SHARE - 1)

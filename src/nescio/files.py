@@ -23,7 +23,7 @@ def check_target(path: str | Path, *, force: bool) -> Path:
             if not force:
                 raise FileError(f"{path} exists already. Pass force=True (--force) to replace it.")
         if not target.parent.is_dir():
-            raise FileError(f"cannot write {path}: there is no directory {target.parent}.")
+            raise FileError(f"cannot write {path}: there is no directory {Path(path).parent}.")
     except OSError as error:
         raise _explained(f"cannot write {path}", error) from error
     return target

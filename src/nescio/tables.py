@@ -147,25 +147,26 @@ def _arrow_to_numpy(pyarrow: Any, path: Path, name: str, column: Any) -> Array:
 
 def check_table_target(path: str | Path, *, force: bool) -> Path:
     """The path of a table to write; raises before any work is done if it cannot be."""
-    path = check_target(path, force=force)
-    if path.suffix.lower() not in WRITABLE:
+    suffix = Path(path).suffix.lower()
+    if suffix not in WRITABLE:
         raise ParameterError(f"cannot write {path}: the name must end in .parquet, .csv or .jsonl.")
-    if path.suffix.lower() == ".parquet":
+    if suffix == ".parquet":
         require("pyarrow", "parquet")
-    return path
+    return check_target(path, force=force)
 
 
 def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = False) -> None:
     """Write columns of equal length as .parquet, .csv or .jsonl, by the ending of the path."""
-    path = check_table_target(path, force=force)
+    check_table_target(path, force=force)
+    suffix = Path(path).suffix.lower()
     with replacing(path, force=force) as temporary:
-        if path.suffix.lower() == ".parquet":
+        if suffix == ".parquet":
             pyarrow = require("pyarrow", "parquet")
             require("pyarrow.parquet", "parquet").write_table(pyarrow.table(columns), temporary)
             return
         rows = zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True)
         with temporary.open("w", newline="", encoding="utf-8") as stream:
-            if path.suffix.lower() == ".csv":
+            if suffix == ".csv":
                 writer = csv.writer(stream)
                 writer.writerow(columns)
                 writer.writerows(rows)

@@ -145,7 +145,8 @@ class Threshold:
     def __post_init__(self) -> None:
         if self.scores.ndim != 1 or not 1 <= self.rank <= len(self.scores):
             raise InputError(f"rank {self.rank} does not fit {self.scores.shape} scores.")
-        if not (np.diff(self.scores) >= 0).all() or not np.isfinite(self.tau):
+        ascending = (self.scores[1:] >= self.scores[:-1]).all()
+        if not ascending or not np.isfinite(self.tau):
             raise InputError("calibration scores must ascend, and tau must be finite.")
 
     @property

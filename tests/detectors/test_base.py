@@ -34,6 +34,8 @@ def test_assess_gives_a_row_a_sample(detector, logits):
     assert inside is True
     assert [verdict.score for verdict in report] == report.scores.tolist()
     assert list(report.columns()) == ["id", "score", "p_value", "in_distribution"]
+    assert report[1:].scores.tolist() == report.scores[1:].tolist()
+    assert report[[2]].ids.tolist() == ["z"]
     text = repr(detector.assess(np.vstack([np.full((1, 6), -9.0), logits])))
     assert text.startswith("401 assessed")
     assert "OUT" in text.splitlines()[2]
@@ -65,7 +67,7 @@ def test_an_assessment_can_be_written(detector, logits, tmp_path, suffix):
 
 
 def test_an_assessment_is_not_written_under_another_name(detector, logits, tmp_path):
-    with pytest.raises(ParameterError, match=r"must end in .parquet, .csv, .jsonl"):
+    with pytest.raises(ParameterError, match=r"must end in .parquet, .csv or .jsonl"):
         detector.assess(logits).save(tmp_path / "x.txt")
 
 
@@ -179,7 +181,7 @@ def test_masked_labels_are_allowed_where_they_make_sense(detector, logits):
     masked = logits.copy()
     masked[:, 0] = -np.inf
     assert np.isfinite(detector.score_samples(masked)).all()
-    with pytest.raises(NonFiniteError):
+    with pytest.raises(NonFiniteError, match=r"-inf \(masked labels\), which"):
         ns.LocalOutlierFactor().fit(masked)
     with pytest.raises(NonFiniteError):
         ns.Mahalanobis().fit(masked)
@@ -188,7 +190,12 @@ def test_masked_labels_are_allowed_where_they_make_sense(detector, logits):
 def test_probabilities_get_a_warning(detector, rng):
     with pytest.warns(ProbabilitiesWarning, match="logits_from_probs"):
         detector.predict(rng.random((10, 6)))
-    detector.predict(rng.random((1, 6)))  # a single row may be an accident
+    probabilities = rng.random((100, 6))
+    probabilities[0, 0] = np.nan
+    with pytest.warns(ProbabilitiesWarning):
+        ns.JointEnergy(nonfinite="out").fit(probabilities)
+    detector.predict(rng.random((8, 6)))  # 48 values may be an accident
+    detector.predict(1.5 * rng.random((10, 6)))
 
 
 def test_another_number_of_labels_is_refused(detector, logits):
@@ -221,11 +228,40 @@ def test_a_data_frame_names_its_labels(logits, tmp_path):
     detector.save(tmp_path / "x.nescio")
     loaded = ns.load(tmp_path / "x.nescio")
     assert np.array_equal(loaded.predict(frame), detector.predict(frame))
+    for known in (detector, loaded):
+        with pytest.raises(LabelMismatchError):
+            known.predict(frame[list("bacdef")])
+
+
+def test_a_label_is_predicted_above_a_logit_of_zero(logits):
+    detector = ns.JointEnergy().calibrate(logits, groups="label_count")
+    row = np.full((1, 6), -1.0)
+    row[0, :3] = [0.0, 1e-9, 2.0]
+    assert detector._label_counts(row).tolist() == [2]
+
+
+def test_calibrate_leaves_the_parameters_alone(detector, logits):
+    detector.calibrate(logits, tpr=0.8)
+    assert detector.get_params()["tpr"] == 0.95
+    assert detector.calibration_.thresholds["all"].tpr == 0.8
+
+
+def test_a_threshold_without_a_finite_score_is_refused(logits):
+    logits[:50] = np.nan
+    with pytest.raises(InputError, match="50 of 400 rows have no finite score"):
+        ns.JointEnergy(nonfinite="out").fit(logits)
+    masked = np.full((400, 6), -np.inf)
+    with pytest.raises(InputError, match="have no finite score"):
+        ns.MaxLogit().calibrate(masked)
 
 
 @pytest.mark.parametrize(
     ("parameters", "reason"),
-    [({"tpr": 1.0}, "tpr must lie"), ({"nonfinite": "ignore"}, "'raise' or 'out'")],
+    [
+        ({"tpr": 1.0}, "tpr must lie"),
+        ({"tpr": "0.9"}, "tpr must lie"),
+        ({"nonfinite": "ignore"}, "'raise' or 'out'"),
+    ],
 )
 def test_bad_parameters_are_refused(parameters, reason, logits):
     with pytest.raises(ParameterError, match=reason):

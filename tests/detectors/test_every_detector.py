@@ -7,6 +7,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from nescio import scores
 from nescio.checks import CHECKS
 from nescio.detectors import DETECTORS
+from nescio.errors import ProbabilitiesWarning
 
 
 def _sklearn_checks():
@@ -21,7 +22,8 @@ def _sklearn_checks():
 @pytest.mark.parametrize(("estimator", "check"), list(_sklearn_checks()))
 def test_scikit_learns_own_checks(estimator, check):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn's data happens to lie within [0, 1]
+        # scikit-learn's data happens to lie within [0, 1]
+        warnings.simplefilter("ignore", ProbabilitiesWarning)
         check(estimator)
 
 

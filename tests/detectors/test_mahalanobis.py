@@ -46,6 +46,20 @@ def test_dead_and_copied_features_do_not_matter(data, rng):
     np.testing.assert_allclose(detector.score_samples(wide_new), expected, rtol=1e-6)
 
 
+def test_features_far_from_zero_or_of_unlike_scales_lose_nothing(data, rng):
+    features, labels = data
+    new = rng.normal(0, 4, (20, 12))
+    expected = ns.Mahalanobis().fit(features, labels).score_samples(new)
+    scales = 10.0 ** np.linspace(-9, 3, 12)
+    scaled = ns.Mahalanobis().fit(features * scales, labels)
+    assert scaled.whitening_.shape == (12, 12)
+    np.testing.assert_allclose(scaled.score_samples(new * scales), expected, rtol=1e-6)
+    offset = np.float32(4096)
+    shifted = ns.Mahalanobis().fit((features + offset).astype(np.float32), labels)
+    found = shifted.score_samples((new + offset).astype(np.float32))
+    np.testing.assert_allclose(found, expected, rtol=0.01)
+
+
 def test_one_class_per_sample_is_the_one_hot_case(data, rng):
     features, _ = data
     classes = rng.integers(0, 3, 300)

@@ -6,7 +6,7 @@ import sklearn.ensemble
 import sklearn.neighbors
 
 import nescio as ns
-from nescio.errors import ParameterError
+from nescio.errors import InputError, ParameterError
 
 
 @pytest.mark.parametrize("n_labels", [2, 7, 8, 30])
@@ -25,6 +25,33 @@ def test_lof_with_fewer_samples_than_neighbours(rng):
     theirs = sklearn.neighbors.LocalOutlierFactor(n_neighbors=9, novelty=True).fit(train)
     ours = ns.LocalOutlierFactor(n_neighbors=20).fit(train)
     np.testing.assert_allclose(ours.score_samples(train + 1), theirs.score_samples(train + 1))
+
+
+def test_lof_of_samples_that_coincide_is_finite(rng):
+    train = np.repeat(rng.normal(size=(5, 3)), 30, axis=0)
+    scores = ns.LocalOutlierFactor().fit(train).score_samples(np.vstack([train[:3], train[:3] + 9]))
+    assert np.isfinite(scores).all()
+    assert scores[:3].min() > scores[3:].max()
+
+
+def test_lof_keeps_the_neighbours_it_was_fitted_with(rng, tmp_path):
+    train, new = rng.normal(size=(100, 3)), rng.normal(size=(10, 3))
+    detector = ns.LocalOutlierFactor().fit(train)
+    before = detector.score_samples(new)
+    detector.set_params(n_neighbors=3).save(tmp_path / "x.nescio")
+    assert np.array_equal(detector.score_samples(new), before)
+    assert np.array_equal(ns.load(tmp_path / "x.nescio").score_samples(new), before)
+
+
+def test_trees_compare_in_float32_and_send_equals_left(rng):
+    """Integers meet thresholds exactly; float64 values may round onto them."""
+    train = rng.integers(0, 6, (300, 4)).astype(float)
+    theirs = sklearn.ensemble.IsolationForest(max_samples=256, random_state=0).fit(train)
+    ours = ns.IsolationForest().fit(train)
+    on_thresholds = ours.thresholds_.reshape(-1)[: 4 * 500].reshape(500, 4)
+    above = np.nextafter(on_thresholds.astype(np.float32).astype(float), np.inf)
+    for new in (train, on_thresholds, above):
+        np.testing.assert_allclose(ours.score_samples(new), theirs.score_samples(new), rtol=1e-12)
 
 
 @pytest.mark.parametrize("n_samples", [1, 2, 3, 100, 1000])
@@ -48,9 +75,14 @@ def test_isolation_forest_repeats_itself(rng):
 
 def test_bad_parameters_are_refused(rng):
     train = rng.normal(size=(30, 4))
-    with pytest.raises(ParameterError, match="n_neighbors must be at least 1"):
+    with pytest.raises(ParameterError, match="n_neighbors must be a whole number of at least 1"):
         ns.LocalOutlierFactor(n_neighbors=0).fit(train)
-    with pytest.raises(ParameterError, match="n_trees must be at least 1"):
+    with pytest.raises(ParameterError, match="n_trees must be a whole number of at least 1"):
         ns.IsolationForest(n_trees=0).fit(train)
-    with pytest.raises(ParameterError, match="n_samples = 1"):
+    for bad in (1.5, "5", True):
+        with pytest.raises(ParameterError, match="must be a whole number"):
+            ns.LocalOutlierFactor(n_neighbors=bad).fit(train)
+    with pytest.raises(ParameterError, match="seed must be a whole number of at least 0"):
+        ns.IsolationForest(seed=-1).fit(train)
+    with pytest.raises(InputError, match="n_samples = 1"):
         ns.LocalOutlierFactor().fit(train[:1])

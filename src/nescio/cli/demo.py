@@ -79,7 +79,7 @@ def _table(measured: dict[str, dict[str, list[float]]], precisions: list[float])
         title=f"Scenes of unseen digits against scenes of known ones\nper cent, {spread}",
         caption=f"validation mAP of the network: {_spread(precisions)}",
     )
-    table.add_column("detector")
+    table.add_column("detector", no_wrap=True)
     titles = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
     for title in titles.values():
         table.add_column(title, justify="right")

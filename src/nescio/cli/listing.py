@@ -29,7 +29,10 @@ def detectors(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(to_json(rows))
         return
-    table = Table("name", "reads", "learns", "what it is", "paper")
+    table = Table()
+    table.add_column("name", no_wrap=True)
+    for title in ("reads", "learns", "what it is", "paper"):
+        table.add_column(title)
     for row in rows:
         learns = "yes" if row["learns"] else "no"
         table.add_row(row["name"], ", ".join(row["reads"]), learns, row["summary"], row["paper"])
