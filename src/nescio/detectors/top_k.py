@@ -7,10 +7,22 @@ from nescio.arrays import Array, FloatArray
 from nescio.detectors.base import Detector
 from nescio.parameters import checked_whole
 
-_PAPER = "Wang et al., NeurIPS 2021 (appendix)"
+
+class _TopK(Detector):
+    """What the three share: k."""
+
+    paper = "Wang et al., NeurIPS 2021 (appendix)"
+
+    def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.k = k
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_whole("k", self.k, minimum=1)
 
 
-class TopKJointEnergy(Detector):
+class TopKJointEnergy(_TopK):
     """The joint energy of the k largest logits.
 
     Parameters
@@ -21,21 +33,12 @@ class TopKJointEnergy(Detector):
     """
 
     name = "top_k_joint_energy"
-    paper = _PAPER
-
-    def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.k = k
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_whole("k", self.k, minimum=1)
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_joint_energy(inputs, self.k)
 
 
-class TopKLogit(Detector):
+class TopKLogit(_TopK):
     """The sum of the k largest logits.
 
     Parameters
@@ -45,21 +48,12 @@ class TopKLogit(Detector):
     """
 
     name = "top_k_logit"
-    paper = _PAPER
-
-    def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.k = k
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_whole("k", self.k, minimum=1)
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_logit(inputs, self.k)
 
 
-class TopKProb(Detector):
+class TopKProb(_TopK):
     """The sum of the k largest label probabilities.
 
     Parameters
@@ -69,15 +63,6 @@ class TopKProb(Detector):
     """
 
     name = "top_k_prob"
-    paper = _PAPER
-
-    def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.k = k
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_whole("k", self.k, minimum=1)
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_prob(inputs, self.k)
