@@ -218,10 +218,13 @@ def test_integers_and_lists_are_taken():
 
 def test_the_portable_kernel_is_chosen_without_wide_registers():
     """NumPy runs log1p one by one there, so products must take its place."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__ as targets
+
+    wide = [target for target in targets if "AVX512" in target or target == "X86_V4"]
     code = "from nescio.kernels import joint_energy; print(joint_energy().__name__)"
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
-        env={"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_SKX AVX512_ICL AVX512_SPR"},
+        env={"NPY_DISABLE_CPU_FEATURES": " ".join(wide)},
         capture_output=True,
         text=True,
         check=True,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from nescio.cli.options import (
@@ -17,6 +16,7 @@ from nescio.cli.options import (
     Settings,
     build_detector,
     detector_names,
+    progress_bar,
     read_outputs,
     terminal,
 )
@@ -78,9 +78,7 @@ def evaluate_detectors(
         for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
     }
     training = None if train is None else read_outputs(train, from_probs=from_probs)
-    stderr = Console(stderr=True)
-    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
-        task = progress.add_task("evaluating", total=len(detectors) * len(ood_outputs))
+    with progress_bar("evaluating", len(detectors) * len(ood_outputs)) as advance:
         comparison = compare(
             detectors,
             id_outputs,
@@ -89,7 +87,7 @@ def evaluate_detectors(
             tpr=tpr,
             n_bootstrap=bootstrap,
             seed=seed,
-            on_step=lambda steps: progress.advance(task, steps),
+            on_step=advance,
         )
     if not comparison.results and len(comparison.skipped) == len(detectors):
         name, reason = next(iter(comparison.skipped.items()))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.status import Status
 
 from nescio.arrays import looks_like_probabilities
@@ -55,6 +56,18 @@ def terminal() -> Console:
 def working(what: str) -> Status:
     """A sign on the terminal that work is under way; nothing where there is no terminal."""
     return Console(stderr=True).status(what)
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
+    """Gives a function to call with the steps done; shows nothing where there is no terminal."""
+    stderr = Console(stderr=True)
+    if not stderr.is_terminal:
+        yield lambda _: None
+        return
+    with Progress(console=stderr, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda steps: progress.advance(task, steps)
 
 
 @contextmanager
