@@ -18,6 +18,7 @@ from nescio.errors import (
     MissingInputError,
     ParameterError,
     ShapeError,
+    SingleGroupWarning,
     TiedScoresWarning,
     TooFewSamplesError,
 )
@@ -71,7 +72,14 @@ def test_the_rank_with_confidence_is_the_largest_that_keeps_it(n, confidence):
 
 @pytest.mark.parametrize(
     ("tpr", "confidence", "needed"),
-    [(0.95, None, 19), (0.99, None, 99), (0.5, None, 1), (0.95, 0.99, 90), (0.9, 0.95, 29)],
+    [
+        (0.95, None, 19),
+        (0.99, None, 99),
+        (0.5, None, 1),
+        (0.95, 0.99, 90),
+        (0.9, 0.95, 29),
+        (0.6, 0.92224, 5),
+    ],
 )
 def test_too_few_samples_say_how_many_are_needed(tpr, confidence, needed):
     assert required_samples(tpr, confidence) == needed
@@ -211,15 +219,20 @@ def test_label_counts_are_merged_until_each_group_has_enough(rng):
 
 
 def test_with_few_samples_all_label_counts_share_one_group(rng):
-    calibration = Calibration.by_label_count(rng.normal(size=50), rng.integers(0, 4, 50))
+    with pytest.warns(SingleGroupWarning, match="50 samples do not suffice"):
+        calibration = Calibration.by_label_count(rng.normal(size=50), rng.integers(0, 4, 50))
     assert list(calibration.thresholds) == ["0+"]
     with pytest.raises(TooFewSamplesError, match=r"at least 23 .*got 22"):
         Calibration.by_label_count(rng.normal(size=22), np.zeros(22, int))
-    Calibration.by_label_count(rng.normal(size=23), np.zeros(23, int))
+    with pytest.warns(SingleGroupWarning):
+        Calibration.by_label_count(rng.normal(size=23), np.zeros(23, int))
+    with pytest.raises(TooFewSamplesError, match=r"tpr=0.95 with confidence 0.99 needs"):
+        Calibration.by_label_count(rng.normal(size=50), np.zeros(50, int), confidence=0.99)
     with pytest.raises(ShapeError, match="expected 50 label counts"):
         Calibration.by_label_count(rng.normal(size=50), np.zeros(5, int))
 
 
+@pytest.mark.filterwarnings("ignore::nescio.errors.SingleGroupWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("n_samples", [500, 1000])
 def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_samples):
@@ -250,8 +263,14 @@ def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_sa
 
 
 def test_a_threshold_that_many_scores_tie_with_gets_a_warning():
-    with pytest.warns(TiedScoresWarning, match="100 of 100 calibration scores equal"):
+    with pytest.warns(TiedScoresWarning, match="100 of 100 calibration scores equal") as caught:
         Threshold.from_scores(np.full(100, 3.0))
+    assert caught[0].filename == __file__  # it points here, not into nescio
+    with pytest.warns(TiedScoresWarning, match="group 'b': 50 of 50") as caught:
+        Calibration.from_scores(
+            np.r_[np.arange(50.0), np.zeros(50)], groups=["a"] * 50 + ["b"] * 50
+        )
+    assert caught[0].filename == __file__
     Threshold.from_scores(np.r_[5.0, 5.0, np.arange(5.5, 205)], tpr=0.99)  # two: no warning
 
 

@@ -127,7 +127,9 @@ def test_csv_files(tmp_path, text, ids, names):
         ("cat,dog\n1,two\n", "line 2, column 'dog': 'two' is not a number"),
         ("cat,dog\n1\n", "line 2: 1 cells, and 2 columns"),
         ("cat,dog\n1,2\n\n1,2,3\n", "line 4: 3 cells, and 2 columns"),
-        ("1,2\n1,2,3\n", "line 2: 3 cells"),
+        ("1.5,2\n1,2,3\n", "line 2: 3 cells"),
+        ("1,2,4,7\n1,2,3,4\n", "may be logits or the numbers of labels"),
+        ("1.5,2,\n3,4,\n", "end in a comma"),
         ("cat;dog\n-1,62;-2,4\n", "semicolons"),
         ("cat\tdog\n1\t2\n", "tabs"),
         ("cat,dog\n1,\n", "line 2, column 'dog': the cell is empty"),
@@ -177,6 +179,19 @@ def test_parquet_files_of_list_columns(tmp_path, outputs, kind):
     same(loaded, Outputs(outputs.logits, outputs.features, outputs.labels, outputs.ids))
 
 
+def test_one_long_cell_does_not_take_the_memory_of_all(tmp_path):
+    rows = ["a,b,id"] + ["1,2,x"] * 20_000
+    rows[5] = "1," + "9" * 4000 + ",x"
+    (tmp_path / "x.csv").write_text("\n".join(rows))
+    import tracemalloc
+
+    tracemalloc.start()
+    assert Outputs.load(tmp_path / "x.csv").logits[4, 1] == np.inf
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30_000_000
+
+
 def test_csv_in_another_encoding_is_explained(tmp_path):
     (tmp_path / "x.csv").write_bytes("größe,b\n1,2\n".encode("latin-1"))
     with pytest.raises(FileFormatError, match="not UTF-8 text"):
@@ -207,6 +222,8 @@ def test_bad_parquet_files_are_explained(tmp_path):
     refused({"cat": [1.0, None]}, "'cat' .* has 1 empty cells")
     refused({"cat": [1.0], "path": ["x.jpg"]}, "column 'path' .* does not hold numbers")
     refused({"a": [[1.0]], "b": [[1.0]]}, "no list column named logits")
+    refused({"features": [[1.0]], "cat": [1.0]}, "no list column named logits")
+    refused({"labels": [[1.0]]}, "no list column named logits")
     (tmp_path / "y.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(FileFormatError, match="as Parquet"):
         Outputs.load(tmp_path / "y.parquet")
@@ -310,6 +327,7 @@ def test_parts_that_do_not_fit_are_refused(change, error, reason):
         ({"ids.utf8": np.full(99, 65, np.uint8)}, {}, "do not fit their lengths"),
         ({"ids.ends": np.array([5, 4, 3, 2, 1])}, {}, "do not fit their lengths"),
         ({"ids.ends": np.array([10**9] * 5)}, {}, "do not fit their lengths"),
+        ({"ids.ends": np.arange(5.0)}, {}, "do not fit their lengths"),
         ({}, {"schema": 99}, "newer nescio"),
         ({}, {"schema": "x"}, "newer nescio"),
         ({}, {"label_names": 5}, "unreadable metadata"),

@@ -111,6 +111,8 @@ def test_msp_of_a_wholly_masked_row_has_a_gradient():
 def test_sparse_tensors_are_refused():
     with pytest.raises(InputError, match="to_dense"):
         scores.joint_energy(torch.eye(3).to_sparse())
+    with pytest.raises(InputError, match="complex"):
+        scores.joint_energy(torch.zeros(2, 2, dtype=torch.complex64))
 
 
 def test_labelwise_scores_keep_the_kind_of_array(logits):

@@ -17,12 +17,15 @@ from nescio.errors import (
     MissingInputError,
     ParameterError,
     ShapeError,
+    SingleGroupWarning,
     TooFewSamplesError,
+    warn,
 )
 from nescio.parameters import checked_share
 from nescio.thresholds import (
     Scores,
     Threshold,
+    asked,
     checked_scores,
     conformal_rank,
     empirical_threshold,
@@ -129,11 +132,17 @@ class Calibration:
         if np.count_nonzero(~pilot) < needed:
             in_all = math.ceil(needed * _PILOT_SHARE / (_PILOT_SHARE - 1)) - 1
             raise TooFewSamplesError(
-                f"by label count, tpr={tpr:g} needs at least {in_all:,} calibration samples "
+                f"by label count, {asked(tpr, confidence)} needs at least {in_all:,} samples "
                 f"(a fifth of them choose the groups), got {len(scores):,}."
             )
         enough = max(2 * needed, MIN_GROUP_SIZE) / (_PILOT_SHARE - 1)
         edges = _merge_counts(counts[pilot], enough)
+        if len(edges) == 1:
+            warn(
+                f"{len(scores):,} samples do not suffice to tell label counts apart: there is one "
+                "threshold for all.",
+                SingleGroupWarning,
+            )
         names = _count_names(edges)[_place(edges, counts[~pilot])]
         thresholds = _threshold_by_group(scores[~pilot], names, tpr, confidence)
         ordered = {name: thresholds[name] for name in _count_names(edges).tolist()}
@@ -212,7 +221,7 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.05) -> BoolArray:
 
     The bound holds in expectation over the draw of calibration data and batch; conformal p-values
     that share their calibration data depend on each other in the way the procedure allows
-    (Bates et al., 2023).
+    (Bates et al., 2023). That was shown for one calibration set, not for thresholds by group.
 
     Examples
     --------
@@ -237,15 +246,12 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.05) -> BoolArray:
 def _threshold_by_group(
     scores: Scores, names: NDArray[np.str_], tpr: float, confidence: float | None
 ) -> dict[str, Threshold]:
-    thresholds = {}
-    for name in np.unique(names).tolist():
-        try:
-            thresholds[name] = Threshold.from_scores(
-                scores[names == name], tpr=tpr, confidence=confidence
-            )
-        except (TooFewSamplesError, InputError) as error:
-            raise type(error)(f"group {name!r}: {error}") from error
-    return thresholds
+    return {
+        name: Threshold.from_scores(
+            scores[names == name], tpr=tpr, confidence=confidence, group=name
+        )
+        for name in np.unique(names).tolist()
+    }
 
 
 def _merge_counts(counts: Array, enough: float) -> tuple[int, ...]:

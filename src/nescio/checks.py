@@ -143,7 +143,7 @@ def check_keeps_the_promised_share(detector: Detector) -> None:
 
 def check_survives_saving(detector: Detector) -> None:
     """What is loaded scores, decides and gives p-values to the last bit as what was saved."""
-    fitted = _fitted(detector).calibrate(make_outputs(300, seed=7), groups="label_count")
+    fitted = _fitted(detector).calibrate(make_outputs(1500, seed=7), groups="label_count")
     outputs = make_outputs(60, seed=8, shift=1.0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "detector.nescio"
@@ -178,6 +178,8 @@ def check_can_mark_bad_rows_as_out(detector: Detector) -> None:
     scores = fitted.score_samples(bad)
     assert np.isneginf(scores[3]), f"a bad row must score -inf, got {scores[3]}"
     assert fitted.predict(bad)[3] == -1, "a bad row must be out"
+    rated = fitted.calibrate(make_outputs(100, seed=12)).assess(bad, fdr=0.01)
+    assert not rated.in_distribution[3], "a bad row must be out at any false-alarm rate"
     others = np.arange(20) != 3
     np.testing.assert_allclose(scores[others], fitted.score_samples(good)[others], rtol=1e-9)
 

@@ -130,7 +130,8 @@ def _obstacle(
     if train is not None:
         given["the training outputs"] = train
     for name, outputs in given.items():
-        if not detector.accepts_masked and np.isneginf(np.fmin.reduce(outputs.logits, axis=None)):
+        lowest = np.fmin.reduce(outputs.logits, axis=None, initial=np.inf)
+        if not detector.accepts_masked and np.isneginf(lowest):
             return f"it takes no masked labels (-inf), and there are some in {name}."
     if not detector.learned:
         return None

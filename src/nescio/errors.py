@@ -17,12 +17,16 @@
     NescioWarning (UserWarning)
     ├── ProbabilitiesWarning            the logits look like probabilities
     ├── EmptyLabelWarning               labels without a single sample were left out
-    └── TiedScoresWarning               calibration scores tie with the threshold
+    ├── TiedScoresWarning               calibration scores tie with the threshold
+    └── SingleGroupWarning              too few samples to tell label counts apart
 
 Every message says what is wrong, what came and what to do about it.
 """
 
 from __future__ import annotations
+
+import sys
+import warnings
 
 
 class NescioError(Exception):
@@ -83,3 +87,15 @@ class EmptyLabelWarning(NescioWarning):
 
 class TiedScoresWarning(NescioWarning):
     """Many calibration scores equal the threshold: more is kept than the guarantee says."""
+
+
+class SingleGroupWarning(NescioWarning):
+    """Groups were asked for, and the samples suffice for one only."""
+
+
+def warn(message: str, category: type[NescioWarning]) -> None:
+    """Give a warning that points to the caller's own line, however deep in nescio it arose."""
+    depth = 1
+    while sys._getframe(depth).f_globals.get("__name__", "").startswith("nescio."):
+        depth += 1
+    warnings.warn(message, category, stacklevel=depth + 1)

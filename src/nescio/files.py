@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,16 +15,18 @@ from nescio.errors import FileError
 def check_target(path: str | Path, *, force: bool) -> Path:
     """The place to write to, links followed; raises before any work is done if it cannot be."""
     try:
-        target = Path(path).resolve()
+        target = Path(os.path.realpath(path))
         if target.is_dir():
             raise FileError(f"cannot write {path}: it is a directory.")
+        if target.is_symlink():
+            raise FileError(f"cannot write {path}: it is a link that leads nowhere but to itself.")
         if target.exists():
             if not target.is_file():
                 raise FileError(f"cannot write {path}: it is not a regular file.")
             if not force:
                 raise FileError(f"{path} exists already. Pass force=True (--force) to replace it.")
         if not target.parent.is_dir():
-            raise FileError(f"cannot write {path}: there is no directory {Path(path).parent}.")
+            raise FileError(f"cannot write {path}: there is no directory {target.parent}.")
     except OSError as error:
         raise _explained(f"cannot write {path}", error) from error
     return target
@@ -41,6 +44,8 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
             with temporary.open("rb") as stream:
                 os.fsync(stream.fileno())
             check_target(target, force=force)
+            if target.exists():
+                shutil.copymode(target, temporary)
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 A kernel takes a block of rows, work space of the same shape in the precision to compute in, and the
 result to fill. It treats each row alone and in the same order of operations, so that a score does
-not depend on the batch, the block or the layout in memory.
+not depend on the batch or the block it came in.
 """
 
 from __future__ import annotations

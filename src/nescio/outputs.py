@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,8 @@ _MAX_ID_LENGTH = 1024
 
 # What NumPy raises for damaged files, zip archives included.
 _NUMPY_ERRORS = (
-    ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError, TypeError,
-    KeyError, NotImplementedError, RuntimeError, MemoryError,
+    AttributeError, EOFError, KeyError, MemoryError, NotImplementedError, OSError, RuntimeError,
+    SyntaxError, TypeError, ValueError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 
@@ -187,14 +188,14 @@ def _matrix(values: Any, name: str) -> FloatArray:
 
 
 def _checked_ids(ids: Any) -> NDArray[np.str_]:
-    strings = np.asarray(ids, dtype=np.str_)
-    if strings.ndim != 1:
-        raise ShapeError(f"ids must have one dimension, got shape {strings.shape}.")
+    if np.ndim(ids) != 1:
+        raise ShapeError(f"ids must have one dimension, got shape {np.shape(ids)}.")
+    strings = [str(name) for name in ids]
     # NumPy gives every string the room of the longest.
-    longest = strings.dtype.itemsize // 4
+    longest = max(map(len, strings), default=0)
     if longest > _MAX_ID_LENGTH:
         raise InputError(f"ids may have {_MAX_ID_LENGTH:,} characters; one has {longest:,}.")
-    return strings
+    return np.array(strings, dtype=np.str_)
 
 
 def _multi_hot(labels: Any, n_labels: int) -> NDArray[np.uint8]:
@@ -217,11 +218,12 @@ def _pack_strings(strings: NDArray[np.str_]) -> dict[str, Array]:
 
 
 def _unpack_strings(path: Path, tensors: Mapping[str, Array]) -> list[str]:
-    data, ends = tensors["ids.utf8"].tobytes(), tensors["ids.ends"].reshape(-1).tolist()
-    bounds = [0, *ends]
+    data, ends = tensors["ids.utf8"].tobytes(), tensors["ids.ends"].reshape(-1)
+    bounds = [0, *ends.tolist()]
     lengths = [end - start for start, end in itertools.pairwise(bounds)]
     # UTF-8 takes up to four bytes a character.
-    if not all(0 <= length <= 4 * _MAX_ID_LENGTH for length in lengths) or bounds[-1] != len(data):
+    bounded = all(0 <= length <= 4 * _MAX_ID_LENGTH for length in lengths)
+    if ends.dtype.kind not in "iu" or not bounded or bounds[-1] != len(data):
         raise FileFormatError(f"{path} is damaged: its ids do not fit their lengths.")
     try:
         return [data[start:end].decode() for start, end in itertools.pairwise(bounds)]
@@ -287,11 +289,11 @@ def _from_columns(path: Path, columns: dict[str, Array]) -> dict[str, Any]:
     ids = next((name for name in columns if name.lower() in id_names), None)
     content: dict[str, Any] = {} if ids is None else {"ids": columns.pop(ids)}
     matrices = {name: column for name, column in columns.items() if column.ndim == 2}
-    if len(matrices) == 1 and "logits" not in matrices:
+    if len(columns) == 1 and matrices and not set(matrices) & set(_MATRICES):
         matrices = {"logits": next(iter(matrices.values()))}
     if matrices:
         if "logits" not in matrices:
-            raise FileFormatError(f"{path} has no list column named logits: {sorted(matrices)}.")
+            raise FileFormatError(f"{path} has no list column named logits: {sorted(columns)}.")
         return content | {name: matrices[name] for name in _MATRICES if name in matrices}
     if not columns:
         raise FileFormatError(f"{path} has no columns of logits.")

@@ -276,7 +276,9 @@ def _torch_msp(f: Any) -> Any:
 
 
 def _widened(tensor: Any) -> Any:
-    """16-bit and integer tensors in float32, the rest as they are."""
+    """16-bit tensors in float32, integers in float64, the rest as they are."""
+    if not tensor.is_floating_point():
+        return tensor.double()
     return tensor if str(tensor.dtype) in ("torch.float32", "torch.float64") else tensor.float()
 
 
@@ -323,8 +325,10 @@ def _aggregate(
     """One score per row; of its k largest logits only where k is given."""
     given: Any = logits if is_torch(logits) else to_float(to_numpy(logits))
     check_matrix(given)
-    if is_torch(given) and given.is_sparse:
+    if is_torch(given) and str(given.layout) != "torch.strided":
         raise InputError("logits must be a dense tensor: pass logits.to_dense().")
+    if is_torch(given) and given.is_complex():
+        raise InputError(f"logits must be real numbers, got a tensor of {given.dtype}.")
     if k is not None and checked_whole("k", k, minimum=1) >= given.shape[1]:
         k = None  # all labels: nothing to select
     if is_torch(given) and not _takes_numpy_kernel(given):

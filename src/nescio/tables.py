@@ -44,7 +44,7 @@ def read_csv(path: str | Path) -> dict[str, Array]:
         raise FileFormatError(f"cannot read {path} as CSV: {error}.") from error
     numbers = iter(np.concatenate(blocks).T)
     return {
-        name: np.array(ids, dtype=np.str_) if at == at_id else next(numbers)
+        name: np.array(ids, dtype=object) if at == at_id else next(numbers)
         for at, name in enumerate(names)
     }
 
@@ -58,7 +58,16 @@ def _split_header(path: Path, rows: Iterator[_Row]) -> tuple[list[str], Iterator
     numbered = [[str(start + at) for at in range(len(names))] for start in (0, 1)]
     # pandas numbers unnamed columns; a single 0 or 1 is more likely a logit.
     if all(map(_is_number, names)) and not (names in numbered and len(names) > 1):
+        if len(names) > 1 and _count_up(names):
+            raise FileFormatError(
+                f"the first line of {path} may be logits or the numbers of labels. Give the "
+                "columns names that are not numbers."
+            )
         return numbered[0], itertools.chain([first], rows)
+    if names[-1] == "":
+        raise FileFormatError(
+            f"the lines of {path} end in a comma, or its last column has no name."
+        )
     if "" in names:
         raise FileFormatError(
             f"column {names.index('') + 1} of {path} has no name. If it is pandas's index, write "
@@ -82,7 +91,8 @@ def _parse_rows(
         if at_id is not None:
             ids.append(row.pop(at_id))
     try:
-        return np.array([row for _, row in rows]).astype(np.float64)
+        # Objects, not fixed-width strings: one long cell must not widen all the others.
+        return np.array([row for _, row in rows], dtype=object).astype(np.float64)
     except ValueError:
         pass
     numeric = [name for at, name in enumerate(names) if at != at_id]
@@ -102,6 +112,13 @@ def _hint(text: str) -> str:
         if separator in text:
             return f"Is it separated by {name}? Save it with commas, and decimal points."
     return "Every column but id must be the logits of one label; nan and -inf are numbers."
+
+
+def _count_up(names: list[str]) -> bool:
+    """Whether these are whole numbers in ascending order, as label numbers would be."""
+    return all(name.isdigit() for name in names) and all(
+        int(a) < int(b) for a, b in itertools.pairwise(names)
+    )
 
 
 def _is_number(text: str) -> bool:

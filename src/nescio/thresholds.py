@@ -13,7 +13,6 @@ If scores tie, more is kept than these say, never less.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.arrays import Array, to_numpy
-from nescio.errors import InputError, ShapeError, TiedScoresWarning, TooFewSamplesError
+from nescio.errors import InputError, ShapeError, TiedScoresWarning, TooFewSamplesError, warn
 from nescio.parameters import checked_share
 
 Scores = NDArray[np.float64]
@@ -62,7 +61,7 @@ def conformal_rank(n_samples: int, tpr: float, confidence: float | None = None) 
     low, high = 0, n_samples + 1  # rank low is sure enough, rank high is not
     while high - low > 1:
         rank = (low + high) // 2
-        if betainc(rank, n_samples + 1 - rank, 1 - tpr) >= confidence:
+        if betainc(rank, n_samples + 1 - rank, 1 - tpr) >= confidence - 1e-12:
             low = rank
         else:
             high = rank
@@ -108,9 +107,14 @@ class Threshold:
 
     @classmethod
     def from_scores(
-        cls, scores: Array, *, tpr: float = 0.95, confidence: float | None = None
+        cls,
+        scores: Array,
+        *,
+        tpr: float = 0.95,
+        confidence: float | None = None,
+        group: str | None = None,
     ) -> Threshold:
-        """Choose tau on held-out in-distribution scores.
+        """Choose tau on held-out in-distribution scores; `group` is named in what goes wrong.
 
         Examples
         --------
@@ -122,23 +126,22 @@ class Threshold:
         if confidence is not None:
             confidence = checked_share("confidence", confidence)
         ordered = np.sort(checked_scores(scores))
+        where = "" if group is None else f"group {group!r}: "
         rank = conformal_rank(len(ordered), tpr, confidence)
         if rank == 0:
-            surety = "" if confidence is None else f" with confidence {confidence:g}"
             raise TooFewSamplesError(
-                f"tpr={tpr:g}{surety} needs at least {required_samples(tpr, confidence):,} "
-                f"calibration samples, got {len(ordered):,}."
+                f"{where}{asked(tpr, confidence)} needs at least "
+                f"{required_samples(tpr, confidence):,} calibration samples, got {len(ordered):,}."
             )
         if not np.isfinite(ordered[rank - 1]):
-            raise _without_score(ordered, tpr)
+            raise _without_score(ordered, tpr, where)
         threshold = cls(ordered, tpr, confidence, rank)
         tied = int(np.count_nonzero(ordered == threshold.tau))
         if tied > max(1, _TIES_ALLOWED * len(ordered)):
-            warnings.warn(
-                f"{tied:,} of {len(ordered):,} calibration scores equal the threshold "
+            warn(
+                f"{where}{tied:,} of {len(ordered):,} calibration scores equal the threshold "
                 f"{threshold.tau:g}. More is kept than stated, and less can be flagged.",
                 TiedScoresWarning,
-                stacklevel=2,
             )
         return threshold
 
@@ -195,10 +198,15 @@ class Threshold:
         )
 
 
-def _without_score(ordered: Scores, tpr: float) -> InputError:
+def asked(tpr: float, confidence: float | None) -> str:
+    """What was asked of a threshold, for messages."""
+    return f"tpr={tpr:g}" + ("" if confidence is None else f" with confidence {confidence:g}")
+
+
+def _without_score(ordered: Scores, tpr: float, where: str = "") -> InputError:
     bad = int(np.count_nonzero(~np.isfinite(ordered)))
     return InputError(
-        f"{bad:,} of {len(ordered):,} rows have no finite score; that is more than the "
+        f"{where}{bad:,} of {len(ordered):,} rows have no finite score; that is more than the "
         f"{1 - tpr:.3g} that may fall below the threshold. Clean the data first."
     )
 

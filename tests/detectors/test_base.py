@@ -13,6 +13,8 @@ from nescio.errors import (
     TooFewSamplesError,
 )
 
+few_samples_are_meant = pytest.mark.filterwarnings("ignore::nescio.errors.SingleGroupWarning")
+
 
 @pytest.fixture
 def logits(rng):
@@ -104,7 +106,10 @@ def test_groups_of_ones_own(logits):
         detector.calibrate(logits, groups="label-count")
 
 
+@few_samples_are_meant
 def test_groups_are_not_silently_ignored(logits):
+    with pytest.raises(ParameterError, match="groups were passed"):
+        ns.JointEnergy().fit(logits).predict(logits, groups=["a"] * 400)
     for groups in (None, "label_count"):
         detector = ns.JointEnergy().calibrate(logits, groups=groups)
         with pytest.raises(ParameterError, match="groups were passed"):
@@ -122,6 +127,7 @@ def test_a_failed_calibration_changes_nothing(detector, logits):
     assert len(detector.assess(logits)) == 400
 
 
+@few_samples_are_meant
 def test_features_alone_cannot_be_grouped_by_label_count(rng):
     features, labels = rng.normal(size=(300, 4)), rng.integers(0, 2, (300, 3))
     fitted = ns.Mahalanobis().fit(features, labels)
@@ -188,6 +194,9 @@ def test_masked_labels_are_allowed_where_they_make_sense(detector, logits):
 
 
 def test_probabilities_get_a_warning(detector, rng):
+    with pytest.warns(ProbabilitiesWarning, match="logits_from_probs") as caught:
+        detector.score_samples(rng.random((10, 6)))
+    assert caught[0].filename == __file__
     with pytest.warns(ProbabilitiesWarning, match="logits_from_probs"):
         detector.predict(rng.random((10, 6)))
     probabilities = rng.random((100, 6))
@@ -233,11 +242,14 @@ def test_a_data_frame_names_its_labels(logits, tmp_path):
             known.predict(frame[list("bacdef")])
 
 
+@few_samples_are_meant
 def test_a_label_is_predicted_above_a_logit_of_zero(logits):
     detector = ns.JointEnergy().calibrate(logits, groups="label_count")
     row = np.full((1, 6), -1.0)
     row[0, :3] = [0.0, 1e-9, 2.0]
-    assert detector._label_counts(row).tolist() == [2]
+    assert detector._label_counts(row, row).tolist() == [2]
+    texts = logits.astype(str)  # scikit-learn takes numbers written out, and so do groups
+    assert np.array_equal(detector.predict(texts), detector.predict(texts.astype(float)))
 
 
 def test_calibrate_leaves_the_parameters_alone(detector, logits):

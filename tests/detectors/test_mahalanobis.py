@@ -60,6 +60,22 @@ def test_features_far_from_zero_or_of_unlike_scales_lose_nothing(data, rng):
     np.testing.assert_allclose(found, expected, rtol=0.01)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("seed", range(5))
+def test_features_that_only_say_the_label_do_not_matter(dtype, seed):
+    """Around the label means they do not vary; rounding must not be taken for variance."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(0, 4, 300)
+    features = rng.normal(size=(300, 6)) + classes[:, None]
+    values = rng.normal(0, 3, 4)[classes][:, None]
+    wide = np.hstack([features, values]).astype(dtype)
+    expected = (
+        ns.Mahalanobis().fit(features.astype(dtype), classes).score_samples(features.astype(dtype))
+    )
+    found = ns.Mahalanobis().fit(wide, classes).score_samples(wide)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
 def test_one_class_per_sample_is_the_one_hot_case(data, rng):
     features, _ = data
     classes = rng.integers(0, 3, 300)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from nescio.cli import demo, evaluate, fit, listing, score
-from nescio.errors import NescioError
+from nescio.errors import NescioError, ProbabilitiesWarning
 from nescio.version import __version__
 
 app = typer.Typer(
@@ -56,11 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # an arrow that cannot be shown is no reason to fail
+            # An arrow that the terminal cannot show is no reason to fail.
+            stream.reconfigure(errors="replace")
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
+        # Reading a file has asked already whether it holds probabilities.
+        warnings.simplefilter("ignore", ProbabilitiesWarning)
         try:
             app(args=arguments, prog_name="nescio")
         except (NescioError, OSError) as error:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nescio.cli.options import AsJson, Force, terminal
+from nescio.errors import FileError
 from nescio.files import check_target
 from nescio.tables import to_json
 
@@ -39,6 +40,8 @@ def demo(
     from nescio.detectors import JointEnergy
 
     if output is not None:
+        if output.exists() and not output.is_dir():
+            raise FileError(f"{output} is not a folder.")
         output.mkdir(parents=True, exist_ok=True)
         for name in _FILES:
             check_target(output / name, force=force)

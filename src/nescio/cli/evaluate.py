@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from nescio.cli.options import (
     AsJson,
@@ -124,10 +125,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(f"left out {name}: {reason}", soft_wrap=True)
 
 
-def _cell(result: Any, measure: str, best: dict[str, float]) -> str:
+def _cell(result: Any, measure: str, best: dict[str, float]) -> Text:
     estimate = getattr(result, measure)
-    text = str(estimate).replace("[", r"\[")
-    return f"[bold]{text}[/]" if estimate.value == best[measure] else text
+    return Text(str(estimate), style="bold" if estimate.value == best[measure] else "")
 
 
 def _labels(paths: list[Path]) -> list[str]:

@@ -18,6 +18,8 @@ from nescio.cli.options import (
     calibration_facts,
     detector_names,
     read_outputs,
+    refuse_learning_from,
+    refuse_overwriting,
     terminal,
     working,
 )
@@ -76,6 +78,7 @@ def fit(
     Example: nescio fit val.npy --detector joint_energy --tpr 0.95 -o tagger.nescio
     """
     check_target(output, force=force)
+    refuse_overwriting(output, held_out, train)
     made = build_detector(detector, settings, tpr=tpr, nonfinite=nonfinite)
     if made.learned and train is None:
         raise MissingInputError(
@@ -85,11 +88,7 @@ def fit(
     if train is not None:
         if not made.learned:
             raise ParameterError(f"{detector} learns nothing from data: leave --train out.")
-        if train.resolve() == held_out.resolve():
-            raise ParameterError(
-                "--train and the held-out data are the same file; calibrating on data the detector "
-                "has learned from would void the guarantee."
-            )
+        refuse_learning_from(train, held_out)
         with working("learning"), about(train):
             made.fit(read_outputs(train, from_probs=from_probs))
     groups = "label_count" if by_label_count else None

@@ -53,23 +53,25 @@ def info(
     detector = load(file)
     calibration = getattr(detector, "calibration_", None)
     reads = "labels" if detector.reads[0] == "logits" else "features"
+    parameters = detector.get_params()
+    if calibration is not None:
+        del parameters["tpr"]  # the calibration has its own
     facts: dict[str, Any] = {
         "detector": detector.name,
-        "parameters": detector.get_params(),
+        "parameters": parameters,
         f"n_{reads}": detector.n_features_in_,
         "label_names": detector.label_names_,
         "label_fingerprint": label_fingerprint(detector.label_names_),
+        **({"tau": detector.offset_} if calibration is None else calibration_facts(calibration)),
     }
     if as_json:
-        facts |= {"tau": detector.offset_} if calibration is None else {}
-        facts |= {} if calibration is None else calibration_facts(calibration)
         typer.echo(to_json(facts))
         return
-    facts["tau"] = detector.offset_ if calibration is None else calibration.taus
+    facts.pop("tpr_interval_99", None)  # the statement below says it
     console = terminal()
     for name, value in facts.items():
         if name == "label_names" and value is not None and len(value) > 5:
             value = f"{', '.join(value[:5])}, ... ({len(value)} in all)"
-        console.print(f"{name:<20} {value}", soft_wrap=True, markup=False)
+        console.print(f"{name:<20} {value}", soft_wrap=True)
     if calibration is not None:
         console.print(calibration.statement(), soft_wrap=True)

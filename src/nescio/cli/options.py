@@ -48,14 +48,37 @@ Settings = Annotated[
 
 def terminal() -> Console:
     """Standard output; wide enough for a table when it is not a terminal."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # names and paths may hold brackets
     narrow = console.is_terminal or "COLUMNS" in os.environ
-    return console if narrow else Console(highlight=False, width=120)
+    return console if narrow else Console(highlight=False, markup=False, width=120)
 
 
 def working(what: str) -> Status:
     """A sign on the terminal that work is under way; nothing where there is no terminal."""
     return Console(stderr=True).status(what)
+
+
+def refuse_overwriting(output: Path | None, *inputs: Path | None) -> None:
+    """Raise if the output is one of the inputs."""
+    for path in inputs:
+        if output is not None and path is not None and _same_file(output, path):
+            raise ParameterError(f"{output} is an input; write to another file.")
+
+
+def refuse_learning_from(train: Path, held_out: Path) -> None:
+    """Raise if the data to calibrate on is the data to learn from."""
+    if _same_file(train, held_out):
+        raise ParameterError(
+            "--train and the held-out data are the same file; calibrating on data the detector "
+            "has learned from would void the guarantee."
+        )
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:  # one of them does not exist, or cannot be looked at
+        return False
 
 
 @contextmanager

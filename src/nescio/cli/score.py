@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from nescio.assessment import Assessment
 from nescio.calibration import CUSTOM
@@ -18,6 +18,7 @@ from nescio.cli.options import (
     Nonfinite,
     about,
     read_outputs,
+    refuse_overwriting,
     terminal,
     working,
 )
@@ -66,6 +67,7 @@ def score(
 
     if output is not None:
         check_table_target(output, force=force)
+        refuse_overwriting(output, data, detector)
     loaded = load(detector)
     calibration = getattr(loaded, "calibration_", None)
     if calibration is not None and calibration.by == CUSTOM:
@@ -113,7 +115,8 @@ def _table(result: Assessment) -> Table:
         table.add_column("predicted labels", justify="right")
     for row in range(min(len(result), _SHOWN_ROWS)):
         score, p_value, inside = result[row]
-        name = str(row) if result.ids is None else escape(str(result.ids[row]))
-        cells = [name, f"{score:.5g}", f"{p_value:.4f}", "in" if inside else "[bold red]OUT[/]"]
-        table.add_row(*cells, *([] if result.groups is None else [str(result.groups[row])]))
+        name = str(row) if result.ids is None else str(result.ids[row])
+        verdict = Text("in") if inside else Text("OUT", style="bold red")
+        group = [] if result.groups is None else [str(result.groups[row])]
+        table.add_row(name, f"{score:.5g}", f"{p_value:.4f}", verdict, *group)
     return table

@@ -6,7 +6,6 @@ from data, `_learn`.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ from nescio.errors import (
     ParameterError,
     ProbabilitiesWarning,
     ShapeError,
+    warn,
 )
 from nescio.outputs import Outputs, check_label_names
 from nescio.parameters import checked_share
@@ -151,7 +151,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Set tau on held-out in-distribution data, with a guarantee.
 
         A new in-distribution input is kept with probability at least `tpr`. With `confidence`, the
-        long-run share kept is at least `tpr` with that confidence instead.
+        long-run share kept is at least `tpr` with that confidence instead. A parameter that is
+        changed afterwards needs a new calibration.
 
         Parameters
         ----------
@@ -172,12 +173,18 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             matrix = self._checked_inputs(X, reset=not self.learned)
             scores = self._scores_where(matrix, self._usable_rows(matrix))
             share = self.tpr if tpr is None else tpr
-            self.calibration_ = self._calibrated(scores, X, share, confidence, groups)
+            counts = self._label_counts(X, matrix)
+            self.calibration_ = self._calibrated(scores, counts, share, confidence, groups)
             self.offset_ = next(iter(self.calibration_.taus.values()))
         return self
 
     def _calibrated(
-        self, scores: Scores, data: Any, tpr: float, confidence: float | None, groups: Any
+        self,
+        scores: Scores,
+        counts: Array | None,
+        tpr: float,
+        confidence: float | None,
+        groups: Any,
     ) -> Calibration:
         if not isinstance(groups, str):
             return Calibration.from_scores(scores, tpr=tpr, confidence=confidence, groups=groups)
@@ -186,7 +193,6 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 f"groups must be {LABEL_COUNT!r} or an array with a group per sample, "
                 f"got {groups!r}."
             )
-        counts = self._label_counts(data)
         if counts is None:
             raise MissingInputError(
                 f"groups='label_count' needs logits, and {self.name} reads {self.reads[0]}. "
@@ -198,22 +204,19 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def score_samples(self, X: Any) -> Scores:
         """One score per sample; higher means more in-distribution."""
-        self._check_params()
-        self._require_learned()
-        matrix = self._checked_inputs(X, reset=False)
-        return self._scores_where(matrix, self._usable_rows(matrix))
+        return self._scored(X)[1]
 
     def decision_function(self, X: Any, *, groups: Any = None) -> Scores:
         """The score less its threshold: in-distribution if at least 0."""
         self._require_threshold()
-        scores = self.score_samples(X)
-        return scores - self._tau_of(self._groups_of(X, groups, len(scores)))
+        matrix, scores = self._scored(X)
+        return scores - self._tau_of(self._groups_of(X, matrix, groups))
 
     def predict(self, X: Any, *, groups: Any = None) -> NDArray[np.int64]:
         """+1 for in-distribution, -1 for out."""
         self._require_threshold()
-        scores = self.score_samples(X)
-        tau = self._tau_of(self._groups_of(X, groups, len(scores)))
+        matrix, scores = self._scored(X)
+        tau = self._tau_of(self._groups_of(X, matrix, groups))
         return np.where(scores >= tau, 1, -1)
 
     def assess(self, X: Any, *, groups: Any = None, fdr: float | None = None) -> Assessment:
@@ -235,13 +238,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 f"{type(self).__name__} is not calibrated: p-values need held-out data. "
                 "Call calibrate(held_out) first."
             )
-        scores = self.score_samples(X)
-        names = self._groups_of(X, groups, len(scores))
+        matrix, scores = self._scored(X)
+        names = self._groups_of(X, matrix, groups)
         p_values = self.calibration_.p_values(scores, names)
         if fdr is None:
             inside = scores >= self._tau_of(names)
         else:
-            inside = ~benjamini_hochberg(p_values, fdr)
+            inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(scores)
         ids = X.ids if isinstance(X, Outputs) else None
         return Assessment(scores, p_values, inside, names, ids)
 
@@ -294,6 +297,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     # --- checks ---
 
+    def _scored(self, data: Any) -> tuple[FloatArray, Scores]:
+        """What the detector reads of `data`, checked, and its scores."""
+        self._check_params()
+        self._require_learned()
+        matrix = self._checked_inputs(data, reset=False)
+        return matrix, self._scores_where(matrix, self._usable_rows(matrix))
+
     def _checked_inputs(self, data: Any, *, reset: bool) -> FloatArray:
         """The matrix that the detector reads, float32 or float64, with the right columns."""
         reads = self.reads[0]
@@ -314,11 +324,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 raise LabelMismatchError(" ".join(str(error).split())) from error
         self._check_labels(names, reset=reset)
         if reads == "logits" and looks_like_probabilities(matrix):
-            warnings.warn(
+            warn(
                 "every value lies within [0, 1]: these look like probabilities, and logits are "
                 "expected. Convert them with nescio.scores.logits_from_probs.",
                 ProbabilitiesWarning,
-                stacklevel=4,
             )
         return matrix
 
@@ -358,21 +367,24 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             )
         return outputs.labels
 
-    def _label_counts(self, data: Any) -> Array | None:
+    def _label_counts(self, data: Any, matrix: FloatArray) -> Array | None:
         """How many labels the model predicts for each sample; None if there are no logits."""
         if isinstance(data, Outputs):
-            logits = data.logits
+            logits: Array = data.logits
         elif self.reads[0] == "logits":
-            logits = to_numpy(data)
+            logits = matrix
         else:
             return None
         return np.asarray((logits > 0).sum(1))
 
-    def _groups_of(self, data: Any, groups: Any, n_samples: int) -> NDArray[np.str_] | None:
+    def _groups_of(self, data: Any, matrix: FloatArray, groups: Any) -> NDArray[np.str_] | None:
         if not hasattr(self, "calibration_"):
+            if groups is not None:
+                raise ParameterError("groups were passed, but the detector is not calibrated.")
             return None
-        counts = self._label_counts(data) if self.calibration_.by == LABEL_COUNT else None
-        return self.calibration_.group_names(n_samples, groups=groups, label_counts=counts)
+        by_count = self.calibration_.by == LABEL_COUNT
+        counts = self._label_counts(data, matrix) if by_count else None
+        return self.calibration_.group_names(len(matrix), groups=groups, label_counts=counts)
 
     def _tau_of(self, groups: NDArray[np.str_] | None) -> float | Scores:
         return self.offset_ if groups is None else self.calibration_.tau_of(groups)

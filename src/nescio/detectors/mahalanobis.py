@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from nescio.arrays import Array, FloatArray, check_multi_hot, to_numpy
 from nescio.detectors.base import Detector
-from nescio.errors import EmptyLabelWarning, InputError, ParameterError, ShapeError
+from nescio.errors import EmptyLabelWarning, InputError, ParameterError, ShapeError, warn
 
 Matrix = NDArray[np.float64]
 
@@ -80,7 +79,11 @@ class Mahalanobis(Detector):
         features -= self.center_
         means = member.T @ features / counts[:, None]
         # The sum over memberships of (x - mean)(x - mean)^T, without forming them.
-        scatter = features.T @ (weight[:, None] * features) - means.T @ (counts[:, None] * means)
+        total = features.T @ (weight[:, None] * features)
+        scatter = total - means.T @ (counts[:, None] * means)
+        # A feature that does not vary around the label means leaves nothing but rounding behind.
+        still = np.diag(scatter) <= len(features) * np.finfo(np.float64).eps * np.diag(total)
+        scatter[still], scatter[:, still] = 0.0, 0.0
         self.whitening_ = _whitening(scatter / weight.sum())
         self.means_ = means @ self.whitening_
 
@@ -140,11 +143,10 @@ def _memberships(labels: Any, n_samples: int) -> Matrix:
 
 def _warn_of_empty(counts: Matrix) -> None:
     empty = np.flatnonzero(counts == 0)
-    warnings.warn(
+    warn(
         f"{len(empty)} of {len(counts)} labels have no sample and are left out "
         f"(the first is label {empty[0]}).",
         EmptyLabelWarning,
-        stacklevel=4,
     )
 
 
