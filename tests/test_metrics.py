@@ -94,6 +94,17 @@ def test_evaluate_gives_intervals_around_its_values(rng):
     assert float(result.auroc) == result.as_dict()["auroc"]["value"]
 
 
+def test_the_interval_is_as_wide_as_its_confidence_says(rng):
+    id_scores, ood_scores = rng.normal(1, 1, 120), rng.normal(0, 1, 100)
+    resampled = [
+        metrics.auroc(rng.choice(id_scores, 120), rng.choice(ood_scores, 100)) for _ in range(4000)
+    ]
+    for confidence in (0.5, 0.95):
+        found = ns.evaluate(id_scores, ood_scores, confidence=confidence, n_bootstrap=4000).auroc
+        low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
+        assert found.high - found.low == pytest.approx(high - low, rel=0.07)
+
+
 def test_evaluate_is_repeatable_and_can_do_without_intervals(rng):
     id_scores, ood_scores = rng.normal(1, 1, 100), rng.normal(0, 1, 100)
     assert ns.evaluate(id_scores, ood_scores) == ns.evaluate(id_scores, ood_scores)

@@ -43,8 +43,8 @@ def test_lof_keeps_the_neighbours_it_was_fitted_with(rng, tmp_path):
     assert np.array_equal(ns.load(tmp_path / "x.nescio").score_samples(new), before)
 
 
-def test_trees_compare_in_float32_and_send_equals_left(rng):
-    """Integers meet thresholds exactly; float64 values may round onto them."""
+def test_trees_compare_in_float32(rng):
+    """float64 values next to a threshold may round across it."""
     train = rng.integers(0, 6, (300, 4)).astype(float)
     theirs = sklearn.ensemble.IsolationForest(max_samples=256, random_state=0).fit(train)
     ours = ns.IsolationForest().fit(train)
@@ -52,6 +52,15 @@ def test_trees_compare_in_float32_and_send_equals_left(rng):
     above = np.nextafter(on_thresholds.astype(np.float32).astype(float), np.inf)
     for new in (train, on_thresholds, above):
         np.testing.assert_allclose(ours.score_samples(new), theirs.score_samples(new), rtol=1e-12)
+
+
+def test_a_value_on_the_threshold_goes_left():
+    stump = ns.IsolationForest(n_trees=1, max_samples=2).fit([[0.0], [1.0]])
+    stump.thresholds_[:] = 0.5
+    left = stump.children_[0, 0, 0]
+    stump.lengths_[0, left] = 7.0
+    below, on, above = stump.score_samples([[0.4], [0.5], [0.6]])
+    assert below == on != above
 
 
 @pytest.mark.parametrize("n_samples", [1, 2, 3, 100, 1000])
