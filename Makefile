@@ -42,7 +42,7 @@ $(VENV)/.venv:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.venv pyproject.toml
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --editable '.[parquet]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.venv pyproject.toml

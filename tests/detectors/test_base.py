@@ -116,6 +116,14 @@ def test_groups_are_not_silently_ignored(logits):
             detector.predict(logits, groups=["a"] * 400)
 
 
+def test_scoring_alone_leaves_no_trace(logits):
+    detector = ns.MaxLogit()
+    before = dict(vars(detector))
+    detector.score_samples(ns.Outputs(logits, label_names=list("abcdef")))
+    assert vars(detector) == before
+    assert detector.score_samples(logits[:, :4]).shape == (400,)
+
+
 def test_a_failed_calibration_changes_nothing(detector, logits):
     before = detector.predict(logits)
     with pytest.raises(TooFewSamplesError):

@@ -97,7 +97,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def _score(self, inputs: FloatArray) -> Array:
         """One score per row of checked inputs; higher means more in-distribution."""
 
-    def _learn(self, inputs: FloatArray, labels: Any) -> None:  # optional
+    def _learn(self, inputs: FloatArray, labels: Any) -> None:
         """Learn from checked inputs and set the attributes named in `learned`."""
 
     def _check_params(self) -> None:
@@ -173,7 +173,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             matrix = self._checked_inputs(X, reset=not self.learned)
             scores = self._scores_where(matrix, self._usable_rows(matrix))
             share = self.tpr if tpr is None else tpr
-            counts = self._label_counts(X, matrix)
+            counts = self._label_counts(X, matrix) if isinstance(groups, str) else None
             self.calibration_ = self._calibrated(scores, counts, share, confidence, groups)
             self.offset_ = next(iter(self.calibration_.taus.values()))
         return self
@@ -309,20 +309,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         reads = self.reads[0]
         data, names = inputs.what_it_reads(data, reads, self.name)
         matrix = inputs.checked_matrix(data, self)
-        reset = reset or not hasattr(self, "n_features_in_")
-        if not reset and matrix.shape[1] != self.n_features_in_:
-            got, known = matrix.shape[1], self.n_features_in_
-            what = "labels" if reads == "logits" else "features"
-            raise ShapeError(
-                f"the detector was made for {known} {what}, got {got}. (X has {got} features, but "
-                f"{type(self).__name__} is expecting {known} features as input.)"
-            )
-        if reset or (hasattr(self, "feature_names_in_") and inputs.column_names(data) is not None):
-            try:
-                validate_data(self, data, reset=reset, skip_check_array=True)
-            except ValueError as error:
-                raise LabelMismatchError(" ".join(str(error).split())) from error
-        self._check_labels(names, reset=reset)
+        if reset:
+            validate_data(self, data, reset=True, skip_check_array=True)
+            self.label_names_: tuple[str, ...] | None = names
+        elif hasattr(self, "n_features_in_"):
+            self._check_columns(data, matrix.shape[1], names)
         if reads == "logits" and looks_like_probabilities(matrix):
             warn(
                 "every value lies within [0, 1]: these look like probabilities, and logits are "
@@ -331,14 +322,22 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             )
         return matrix
 
-    def _check_labels(self, names: tuple[str, ...] | None, *, reset: bool) -> None:
-        if reset:
-            self.label_names_: tuple[str, ...] | None = names
-            return
-        ours = self.label_names_
-        if names is None or ours is None or names == ours:
-            return
-        raise LabelMismatchError(inputs.label_difference(ours, names))
+    def _check_columns(self, data: Any, n_columns: int, names: tuple[str, ...] | None) -> None:
+        """Raise unless the columns are those the detector was made for."""
+        known = self.n_features_in_
+        if n_columns != known:
+            what = "labels" if self.reads[0] == "logits" else "features"
+            raise ShapeError(
+                f"the detector was made for {known} {what}, got {n_columns}. (X has {n_columns} "
+                f"features, but {type(self).__name__} is expecting {known} features as input.)"
+            )
+        if hasattr(self, "feature_names_in_") and inputs.column_names(data) is not None:
+            try:
+                validate_data(self, data, reset=False, skip_check_array=True)
+            except ValueError as error:
+                raise LabelMismatchError(" ".join(str(error).split())) from error
+        if names is not None and self.label_names_ is not None and names != self.label_names_:
+            raise LabelMismatchError(inputs.label_difference(self.label_names_, names))
 
     def _usable_rows(self, matrix: FloatArray) -> BoolArray:
         """Rows that can be scored: all of them or an error, if bad rows are to raise."""
