@@ -1,6 +1,8 @@
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import nescio
 
@@ -32,6 +34,15 @@ def test_using_nescio_never_imports_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_contract_of_independent_detectors_lists_every_file():
+    root = Path(__file__).resolve().parents[1]
+    contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (independent,) = (c for c in contracts["contracts"] if c["type"] == "independence")
+    files = {path.stem for path in (root / "src/nescio/detectors").glob("*.py")}
+    methods = sorted(files - {"__init__", "base", "inputs"})
+    assert independent["modules"] == [f"nescio.detectors.{name}" for name in methods]
 
 
 def test_the_version_is_one_a_release_can_have():

@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
-from nescio.errors import InputError
+from nescio.errors import about
 from nescio.metrics import AurocDifference, Evaluation, delong_test, evaluate
 from nescio.outputs import Outputs
 
@@ -109,10 +109,8 @@ def compare(
 
 
 def _scores(detector: Detector, name: str, outputs: Outputs) -> Scores:
-    try:
+    with about(name):
         return detector.score_samples(outputs)
-    except InputError as error:
-        raise type(error)(f"{name}: {error}") from error
 
 
 def _obstacle(
@@ -130,8 +128,7 @@ def _obstacle(
     if train is not None:
         given["the training outputs"] = train
     for name, outputs in given.items():
-        lowest = np.fmin.reduce(outputs.logits, axis=None, initial=np.inf)
-        if not detector.accepts_masked and np.isneginf(lowest):
+        if not detector.accepts_masked and np.isneginf(outputs.logits).any():
             return f"it takes no masked labels (-inf), and there are some in {name}."
     if not detector.learned:
         return None

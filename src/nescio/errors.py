@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class NescioError(Exception):
@@ -91,6 +93,15 @@ class TiedScoresWarning(NescioWarning):
 
 class SingleGroupWarning(NescioWarning):
     """Groups were asked for, and the samples suffice for one only."""
+
+
+@contextmanager
+def about(what: object) -> Iterator[None]:
+    """Name the data, such as a file, in an error about its contents."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"{what}: {error}") from error
 
 
 def warn(message: str, category: type[NescioWarning]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.arrays import Array, FloatArray, check_matrix, check_multi_hot, to_float, to_numpy
-from nescio.errors import FileError, FileFormatError, InputError, ParameterError, ShapeError
+from nescio.errors import FileError, FileFormatError, InputError, ParameterError, ShapeError, about
 from nescio.files import existing_file
 from nescio.scores import logits_from_probs
 from nescio.tables import read_csv, read_parquet
@@ -161,13 +161,11 @@ class Outputs:
         suffix = path.suffix.lower()
         if suffix not in _READERS:
             raise FileError(f"cannot read {path}: the name must end in {', '.join(READABLE)}.")
-        try:
+        with about(path):
             content = _READERS[suffix](path)
             if from_probs:
                 content["logits"] = logits_from_probs(content["logits"])
             return cls(**content)
-        except InputError as error:
-            raise type(error)(f"{path}: {error}") from error
 
 
 def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:

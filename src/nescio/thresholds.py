@@ -213,7 +213,7 @@ def _without_score(ordered: Scores, tpr: float, where: str = "") -> InputError:
 
 def checked_scores(scores: Any, name: str = "scores") -> Scores:
     """Scores as a float64 array of one dimension, without NaN."""
-    values = to_numpy(scores).astype(np.float64)
+    values = to_numpy(scores).astype(np.float64, copy=False)
     if values.ndim != 1 or not len(values):
         raise ShapeError(f"{name} must have shape (n_samples,) with a sample, got {values.shape}.")
     if np.isnan(values).any():

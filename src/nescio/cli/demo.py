@@ -61,8 +61,9 @@ def demo(
     console = terminal()
     console.print(_table(measured, precisions))
     console.print(
-        f"joint_energy, calibrated on 2,000 validation scenes to keep 95 % (seed 0): keeps "
-        f"{kept:.1%} of the test scenes, flags {caught:.1%} of the scenes of unseen digits.",
+        f"joint_energy, calibrated on {len(scenes.val):,} validation scenes to keep 95 % "
+        f"(seed 0): keeps {kept:.1%} of the test scenes, flags {caught:.1%} of the scenes of "
+        "unseen digits.",
         soft_wrap=True,
     )
     console.print(detector.calibration_.statement(), soft_wrap=True)

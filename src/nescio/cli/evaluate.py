@@ -45,7 +45,9 @@ def evaluate_detectors(
             "--detector",
             "-d",
             help="A detector, or 'all' (the default). May be repeated.",
-            autocompletion=lambda incomplete: ["all", *detector_names(incomplete)],
+            autocompletion=lambda incomplete: [
+                name for name in ("all", *detector_names()) if name.startswith(incomplete)
+            ],
         ),
     ] = None,
     train: Annotated[
@@ -90,7 +92,7 @@ def evaluate_detectors(
             seed=seed,
             on_step=advance,
         )
-    if not comparison.results and len(comparison.skipped) == len(detectors):
+    if not comparison.results:
         name, reason = next(iter(comparison.skipped.items()))
         raise MissingInputError(f"{name} cannot be evaluated: {reason}")
     if as_json:

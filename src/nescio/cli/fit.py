@@ -13,7 +13,6 @@ from nescio.cli.options import (
     FromProbs,
     Nonfinite,
     Settings,
-    about,
     build_detector,
     calibration_facts,
     detector_names,
@@ -23,7 +22,7 @@ from nescio.cli.options import (
     terminal,
     working,
 )
-from nescio.errors import MissingInputError, ParameterError
+from nescio.errors import MissingInputError, ParameterError, about
 from nescio.files import check_target
 from nescio.tables import to_json
 

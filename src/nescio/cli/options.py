@@ -93,15 +93,6 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
         yield lambda steps: progress.advance(task, steps)
 
 
-@contextmanager
-def about(path: Path) -> Iterator[None]:
-    """Name the file in an error about its contents."""
-    try:
-        yield
-    except InputError as error:
-        raise type(error)(f"{path}: {error}") from error
-
-
 def read_outputs(path: Path, *, from_probs: bool | None) -> Outputs:
     """Outputs from a file; what looks like probabilities is refused unless announced."""
     outputs = Outputs.load(path, from_probs=bool(from_probs))

@@ -16,13 +16,12 @@ from nescio.cli.options import (
     Force,
     FromProbs,
     Nonfinite,
-    about,
     read_outputs,
     refuse_overwriting,
     terminal,
     working,
 )
-from nescio.errors import InputError
+from nescio.errors import InputError, about
 from nescio.tables import check_table_target, to_json
 
 _SHOWN_ROWS = 20
