@@ -11,7 +11,7 @@ from nescio.detectors import DETECTORS
 from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError
 from nescio.tensors import read_tensors, write_tensors
 
-STORED = Path(__file__).parent / "data"
+STORED = Path(__file__).parent / "frozen"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_detector_that_is_only_fitted_can_be_saved(tmp_path):
 
 @pytest.mark.parametrize("name", ["joint_energy", "mahalanobis", "lof", "isolation_forest"])
 def test_files_of_schema_1_stay_readable(name):
-    """Written once by version 0.1.0 and never again: see tests/data/README.md."""
+    """Written once by version 0.1.0 and never again: see tests/frozen/README.md."""
     expected = json.loads((STORED / f"{name}-schema1.json").read_text())
     outputs = ns.Outputs(expected["logits"], expected["features"])
     report = ns.load(STORED / f"{name}-schema1.nescio").assess(outputs)

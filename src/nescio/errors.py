@@ -11,7 +11,8 @@
     ├── NotCalibratedError              predict before fit or calibrate; lives in
     │                                   nescio.detectors, as it is scikit-learn's NotFittedError too
     ├── FileError (OSError)             a file that is missing, or in the way
-    │   └── FileFormatError             truncated, of another kind, or from a newer nescio
+    │   ├── FileFormatError             truncated, of another kind, or from a newer nescio
+    │   └── DatasetError                a data set's folder, list or image that cannot be used
     └── MissingDependencyError (ImportError)  an optional package is not installed
 
     NescioWarning (UserWarning)
@@ -69,6 +70,10 @@ class FileError(NescioError, OSError):
 
 class FileFormatError(FileError):
     """A file that is truncated, of another kind, or from a newer nescio."""
+
+
+class DatasetError(FileError):
+    """A data set's folder, list or image that is missing, damaged or not what it should be."""
 
 
 class MissingDependencyError(NescioError, ImportError):
