@@ -43,6 +43,10 @@ def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Output
         features=features,
         labels=labels,
         label_names=[f"label {i}" for i in range(_N_LABELS)],
+        perturbed={
+            **{f"odin_{aggregate}": logits * 1.1 for aggregate in ("max", "sum")},
+            **{f"mahalanobis_{aggregate}": features * 1.01 for aggregate in ("max", "sum")},
+        },
     )
 
 
@@ -61,7 +65,7 @@ def check_says_what_it_is(detector: Detector) -> None:
     )
     assert detector.paper, "paper must say where the method comes from"
     assert type(detector).__doc__, "the class needs a docstring"
-    known = {"logits", "features", "labels"}
+    known = {"logits", "features", "labels", "odin_max", "odin_sum"}
     assert set(detector.reads) <= known, f"reads must be of {known}, got {detector.reads}"
 
 
@@ -92,7 +96,7 @@ def check_arrays_and_outputs_agree(detector: Detector) -> None:
     """An array of what it reads, float32 included, gives what the Outputs give."""
     fitted = _fitted(detector)
     outputs = make_outputs(30, seed=3)
-    array = getattr(outputs, fitted.reads[0])
+    array = np.array(outputs.read(fitted.input_name()))
     scores = fitted.score_samples(outputs)
     np.testing.assert_allclose(fitted.score_samples(array), scores, rtol=1e-12)
     single = fitted.score_samples(array.astype(np.float32))
@@ -158,7 +162,7 @@ def check_survives_saving(detector: Detector) -> None:
 def check_refuses_bad_input(detector: Detector) -> None:
     """NaN, infinity, a wrong rank, a wrong number of columns and no rows are errors."""
     fitted = _fitted(detector)
-    good = np.array(getattr(make_outputs(20, seed=9), fitted.reads[0]))
+    good = np.array(make_outputs(20, seed=9).read(fitted.input_name()))
     for value in (np.nan, np.inf):
         bad = good.copy()
         bad[3, 1] = value
@@ -172,7 +176,7 @@ def check_refuses_bad_input(detector: Detector) -> None:
 def check_can_mark_bad_rows_as_out(detector: Detector) -> None:
     """With nonfinite="out", a bad row is out and the other rows are as without it."""
     fitted = _fitted(clone(detector).set_params(nonfinite="out"))
-    good = np.array(getattr(make_outputs(20, seed=10), fitted.reads[0]))
+    good = np.array(make_outputs(20, seed=10).read(fitted.input_name()))
     bad = good.copy()
     bad[3, 1] = np.nan
     scores = fitted.score_samples(bad)

@@ -120,10 +120,10 @@ def _obstacle(
     train: Outputs | None,
 ) -> str | None:
     """Why a detector cannot run on this data, or None."""
-    reads = detector.reads[0]
+    reads = detector.input_name()
     given = {"the ID data": id_outputs, **ood_outputs}
     for name, outputs in given.items():
-        if getattr(outputs, reads) is None:
+        if outputs.read(reads) is None:
             return f"it reads {reads}, and there are none in {name}."
     if train is not None:
         given["the training outputs"] = train
@@ -135,7 +135,7 @@ def _obstacle(
     if train is None:
         return "it learns from data: give training outputs (--train)."
     for needed in detector.reads:
-        if getattr(train, needed) is None:
+        if train.read(needed) is None:
             return f"it learns from {needed}, and there are none in the training outputs."
     return None
 

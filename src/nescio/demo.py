@@ -135,7 +135,7 @@ def run(
     from nescio.detectors import DETECTORS
     from nescio.metrics import mean_average_precision
 
-    measured: Measured = {name: {"fpr": [], "auroc": [], "aupr": []} for name in DETECTORS}
+    measured: Measured = {}
     precisions = []
     first: DigitScenes | None = None
     for seed in range(seeds):
@@ -153,7 +153,8 @@ def run(
             n_bootstrap=0,
         )
         for name, result in found.results["held-out digits"].items():
-            for measure, values in measured[name].items():
-                values.append(getattr(result, measure).value)
+            values = measured.setdefault(name, {"fpr": [], "auroc": [], "aupr": []})
+            for measure, over_seeds in values.items():
+                over_seeds.append(getattr(result, measure).value)
     assert first is not None, "at least one seed"
     return first, measured, precisions

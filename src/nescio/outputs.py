@@ -24,12 +24,13 @@ from nescio.errors import FileError, FileFormatError, InputError, ParameterError
 from nescio.files import existing_file
 from nescio.scores import logits_from_probs
 from nescio.tables import read_csv, read_parquet
-from nescio.tensors import read_tensors, write_tensors
+from nescio.tensors import Stacked, read_tensors, write_tensors
 from nescio.version import __version__
 
 _KIND = "nescio.outputs"
 _SCHEMA = 1
 _MATRICES = ("logits", "features", "labels")
+_PERTURBED = "perturbed."
 _MAX_ID_LENGTH = 1024
 
 # What NumPy raises for damaged files, zip archives included.
@@ -57,6 +58,9 @@ class Outputs:
         One name a label.
     manifest : mapping, optional
         Where it came from: data set, split, model hash, transform, versions. Anything JSON holds.
+    perturbed : mapping of str to array of shape (n_samples, n_columns), optional
+        What the network gave for slightly changed inputs, for the detectors that read it, such as
+        "odin_max". `nescio extract --tuned` makes it.
 
     Examples
     --------
@@ -71,6 +75,7 @@ class Outputs:
     ids: NDArray[np.str_] | None
     label_names: tuple[str, ...] | None
     manifest: Mapping[str, Any]
+    perturbed: Mapping[str, FloatArray]
 
     def __init__(
         self,
@@ -80,6 +85,7 @@ class Outputs:
         ids: Sequence[str] | NDArray[np.str_] | None = None,
         label_names: Sequence[str] | None = None,
         manifest: Mapping[str, Any] | None = None,
+        perturbed: Mapping[str, Any] | None = None,
     ) -> None:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
@@ -89,8 +95,10 @@ class Outputs:
         put("features", None if features is None else _matrix(features, "features"))
         put("labels", None if labels is None else _multi_hot(labels, n_labels))
         put("ids", None if ids is None else _checked_ids(ids))
-        for name in ("features", "labels", "ids"):
-            value = getattr(self, name)
+        extra = {name: _matrix(value, name) for name, value in (perturbed or {}).items()}
+        put("perturbed", extra)
+        for name in ("features", "labels", "ids", *extra):
+            value = self.read(name)
             if value is not None and len(value) != n_samples:
                 raise ShapeError(
                     f"{name} must have one row per sample: logits have {n_samples:,}, "
@@ -108,6 +116,13 @@ class Outputs:
         """How many labels the model has."""
         return int(self.logits.shape[1])
 
+    def read(self, name: str) -> Array | None:
+        """What a detector reads: logits, features, labels, ids, or an array of `perturbed`."""
+        if name in (*_MATRICES, "ids"):
+            array: Array | None = getattr(self, name)
+            return array
+        return self.perturbed.get(name)
+
     def __getitem__(self, rows: slice | Sequence[int] | Array) -> Outputs:
         """Some of the samples: a slice, indices or a boolean mask."""
         if isinstance(rows, int | np.integer):
@@ -117,7 +132,8 @@ class Outputs:
             for name in (*_MATRICES, "ids")
             if getattr(self, name) is not None
         }
-        return replace(self, **kept)
+        perturbed = {name: array[rows] for name, array in self.perturbed.items()}
+        return replace(self, **kept, perturbed=perturbed)
 
     def __repr__(self) -> str:
         parts = [f"{len(self):,} samples x {self.n_labels} labels"]
@@ -126,28 +142,12 @@ class Outputs:
         parts += [
             name for name in ("labels", "ids", "label_names") if getattr(self, name) is not None
         ]
+        parts += self.perturbed
         return f"Outputs({', '.join(parts)})"
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write one safetensors file, atomically; an existing file only with `force`."""
-        if Path(path).suffix.lower() != ".safetensors":
-            raise ParameterError(f"cannot write {path}: the name must end in .safetensors.")
-        tensors = {
-            name: getattr(self, name) for name in _MATRICES if getattr(self, name) is not None
-        }
-        if self.ids is not None:
-            tensors |= _pack_strings(self.ids)
-        metadata = {
-            "kind": _KIND,
-            "schema": _SCHEMA,
-            "nescio_version": __version__,
-            "label_names": self.label_names,
-            "manifest": dict(self.manifest),
-        }
-        try:
-            write_tensors(path, tensors, metadata, force=force)
-        except TypeError as error:
-            raise InputError(f"the manifest must hold what JSON holds: {error}.") from error
+        save_in_parts(path, [self], self.manifest, force=force)
 
     @classmethod
     def load(cls, path: str | Path, *, from_probs: bool = False) -> Outputs:
@@ -166,6 +166,45 @@ class Outputs:
             if from_probs:
                 content["logits"] = logits_from_probs(content["logits"])
             return cls(**content)
+
+
+def check_outputs_target(path: str | Path) -> None:
+    """Raise unless outputs may be written under this name."""
+    if Path(path).suffix.lower() != ".safetensors":
+        raise ParameterError(f"cannot write {path}: the name must end in .safetensors.")
+
+
+def save_in_parts(
+    path: str | Path, parts: Sequence[Outputs], manifest: Mapping[str, Any], *, force: bool = False
+) -> None:
+    """Write the outputs of consecutive samples as one file, as if they had come in one piece.
+
+    Parts that are memory-mapped stay on disk: they may be larger than memory together.
+    """
+    check_outputs_target(path)
+    first = parts[0]
+    tensors: dict[str, Array | Stacked] = {
+        name: Stacked([getattr(part, name) for part in parts])
+        for name in _MATRICES
+        if getattr(first, name) is not None
+    }
+    for name in first.perturbed:
+        tensors[_PERTURBED + name] = Stacked([part.perturbed[name] for part in parts])
+    if first.ids is not None:
+        tensors |= _pack_strings(
+            [str(name) for part in parts if part.ids is not None for name in part.ids]
+        )
+    metadata = {
+        "kind": _KIND,
+        "schema": _SCHEMA,
+        "nescio_version": __version__,
+        "label_names": first.label_names,
+        "manifest": dict(manifest),
+    }
+    try:
+        write_tensors(path, tensors, metadata, force=force)
+    except TypeError as error:
+        raise InputError(f"the manifest must hold what JSON holds: {error}.") from error
 
 
 def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
@@ -209,8 +248,8 @@ def _multi_hot(labels: Any, n_labels: int) -> NDArray[np.uint8]:
 # --- files ------------------------------------------------------------------------------------
 
 
-def _pack_strings(strings: NDArray[np.str_]) -> dict[str, Array]:
-    encoded = [text.encode() for text in strings.tolist()]
+def _pack_strings(strings: Sequence[str]) -> dict[str, Array]:
+    encoded = [text.encode() for text in strings]
     ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
     return {"ids.utf8": np.frombuffer(b"".join(encoded), np.uint8), "ids.ends": ends}
 
@@ -245,7 +284,12 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     label_names, manifest = metadata.get("label_names"), metadata.get("manifest", {})
     if not isinstance(label_names, list | None) or not isinstance(manifest, dict):
         raise FileFormatError(f"{path} is damaged: unreadable metadata.")
-    return content | {"label_names": label_names, "manifest": manifest}
+    perturbed = {
+        name.removeprefix(_PERTURBED): array
+        for name, array in tensors.items()
+        if name.startswith(_PERTURBED)
+    }
+    return content | {"label_names": label_names, "manifest": manifest, "perturbed": perturbed}
 
 
 def _read_npy(path: Path) -> dict[str, Any]:

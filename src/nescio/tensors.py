@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,15 +44,29 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items() if code != "BF16"}
 _METADATA_KEY = "nescio"
 
 
+class Stacked:
+    """Arrays to be written one below the other as a single one, without joining them in memory."""
+
+    def __init__(self, blocks: Sequence[Array]) -> None:
+        self.blocks = [_little_endian(block) for block in blocks]
+        first = self.blocks[0]
+        self.dtype = first.dtype
+        rows = first.shape[:1] if len(blocks) == 1 else (sum(map(len, self.blocks)),)
+        self.shape = (*rows, *first.shape[1:])
+        self.nbytes = sum(block.nbytes for block in self.blocks)
+        if any(b.dtype != first.dtype or b.shape[1:] != first.shape[1:] for b in self.blocks):
+            raise TypeError("blocks of one array must have one dtype and the same columns")
+
+
 def write_tensors(
     path: str | Path,
-    tensors: Mapping[str, Array],
+    tensors: Mapping[str, Array | Stacked],
     metadata: Mapping[str, Any],
     *,
     force: bool = False,
 ) -> None:
     """Write arrays and JSON metadata as one safetensors file, atomically."""
-    arrays = {name: _little_endian(tensors[name]) for name in sorted(tensors)}
+    arrays = {name: _stacked(tensors[name]) for name in sorted(tensors)}
     # Largest items first keeps every array aligned to its own size.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": {_METADATA_KEY: json.dumps(metadata, sort_keys=True)}}
@@ -71,7 +85,8 @@ def write_tensors(
         stream.write(len(encoded).to_bytes(8, "little"))
         stream.write(encoded)
         for name in names:
-            stream.write(arrays[name].data)
+            for block in arrays[name].blocks:
+                stream.write(block.data)
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -127,6 +142,10 @@ def _check_layout(path: Path, entries: Mapping[str, _Entry], size: int) -> None:
         raise FileFormatError(
             f"{path} has {size - expected:,} bytes after its last array; it is damaged."
         )
+
+
+def _stacked(array: Array | Stacked) -> Stacked:
+    return array if isinstance(array, Stacked) else Stacked([array])
 
 
 def _little_endian(array: Array) -> Array:

@@ -13,7 +13,18 @@ from typing import Annotated, Any
 
 import typer
 
-from nescio.cli import demo, evaluate, fit, listing, score
+from nescio.cli import (
+    convert,
+    data,
+    demo,
+    evaluate,
+    extract,
+    fit,
+    listing,
+    score,
+    train,
+    tune,
+)
 from nescio.errors import NescioError, ProbabilitiesWarning
 from nescio.version import __version__
 
@@ -21,7 +32,8 @@ app = typer.Typer(
     name="nescio",
     help="Which inputs should a multi-label classifier not be trusted on?\n\n"
     "Calibrate a detector on held-out logits (fit), then get a verdict on new ones (score). "
-    "Files may be .safetensors, .npy, .npz, .csv or .parquet.",
+    "Files may be .safetensors, .npy, .npz, .csv or .parquet. To get logits from images: train, "
+    "tune, extract.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -32,6 +44,11 @@ app.command("eval")(evaluate.evaluate_detectors)
 app.command("detectors")(listing.detectors)
 app.command("info")(listing.info)
 app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("tune")(tune.tune)
+app.command("extract")(extract.extract)
+app.command("convert")(convert.convert)
+app.add_typer(data.app, name="data")
 
 
 def _print_version(wanted: bool) -> None:

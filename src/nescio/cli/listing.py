@@ -49,10 +49,11 @@ def info(
     """Show what a saved detector is, its threshold and its guarantee."""
     from nescio.artifact import label_fingerprint
     from nescio.detectors import load
+    from nescio.detectors.inputs import ONE_COLUMN_A_LABEL
 
     detector = load(file)
     calibration = getattr(detector, "calibration_", None)
-    reads = "labels" if detector.reads[0] == "logits" else "features"
+    reads = "labels" if detector.reads[0] in ONE_COLUMN_A_LABEL else "features"
     parameters = detector.get_params()
     if calibration is not None:
         del parameters["tpr"]  # the calibration has its own

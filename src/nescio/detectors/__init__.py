@@ -21,13 +21,15 @@ from nescio.detectors.logit import (
     SumLogit,
     SumProb,
 )
-from nescio.detectors.mahalanobis import Mahalanobis
+from nescio.detectors.mahalanobis import Mahalanobis, PerturbedMahalanobis
+from nescio.detectors.odin import ODIN
 from nescio.detectors.top_k import TopKJointEnergy, TopKLogit, TopKProb
 from nescio.errors import FileFormatError
 
 __all__ = [
     "DETECTORS",
     "MSP",
+    "ODIN",
     "Detector",
     "IsolationForest",
     "JointEnergy",
@@ -37,6 +39,7 @@ __all__ = [
     "MaxLogit",
     "MaxProb",
     "NotCalibratedError",
+    "PerturbedMahalanobis",
     "SumLogit",
     "SumProb",
     "TopKJointEnergy",
@@ -58,7 +61,9 @@ DETECTORS: dict[str, type[Detector]] = {
         SumProb,
         TopKProb,
         MSP,
+        ODIN,
         Mahalanobis,
+        PerturbedMahalanobis,
         LocalOutlierFactor,
         IsolationForest,
     )

@@ -91,6 +91,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         self.tpr = tpr
         self.nonfinite = nonfinite
 
+    def input_name(self, *, learning: bool = False) -> str:
+        """Which array of `Outputs` it takes: the first that it reads, unless it says otherwise."""
+        return self.reads[0]
+
     # --- what a method writes ---
 
     @abstractmethod
@@ -126,7 +130,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """
         with self._unchanged_on_error():
             self._check_params()
-            matrix = self._checked_inputs(X, reset=True)
+            matrix = self._checked_inputs(X, reset=True, learning=bool(self.learned))
             if isinstance(X, Outputs):
                 y = self._labels_of(X, y)
             usable = self._usable_rows(matrix)
@@ -195,7 +199,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             )
         if counts is None:
             raise MissingInputError(
-                f"groups='label_count' needs logits, and {self.name} reads {self.reads[0]}. "
+                f"groups='label_count' needs logits, and {self.name} reads {self.input_name()}. "
                 "Pass Outputs, which hold both."
             )
         return Calibration.by_label_count(scores, counts, tpr=tpr, confidence=confidence)
@@ -284,7 +288,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 setattr(detector, name, np.asarray(artifact.learned[name]))
             detector.n_features_in_ = artifact.n_inputs
             detector.label_names_ = artifact.label_names
-            if artifact.label_names is not None and cls.reads[0] == "logits":
+            if artifact.label_names is not None and cls.reads[0] in inputs.ONE_COLUMN_A_LABEL:
                 check_label_names(artifact.label_names, artifact.n_inputs)
             detector._check_learned()
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -304,9 +308,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         matrix = self._checked_inputs(data, reset=False)
         return matrix, self._scores_where(matrix, self._usable_rows(matrix))
 
-    def _checked_inputs(self, data: Any, *, reset: bool) -> FloatArray:
+    def _checked_inputs(self, data: Any, *, reset: bool, learning: bool = False) -> FloatArray:
         """The matrix that the detector reads, float32 or float64, with the right columns."""
-        reads = self.reads[0]
+        reads = self.input_name(learning=learning)
         data, names = inputs.what_it_reads(data, reads, self.name)
         matrix = inputs.checked_matrix(data, self)
         if reset:
@@ -326,7 +330,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Raise unless the columns are those the detector was made for."""
         known = self.n_features_in_
         if n_columns != known:
-            what = "labels" if self.reads[0] == "logits" else "features"
+            what = "labels" if self.reads[0] in inputs.ONE_COLUMN_A_LABEL else "features"
             raise ShapeError(
                 f"the detector was made for {known} {what}, got {n_columns}. (X has {n_columns} "
                 f"features, but {type(self).__name__} is expecting {known} features as input.)"
@@ -344,7 +348,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         masked_allowed = self.accepts_masked and self.reads[0] == "logits"
         usable = inputs.usable_rows(matrix, masked_allowed=masked_allowed)
         if self.nonfinite == "raise" and not usable.all():
-            raise inputs.bad_rows_error(matrix, usable, self.reads[0])
+            raise inputs.bad_rows_error(matrix, usable, self.input_name())
         return usable
 
     def _scores_where(self, matrix: FloatArray, usable: BoolArray) -> Scores:

@@ -12,6 +12,7 @@ from nescio.arrays import BoolArray, FloatArray, check_matrix, is_torch, to_nump
 from nescio.errors import InputError, MissingInputError, NonFiniteError
 from nescio.outputs import Outputs
 
+ONE_COLUMN_A_LABEL = frozenset({"logits", "odin_max", "odin_sum"})
 _NAMED_ROWS = 5
 
 
@@ -19,7 +20,7 @@ def what_it_reads(data: Any, reads: str, detector: str) -> tuple[Any, tuple[str,
     """The matrix a detector reads (a data frame stays one), and the label names where known."""
     if isinstance(data, Outputs):
         names = data.label_names
-        data = getattr(data, reads)
+        data = data.read(reads)
         if data is None:
             raise MissingInputError(f"{detector} reads {reads}, which these outputs lack.")
     else:

@@ -124,6 +124,25 @@ class Mahalanobis(Detector):
             raise ValueError("its means and covariance do not fit each other")
 
 
+class PerturbedMahalanobis(Mahalanobis):
+    """Mahalanobis as in the paper: the features of an input made a little more certain.
+
+    Learns from the plain features of the training data; scores the perturbed features that
+    `nescio extract --tuned` adds to the outputs, of the array mahalanobis_max or mahalanobis_sum.
+
+    Parameters
+    ----------
+    aggregate : {"max", "sum"}
+        The paper's method takes the max; its ablation the sum.
+    """
+
+    name = "mahalanobis_perturbed"
+
+    def input_name(self, *, learning: bool = False) -> str:
+        """Plain features to learn from, perturbed ones to score."""
+        return "features" if learning else f"mahalanobis_{self.aggregate}"
+
+
 def _memberships(labels: Any, n_samples: int) -> Matrix:
     """Multi-hot labels as floats. One class per sample is one-hot; no labels are one class."""
     if labels is None:

@@ -1,0 +1,40 @@
+"""Networks on images: build, train, and extract the `Outputs` that everything else reads.
+
+This part of nescio needs torch, torchvision and pillow: pip install 'nescio[vision]'.
+"""
+
+from __future__ import annotations
+
+from nescio.models.backbones import TappedNetwork, build_network, load_paper_checkpoint
+from nescio.models.checkpoint import Architecture, Checkpoint, load_checkpoint
+from nescio.models.devices import choose_device
+from nescio.models.extract import Extraction, extract
+from nescio.models.images import Augmentation, Preprocessing
+from nescio.models.network import Network, NetworkOutputs, TwoLayerHead
+from nescio.models.settings import TrainSettings
+from nescio.models.train import Epoch, Run, train
+from nescio.models.tuning import Setting, Tuning, tune
+
+__all__ = [
+    "Architecture",
+    "Augmentation",
+    "Checkpoint",
+    "Epoch",
+    "Extraction",
+    "Network",
+    "NetworkOutputs",
+    "Preprocessing",
+    "Run",
+    "Setting",
+    "TappedNetwork",
+    "TrainSettings",
+    "Tuning",
+    "TwoLayerHead",
+    "build_network",
+    "choose_device",
+    "extract",
+    "load_checkpoint",
+    "load_paper_checkpoint",
+    "train",
+    "tune",
+]

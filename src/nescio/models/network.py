@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 HIDDEN_UNITS = 1000
@@ -54,3 +55,9 @@ class Network(nn.Module):
         pooled = self.backbone(images)
         logits, penultimate = self.head(pooled)
         return NetworkOutputs(logits, pooled, penultimate)
+
+
+def prepared(network: nn.Module, device: torch.device | str) -> nn.Module:
+    """The network in eval mode on a device, laid out for convolutions, without gradients."""
+    network = network.to(device).to(memory_format=torch.channels_last)
+    return network.eval().requires_grad_(False)

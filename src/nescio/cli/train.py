@@ -1,0 +1,183 @@
+"""nescio train: a multi-label network on images."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from nescio.cli.options import AsJson, terminal
+from nescio.cli.vision import Device, SkipBad, chosen_splits, require_vision
+from nescio.errors import ParameterError
+from nescio.tables import to_json
+
+if TYPE_CHECKING:
+    from nescio.models.settings import TrainSettings
+    from nescio.models.train import Epoch
+
+
+def train(
+    output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the run.")],
+    data: Annotated[
+        str | None,
+        typer.Argument(help="Train and val of a data set, as coco:/data/coco.", metavar="[DATA]"),
+    ] = None,
+    train_spec: Annotated[
+        str | None, typer.Option("--train", help="The data to train on, as coco@train:/data/coco.")
+    ] = None,
+    val_spec: Annotated[
+        str | None, typer.Option("--val", help="The data to validate on, as table@val:my.csv.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False, help="Settings as TOML. What it leaves out is as in the paper."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="densenet121 (the default), resnet101 or another of torchvision's, timm/NAME, "
+            "efficientnet-lite0, or module:PACKAGE.MODULE:FACTORY."
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="What to start from: imagenet (the default), a file, or none."),
+    ] = None,
+    freeze: Annotated[
+        bool,
+        typer.Option("--freeze", help="Train only the head, on features computed once."),
+    ] = False,
+    epochs: Annotated[int | None, typer.Option(min=1, help="50, if not given.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=2, help="Over all processes; 64, if not given.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="0, if not given.")] = None,
+    device: Device = "auto",
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for the features of --freeze, to share between runs; the run's own, if "
+            "not given."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the folder, if there is one.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a multi-label network on images, with the paper's settings by default.
+
+    Example: nescio train coco:/data/coco -o runs/coco
+
+    Several GPUs: torchrun --nproc-per-node 4 -m nescio train coco:/data/coco -o runs/coco
+    """
+    require_vision()
+    from nescio.models import TrainSettings, choose_device
+    from nescio.models import train as run_training
+    from nescio.models.distributed import World
+
+    if resume and force:
+        raise ParameterError("--resume goes on with a run and --force replaces it: choose one.")
+    settings = TrainSettings() if config is None else TrainSettings.from_toml(config)
+    settings = settings.updated(
+        _given(
+            model={"name": model, "weights": weights, "freeze": freeze or None},
+            training={"epochs": epochs, "batch_size": batch_size, "seed": seed},
+        )
+    )
+    train_split, val_split = chosen_splits(data, train_spec, val_spec, skip_bad=skip_bad)
+    speaks = World.from_environment().leads
+    show = _Display(settings, len(train_split), quiet=as_json or not speaks)
+    with show:
+        run = run_training(
+            settings,
+            train_split,
+            val_split,
+            output,
+            device=choose_device(device),
+            resume=resume,
+            force=force,
+            skip_bad=skip_bad,
+            cache=cache,
+            on_images=show.images,
+            on_epoch=show.epoch,
+        )
+    if not speaks:
+        return
+    if as_json:
+        report = {
+            "checkpoint": str(run.checkpoint),
+            "best": vars(run.best),
+            "epochs": len(run.history),
+        }
+        typer.echo(to_json(report))
+        return
+    terminal().print(
+        f"best epoch {run.best.epoch} of {len(run.history)} by {settings.training.select}: loss "
+        f"{run.best.val_loss:.4f}, mAP {run.best.val_map:.4f}; saved {run.checkpoint}",
+        soft_wrap=True,
+    )
+
+
+def _given(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The options that were given, by section."""
+    return {
+        section: {name: value for name, value in values.items() if value is not None}
+        for section, values in sections.items()
+    }
+
+
+class _Display:
+    """A bar for the epoch under way and a line for each that is done."""
+
+    def __init__(self, settings: TrainSettings, n_images: int, *, quiet: bool) -> None:
+        self.epochs = settings.training.epochs
+        self.n_images = n_images
+        self.quiet = quiet
+        self.console = Console(stderr=True, highlight=False)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=quiet or not self.console.is_terminal,
+        )
+
+    def __enter__(self) -> None:
+        self.progress.start()
+        self.task = self.progress.add_task("first batch", total=self.n_images)
+        self.started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def images(self, count: int) -> None:
+        """So many more images were trained on."""
+        self.progress.update(self.task, advance=count, description="training")
+
+    def epoch(self, done: Epoch) -> None:
+        """An epoch is over."""
+        seconds = time.perf_counter() - self.started
+        self.started = time.perf_counter()
+        self.progress.reset(self.task, total=self.n_images)
+        if not self.quiet:
+            self.console.print(
+                f"epoch {done.epoch:>3} of {self.epochs}: train loss {done.train_loss:.4f}, val "
+                f"loss {done.val_loss:.4f}, mAP {done.val_map:.4f} ({seconds:.1f} s)"
+            )

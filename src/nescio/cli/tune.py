@@ -1,0 +1,142 @@
+"""nescio tune: settings of ODIN and Mahalanobis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from nescio.cli.options import AsJson, Force, progress_bar, terminal
+from nescio.cli.vision import (
+    BatchSize,
+    Device,
+    Features,
+    Module,
+    SkipBad,
+    chosen_splits,
+    require_vision,
+)
+from nescio.errors import ParameterError
+from nescio.files import check_target
+from nescio.outputs import Outputs
+from nescio.tables import to_json
+
+if TYPE_CHECKING:
+    from nescio.models import Tuning
+
+
+def tune(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            readable=False,
+            metavar="MODEL",
+            help="A network from 'nescio train' or 'nescio convert'.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the settings.")],
+    data: Annotated[
+        str | None,
+        typer.Argument(help="Train and val of a data set, as coco:/data/coco.", metavar="[DATA]"),
+    ] = None,
+    train_spec: Annotated[
+        str | None, typer.Option("--train", help="The data that Mahalanobis learns from.")
+    ] = None,
+    val_spec: Annotated[
+        str | None, typer.Option("--val", help="The in-distribution data to tune on.")
+    ] = None,
+    aggregates: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--aggregate", help="Tune for 'max' or 'sum' only. May be repeated; both, if not given."
+        ),
+    ] = None,
+    images: Annotated[
+        int, typer.Option(min=2, help="How many validation images, at most, of each set.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of images and the noise.")] = 0,
+    features: Features = "pooled",
+    device: Device = "auto",
+    batch_size: BatchSize = 64,
+    module: Module = None,
+    skip_bad: SkipBad = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Choose the settings of ODIN and Mahalanobis on synthetic data, as in the paper.
+
+    In-distribution validation images stand against noise and corruptions of themselves; no
+    out-of-distribution data is used. The training outputs that Mahalanobis learns from are written
+    beside the settings.
+
+    Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
+    """
+    require_vision()
+    from nescio.models import choose_device, extract, load_checkpoint
+    from nescio.models import tune as run_tuning
+    from nescio.models.perturb import AGGREGATES
+
+    wanted = list(dict.fromkeys(aggregates or AGGREGATES))
+    for name in wanted:
+        if name not in AGGREGATES:
+            raise ParameterError(f"--aggregate must be max or sum, got {name!r}.")
+    check_target(output, force=force)
+    where = choose_device(device)
+    checkpoint = load_checkpoint(model, module=module)
+    train_split, val_split = chosen_splits(data, train_spec, val_spec, skip_bad=skip_bad)
+    train_split.require_labels(checkpoint.label_names)
+    outputs_path = output.parent / f"{train_split.title}.safetensors"
+    with progress_bar(train_split.title, len(train_split)) as advance:
+        extract(
+            checkpoint,
+            train_split,
+            outputs_path,
+            features=features,
+            device=where,
+            batch_size=batch_size,
+            skip_bad=skip_bad,
+            on_images=advance,
+        )
+    n_sets = 6  # the images themselves and five synthetic sets
+    with progress_bar("tuning", n_sets * min(images, len(val_split))) as advance:
+        tuning = run_tuning(
+            checkpoint,
+            val_split,
+            Outputs.load(outputs_path),
+            features=features,
+            aggregates=wanted,
+            n_images=images,
+            seed=seed,
+            device=where,
+            batch_size=batch_size,
+            on_images=advance,
+        )
+    tuning.save(output, force=force)
+    if as_json:
+        typer.echo(to_json({"output": str(output), "best": tuning.chosen()}))
+        return
+    console = terminal()
+    console.print(_table(tuning))
+    console.print(f"saved {output}; training outputs: {outputs_path}", soft_wrap=True)
+
+
+def _table(tuning: Tuning) -> Table:
+    table = Table(title="Lowest FPR95 on the five synthetic sets")
+    for title in ("method", "aggregate", "epsilon", "temperature", "FPR95", "settings tried"):
+        table.add_column(title, justify="left" if title in ("method", "aggregate") else "right")
+    for best in tuning.best:
+        tried = sum(
+            (one.method, one.aggregate) == (best.method, best.aggregate) for one in tuning.grid
+        )
+        temperature = "" if best.temperature is None else f"{best.temperature:g}"
+        table.add_row(
+            best.method,
+            best.aggregate,
+            f"{best.epsilon:g}",
+            temperature,
+            f"{100 * best.fpr95:.2f}",
+            str(tried),
+        )
+    return table

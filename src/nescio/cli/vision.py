@@ -1,0 +1,91 @@
+"""What the commands on images share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nescio.data import DATASETS, Split, load, parse_spec, split_spec
+from nescio.errors import ParameterError
+from nescio.tables import require
+
+Device = Annotated[
+    str,
+    typer.Option(help="Where the network runs: auto, cpu, cuda, cuda:1, mps."),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time.")]
+SkipBad = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad", help="Leave out images that are missing or damaged, and record them."
+    ),
+]
+Module = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PACKAGE.MODULE:FACTORY",
+        help="The function that builds your own network, for a file made from one.",
+    ),
+]
+Features = Annotated[
+    str,
+    typer.Option(help="Which features to keep: 'pooled' (what the head reads) or 'penultimate'."),
+]
+
+
+def require_vision() -> None:
+    """Raise, with what to install, unless the packages are there."""
+    for module in ("torch", "torchvision", "PIL"):
+        require(module, "vision")
+
+
+def load_part(spec: str, part: str, *, skip_bad: bool) -> Split:
+    """The split named in the spec, or else the given part of the data."""
+    parsed = parse_spec(spec)
+    if parsed.split:
+        return load(spec, skip_bad=skip_bad)
+    if DATASETS[parsed.kind].splits == ():
+        raise ParameterError(
+            f"{parsed.kind} has no {part} part: name the data to train and validate on with "
+            "--train and --val."
+        )
+    return load(split_spec(spec, part), skip_bad=skip_bad)
+
+
+def chosen_splits(
+    data: str | None, train: str | None, val: str | None, *, skip_bad: bool
+) -> tuple[Split, Split]:
+    """Training and validation data: the parts of one data set, or named one by one."""
+    wanted = {"train": train or data, "val": val or data}
+    for part, spec in wanted.items():
+        if spec is None:
+            raise ParameterError(f"name the data: DATA, as in coco:/data/coco, or --{part}.")
+    if data is not None and parse_spec(data).split and not (train and val):
+        raise ParameterError(
+            f"{data} is a single split. Leave the split out to take train and val, or name both "
+            "with --train and --val."
+        )
+    return (
+        load_part(str(wanted["train"]), "train", skip_bad=skip_bad),
+        load_part(str(wanted["val"]), "val", skip_bad=skip_bad),
+    )
+
+
+def read_label_names(source: str) -> tuple[str, ...]:
+    """Label names from a data set (KIND:PATH) or a text file, a name a line."""
+    kind = source.partition(":")[0].partition("@")[0]
+    if kind in DATASETS and ":" in source:
+        names = load_part(source, "val", skip_bad=False).label_names
+        if names is None:
+            raise ParameterError(f"{source} has no label names.")
+        return names
+    path = Path(source)
+    if not path.is_file():
+        raise ParameterError(
+            f"--labels must be a data set, as coco:/data/coco, or a text file with a name a line; "
+            f"there is no file {source}."
+        )
+    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    return tuple(line for line in lines if line)

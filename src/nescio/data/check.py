@@ -1,0 +1,296 @@
+"""Whether an out-of-distribution protocol measures what it says: overlap, leaks, gaps."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from nescio.data.images import content_hash
+from nescio.data.split import Split
+from nescio.errors import DatasetError, ParameterError
+
+Severity = Literal["error", "warning", "info"]
+Role = Literal["id", "ood"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know about a protocol.
+
+    Attributes
+    ----------
+    severity : {"error", "warning", "info"}
+        An error voids the numbers; a warning is for you to judge; info is for the record.
+    check : str
+        Which check found it, such as "label overlap".
+    splits : tuple of str
+        The titles of the parts it is about.
+    message : str
+        What was found.
+    examples : tuple of str
+        All labels, pairs of labels or files that it is about.
+    """
+
+    severity: Severity
+    check: str
+    splits: tuple[str, ...]
+    message: str
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """One part in numbers; those about labels are None where it has none."""
+
+    title: str
+    role: Role
+    n_images: int
+    n_labels: int | None
+    n_unlabelled: int | None
+    class_counts: tuple[int, float, int] | None  # fewest, median, most images of a label
+
+
+@dataclass(frozen=True)
+class ProtocolReport:
+    """What `check_protocol` found."""
+
+    splits: tuple[SplitSummary, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error; warnings are for you to judge."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "ok": self.ok,
+            "splits": [asdict(split) for split in self.splits],
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def check_protocol(
+    id_splits: Sequence[Split], ood_splits: Sequence[Split] = (), *, hash_images: bool = True
+) -> ProtocolReport:
+    """Look for what makes the numbers of an out-of-distribution benchmark wrong.
+
+    - Label overlap: an OOD class that is an in-distribution label is an error; case, hyphens,
+      underscores, spaces and simple plurals do not count. A class that is a kind of a label by
+      its name, such as "electric_guitar" of "guitar", or of the same kind, is a warning.
+    - Duplicate images: the same file in two parts of the in-distribution set, or in one of these
+      and in an OOD set, is an error.
+    - Label sets: parts of the in-distribution set with different labels are an error.
+    - Images without any label, labels without any image and skipped files are warnings.
+
+    Parameters
+    ----------
+    id_splits : sequence of Split
+        The parts of the in-distribution set, such as train, val and test.
+    ood_splits : sequence of Split, optional
+        The OOD sets.
+    hash_images : bool, default True
+        Compare the contents of files. Only files of equal size are read.
+    """
+    if not id_splits:
+        raise ParameterError("id_splits must hold at least one in-distribution split.")
+    splits = [*id_splits, *ood_splits]
+    findings = [
+        *_label_sets(id_splits),
+        *_label_overlap(id_splits, ood_splits),
+        *(_duplicates(id_splits, ood_splits) if hash_images else ()),
+        *itertools.chain.from_iterable(map(_skipped_files, splits)),
+        *itertools.chain.from_iterable(map(_gaps, splits)),
+    ]
+    order = ("error", "warning", "info")
+    return ProtocolReport(
+        splits=(
+            *(_summary(split, "id") for split in id_splits),
+            *(_summary(split, "ood") for split in ood_splits),
+        ),
+        findings=tuple(sorted(findings, key=lambda finding: order.index(finding.severity))),
+    )
+
+
+def _summary(split: Split, role: Role) -> SplitSummary:
+    n_labels = None if split.label_names is None else len(split.label_names)
+    if split.labels is None:
+        return SplitSummary(split.title, role, len(split), n_labels, None, None)
+    counts = split.labels.sum(axis=0, dtype=np.int64)
+    return SplitSummary(
+        title=split.title,
+        role=role,
+        n_images=len(split),
+        n_labels=n_labels,
+        n_unlabelled=int((~split.labels.any(axis=1)).sum()),
+        class_counts=(int(counts.min()), float(np.median(counts)), int(counts.max())),
+    )
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+def _label_sets(id_splits: Sequence[Split]) -> Iterator[Finding]:
+    """The parts of the in-distribution set must have the same labels."""
+    named = [(split.title, split.label_names) for split in id_splits if split.label_names]
+    for (title, names), (other, others) in itertools.pairwise(named):
+        if difference := sorted(set(names) ^ set(others)):
+            message = f"{title} and {other} differ in {_counted(len(difference), 'label')}"
+            yield Finding("error", "label sets", (title, other), message, tuple(difference))
+        elif names != others:
+            message = f"{title} and {other} have the same labels in another order"
+            yield Finding("warning", "label sets", (title, other), message)
+
+
+def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
+    """OOD classes that are in-distribution labels, or look as if they could be."""
+    id_titles = tuple(split.title for split in id_splits)
+    labels = {name: _words(name) for split in id_splits for name in split.label_names or ()}
+    for split in ood_splits:
+        same: list[tuple[str, str]] = []
+        alike: list[tuple[str, str]] = []
+        for name, (label, words) in itertools.product(split.label_names or (), labels.items()):
+            if _same(words, _words(name)):
+                same.append((name, label))
+            elif _alike(words, _words(name)):
+                alike.append((name, label))
+        titles = (*id_titles, split.title)
+        if same:
+            message = f"{_classes(same)} of {split.title} in the in-distribution label set"
+            yield Finding("error", "label overlap", titles, message, _paired(same))
+        if alike:
+            message = f"{_classes(alike)} of {split.title} may be in-distribution, by the name"
+            yield Finding("warning", "label overlap", titles, message, _paired(alike))
+
+
+def _classes(pairs: Sequence[tuple[str, str]]) -> str:
+    return _counted(len({name for name, _ in pairs}), "class")
+
+
+def _paired(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(f"{name} ~ {label}" for name, label in pairs)
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """A label's words in lower case and in the singular."""
+    return tuple(map(_singular, name.casefold().replace("_", " ").replace("-", " ").split()))
+
+
+def _singular(word: str) -> str:
+    """Rough, but the same for both sides, which is all that comparing needs."""
+    if len(word) <= 3 or not word.endswith("s") or word.endswith("ss"):
+        return word
+    if word.endswith("ies"):
+        return word[:-3] + "y"
+    if word.endswith(("ses", "xes", "zes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1]
+
+
+def _same(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    return "".join(a) == "".join(b)  # VOC writes pottedplant and diningtable
+
+
+def _alike(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    """Whether one name has all the words of the other, or both end in the same word."""
+    return bool(a and b) and (set(a) <= set(b) or set(b) <= set(a) or a[-1] == b[-1])
+
+
+# --- images -------------------------------------------------------------------------------------
+
+
+def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
+    """The same file in two parts; of two OOD sets it does no harm."""
+    splits = [*id_splits, *ood_splits]
+    shared: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for group in _equal_files(splits):
+        first_in = dict(reversed(group))  # split -> index of its first image of the group
+        for a, b in itertools.combinations(sorted(first_in), 2):
+            if a < len(id_splits):
+                paths = (str(splits[at].path(first_in[at])) for at in (a, b))
+                shared[a, b].append(" = ".join(paths))
+    for (a, b), files in sorted(shared.items()):
+        titles = splits[a].title, splits[b].title
+        message = f"{_counted(len(files), 'image')} of {titles[0]} {_is(files)} also in {titles[1]}"
+        yield Finding("error", "duplicate images", titles, message, tuple(files))
+
+
+def _equal_files(splits: Sequence[Split]) -> Iterator[list[tuple[int, int]]]:
+    """Groups of (split, image) with the same bytes; only files of equal size are read."""
+    images = ((at, image) for at, split in enumerate(splits) for image in range(len(split)))
+    of_size = _grouped((_size(splits[at], image), (at, image)) for at, image in images)
+    for candidates in of_size:
+        yield from _grouped(
+            (content_hash(splits[at].path(image)), (at, image)) for at, image in candidates
+        )
+
+
+def _grouped(
+    keyed: Iterable[tuple[Any, tuple[int, int]]],
+) -> Iterator[list[tuple[int, int]]]:
+    """The images that share a key, where these are of more than one split."""
+    groups = defaultdict(list)
+    for key, image in keyed:
+        groups[key].append(image)
+    return (group for group in groups.values() if len({at for at, _ in group}) > 1)
+
+
+def _size(split: Split, image: int) -> int:
+    path = split.path(image)
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror}.") from error
+
+
+# --- gaps ---------------------------------------------------------------------------------------
+
+
+def _skipped_files(split: Split) -> Iterator[Finding]:
+    if split.skipped:
+        examples = tuple(f"{bad.file}: {bad.reason}" for bad in split.skipped)
+        message = f"{_counted(len(examples), 'file')} of {split.title} {_is(examples)} left out"
+        yield Finding("warning", "skipped files", (split.title,), message, examples)
+
+
+def _gaps(split: Split) -> Iterator[Finding]:
+    """Images without labels and labels without images."""
+    title = (split.title,)
+    if split.labels is None or split.label_names is None:
+        yield Finding("info", "no labels", title, f"{split.title} has no labels")
+        return
+    unlabelled = np.flatnonzero(~split.labels.any(axis=1))
+    if len(unlabelled):
+        files = tuple(split.files[at] for at in unlabelled)
+        message = f"{_counted(len(files), 'image')} of {split.title} {_has(files)} no label"
+        yield Finding("warning", "images without labels", title, message, files)
+    counts = split.labels.sum(axis=0, dtype=np.int64)
+    empty = tuple(split.label_names[at] for at in np.flatnonzero(counts == 0))
+    if empty:
+        message = f"{_counted(len(empty), 'label')} of {split.title} {_has(empty)} no image"
+        yield Finding("warning", "labels without images", title, message, empty)
+    message = (
+        f"{split.title} has {counts.min():,} to {counts.max():,} images a label, "
+        f"median {np.median(counts):,.0f}"
+    )
+    yield Finding("info", "class counts", title, message)
+
+
+def _counted(n: int, noun: str) -> str:
+    plural = {"class": "classes"}.get(noun, f"{noun}s")
+    return f"{n:,} {noun if n == 1 else plural}"
+
+
+def _is(things: Sequence[object]) -> str:
+    return "is" if len(things) == 1 else "are"
+
+
+def _has(things: Sequence[object]) -> str:
+    return "has" if len(things) == 1 else "have"

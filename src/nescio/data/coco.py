@@ -1,0 +1,131 @@
+"""MS-COCO 2014, as its archives unpack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.data.layout import check_split, checked_presence, find_folder, read_text
+from nescio.data.split import BadFile, Split
+from nescio.errors import DatasetError
+
+SPLITS = ("train", "val", "test")
+_ANNOTATIONS = {
+    "train": "annotations/instances_train2014.json",
+    "val": "annotations/instances_val2014.json",
+    "test": "annotations/image_info_test2014.json",
+}
+
+
+class _Annotations(NamedTuple):
+    """What one annotation file says, in its own order; categories by id."""
+
+    files: dict[int, str]  # image id -> file name
+    names: dict[int, str]  # category id -> label name
+    labelled: list[tuple[int, int]]  # (image id, category id) of each annotation
+
+
+def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
+    """MS-COCO 2014.
+
+    The labels are the categories of the annotation file, by their ids: 80 in the official one,
+    fewer in a smaller one. An image has a label if at least one object is annotated with it, be
+    it a single one or a crowd: the photograph shows it either way. Images without any annotation
+    are kept with no label, as they belong to the official split; `nescio data check` counts them.
+
+    Parameters
+    ----------
+    root : path
+        The folder that holds `annotations/`, `train2014/`, `val2014/` and `test2014/`.
+    split : {"train", "val", "test"}
+        The labels of "test" are not published, so its `labels` are None.
+    skip_bad : bool, default False
+        Go on without images that are missing and annotations that are wrong; `Split.skipped`
+        has them.
+    """
+    check_split("coco", split, SPLITS)
+    root = Path(root)
+    file = root / _ANNOTATIONS[split]
+    find_folder("MS-COCO 2014", file.parent)
+    annotations = _parse(file)
+    folder = find_folder(f"MS-COCO 2014 {split} images", root / f"{split}2014")
+    labels, skipped = None, tuple[BadFile, ...]()
+    if split != "test":
+        labels, skipped = _multi_hot(file, annotations, skip_bad=skip_bad)
+    indexed = Split(
+        dataset="coco",
+        name=split,
+        root=root,
+        files=tuple(f"{folder.name}/{name}" for name in annotations.files.values()),
+        labels=labels,
+        label_names=tuple(annotations.names.values()),
+        skipped=skipped,
+    )
+    return checked_presence(indexed, skip_bad=skip_bad)
+
+
+def _parse(file: Path) -> _Annotations:
+    try:
+        content = json.loads(read_text("MS-COCO 2014", file))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DatasetError(
+            f"{file} is damaged, it is not JSON: {error}. Unpack it again."
+        ) from error
+    files = dict(_pairs(file, content, "images", "id", "file_name"))
+    names = dict(sorted(_pairs(file, content, "categories", "id", "name")))
+    for key, found in (("images", files), ("categories", names)):
+        if len(found) != len(content[key]):
+            raise DatasetError(f"{file}: two of its {key} have the same id.")
+    if len(set(names.values())) != len(names):
+        raise DatasetError(f"{file}: two of its categories have the same name.")
+    labelled = list(_pairs(file, content, "annotations", "image_id", "category_id"))
+    return _Annotations(files, names, labelled)
+
+
+def _pairs(
+    file: Path, content: Mapping[str, Any], key: str, first: str, second: str
+) -> Iterator[tuple[int, Any]]:
+    """Two fields of every entry under a key of the annotation file."""
+    entries = content.get(key) if isinstance(content, dict) else None
+    if entries is None and key == "annotations":  # image_info files have none
+        entries = []
+    if not isinstance(entries, list):
+        raise DatasetError(f"{file} is not an annotation file of MS-COCO: it has no list {key!r}.")
+    kind = str if second in ("file_name", "name") else int
+    for number, entry in enumerate(entries):
+        try:
+            pair = entry[first], entry[second]
+        except (KeyError, TypeError, IndexError):
+            pair = (None, None)
+        if not (isinstance(pair[0], int) and isinstance(pair[1], kind)):
+            raise DatasetError(
+                f"{file}: entry {number} of {key!r} lacks {first!r} or {second!r}, or they are "
+                f"of another kind: {str(entry)[:80]}"
+            )
+        yield pair
+
+
+def _multi_hot(
+    file: Path, annotations: _Annotations, *, skip_bad: bool
+) -> tuple[NDArray[np.uint8], tuple[BadFile, ...]]:
+    row = {image: at for at, image in enumerate(annotations.files)}
+    column = {category: at for at, category in enumerate(annotations.names)}
+    labels = np.zeros((len(row), len(column)), dtype=np.uint8)
+    skipped = []
+    for image, category in annotations.labelled:
+        if image in row and category in column:
+            labels[row[image], column[category]] = 1
+            continue
+        unknown = f"category {category}" if image in row else f"image {image}"
+        reason = f"an annotation names {unknown}, which is not in the file"
+        if not skip_bad:
+            raise DatasetError(
+                f"{file}: {reason}. Pass skip_bad=True (--skip-bad) to go on without it."
+            )
+        skipped.append(BadFile(f"annotations/{file.name}", reason))
+    return labels, tuple(skipped)

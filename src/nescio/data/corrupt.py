@@ -1,0 +1,168 @@
+"""The paper's five synthetic validation sets, made of noise and of in-distribution images.
+
+Images are floats within [0, 1] of shape (n, 3, h, w). Whatever is random comes from the generator
+alone and image after image, so that a batch gives what its images give one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nescio.errors import InputError, ParameterError, ShapeError
+
+Images = NDArray[np.floating[Any]]
+
+PATCHES_A_SIDE = 4
+
+
+def gaussian_noise(n: int, size: int | tuple[int, int], rng: np.random.Generator) -> Images:
+    """Independent standard normal values, as normalised inputs; shape (n, 3, h, w)."""
+    return rng.standard_normal(_noise_shape(n, size), dtype=np.float32)
+
+
+def uniform_noise(n: int, size: int | tuple[int, int], rng: np.random.Generator) -> Images:
+    """Independent values uniform on [-1, 1), as normalised inputs; shape (n, 3, h, w)."""
+    return 2 * rng.random(_noise_shape(n, size), dtype=np.float32) - 1
+
+
+def arithmetic_mean(images: Images, partners: Images) -> Images:
+    """The mean of two images, pixel by pixel."""
+    _check_pairs(images, partners)
+    mean: Images = (images + partners) / 2
+    return mean
+
+
+def geometric_mean(images: Images, partners: Images) -> Images:
+    """The square root of the product of two images, pixel by pixel."""
+    _check_pairs(images, partners)
+    mean: Images = np.sqrt(images * partners)
+    return mean
+
+
+def jigsaw(images: Images, rng: np.random.Generator) -> Images:
+    """Each image cut into 4 by 4 equal patches, which change places.
+
+    Every image has a permutation of its own, and never the one that changes nothing. What is left
+    over at the right and the bottom of a size that 4 does not divide stays where it is: the
+    patches are equal and the shape is kept.
+    """
+    _check_images("images", images)
+    side = PATCHES_A_SIDE
+    height, width = (length // side for length in images.shape[2:])
+    if not (height and width):
+        raise ShapeError(
+            f"images must be at least {side} by {side} pixels for a jigsaw, got {images.shape}."
+        )
+    corners = [(row * height, column * width) for row in range(side) for column in range(side)]
+    shuffled = images.copy()
+    for image, target in zip(images, shuffled, strict=True):
+        for (to_y, to_x), at in zip(corners, _permutation(len(corners), rng), strict=True):
+            y, x = corners[at]
+            target[:, to_y : to_y + height, to_x : to_x + width] = image[
+                :, y : y + height, x : x + width
+            ]
+    return shuffled
+
+
+def _permutation(n: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Any permutation but the identity."""
+    identity = np.arange(n)
+    while True:
+        order = rng.permutation(n)
+        if (order != identity).any():
+            return order
+
+
+Corruption = Callable[[Images, Images, np.random.Generator], Images]
+
+CORRUPTIONS: dict[str, Corruption] = {
+    "gaussian_noise": lambda images, _, rng: gaussian_noise(len(images), images.shape[2:], rng),
+    "uniform_noise": lambda images, _, rng: uniform_noise(len(images), images.shape[2:], rng),
+    "arithmetic_mean": lambda images, partners, _: arithmetic_mean(images, partners),
+    "geometric_mean": lambda images, partners, _: geometric_mean(images, partners),
+    "jigsaw": lambda images, _, rng: jigsaw(images, rng),
+}
+"""Each as a function of (images, partners, rng); the noises take no more than the images' shape."""
+
+NORMALISED = frozenset({"gaussian_noise", "uniform_noise"})
+"""Which of `CORRUPTIONS` give normalised inputs; the others give pixels within [0, 1]."""
+
+
+def corrupt(
+    name: str,
+    images: Images,
+    partners: Images,
+    rng: np.random.Generator,
+    *,
+    mean: ArrayLike,
+    std: ArrayLike,
+) -> Images:
+    """One of the five sets, as pixels: what a network gets is `(pixels - mean) / std`.
+
+    The paper draws its noise in the input space of the classifier, so the noise is normal or
+    uniform after the normalisation, and the pixels leave [0, 1]. The other three are made of
+    pixels within [0, 1].
+
+    Parameters
+    ----------
+    name : str
+        One of `CORRUPTIONS`.
+    images : array of shape (n, 3, h, w)
+        In-distribution images within [0, 1]; the noises take no more than their shape.
+    partners : array of shape (n, 3, h, w)
+        The other image of each pair, for the two means.
+    rng : numpy.random.Generator
+        For a result that does not depend on the batch, pass one image at a time, each with a
+        generator of its own.
+    mean, std : array-like of shape (3,)
+        The network's normalisation, by channel.
+    """
+    if name not in CORRUPTIONS:
+        raise ParameterError(f"there is no corruption {name!r}. Choose from: {_names()}.")
+    _check_images("images", images)
+    made = CORRUPTIONS[name](images, partners, rng)
+    if name in NORMALISED:
+        made = made * _per_channel("std", std) + _per_channel("mean", mean)
+    return made.astype(images.dtype, copy=False)
+
+
+def _names() -> str:
+    return ", ".join(CORRUPTIONS)
+
+
+def _per_channel(name: str, values: ArrayLike) -> NDArray[np.float32]:
+    array = np.asarray(values, dtype=np.float32)
+    if array.shape != (3,):
+        raise ShapeError(f"{name} must have one value a channel, shape (3,), got {array.shape}.")
+    return array[:, None, None]
+
+
+def _noise_shape(n: int, size: int | Sequence[int]) -> tuple[int, int, int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    return n, 3, height, width
+
+
+def _check_pairs(images: Images, partners: Images) -> None:
+    _check_images("images", images)
+    _check_images("partners", partners)
+    if images.shape != partners.shape:
+        raise ShapeError(f"images have shape {images.shape}, and partners {partners.shape}.")
+
+
+def _check_images(name: str, images: Images) -> None:
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise ShapeError(
+            f"{name} must have shape (n, 3, h, w), got {images.shape}. For one image, pass "
+            "image[None]."
+        )
+    if not np.issubdtype(images.dtype, np.floating):
+        raise InputError(f"{name} must be floats within [0, 1], got {images.dtype}.")
+    if images.size and not (images.min() >= 0 and images.max() <= 1):
+        raise InputError(
+            f"{name} must be pixels within [0, 1], got {images.min():.3g} to {images.max():.3g}. "
+            "Corrupt them before they are normalised."
+        )

@@ -1,0 +1,126 @@
+"""NUS-WIDE, from the official lists and label files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.data.layout import (
+    HOW_TO,
+    UNPACK_OR_SKIP,
+    check_split,
+    checked_presence,
+    find_folder,
+    read_lines,
+)
+from nescio.data.split import BadFile, Split
+from nescio.errors import DatasetError
+
+SPLITS = ("train", "val", "test")
+HALVES_SEED = 2021
+
+_WHAT = "NUS-WIDE"
+_OFFICIAL_PART = {"train": "Train", "val": "Test", "test": "Test"}
+_IMAGE_FOLDERS = ("Flickr", "images")
+# The official Labels_lake_Train.txt has this in line 78,372. It is no label, so not a lake.
+_KNOWN_SLIP = "-1130179"
+
+
+def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
+    """NUS-WIDE, with its 81 concepts as labels.
+
+    Images without any label are dropped. The official Test list is shuffled with
+    `numpy.random.default_rng(HALVES_SEED)` and halved: "val" is the first half and "test" the
+    second. This comes before any image is found missing, so that an image is in the same half
+    for everyone.
+
+    Parameters
+    ----------
+    root : path
+        The folder that holds `Groundtruth/`, `ImageList/` and, if there is one, `ConceptsList/`.
+        The images are in `Flickr/`, in `images/` or in the folder itself.
+    split : {"train", "val", "test"}
+        The official Train list, or a half of the Test list.
+    skip_bad : bool, default False
+        Go on without images that are missing or have a label that is neither 0 nor 1;
+        `Split.skipped` has them. Some of the photographs are no longer to be had, so you may
+        need it.
+    """
+    check_split("nus-wide", split, SPLITS)
+    root = Path(root)
+    part = _OFFICIAL_PART[split]
+    truth = find_folder(f"{_WHAT} labels", root / "Groundtruth" / "TrainTestLabels")
+    image_list = root / "ImageList" / f"{part}Imagelist.txt"
+    images = [line.replace("\\", "/") for line in read_lines(f"{_WHAT} image list", image_list)]
+    concepts = _concepts(root, truth, part)
+    labels, wrong = _read_labels(truth, part, concepts, images, skip_bad=skip_bad)
+    chosen = np.flatnonzero(labels.any(axis=1) | np.isin(np.arange(len(images)), list(wrong)))
+    if split != "train":
+        chosen = _half(chosen, first=split == "val")
+    good = [row for row in chosen if int(row) not in wrong]
+    indexed = Split(
+        dataset="nus-wide",
+        name=split,
+        root=_image_root(root, images),
+        files=tuple(images[row] for row in good),
+        labels=labels[good],
+        label_names=concepts,
+        skipped=tuple(BadFile(images[row], why) for row, why in wrong.items() if row in chosen),
+        notes={} if split == "train" else {"halves_seed": HALVES_SEED},
+    )
+    return checked_presence(indexed, skip_bad=skip_bad)
+
+
+def _half(rows: NDArray[np.intp], *, first: bool) -> NDArray[np.intp]:
+    shuffled = np.random.default_rng(HALVES_SEED).permutation(rows)
+    middle = len(rows) // 2
+    return np.sort(shuffled[:middle] if first else shuffled[middle:])
+
+
+def _concepts(root: Path, truth: Path, part: str) -> tuple[str, ...]:
+    """The concepts in the order of the official list, or of the alphabet if it is not there."""
+    for path in (root / "ConceptsList" / "Concepts81.txt", root / "Concepts81.txt"):
+        if path.is_file():
+            return tuple(read_lines(_WHAT, path))
+    pattern = re.compile(rf"Labels_(.+)_{part}\.txt")
+    matches = (pattern.fullmatch(path.name) for path in truth.iterdir())
+    found = tuple(sorted(match[1] for match in matches if match))
+    if not found:
+        raise DatasetError(f"{_WHAT} not found: no files {truth}/Labels_*_{part}.txt. {HOW_TO}")
+    return found
+
+
+def _read_labels(
+    truth: Path, part: str, concepts: tuple[str, ...], images: list[str], *, skip_bad: bool
+) -> tuple[NDArray[np.uint8], dict[int, str]]:
+    """The labels of the images, and what is wrong with those of some rows."""
+    labels = np.zeros((len(images), len(concepts)), dtype=np.uint8)
+    wrong: dict[int, str] = {}
+    for column, concept in enumerate(concepts):
+        path = truth / f"Labels_{concept}_{part}.txt"
+        lines = read_lines(f"{_WHAT} concept {concept!r}", path)
+        if len(lines) != len(images):
+            raise DatasetError(
+                f"{path} has {len(lines):,} lines, and the list of images {len(images):,}."
+            )
+        values = np.array(lines, dtype=object)
+        labels[:, column] = values == "1"
+        known = (values == "0") | (values == "1") | (values == _KNOWN_SLIP)
+        for row in np.flatnonzero(~known).tolist():
+            reason = f"{path}, line {row + 1}: {lines[row]!r} is neither 0 nor 1"
+            if not skip_bad:
+                raise DatasetError(f"{reason}. {UNPACK_OR_SKIP}")
+            wrong.setdefault(row, reason)
+    return labels, wrong
+
+
+def _image_root(root: Path, images: list[str]) -> Path:
+    """The folder that the paths in the lists start from."""
+    candidates = [root / name for name in _IMAGE_FOLDERS]
+    first_folder = images[0].partition("/")[0]
+    if (root / first_folder).is_dir():
+        candidates.append(root)
+    return find_folder(f"{_WHAT} images", *candidates)

@@ -1,0 +1,33 @@
+"""Where a network runs."""
+
+from __future__ import annotations
+
+import torch
+
+from nescio.errors import ParameterError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """A device by name, such as "cuda:1"; "auto" takes CUDA, then MPS, then the CPU."""
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        return torch.device(next(kind for kind, there in available.items() if there))
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ParameterError(
+            f"device must be one of {', '.join(DEVICES)}, got {name!r}."
+        ) from error
+    if not available.get(device.type, False):
+        raise ParameterError(f"the device {name!r} is not available here; try --device auto.")
+    if device.index is not None and device.type == "cuda":
+        count = torch.cuda.device_count()
+        if device.index >= count:
+            raise ParameterError(f"there is no {name}: this machine has {count} CUDA devices.")
+    return device

@@ -1,0 +1,146 @@
+"""Several processes that train as one, started by torchrun.
+
+The same global batch gives the same loss curve for any number of processes: each takes its share
+of every batch, and batch norm sees the whole of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn import functional
+
+from nescio.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class World:
+    """One process among those that train together; alone, unless torchrun has started it."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def from_environment(cls) -> World:
+        """What torchrun says."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        return cls(
+            *(
+                int(os.environ.get(name, default))
+                for name, default in zip(names, (0, 1, 0), strict=True)
+            )
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the files and speaks."""
+        return self.rank == 0
+
+    @contextmanager
+    def joined(self, device: torch.device) -> Iterator[None]:
+        """Meet the other processes for as long as the block lasts."""
+        if self.size == 1:
+            yield
+            return
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        try:
+            yield
+        finally:
+            distributed.destroy_process_group()
+
+    def device(self, device: torch.device) -> torch.device:
+        """The process's own GPU, where there are several."""
+        if str(device) == "cuda" and self.size > 1:
+            return torch.device("cuda", self.local_rank)
+        return device
+
+    def wait(self) -> None:
+        """Wait for the others."""
+        if self.size > 1:
+            distributed.barrier()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everyone's value, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        values = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def share_of(self, batch_size: int) -> int:
+        """How much of a global batch is each process's own."""
+        if batch_size % self.size:
+            raise ParameterError(
+                f"a batch of {batch_size} cannot be split evenly over {self.size} processes."
+            )
+        return batch_size // self.size
+
+    def parallel(self, module: nn.Module, device: torch.device) -> nn.Module:
+        """The module with gradients and batch statistics taken over all processes."""
+        if self.size == 1:
+            return module
+        if device.type == "cuda":
+            module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+        else:
+            share_batch_norm(module)
+        devices = [device.index] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(module, device_ids=devices)
+
+
+def share_batch_norm(module: nn.Module) -> None:
+    """Let every batch norm see the batches of all processes: torch's own does so on CUDA only."""
+    for child in module.modules():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm):
+            child.forward = _SharedStatistics(child)  # type: ignore[method-assign, assignment]
+
+
+def _sum_over_processes(tensor: Tensor) -> Tensor:
+    """A sum that gradients flow back through."""
+    total: Tensor = all_reduce(tensor)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _SharedStatistics:
+    """The forward pass of a batch norm over the equal shares of all processes."""
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
+        self.norm = norm
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        norm = self.norm
+        if not norm.training:
+            return functional.batch_norm(
+                inputs, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+            )
+        over = [dim for dim in range(inputs.dim()) if dim != 1]
+        world_size = distributed.get_world_size()
+        mean = _sum_over_processes(inputs.mean(over)) / world_size
+        shape = [1, -1] + [1] * (inputs.dim() - 2)
+        centred = inputs - mean.view(shape)
+        variance = _sum_over_processes(centred.square().mean(over)) / world_size
+        self._remember(mean, variance, inputs.numel() // inputs.shape[1] * world_size)
+        normalised = centred * torch.rsqrt(variance + norm.eps).view(shape)
+        if not norm.affine:
+            return normalised
+        return normalised * norm.weight.view(shape) + norm.bias.view(shape)
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        norm = self.norm
+        if norm.running_mean is None or norm.running_var is None:
+            return
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked += 1
+        momentum = norm.momentum
+        if momentum is None:
+            momentum = 1.0 / float(norm.num_batches_tracked)
+        norm.running_mean.lerp_(mean, momentum)
+        norm.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)

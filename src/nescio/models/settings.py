@@ -1,0 +1,141 @@
+"""What a training run is: one TOML file, the paper's settings where it says nothing."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from nescio.errors import FileFormatError, ParameterError
+from nescio.files import existing_file
+from nescio.models.checkpoint import Architecture
+from nescio.models.images import Augmentation, Preprocessing
+from nescio.models.network import HIDDEN_UNITS
+from nescio.parameters import checked_whole
+
+SELECT_BY = ("val_loss", "val_map")
+PRECISIONS = ("auto", "float32")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """[model]
+
+    Attributes
+    ----------
+    name : str
+        As for `build_network`.
+    weights : str
+        "imagenet", a local file, or "none".
+    n_hidden : int
+        Units of the hidden layer of the head.
+    features : str, optional
+        The penultimate layer of a module of one's own.
+    freeze : bool
+        Keep the backbone as it is, compute its features once and train the head on them.
+    """
+
+    name: str = "densenet121"
+    weights: str = "imagenet"
+    n_hidden: int = HIDDEN_UNITS
+    features: str | None = None
+    freeze: bool = False
+
+    def __post_init__(self) -> None:
+        checked_whole("n_hidden", self.n_hidden, minimum=1)
+
+    @property
+    def architecture(self) -> Architecture:
+        """What a checkpoint says of it."""
+        return Architecture(self.name, self.n_hidden, self.features)
+
+
+@dataclass(frozen=True)
+class OptimiserSettings:
+    """[training]
+
+    Attributes
+    ----------
+    epochs, batch_size, seed : int
+        The batch is that of all processes together.
+    lr_head, lr_backbone : float
+        Learning rates of Adam.
+    betas : tuple of two floats
+    weight_decay : float
+    select : {"val_loss", "val_map"}
+        What makes an epoch the best.
+    precision : {"auto", "float32"}
+        Mixed precision on CUDA, or not.
+    """
+
+    epochs: int = 50
+    batch_size: int = 64
+    seed: int = 0
+    lr_head: float = 1e-4
+    lr_backbone: float = 1e-5
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    select: str = "val_loss"
+    precision: str = "auto"
+
+    def __post_init__(self) -> None:
+        checked_whole("epochs", self.epochs, minimum=1)
+        checked_whole("batch_size", self.batch_size, minimum=2)
+        checked_whole("seed", self.seed, minimum=0)
+        object.__setattr__(self, "betas", tuple(self.betas))
+        rates = {name: getattr(self, name) for name in ("lr_head", "lr_backbone", "weight_decay")}
+        for name, value in rates.items():
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ParameterError(f"{name} must be a number of at least 0, got {value!r}.")
+        if self.select not in SELECT_BY:
+            raise ParameterError(f"select must be one of {SELECT_BY}, got {self.select!r}.")
+        if self.precision not in PRECISIONS:
+            raise ParameterError(f"precision must be one of {PRECISIONS}, got {self.precision!r}.")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """All of it, section by section; `[images]` holds `Preprocessing`, `[augmentation]` its own."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    images: Preprocessing = field(default_factory=Preprocessing)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    training: OptimiserSettings = field(default_factory=OptimiserSettings)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> TrainSettings:
+        """Read a TOML file; a section or name that is not known is an error."""
+        path = existing_file(path)
+        try:
+            content = tomllib.loads(path.read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise FileFormatError(f"{path} is not TOML: {error}") from error
+        try:
+            return cls().updated(content)
+        except ParameterError as error:
+            raise ParameterError(f"{path}: {error}") from error
+
+    def updated(self, changes: Mapping[str, Mapping[str, Any]]) -> TrainSettings:
+        """The same with other values, given as {section: {name: value}}."""
+        sections = {section.name: getattr(self, section.name) for section in fields(self)}
+        for name, values in changes.items():
+            if name not in sections or not isinstance(values, Mapping):
+                known = ", ".join(f"[{section}]" for section in sections)
+                raise ParameterError(f"there is no section [{name}]; there are {known}.")
+            allowed = {one.name for one in fields(sections[name])}
+            if unknown := sorted(set(values) - allowed):
+                raise ParameterError(
+                    f"[{name}] has no {unknown[0]!r}; it has {', '.join(sorted(allowed))}."
+                )
+            try:
+                sections[name] = replace(sections[name], **values)
+            except (TypeError, ValueError) as error:
+                raise ParameterError(f"[{name}]: {error}") from error
+        return TrainSettings(**sections)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)

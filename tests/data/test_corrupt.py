@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+
+from nescio.data import CORRUPTIONS, corrupt
+from nescio.data.corrupt import (
+    arithmetic_mean,
+    gaussian_noise,
+    geometric_mean,
+    jigsaw,
+    uniform_noise,
+)
+from nescio.errors import InputError, ParameterError, ShapeError
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture
+def images(rng):
+    return rng.random((3, 3, 16, 24), dtype=np.float32)
+
+
+@pytest.fixture
+def partners(rng, images):
+    return rng.random(images.shape, dtype=np.float32)
+
+
+def patches(image, height, width):
+    """The 16 patches of an image, as bytes to compare by."""
+    return [
+        image[:, y * height : (y + 1) * height, x * width : (x + 1) * width].tobytes()
+        for y in range(4)
+        for x in range(4)
+    ]
+
+
+def test_the_means_are_exact():
+    a = np.full((1, 3, 2, 2), 0.25, dtype=np.float32)
+    b = np.ones_like(a)
+    np.testing.assert_array_equal(arithmetic_mean(a, b), np.full_like(a, 0.625))
+    np.testing.assert_array_equal(geometric_mean(a, b), np.full_like(a, 0.5))
+    np.testing.assert_array_equal(geometric_mean(a, np.zeros_like(a)), np.zeros_like(a))
+
+
+def test_jigsaw_moves_whole_patches(images, rng):
+    shuffled = jigsaw(images, rng)
+    orders = set()
+    for before, after in zip(images, shuffled, strict=True):
+        was, now = patches(before, 4, 6), patches(after, 4, 6)
+        assert sorted(was) == sorted(now)
+        assert was != now
+        orders.add(tuple(was.index(patch) for patch in now))
+    assert len(orders) == len(images)
+
+
+def test_jigsaw_keeps_what_does_not_divide(rng):
+    images = rng.random((1, 3, 11, 9), dtype=np.float32)
+    before = images.copy()
+    shuffled = jigsaw(images, rng)
+    np.testing.assert_array_equal(images, before)  # the input is left alone
+    np.testing.assert_array_equal(shuffled[:, :, 8:], images[:, :, 8:])
+    np.testing.assert_array_equal(shuffled[..., 8:], images[..., 8:])
+    assert sorted(patches(shuffled[0], 2, 2)) == sorted(patches(images[0], 2, 2))
+    assert patches(shuffled[0], 2, 2) != patches(images[0], 2, 2)
+
+
+def test_jigsaw_draws_again_when_nothing_would_move(images):
+    class Stubborn:
+        orders = iter([np.arange(16), np.arange(16)[::-1]])
+
+        def permutation(self, n):
+            return next(self.orders)
+
+    shuffled = jigsaw(images[:1], Stubborn())
+    assert patches(shuffled[0], 4, 6) == patches(images[0], 4, 6)[::-1]
+
+
+def test_noise_is_standard_after_the_normalisation(rng):
+    images = np.zeros((4, 3, 64, 64), dtype=np.float32)
+    mean, std = (np.array(values)[:, None, None] for values in (MEAN, STD))
+    for name, spread in (("gaussian_noise", 1), ("uniform_noise", 1 / np.sqrt(3))):
+        pixels = corrupt(name, images, images, rng, mean=MEAN, std=STD)
+        inputs = (pixels - mean) / std
+        np.testing.assert_allclose(inputs.mean(axis=(0, 2, 3)), 0, atol=0.03)
+        np.testing.assert_allclose(inputs.std(axis=(0, 2, 3)), spread, atol=0.03)
+        assert (np.abs(inputs).max() <= 1 + 1e-5) == (name == "uniform_noise")
+
+
+def test_noise_of_any_size(rng):
+    assert gaussian_noise(2, 5, rng).shape == (2, 3, 5, 5)
+    assert uniform_noise(1, (4, 6), rng).shape == (1, 3, 4, 6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_shape_and_type_are_kept(name, dtype, images, partners, rng):
+    images, partners = images.astype(dtype), partners.astype(dtype)
+    made = corrupt(name, images, partners, rng, mean=MEAN, std=STD)
+    assert made.shape == images.shape
+    assert made.dtype == dtype
+    assert np.isfinite(made).all()
+    assert not np.array_equal(made, images)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_one_at_a_time_equals_a_batch(name, images, partners):
+    def made(rng, part):
+        return corrupt(name, images[part], partners[part], rng, mean=MEAN, std=STD)
+
+    batch = made(np.random.default_rng(7), slice(None))
+    rng = np.random.default_rng(7)
+    singles = [made(rng, slice(at, at + 1)) for at in range(len(images))]
+    np.testing.assert_array_equal(batch, np.concatenate(singles))
+
+
+def test_the_registry_holds_the_five_of_the_paper():
+    assert list(CORRUPTIONS) == [
+        "gaussian_noise", "uniform_noise", "arithmetic_mean", "geometric_mean", "jigsaw",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_corrupted(images, rng):
+    def run(name, a, b=images, mean=MEAN):
+        return corrupt(name, a, b, rng, mean=mean, std=STD)
+
+    with pytest.raises(ParameterError, match=r"no corruption 'blur'. Choose from: gaussian_noise"):
+        run("blur", images)
+    with pytest.raises(ShapeError, match=r"\(n, 3, h, w\), got \(3, 16, 24\).*image\[None\]"):
+        run("jigsaw", images[0])
+    with pytest.raises(ShapeError, match="and partners"):
+        run("arithmetic_mean", images, images[:2])
+    with pytest.raises(ShapeError, match="at least 4 by 4"):
+        run("jigsaw", images[..., :3])
+    with pytest.raises(InputError, match="must be floats"):
+        run("jigsaw", (images * 255).astype(np.uint8))
+    with pytest.raises(InputError, match=r"within \[0, 1\], got -1 to"):
+        run("geometric_mean", images - 1)
+    with pytest.raises(ShapeError, match="mean must have one value a channel"):
+        run("gaussian_noise", images, mean=0.5)

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from nescio.data import Split, content_hash, read_image
+from nescio.data.split import present_files
+from nescio.errors import DatasetError, LabelMismatchError, ParameterError
+
+LABELS = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=np.uint8)
+
+
+@pytest.fixture
+def split(tmp_path):
+    for name in "abcd":
+        (tmp_path / f"{name}.jpg").write_text(name)
+    files = tuple(f"{name}.jpg" for name in "abcd")
+    return Split("set", "val", tmp_path, files, LABELS, ("cat", "dog"))
+
+
+def test_parts_of_a_split(split, tmp_path):
+    some = split.subset([2, 0])
+    assert some.files == ("c.jpg", "a.jpg")
+    np.testing.assert_array_equal(some.labels, [[1, 1], [1, 0]])
+    assert split.path(1) == tmp_path / "b.jpg"
+    assert repr(split) == "Split(set-val: 4 images, 2 labels)"
+    assert split.sample(4, seed=0) is split
+    chosen = split.sample(2, seed=0)
+    assert chosen.files == split.sample(2, seed=0).files
+    assert list(chosen.files) == sorted(chosen.files)
+    assert len(chosen) == 2
+    with pytest.raises(ParameterError, match="n_images"):
+        split.sample(0, seed=0)
+
+
+def test_labels_in_another_order(split):
+    np.testing.assert_array_equal(split.require_labels(["dog", "cat"]), LABELS[:, ::-1])
+    assert split.labels_for(["dog", "cow"]) is None
+    with pytest.raises(LabelMismatchError, match="the first that differs is 'cat'"):
+        split.require_labels(["dog", "cow"])
+    unlabelled = Split("set", "", split.root, split.files, None, ("cat", "dog"))
+    assert unlabelled.labels_for(["cat", "dog"]) is None
+    with pytest.raises(DatasetError, match=r"set in .* has no labels"):
+        unlabelled.require_labels()
+
+
+def test_a_split_that_makes_no_sense(split, tmp_path):
+    with pytest.raises(DatasetError, match="set-val has no images"):
+        Split("set", "val", tmp_path, (), None, None)
+    with pytest.raises(DatasetError, match=r"labels of shape \(4, 2\) for 4 images and 3"):
+        Split("set", "val", tmp_path, split.files, LABELS, ("a", "b", "c"))
+
+
+def test_the_fingerprint_tells_files_and_labels_apart(split, tmp_path):
+    before = split.fingerprint()
+    assert split.manifest()["data_fingerprint"] == before
+    assert split.subset([0, 1, 3, 2]).fingerprint() != before
+    changed = Split("set", "val", tmp_path, split.files, 1 - LABELS, ("cat", "dog"))
+    assert changed.fingerprint() != before
+    (tmp_path / "a.jpg").write_text("longer")
+    assert split.fingerprint() != before
+
+
+def test_only_the_first_missing_files_are_named(tmp_path):
+    with pytest.raises(DatasetError, match=r"5 images .*/0.jpg, .*/1.jpg, .*/2.jpg, \.\.\.\."):
+        present_files("set", tmp_path, [f"{at}.jpg" for at in range(5)], skip_bad=False)
+
+
+def test_images_that_cannot_be_read(tmp_path, coco_tree):
+    image = next((coco_tree() / "val2014").iterdir())
+    assert read_image(image).mode == "RGB"
+    half = tmp_path / "half.jpg"
+    half.write_bytes(image.read_bytes()[: image.stat().st_size // 2])
+    for path, message in (
+        (half, r"cannot read the image .*half\.jpg"),
+        (tmp_path / "none.jpg", r"no image .*none\.jpg"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            read_image(path)
+
+
+def test_equal_contents_have_equal_hashes(tmp_path, split):
+    (tmp_path / "copy.jpg").write_text("a")
+    assert content_hash(tmp_path / "copy.jpg") == content_hash(split.path(0))
+    assert content_hash(split.path(0)) != content_hash(split.path(1))
+    with pytest.raises(DatasetError, match=r"cannot read .*none\.jpg"):
+        content_hash(tmp_path / "none.jpg")
