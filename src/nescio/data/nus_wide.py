@@ -46,8 +46,7 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
         The official Train list, or a half of the Test list.
     skip_bad : bool, default False
         Go on without images that are missing or have a label that is neither 0 nor 1;
-        `Split.skipped` has them. Some of the photographs are no longer to be had, so you may
-        need it.
+        `Split.skipped` has them. Copies of NUS-WIDE differ in what they lack.
     """
     check_split("nus-wide", split, SPLITS)
     root = Path(root)
