@@ -60,6 +60,7 @@ def meta():
         ("mobilenet_v3_small", 1024),
         ("efficientnet_b0", 1280),
         ("googlenet", 1024),
+        ("regnet_y_400mf", 440),
     ],
 )
 def test_torchvision(name, n_features):
@@ -92,11 +93,13 @@ def test_big_torchvision_models_by_shape(name, n_features, size):
     assert outputs.pooled.shape == (2, n_features)
 
 
-def test_every_torchvision_model_can_be_built_or_is_refused():
-    # RegNets compute with numbers while they are made.
-    names = torchvision.models.list_models(module=torchvision.models, exclude="regnet_*")
+def test_every_family_of_torchvision_can_be_built_or_is_refused():
+    models = torchvision.models
+    # Without RegNets, which compute with numbers while they are made.
+    names = models.list_models(module=models, exclude="regnet_*")
+    one_of_each = {models.get_model_builder(name).__module__: name for name in names}
     refused = []
-    for name in names:
+    for name in one_of_each.values():
         try:
             with meta():
                 backbone = build_network(name, 2).backbone
@@ -105,7 +108,8 @@ def test_every_torchvision_model_can_be_built_or_is_refused():
         else:
             linear = [part for part in backbone.modules() if isinstance(part, nn.Linear)]
             assert all(layer.out_features != 1000 for layer in linear)
-    assert refused == ["squeezenet1_0", "squeezenet1_1"]
+    assert len(one_of_each) > 10
+    assert refused == ["squeezenet1_1"]
 
 
 def test_densenet_features_are_those_of_the_paper():
@@ -441,11 +445,11 @@ def test_gradients_flow_through_both_outputs():
 
 
 class Twice(nn.Module):
-    """Runs another tapped network, whose layer it shares, before and within its own pass."""
+    """Runs a tapped network within its own pass, twice."""
 
     def __init__(self):
         super().__init__()
-        self.inner = TappedNetwork(Small(), "hidden")
+        self.inner = TappedNetwork(Small(), "relu")
 
     def forward(self, images):
         other = self.inner(images + 1).logits
@@ -454,9 +458,11 @@ class Twice(nn.Module):
 
 def test_nested_passes_do_not_mix():
     network = TappedNetwork(Twice(), "inner.model.hidden").eval()
-    inner = network.model.inner
+    inner = network.model.inner.model
     with torch.no_grad():
-        assert torch.equal(network(images()).pooled, inner(images()).pooled)
+        hidden = inner.hidden(inner.stem(images()).mean((2, 3)))
+        assert (hidden < 0).any()
+        assert torch.equal(network(images()).pooled, hidden)
 
 
 def meet(barrier):

@@ -68,7 +68,7 @@ def test_another_file_is_refused(tmp_path, checkpoint):
 
 
 def test_a_file_does_not_choose_code_to_run(own_module, tmp_path):
-    architecture = Architecture(f"module:{own_module}", features="3")
+    architecture = Architecture(f"module:{own_module}", features="4")
     made = Checkpoint(architecture.build(3).eval(), architecture, ("a", "b", "c"))
     path = tmp_path / "own.safetensors"
     made.save(path)

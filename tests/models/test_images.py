@@ -46,7 +46,9 @@ def test_a_crop_depends_on_seed_and_index_alone(coco_tree):
     (among,) = reader.batches([[2, 5, 7]])
     assert torch.equal(alone.pixels[0], among.pixels[1])
     assert any(
-        not torch.equal(torch.from_numpy(reader.reseeded(0, epoch).pixels(5).copy()), alone.pixels[0])
+        not torch.equal(
+            torch.from_numpy(reader.reseeded(0, epoch).pixels(5).copy()), alone.pixels[0]
+        )
         for epoch in range(2, 6)
     )
 

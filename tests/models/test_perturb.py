@@ -29,7 +29,7 @@ def direct_outputs(network, inputs, std, aggregate, epsilon):
         top = logits.gather(1, logits.argmax(1, keepdim=True))
         loss = torch.nn.BCEWithLogitsLoss()(top, torch.ones_like(top))
     else:
-        predicted = (torch.sigmoid(logits) > 0.5).float()
+        predicted = (torch.sigmoid(logits) > 0.5).to(logits.dtype)
         loss = torch.nn.BCEWithLogitsLoss(reduction="none")(logits, predicted).sum(1).mean()
     loss.backward()
     moved = inputs - epsilon * x.grad.sign() / torch.tensor(std).view(1, 3, 1, 1)
@@ -46,13 +46,14 @@ def test_the_grids_are_the_papers():
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
     made = checkpoint()
-    network, preprocessing = made.network, made.preprocessing
-    inputs = torch.from_numpy(rng.normal(size=(5, 3, 32, 32)).astype(np.float32))
+    # In double precision no gradient rounds to the other sign.
+    network, preprocessing = made.network.double(), made.preprocessing
+    inputs = torch.from_numpy(rng.normal(size=(5, 3, 32, 32)))
     pooled = network(inputs).pooled.detach().numpy()
     around = pooled.mean(0) + rng.normal(0, pooled.std(), (300, pooled.shape[1]))
     labels = rng.integers(0, 2, (300, 3))
     labels[:, 0] = 1
-    detector = Mahalanobis(aggregate=aggregate).fit(around.astype(np.float32), labels)
+    detector = Mahalanobis(aggregate=aggregate).fit(around, labels)
     grid = Grid(network, preprocessing, "pooled", {aggregate: detector})
     found = grid.batch_scores(inputs)
     assert found.shape == (5, 84 + 6)
@@ -60,11 +61,11 @@ def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
     for at, (method, _, epsilon, temperature) in enumerate(grid.points):
         outputs = direct_outputs(network, inputs, preprocessing.std, aggregate, epsilon)
         if method == "odin":
-            probabilities = torch.sigmoid(outputs.logits.double() / temperature)
+            probabilities = torch.sigmoid(outputs.logits / temperature)
             expected = probabilities.max(1)[0] if aggregate == "max" else probabilities.sum(1)
         else:
             expected = detector.score_samples(outputs.pooled)
-        np.testing.assert_allclose(found[:, at], expected, rtol=1e-6, err_msg=str(grid.points[at]))
+        np.testing.assert_allclose(found[:, at], expected, rtol=1e-7, err_msg=str(grid.points[at]))
     odin = [(e, t) for m, _, e, t in grid.points if m == "odin"]
     assert sorted(odin) == sorted(itertools.product(ODIN_EPSILONS, TEMPERATURES))
 
@@ -99,15 +100,16 @@ def test_a_batch_costs_at_most_25_forward_equivalents_for_odin(checkpoint, rng):
 
 
 def test_the_step_raises_the_confidence(checkpoint, rng):
-    made = checkpoint()
-    inputs = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)).astype(np.float32))
+    made, epsilon = checkpoint(), 1e-7  # so small that the network is linear there
+    made.network.double()
+    inputs = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)))
     found = find_directions(made.network, inputs, made.preprocessing)
     before = found.outputs.logits
-    after = step(made.network, inputs, found, "max", 0.001).logits
+    after = step(made.network, inputs, found, "max", epsilon).logits
     assert (after.amax(1) > before.amax(1)).all()
-    labels = (before > 0).float()
+    labels = (before > 0).double()
     loss = torch.nn.BCEWithLogitsLoss(reduction="none")
-    after = step(made.network, inputs, found, "sum", 0.001).logits
+    after = step(made.network, inputs, found, "sum", epsilon).logits
     assert (loss(after, labels).sum(1) < loss(before, labels).sum(1)).all()
 
 

@@ -40,7 +40,7 @@ def extract(
     ] = None,
     features: Features = "pooled",
     device: Device = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: BatchSize = 16,
     module: Module = None,
     skip_bad: SkipBad = False,
     force: Force = False,

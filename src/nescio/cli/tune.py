@@ -59,7 +59,7 @@ def tune(
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of images and the noise.")] = 0,
     features: Features = "pooled",
     device: Device = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: BatchSize = 16,
     module: Module = None,
     skip_bad: SkipBad = False,
     force: Force = False,

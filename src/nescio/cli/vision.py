@@ -15,7 +15,7 @@ Device = Annotated[
     str,
     typer.Option(help="Where the network runs: auto, cpu, cuda, cuda:1, mps."),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time; more for a GPU.")]
 SkipBad = Annotated[
     bool,
     typer.Option(
@@ -36,9 +36,12 @@ Features = Annotated[
 
 
 def require_vision() -> None:
-    """Raise, with what to install, unless the packages are there."""
+    """Raise, with what to install, unless the packages are there; make the process fit for them."""
     for module in ("torch", "torchvision", "PIL"):
         require(module, "vision")
+    from nescio.models.devices import keep_freed_memory
+
+    keep_freed_memory()
 
 
 def load_part(spec: str, part: str, *, skip_bad: bool) -> Split:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 
 from nescio.errors import ParameterError
@@ -102,9 +101,22 @@ def share_batch_norm(module: nn.Module) -> None:
             child.forward = _SharedStatistics(child)  # type: ignore[method-assign, assignment]
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over processes. Each process's loss depends on it, so gradients are summed too."""
+
+    @staticmethod
+    def forward(_: Any, tensor: Tensor) -> Tensor:
+        total = tensor.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return _Sum.forward(None, gradient.contiguous())
+
+
 def _sum_over_processes(tensor: Tensor) -> Tensor:
-    """A sum that gradients flow back through."""
-    total: Tensor = all_reduce(tensor)  # type: ignore[no-untyped-call]
+    total: Tensor = _Sum.apply(tensor)
     return total
 
 

@@ -20,7 +20,7 @@ from nescio.models.extract import PartialWork
 from nescio.models.images import Reader
 from nescio.tensors import Stacked, read_tensors, write_tensors
 
-_BATCH = 64
+_BATCH = 16
 
 Indices = Sequence[int] | NDArray[Any]
 

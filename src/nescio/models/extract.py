@@ -32,7 +32,7 @@ from nescio.tensors import Stacked, read_tensors, write_tensors
 from nescio.version import __version__
 
 FEATURES = ("pooled", "penultimate")
-_BATCHES_A_PART = 16
+_BATCHES_A_PART = 32
 
 Compute = Callable[[Tensor], Mapping[str, Tensor]]
 
@@ -67,7 +67,7 @@ def extract(
     features: str = "pooled",
     tuning: Tuning | None = None,
     device: torch.device | str = "cpu",
-    batch_size: int = 64,
+    batch_size: int = 16,
     skip_bad: bool = False,
     force: bool = False,
     on_images: Callable[[int], object] = lambda count: None,

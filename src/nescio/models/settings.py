@@ -12,7 +12,7 @@ from typing import Any
 from nescio.errors import FileFormatError, ParameterError
 from nescio.files import existing_file
 from nescio.models.checkpoint import Architecture
-from nescio.models.images import Augmentation, Preprocessing
+from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Preprocessing
 from nescio.models.network import HIDDEN_UNITS
 from nescio.parameters import checked_whole
 
@@ -54,6 +54,30 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
+class ImageSettings:
+    """[images]
+
+    Attributes
+    ----------
+    size : int
+        Pixels a side.
+    mean, std : tuple of three floats, optional
+        Of each colour, from 0 to 1. If not given, those that the network was pre-trained with:
+        0.5 for EfficientNet-Lite, ImageNet's for all others.
+    """
+
+    size: int = 256
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+
+    def preprocessing(self, model: str) -> Preprocessing:
+        """What happens to an image, for a network of this name."""
+        lite = model.lower().startswith("efficientnet-lite")
+        mean, std = ((0.5, 0.5, 0.5),) * 2 if lite else (IMAGENET_MEAN, IMAGENET_STD)
+        return Preprocessing(self.size, self.mean or mean, self.std or std)
+
+
+@dataclass(frozen=True)
 class OptimiserSettings:
     """[training]
 
@@ -85,7 +109,10 @@ class OptimiserSettings:
         checked_whole("epochs", self.epochs, minimum=1)
         checked_whole("batch_size", self.batch_size, minimum=2)
         checked_whole("seed", self.seed, minimum=0)
-        object.__setattr__(self, "betas", tuple(self.betas))
+        betas = tuple(self.betas) if isinstance(self.betas, list | tuple) else ()
+        if len(betas) != 2 or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
+            raise ParameterError(f"betas must be two numbers in [0, 1), got {self.betas!r}.")
+        object.__setattr__(self, "betas", betas)
         rates = {name: getattr(self, name) for name in ("lr_head", "lr_backbone", "weight_decay")}
         for name, value in rates.items():
             if not isinstance(value, int | float) or not 0 <= value < math.inf:
@@ -98,12 +125,20 @@ class OptimiserSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """All of it, section by section; `[images]` holds `Preprocessing`, `[augmentation]` its own."""
+    """All of it, section by section."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
-    images: Preprocessing = field(default_factory=Preprocessing)
+    images: ImageSettings = field(default_factory=ImageSettings)
     augmentation: Augmentation = field(default_factory=Augmentation)
     training: OptimiserSettings = field(default_factory=OptimiserSettings)
+
+    def __post_init__(self) -> None:
+        self.images.preprocessing(self.model.name)  # raises if they make no sense
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What happens to an image before the network."""
+        return self.images.preprocessing(self.model.name)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> TrainSettings:

@@ -116,7 +116,7 @@ def train(
         world.wait()
         if skip_bad:
             train_split, val_split = (
-                readable(Reader(split, settings.images, skip_bad=True))
+                readable(Reader(split, settings.preprocessing, skip_bad=True))
                 for split in (train_split, val_split)
             )
         torch.manual_seed(settings.training.seed)
@@ -125,7 +125,7 @@ def train(
             network,
             settings.model.architecture,
             tuple(label_names),
-            settings.images,
+            settings.preprocessing,
             _training_facts(settings, train_split, val_split),
         )
         cache = folder if cache is None else Path(cache)
@@ -194,11 +194,11 @@ def _examples(
     """What to train on and what to validate on."""
     names = checkpoint.label_names
     if not settings.model.freeze:
-        augmented = Reader(train_split, settings.images, settings.augmentation)
+        augmented = Reader(train_split, settings.preprocessing, settings.augmentation)
         return (
             ImageExamples(augmented, train_split.require_labels(names), device),
             ImageExamples(
-                Reader(val_split, settings.images), val_split.require_labels(names), device
+                Reader(val_split, settings.preprocessing), val_split.require_labels(names), device
             ),
         )
     backbone = prepared(checkpoint.network.backbone, device)  # type: ignore[arg-type]

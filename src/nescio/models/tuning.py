@@ -151,7 +151,7 @@ def tune(
     n_images: int = 1000,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    batch_size: int = 64,
+    batch_size: int = 16,
     on_images: Callable[[int], object] = lambda count: None,
 ) -> Tuning:
     """Choose ODIN's temperature and epsilon, and Mahalanobis' epsilon.

@@ -158,7 +158,7 @@ def load_state(
 
 
 def _rename_old_densenet(state: dict[str, Tensor], own: dict[str, Any]) -> None:
-    for name in [name for name in state if name not in own]:
+    for name in list(state):
         renamed = _OLD_DENSENET_NAME.sub(r"\1\2.", name)
         if renamed in own:
             state[renamed] = state.pop(name)
