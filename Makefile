@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types imports docs unit bench format clean
+.PHONY: demo test lint types imports docs unit bench coco70 format clean
 
 demo: $(VENV)/.installed ## the whole job on data that ships with scikit-learn
 	$(BIN)/nescio demo --output build/demo --force
@@ -28,6 +28,9 @@ unit: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev ## speed, side by side
 	$(BIN)/python benchmarks/speed.py
+
+coco70: $(VENV)/.installed-dev ## the paper's experiment on real images, where ../shared/data is
+	$(BIN)/python benchmarks/coco70.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -373,3 +373,42 @@ def test_an_archive_of_another_name_is_recognised(tmp_path, outputs):
     (tmp_path / "x.npz").rename(tmp_path / "x.npy")
     with pytest.raises(FileFormatError, match=r"is an .npz archive"):
         Outputs.load(tmp_path / "x.npy")
+
+
+# --- perturbed arrays and parts ---------------------------------------------------------------
+
+
+def test_perturbed_arrays_survive_saving_and_slicing(rng, tmp_path):
+    arrays = {"odin_max": rng.normal(size=(6, 3)), "mahalanobis_max": rng.normal(size=(6, 5))}
+    outputs = Outputs(rng.normal(size=(6, 3)), perturbed=arrays)
+    outputs.save(tmp_path / "x.safetensors")
+    loaded = Outputs.load(tmp_path / "x.safetensors")
+    assert set(loaded.perturbed) == set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded.read(name), array)
+        np.testing.assert_array_equal(loaded[[4, 1]].read(name), array[[4, 1]])
+    assert loaded.read("odin_sum") is None
+    assert "odin_max" in repr(loaded)
+
+
+def test_perturbed_arrays_have_a_row_per_sample(rng):
+    with pytest.raises(ShapeError, match="odin_max must have one row per sample"):
+        Outputs(rng.normal(size=(6, 3)), perturbed={"odin_max": rng.normal(size=(5, 3))})
+
+
+def test_parts_give_the_bytes_of_the_whole(rng, tmp_path):
+    whole = Outputs(
+        rng.normal(size=(9, 3)).astype(np.float32),
+        features=rng.normal(size=(9, 4)).astype(np.float32),
+        labels=rng.integers(0, 2, (9, 3)),
+        ids=[f"image {i}" for i in range(9)],
+        label_names=["a", "b", "c"],
+        manifest={"dataset": "x"},
+        perturbed={"odin_max": rng.normal(size=(9, 3)).astype(np.float32)},
+    )
+    whole.save(tmp_path / "whole.safetensors")
+    parts = [whole[:4], whole[4:5], whole[5:]]
+    save_in_parts(tmp_path / "parts.safetensors", parts, whole.manifest)
+    assert (tmp_path / "parts.safetensors").read_bytes() == (
+        tmp_path / "whole.safetensors"
+    ).read_bytes()

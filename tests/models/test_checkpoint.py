@@ -4,13 +4,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from dataclasses import replace
+from dataclasses import replace  # noqa: E402
 
-from nescio.errors import FileFormatError, ParameterError
-from nescio.models import Architecture, Checkpoint, Preprocessing, load_checkpoint
-from nescio.models.checkpoint import load_with_state
-from nescio.outputs import Outputs
-from nescio.tensors import read_tensors, write_tensors
+from nescio.errors import FileFormatError, ParameterError  # noqa: E402
+from nescio.models import Architecture, Checkpoint, Preprocessing, load_checkpoint  # noqa: E402
+from nescio.models.checkpoint import load_with_state  # noqa: E402
+from nescio.outputs import Outputs  # noqa: E402
+from nescio.tensors import read_tensors, write_tensors  # noqa: E402
 
 
 def test_a_network_comes_back_as_it_was(checkpoint, tmp_path):

@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.data import load_coco, load_folder
-from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
-from nescio.models import Preprocessing, Setting, Tuning, extract
-from nescio.models.images import Reader
-from nescio.models.perturb import find_directions, step
-from nescio.outputs import Outputs
+from nescio.data import load_coco, load_folder  # noqa: E402
+from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError  # noqa: E402
+from nescio.models import Preprocessing, Setting, Tuning, extract  # noqa: E402
+from nescio.models.images import Reader  # noqa: E402
+from nescio.models.perturb import find_directions, step  # noqa: E402
+from nescio.outputs import Outputs  # noqa: E402
 
 
 def test_outputs_are_what_the_network_gives(checkpoint, coco_tree, tmp_path):

@@ -4,9 +4,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.data import load_coco, load_folder
-from nescio.errors import DatasetError, ParameterError
-from nescio.models.images import Augmentation, Preprocessing, Reader, in_batches, readable
+from nescio.data import load_coco, load_folder  # noqa: E402
+from nescio.errors import DatasetError, ParameterError  # noqa: E402
+from nescio.models.images import Augmentation, Preprocessing, Reader, in_batches, readable  # noqa: E402
 
 
 def test_pixels_are_squashed_to_a_square_and_normalised(coco_tree):

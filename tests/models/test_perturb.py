@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.detectors import Mahalanobis
-from nescio.errors import ParameterError
-from nescio.models.perturb import (
+from nescio.detectors import Mahalanobis  # noqa: E402
+from nescio.errors import ParameterError  # noqa: E402
+from nescio.models.perturb import (  # noqa: E402
     AGGREGATES,
     MAHALANOBIS_EPSILONS,
     ODIN_EPSILONS,
@@ -18,7 +18,7 @@ from nescio.models.perturb import (
     find_directions,
     step,
 )
-from nescio.models.tuning import Grid
+from nescio.models.tuning import Grid  # noqa: E402
 
 
 def direct_outputs(network, inputs, std, aggregate, epsilon):

@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.data import load_coco
-from nescio.errors import (
+from nescio.data import load_coco  # noqa: E402
+from nescio.errors import (  # noqa: E402
     DatasetError,
     FileError,
     FileFormatError,
@@ -20,9 +20,9 @@ from nescio.errors import (
     NonFiniteError,
     ParameterError,
 )
-from nescio.metrics import mean_average_precision
-from nescio.models import TrainSettings, load_checkpoint, train
-from nescio.models.images import Reader, in_batches
+from nescio.metrics import mean_average_precision  # noqa: E402
+from nescio.models import TrainSettings, load_checkpoint, train  # noqa: E402
+from nescio.models.images import Reader, in_batches  # noqa: E402
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.data import CORRUPTIONS, load_coco
-from nescio.errors import FileFormatError, ParameterError
-from nescio.metrics import fpr_at_tpr
-from nescio.models import Preprocessing, Setting, Tuning, extract, tune
-from nescio.models.tuning import synthetic_sets
-from nescio.outputs import Outputs
+from nescio.data import CORRUPTIONS, load_coco  # noqa: E402
+from nescio.errors import FileFormatError, ParameterError  # noqa: E402
+from nescio.metrics import fpr_at_tpr  # noqa: E402
+from nescio.models import Preprocessing, Setting, Tuning, extract, tune  # noqa: E402
+from nescio.models.tuning import synthetic_sets  # noqa: E402
+from nescio.outputs import Outputs  # noqa: E402
 
 
 @pytest.fixture

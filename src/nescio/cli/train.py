@@ -92,6 +92,7 @@ def train(
 
     if resume and force:
         raise ParameterError("--resume goes on with a run and --force replaces it: choose one.")
+    where = choose_device(device)
     settings = TrainSettings() if config is None else TrainSettings.from_toml(config)
     settings = settings.updated(
         _given(
@@ -108,7 +109,7 @@ def train(
             train_split,
             val_split,
             output,
-            device=choose_device(device),
+            device=where,
             resume=resume,
             force=force,
             skip_bad=skip_bad,

@@ -76,17 +76,19 @@ def tune(
     require_vision()
     from nescio.models import choose_device, extract, load_checkpoint
     from nescio.models import tune as run_tuning
+    from nescio.models.images import Reader, readable
     from nescio.models.perturb import AGGREGATES
 
     wanted = list(dict.fromkeys(aggregates or AGGREGATES))
     for name in wanted:
         if name not in AGGREGATES:
             raise ParameterError(f"--aggregate must be max or sum, got {name!r}.")
-    check_target(output, force=force)
     where = choose_device(device)
     checkpoint = load_checkpoint(model, module=module)
     train_split, val_split = chosen_splits(data, train_spec, val_spec, skip_bad=skip_bad)
     train_split.require_labels(checkpoint.label_names)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    check_target(output, force=force)
     outputs_path = output.parent / f"{train_split.title}.safetensors"
     with progress_bar(train_split.title, len(train_split)) as advance:
         extract(
@@ -97,8 +99,11 @@ def tune(
             device=where,
             batch_size=batch_size,
             skip_bad=skip_bad,
+            force=force,
             on_images=advance,
         )
+    if skip_bad:
+        val_split = readable(Reader(val_split, checkpoint.preprocessing, skip_bad=True))
     n_sets = 6  # the images themselves and five synthetic sets
     with progress_bar("tuning", n_sets * min(images, len(val_split))) as advance:
         tuning = run_tuning(

@@ -45,42 +45,49 @@ def require_vision() -> None:
 
 
 def load_part(spec: str, part: str, *, skip_bad: bool) -> Split:
-    """The split named in the spec, or else the given part of the data."""
-    parsed = parse_spec(spec)
-    if parsed.split:
-        return load(spec, skip_bad=skip_bad)
-    if DATASETS[parsed.kind].splits == ():
+    """The given part of a data set."""
+    kind = parse_spec(spec).kind
+    if DATASETS[kind].splits == ():
         raise ParameterError(
-            f"{parsed.kind} has no {part} part: name the data to train and validate on with "
-            "--train and --val."
+            f"{kind} has no {part} part: name the data to train and validate on with --train and "
+            "--val."
         )
     return load(split_spec(spec, part), skip_bad=skip_bad)
+
+
+def load_named(spec: str, part: str, *, skip_bad: bool) -> Split:
+    """Data that was named for one purpose: as it is, or its part of that name if it has parts."""
+    parsed = parse_spec(spec)
+    if parsed.split or not DATASETS[parsed.kind].splits:
+        return load(spec, skip_bad=skip_bad)
+    return load_part(spec, part, skip_bad=skip_bad)
 
 
 def chosen_splits(
     data: str | None, train: str | None, val: str | None, *, skip_bad: bool
 ) -> tuple[Split, Split]:
     """Training and validation data: the parts of one data set, or named one by one."""
-    wanted = {"train": train or data, "val": val or data}
-    for part, spec in wanted.items():
-        if spec is None:
-            raise ParameterError(f"name the data: DATA, as in coco:/data/coco, or --{part}.")
     if data is not None and parse_spec(data).split and not (train and val):
         raise ParameterError(
             f"{data} is a single split. Leave the split out to take train and val, or name both "
             "with --train and --val."
         )
-    return (
-        load_part(str(wanted["train"]), "train", skip_bad=skip_bad),
-        load_part(str(wanted["val"]), "val", skip_bad=skip_bad),
-    )
+    found = []
+    for part, spec in (("train", train), ("val", val)):
+        if spec is not None:
+            found.append(load_named(spec, part, skip_bad=skip_bad))
+        elif data is not None:
+            found.append(load_part(data, part, skip_bad=skip_bad))
+        else:
+            raise ParameterError(f"name the data: DATA, as in coco:/data/coco, or --{part}.")
+    return found[0], found[1]
 
 
 def read_label_names(source: str) -> tuple[str, ...]:
     """Label names from a data set (KIND:PATH) or a text file, a name a line."""
     kind = source.partition(":")[0].partition("@")[0]
     if kind in DATASETS and ":" in source:
-        names = load_part(source, "val", skip_bad=False).label_names
+        names = load_named(source, "val", skip_bad=False).label_names
         if names is None:
             raise ParameterError(f"{source} has no label names.")
         return names

@@ -108,6 +108,7 @@ def extract(
         "features": features,
         "image_size": checkpoint.preprocessing.size,
         "batch_size": batch_size,
+        "device": torch.device(device).type,
         "nescio_version": __version__,
         "torch_version": torch.__version__,
         **({} if tuning is None else {"tuning": tuning.chosen()}),
@@ -159,17 +160,18 @@ def _computation(
 
 def _is_done(path: Path, manifest: Mapping[str, Any], *, force: bool) -> bool:
     """Whether the file is the result of this very work; raises if it is another one's."""
-    if path.exists() and not force:
+    if path.is_file():
         try:
             theirs = Outputs.load(path).manifest
         except FileFormatError:
             theirs = {}
         if {name: theirs.get(name) for name in manifest} == dict(manifest):
             return True
-        raise FileError(
-            f"{path} exists and was not made from this: {_difference(manifest, theirs)} "
-            "Pass force=True (--force) to replace it."
-        )
+        if not force:
+            raise FileError(
+                f"{path} exists and was not made from this: {_difference(manifest, theirs)} "
+                "Pass force=True (--force) to replace it."
+            )
     check_target(path, force=force)
     return False
 
