@@ -5,12 +5,14 @@ objects of classes that COCO does not have. Each line of the result is one detec
 set for one seed. Interrupted work goes on where it stopped.
 
     python benchmarks/coco70.py --data ../shared/data --work build/coco70
+    python benchmarks/coco70.py --tables        the committed lines as Markdown
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -87,12 +89,57 @@ def run_seed(seed: int, data: Path, work: Path) -> list[dict[str, object]]:
     ]
 
 
+def table(lines: list[dict[str, object]], ood: str) -> str:
+    """Mean and standard deviation over seeds in per cent, as Markdown, best FPR95 first."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for line in lines:
+        if line["ood"] == ood:
+            values = found.setdefault(str(line["detector"]), {name: [] for name in MEASURES})
+            for name in MEASURES:
+                values[name].append(100 * float(str(line[name])))
+    rows = ["| detector | FPR95 ↓ | AUROC ↑ | AUPR ↑ |", "|---|---:|---:|---:|"]
+    for detector in sorted(found, key=lambda name: statistics.mean(found[name]["fpr"])):
+        cells = [
+            f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+            for values in found[detector].values()
+        ]
+        rows.append(f"| `{detector}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def networks(lines: list[dict[str, object]]) -> str:
+    """What was trained and tuned for each seed, as Markdown."""
+    rows = [
+        "| seed | best epoch | val loss | val mAP | ODIN epsilon | Mahalanobis epsilon |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for seed in sorted({int(str(line["seed"])) for line in lines}):
+        line = next(line for line in lines if line["seed"] == seed)
+        tuned: dict[str, dict[str, float]] = line["tuned"]  # type: ignore[assignment]
+        rows.append(
+            f"| {seed} | {line['best_epoch']} | {line['val_loss']:.4f} | {line['val_map']:.4f} "
+            f"| {tuned['odin']['epsilon']:g} | {tuned['mahalanobis']['epsilon']:g} |"
+        )
+    return "\n".join(rows)
+
+
+def tables(path: Path = RESULTS) -> dict[str, str]:
+    """Every table of docs/explanation/coco70.md, from the lines of a result."""
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    by_ood = {ood: table(lines, ood) for ood in dict.fromkeys(line["ood"] for line in lines)}
+    return {"networks": networks(lines), **by_ood}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
     parser.add_argument("--work", type=Path, default=HERE.parent / "build" / "coco70")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where to write the lines")
+    parser.add_argument("--tables", action="store_true", help="only print the lines as Markdown")
     arguments = parser.parse_args()
+    if arguments.tables:
+        print("\n\n".join(tables(arguments.output).values()))
+        return
     if not (arguments.data / "coco70").is_dir():
         sys.exit(f"there is no {arguments.data / 'coco70'}: this needs the project's image data.")
     lines = [line for seed in SEEDS for line in run_seed(seed, arguments.data, arguments.work)]

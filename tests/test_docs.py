@@ -1,7 +1,9 @@
 """The documentation says what is so: links lead somewhere, code runs, nothing is left out."""
 
 import contextlib
+import importlib.util
 import io
+import json
 import re
 import shlex
 import tomllib
@@ -218,3 +220,21 @@ def test_every_detector_is_in_the_reference_and_the_guide(name):
     assert f"::: nescio.detectors.{detector.__name__}\n" in reference
     guide = (DOCS / "how-to" / "choose-a-detector.md").read_text("utf-8")
     assert f"\n| `{name}` | {detector.reads[0]}" in guide
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+def test_the_coco70_page_shows_the_committed_results():
+    spec = importlib.util.spec_from_file_location("coco70", ROOT / "benchmarks" / "coco70.py")
+    coco70 = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(coco70)
+    page = (DOCS / "explanation" / "coco70.md").read_text("utf-8")
+    tables = coco70.tables()
+    assert set(tables) == {"networks", "textures", "objects54"}
+    for name, table in tables.items():
+        assert table in page, f"the table of {name} should be:\n{table}"
+    lines = [json.loads(line) for line in coco70.RESULTS.read_text("utf-8").splitlines()]
+    assert {line["seed"] for line in lines} == set(coco70.SEEDS)
+    assert {line["detector"] for line in lines} == set(DETECTORS)
+    assert min(line["val_map"] for line in lines) >= 0.60

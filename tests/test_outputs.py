@@ -14,6 +14,7 @@ from nescio.errors import (
     ParameterError,
     ShapeError,
 )
+from nescio.outputs import save_in_parts
 from nescio.tensors import read_tensors, write_tensors
 
 
