@@ -17,6 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nescio.outputs import Outputs
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "coco70.jsonl"
 SEEDS = range(5)
@@ -65,8 +67,16 @@ def run_seed(seed: int, data: Path, work: Path) -> list[dict[str, object]]:
         )
     )
     settings = json.loads(tuned.read_text("utf-8"))
+    facts = {
+        path.stem: Outputs.load(path).manifest for path in sorted(outputs.glob("*.safetensors"))
+    }
+    first = next(iter(facts.values()))
     manifest = {
+        "model": first["model"],
         "model_hash": settings["model_hash"],
+        "data": {name: one["data_fingerprint"] for name, one in facts.items()},
+        "versions": {"nescio": first["nescio_version"], "torch": first["torch_version"]},
+        "tuning_images": settings["data"]["n_images"],
         "val_map": training["best"]["val_map"],
         "val_loss": training["best"]["val_loss"],
         "best_epoch": training["best"]["epoch"],

@@ -21,8 +21,9 @@ from nescio.errors import (  # noqa: E402
     ParameterError,
     ShapeError,
 )
-from nescio.models.backbones import TappedNetwork, build_network  # noqa: E402
+from nescio.models.backbones import build_network  # noqa: E402
 from nescio.models.network import Network  # noqa: E402
+from nescio.models.tapped import TappedNetwork  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")

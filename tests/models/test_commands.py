@@ -151,6 +151,8 @@ def test_a_checkpoint_of_the_paper_is_converted(nescio, coco_tree, tmp_path):
     images = torch.randn(1, 3, 64, 64)
     expected = load_paper_checkpoint("densenet121", backbone, head).eval()(images).logits
     assert torch.equal(loaded.network(images).logits, expected)
+    code, _, err = nescio(*command, backbone, "-o", tmp_path / "x.safetensors")
+    assert (code, "not a text file" in err) == (1, True)
     names = tmp_path / "names.txt"
     names.write_text("cat\ndog\n")
     code, _, err = nescio(*command, names, "-o", tmp_path / "x.safetensors")

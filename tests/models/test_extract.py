@@ -123,8 +123,10 @@ def test_unfinished_work_of_another_network_is_refused(checkpoint, coco_tree, tm
     path = tmp_path / "val.safetensors"
     with pytest.raises(StopError):
         extract(checkpoint(), split, path, batch_size=1, on_images=stopping_after(50))
-    with pytest.raises(FileError, match=r"unfinished work.*Remove that folder"):
+    with pytest.raises(FileError, match=r"unfinished work.*--force"):
         extract(checkpoint(seed=1), split, path, batch_size=1)
+    done = extract(checkpoint(seed=1), split, path, batch_size=1, force=True)
+    assert done.n_computed == 75
 
 
 def test_killed_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree, tmp_path, nescio):
@@ -171,6 +173,44 @@ def test_bad_images_are_left_out_and_recorded(checkpoint, class_tree, tmp_path):
     assert skipped == ["anchor/0001.jpg", "lobster/0003.jpg"]
     again = extract(checkpoint(), split, path, skip_bad=True, batch_size=1)
     assert (again.n_computed, len(again.skipped)) == (0, 2)
+    # What was made with leave to skip does not serve those who have not given it.
+    with pytest.raises(DatasetError, match=r"made without 2 images.*anchor/0001\.jpg"):
+        extract(checkpoint(), split, path, batch_size=1)
+
+
+def test_parts_that_lack_images_do_not_serve_those_who_want_all(checkpoint, class_tree, tmp_path):
+    root = class_tree(n_images=40)
+    (root / "anchor" / "0001.jpg").write_bytes(b"\xff\xd8 no image")
+    split, path = load_folder(root, ""), tmp_path / "ood.safetensors"
+    with pytest.raises(StopError):
+        extract(
+            *(checkpoint(), split, path),
+            batch_size=1,
+            skip_bad=True,
+            on_images=stopping_after(50),
+        )
+    with pytest.raises(DatasetError, match=r"0001\.jpg"):
+        extract(checkpoint(), split, path, batch_size=1)
+
+
+def test_what_a_crash_left_behind_a_finished_file_is_removed(checkpoint, coco_tree, tmp_path):
+    split, path = load_coco(coco_tree(), "val"), tmp_path / "val.safetensors"
+    extract(checkpoint(), split, path)
+    left = tmp_path / "val.safetensors.parts"
+    left.mkdir()
+    assert extract(checkpoint(), split, path).n_computed == 0
+    assert not left.exists()
+
+
+def test_outputs_with_other_settings_are_refused(checkpoint, coco_tree, tmp_path):
+    made, split, path = checkpoint(), load_coco(coco_tree(), "val"), tmp_path / "v.safetensors"
+    extract(made, split, path)
+    tuning = tuning_for(made, Setting("odin", "max", 0.0, 1.0, 0.5))
+    with pytest.raises(FileError, match="other settings of ODIN and Mahalanobis"):
+        extract(made, split, path, tuning=tuning)
+    extract(made, split, path, tuning=tuning, force=True)
+    with pytest.raises(FileError, match="other settings of ODIN and Mahalanobis"):
+        extract(made, split, path)
 
 
 def test_no_image_at_all_is_an_error(checkpoint, class_tree, tmp_path):

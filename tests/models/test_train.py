@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -295,12 +296,48 @@ def test_data_that_cannot_be_trained_on_is_refused(settings, data, coco_tree, tm
     test = load_coco(coco_tree("more", sizes=(("test", 7),)), "test")
     with pytest.raises(DatasetError, match="has no labels"):
         train(settings(), test, data[1], tmp_path / "run")
-    other = data[1].__class__(
-        *("other", "val", data[1].root, data[1].files, data[1].labels, ("red", "green", "grey"))
-    )
+    other = replace(data[1], label_names=("red", "green", "grey"))
     with pytest.raises(LabelMismatchError, match="other labels"):
         train(settings(), data[0], other, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_data_too_small_to_train_or_validate_on_is_refused(settings, data, tmp_path):
+    with pytest.raises(DatasetError, match="has 1 images; training on 1 processes takes 2"):
+        train(settings(), data[0].subset([0]), data[1], tmp_path / "run")
+    blank = replace(data[1], labels=np.zeros_like(data[1].labels))
+    with pytest.raises(DatasetError, match="coco-val has no image with a label"):
+        train(settings(), data[0], blank, tmp_path / "run")
+
+
+def test_a_crash_before_the_metrics_were_written_loses_nothing(settings, data, tmp_path):
+    run = train(settings(epochs=2), *data, tmp_path / "run")
+    metrics = run.folder / "metrics.jsonl"
+    whole = metrics.read_bytes()
+    metrics.write_bytes(whole.splitlines(keepends=True)[0])
+    train(settings(epochs=2), *data, tmp_path / "run", resume=True)
+    assert metrics.read_bytes() == whole
+    with pytest.raises(ParameterError, match="has 2 epochs already, and 1 were asked for"):
+        train(settings(epochs=1), *data, tmp_path / "run", resume=True)
+
+
+def test_layers_that_a_factory_froze_stay_frozen(settings, data, own_module, tmp_path):
+    (tmp_path / "frozen_nets.py").write_text(
+        "from my_nets import make as thawed\n\n\n"
+        "def make():\n"
+        "    network = thawed()\n"
+        "    network[0].requires_grad_(False)\n"
+        "    return network\n"
+    )
+    chosen = settings(epochs=1).updated(
+        {"model": {"name": "module:frozen_nets:make", "features": "4"}}
+    )
+    run = train(chosen, *data, tmp_path / "run")
+    torch.manual_seed(0)
+    fresh = chosen.model.architecture.build(3).state_dict()
+    trained = load_checkpoint(run.checkpoint, module="frozen_nets:make").network.state_dict()
+    same = {name for name in fresh if torch.equal(fresh[name], trained[name])}
+    assert same == {name for name in fresh if ".0." in name}
 
 
 def test_settings_are_the_papers_unless_told_otherwise(tmp_path):
@@ -327,7 +364,15 @@ def test_settings_are_the_papers_unless_told_otherwise(tmp_path):
         ("[training]\nepochs = 0", "epochs must be a whole number of at least 1, got 0"),
         ("[training]\nlr_head = -1", "lr_head must be"),
         ("[training]\nselect = 'test_map'", "select must be one of"),
-        ("[training]\nbetas = 3", "betas"),
+        ("[training]\nbetas = 3", "betas must be a list of 2 numbers, got 3"),
+        ("[training]\nbetas = [0.9, 1.5]", "betas must be two numbers"),
+        ("[training]\nlr_head = true", "lr_head must be a number, got True"),
+        ("[training]\nepochs = 2.5", "epochs must be a whole number, got 2.5"),
+        ("[model]\nname = 5", "name must be a text, got 5"),
+        ("[model]\nfreeze = 'no'", "freeze must be true or false, got 'no'"),
+        ("[images]\nmean = ['a', 'b', 'c']", "mean must be a list of 3 numbers"),
+        ("[augmentation]\nflip = 3", "flip must be true or false, got 3"),
+        ("model = 3", r"model is a section, \[model\]"),
         ("[images]\nsize = 2", "image size"),
         ("[augmentation]\ncrop_scale = [0.5, 2.0]", "crop_scale"),
     ],

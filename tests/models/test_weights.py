@@ -19,7 +19,8 @@ from nescio.errors import (  # noqa: E402
     MissingDependencyError,
     ParameterError,
 )
-from nescio.models.backbones import build_network, load_paper_checkpoint  # noqa: E402
+from nescio.models.backbones import build_network  # noqa: E402
+from nescio.models.paper import load_paper_checkpoint  # noqa: E402
 from nescio.models.weights import (  # noqa: E402
     lite_imagenet_file,
     load_file,

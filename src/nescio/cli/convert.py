@@ -64,6 +64,7 @@ def convert(
         build_network,
         load_paper_checkpoint,
     )
+    from nescio.models.network import HIDDEN_UNITS
 
     check_target(output, force=force)
     label_names = read_label_names(labels)
@@ -74,14 +75,17 @@ def convert(
             "of your own has --weights and --features."
         )
     network: nn.Module
+    n_hidden = HIDDEN_UNITS
     if head is not None:
+        if features is not None:
+            raise ParameterError("--features is for a network of your own; leave it out.")
         network = load_paper_checkpoint(name, weights, head)
-        n_labels = network.head.get_submodule("labels").out_features
+        n_labels, n_hidden = network.head.get_parameter("labels.weight").shape
         if n_labels != len(label_names):
             raise ShapeError(f"{head} has {n_labels} labels; {labels} names {len(label_names)}.")
     else:
         network = build_network(name, len(label_names), weights=weights, features=features)
-    architecture = Architecture(name, features=features)
+    architecture = Architecture(name, n_hidden, features)
     preprocessing = Preprocessing(image_size, mean, std)
     facts = {"converted_from": [path.name for path in (weights, head) if path is not None]}
     Checkpoint(network, architecture, label_names, preprocessing, facts).save(output, force=force)

@@ -65,7 +65,10 @@ def extract(
     titles = [split.title for split in splits]
     for title in titles:
         if titles.count(title) > 1:
-            raise ParameterError(f"two of the data sets would be written to {title}.safetensors.")
+            raise ParameterError(
+                f"two of the data sets would be written to {title}.safetensors. Give each an "
+                "--output of its own."
+            )
     if output.exists() and not output.is_dir():
         raise FileError(f"{output} is not a folder.")
     output.mkdir(parents=True, exist_ok=True)

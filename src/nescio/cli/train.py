@@ -23,7 +23,7 @@ from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from nescio.models.settings import TrainSettings
-    from nescio.models.train import Epoch
+    from nescio.models.trainer import Epoch
 
 
 def train(
@@ -114,6 +114,7 @@ def train(
             force=force,
             skip_bad=skip_bad,
             cache=cache,
+            on_reading=show.reading,
             on_images=show.images,
             on_epoch=show.epoch,
         )
@@ -149,6 +150,7 @@ class _Display:
         self.epochs = settings.training.epochs
         self.n_images = n_images
         self.quiet = quiet
+        self.trains = False
         self.console = Console(stderr=True, highlight=False)
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -168,8 +170,15 @@ class _Display:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
+    def reading(self, count: int) -> None:
+        """So many more images were read before training."""
+        self.progress.update(self.task, advance=count, description="reading", total=None)
+
     def images(self, count: int) -> None:
         """So many more images were trained on."""
+        if not self.trains:
+            self.trains = True
+            self.progress.reset(self.task, total=self.n_images)
         self.progress.update(self.task, advance=count, description="training")
 
     def epoch(self, done: Epoch) -> None:

@@ -74,6 +74,7 @@ def tune(
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
     require_vision()
+    from nescio.data import CORRUPTIONS
     from nescio.models import choose_device, extract, load_checkpoint
     from nescio.models import tune as run_tuning
     from nescio.models.images import Reader, readable
@@ -104,7 +105,7 @@ def tune(
         )
     if skip_bad:
         val_split = readable(Reader(val_split, checkpoint.preprocessing, skip_bad=True))
-    n_sets = 6  # the images themselves and five synthetic sets
+    n_sets = 1 + len(CORRUPTIONS)  # the images themselves, and each set made from them
     with progress_bar("tuning", n_sets * min(images, len(val_split))) as advance:
         tuning = run_tuning(
             checkpoint,

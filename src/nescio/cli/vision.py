@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,8 @@ def require_vision() -> None:
     from nescio.models.devices import keep_freed_memory
 
     keep_freed_memory()
+    # Odd metadata is common in photographs from the web and harms nothing.
+    warnings.filterwarnings("ignore", module="PIL")
 
 
 def load_part(spec: str, part: str, *, skip_bad: bool) -> Split:
@@ -97,5 +100,8 @@ def read_label_names(source: str) -> tuple[str, ...]:
             f"--labels must be a data set, as coco:/data/coco, or a text file with a name a line; "
             f"there is no file {source}."
         )
-    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"--labels {source} is not a text file in UTF-8.") from error
     return tuple(line for line in lines if line)

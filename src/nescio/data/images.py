@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,17 @@ def read_image(path: str | Path) -> Image:
     """A whole image in RGB; a `DatasetError` if it is missing or damaged, never half of one."""
     pil = require("PIL.Image", "vision")
     try:
-        with warnings.catch_warnings():
-            # Odd metadata is common in web photographs and harms nothing.
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", pil.DecompressionBombWarning)
-            with pil.open(path) as image:
-                converted: Image = image.convert("RGB")
-                return converted
+        with pil.open(path) as image:
+            if pil.MAX_IMAGE_PIXELS and math.prod(image.size) > pil.MAX_IMAGE_PIXELS:
+                raise ValueError(f"it has {image.size[0]:,} by {image.size[1]:,} pixels")
+            converted: Image = image.convert("RGB")
+            return converted
     except FileNotFoundError as error:
         raise DatasetError(f"there is no image {path}.") from error
     # Pillow's decoders raise whatever they like on damaged files.
     except Exception as error:
-        raise DatasetError(f"cannot read the image {path}: {error}") from error
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise DatasetError(f"cannot read the image {path}: {reason}.") from error
 
 
 def content_hash(path: str | Path) -> str:

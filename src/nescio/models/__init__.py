@@ -5,14 +5,17 @@ This part of nescio needs torch, torchvision and pillow: pip install 'nescio[vis
 
 from __future__ import annotations
 
-from nescio.models.backbones import TappedNetwork, build_network, load_paper_checkpoint
+from nescio.models.backbones import build_network
 from nescio.models.checkpoint import Architecture, Checkpoint, load_checkpoint
 from nescio.models.devices import choose_device
 from nescio.models.extract import Extraction, extract
 from nescio.models.images import Augmentation, Preprocessing
 from nescio.models.network import Network, NetworkOutputs, TwoLayerHead
+from nescio.models.paper import load_paper_checkpoint
 from nescio.models.settings import TrainSettings
-from nescio.models.train import Epoch, Run, train
+from nescio.models.tapped import TappedNetwork
+from nescio.models.train import Run, train
+from nescio.models.trainer import Epoch
 from nescio.models.tuning import Setting, Tuning, tune
 
 __all__ = [

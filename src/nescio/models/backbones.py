@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError
-from nescio.models.network import HIDDEN_UNITS, Network, NetworkOutputs, TwoLayerHead
+from nescio.errors import FileError, ParameterError
+from nescio.models.network import HIDDEN_UNITS, Network, TwoLayerHead
+from nescio.models.tapped import TappedNetwork, nearest
 from nescio.models.weights import (
     IMAGENET,
     lite_imagenet_file,
     load_file,
-    load_state,
-    read_state_dict,
     torchvision_imagenet_file,
 )
 from nescio.parameters import checked_whole
@@ -33,10 +28,6 @@ _IMAGENET_CLASSES = 1000
 
 # The models with classifiers in the middle, which serve their training from scratch only.
 _AUXILIARY_CLASSIFIERS = {"googlenet": ("aux1", "aux2"), "inception_v3": ("AuxLogits",)}
-
-# Where the modules are that the paper's repository numbers in its backbone files.
-_PAPER_STAGES = {"densenet121": "features", "resnet101": ""}
-_PAPER_HEAD = {"way1.0.": "hidden.0.", "way1.1.": "hidden.1.", "cls.": "labels."}
 
 
 def build_network(
@@ -101,7 +92,7 @@ def _build_torchvision(name: str, weights: str | Path | None) -> tuple[nn.Module
     known = models.list_models(module=models)
     if name not in known:
         raise ParameterError(
-            f"torchvision has no classification model {name!r}.{_nearest(name, known)} Other "
+            f"torchvision has no classification model {name!r}.{nearest(name, known)} Other "
             "networks: timm/<name>, efficientnet-lite0 to 4, module:package.module:factory."
         )
     auxiliary = _AUXILIARY_CLASSIFIERS.get(name, ())
@@ -163,7 +154,7 @@ def _take_off_classifier(model: nn.Module, name: str) -> tuple[str, int]:
 def _build_timm(name: str, weights: str | Path | None) -> tuple[nn.Module, int]:
     timm = require("timm", "timm")
     if not timm.is_model(name):
-        raise ParameterError(f"timm has no model {name!r}.{_nearest(name, timm.list_models())}")
+        raise ParameterError(f"timm has no model {name!r}.{nearest(name, timm.list_models())}")
     model = timm.create_model(name, num_classes=0)
     published = model.pretrained_cfg
     if weights == IMAGENET:
@@ -227,186 +218,6 @@ def _import_factory(target: str) -> Any:
         ) from error
     factory = getattr(module, factory_name, None)
     if not callable(factory):
-        nearest = _nearest(factory_name, vars(module))
-        raise ParameterError(f"{module_name} has no function {factory_name!r}.{nearest}")
+        hint = nearest(factory_name, vars(module))
+        raise ParameterError(f"{module_name} has no function {factory_name!r}.{hint}")
     return factory
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(name, list(known), cutoff=0.4)
-    return f" Nearest: {', '.join(matches)}." if matches else ""
-
-
-class _Tap:
-    """A layer whose output one forward pass waits for."""
-
-    def __init__(self, layer: nn.Module, name: str) -> None:
-        self.layer = layer
-        self.name = name
-        self.features: Tensor | None = None  # (n_images, n_features)
-
-
-# Not on the network: a pass that runs in another thread, or within this one, has taps of its own,
-# and a network that holds no tensors of a pass can be copied and pickled.
-_OPEN_TAPS: ContextVar[tuple[_Tap, ...]] = ContextVar("open taps", default=())
-
-
-@contextmanager
-def _open(tap: _Tap) -> Iterator[None]:
-    token = _OPEN_TAPS.set((*_OPEN_TAPS.get(), tap))
-    try:
-        yield
-    finally:
-        _OPEN_TAPS.reset(token)
-
-
-def _fill_taps(layer: nn.Module, inputs: object, output: object) -> None:
-    """Forward hook: give the output to the passes that wait for it."""
-    for tap in _OPEN_TAPS.get():
-        if tap.layer is layer:
-            tap.features = _pooled(output, tap.name)
-
-
-def _pooled(output: object, layer: str) -> Tensor:
-    """A copy, (n_images, n_features), as a next layer may work in place."""
-    if isinstance(output, Tensor) and output.ndim == 4:
-        return output.mean((2, 3))
-    if isinstance(output, Tensor) and output.ndim == 2:
-        return output.clone()
-    raise ShapeError(
-        f"layer {layer!r} must give features of shape (n_images, n_features) or (n_images, "
-        f"n_features, height, width), got {_described(output)}. Name another layer."
-    )
-
-
-def _described(output: object) -> str:
-    if isinstance(output, Tensor):
-        return f"shape {tuple(output.shape)}"
-    return f"a {type(output).__name__}"
-
-
-class TappedNetwork(nn.Module):
-    """A module from images to logits, with the output of one of its layers as the features.
-
-    Gives what a `Network` gives, `pooled` and `penultimate` being the same.
-
-    Parameters
-    ----------
-    model : Module
-        From images to logits of shape (n_images, n_labels).
-    layer : str
-        Dotted name of the layer, as `model.named_modules()` has it. Its output must have shape
-        (n_images, n_features), or (n_images, n_features, height, width), which is averaged over
-        height and width. If the layer runs more than once in a pass, the last output counts.
-    n_labels : int, optional
-        Number of logits that the model must give.
-
-    Examples
-    --------
-    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 2))
-    >>> network = TappedNetwork(model, "2")
-    >>> import torch
-    >>> [tuple(output.shape) for output in network(torch.zeros(4, 3, 2, 2))]
-    [(4, 2), (4, 5), (4, 5)]
-    """
-
-    def __init__(self, model: nn.Module, layer: str, *, n_labels: int | None = None) -> None:
-        super().__init__()
-        parts = dict(model.named_modules())
-        if not layer or layer not in parts:
-            raise ParameterError(f"the network has no layer {layer!r}.{_nearest(layer, parts)}")
-        self.model = model
-        self.layer = layer
-        self.n_labels = n_labels
-        parts[layer].register_forward_hook(_fill_taps)
-
-    def forward(self, images: Tensor) -> NetworkOutputs:
-        """One pass for logits and features."""
-        tap = _Tap(self.model.get_submodule(self.layer), self.layer)
-        with _open(tap):
-            logits = self.model(images)
-        self._check_logits(logits)
-        if tap.features is None:
-            raise ParameterError(
-                f"layer {self.layer!r} was not called in the forward pass. Name one that is."
-            )
-        if len(tap.features) != len(logits):
-            raise ShapeError(
-                f"layer {self.layer!r} gave features of {len(tap.features)} images, and there are "
-                f"logits of {len(logits)}. Name a layer with one row per image."
-            )
-        return NetworkOutputs(logits, tap.features, tap.features)
-
-    def _check_logits(self, logits: object) -> None:
-        if not isinstance(logits, Tensor) or logits.ndim != 2:
-            raise ShapeError(
-                "the network must give logits of shape (n_images, n_labels), got "
-                f"{_described(logits)}."
-            )
-        if self.n_labels is not None and logits.shape[1] != self.n_labels:
-            raise ShapeError(
-                f"the network gives {logits.shape[1]} logits per image, and there are "
-                f"{self.n_labels} labels. Change its last layer."
-            )
-
-
-def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str | Path) -> Network:
-    """A network trained with the paper's own code.
-
-    Parameters
-    ----------
-    name : "densenet121" or "resnet101"
-        The backbone's architecture.
-    backbone_file, head_file : path
-        Such as densenet.pth and densenetclsfier.pth, with or without the `module.` prefix of
-        data-parallel training. The numbers of labels and hidden units are read from the head.
-
-    Raises
-    ------
-    FileFormatError
-        If one of the files does not hold what the paper's code writes.
-    """
-    if name not in _PAPER_STAGES:
-        allowed = " or ".join(map(repr, _PAPER_STAGES))
-        raise ParameterError(f"name must be {allowed}, got {name!r}.")
-    head_state = _paper_head_state(head_file)
-    n_labels, n_hidden = head_state["labels.weight"].shape
-    backbone, n_features = _build_backbone(name, None)
-    network = Network(backbone, TwoLayerHead(n_features, n_labels, n_hidden))
-    load_state(
-        network.head,
-        head_state,
-        source=head_file,
-        expected=f"the head (way1, cls) that the paper's code saves beside its {name}",
-    )
-    load_state(
-        network.backbone,
-        _paper_backbone_state(backbone, _PAPER_STAGES[name], backbone_file),
-        source=backbone_file,
-        expected=f"the numbered modules of {name} that the paper's code saves",
-    )
-    return network
-
-
-def _paper_head_state(path: str | Path) -> dict[str, Tensor]:
-    state = {}
-    for name, tensor in read_state_dict(path).items():
-        prefix = next((prefix for prefix in _PAPER_HEAD if name.startswith(prefix)), "")
-        state[_PAPER_HEAD.get(prefix, "") + name.removeprefix(prefix)] = tensor
-    if "labels.weight" not in state or state["labels.weight"].ndim != 2:
-        raise FileFormatError(
-            f"{path} has no matrix 'cls.weight', so it is not a classifier that the paper's code "
-            "saved. Are the two files swapped?"
-        )
-    return state
-
-
-def _paper_backbone_state(backbone: nn.Module, stages: str, path: str | Path) -> dict[str, Tensor]:
-    """The state with names for numbers: "0.weight" becomes "features.conv0.weight"."""
-    children = [name for name, _ in backbone.get_submodule(stages).named_children()]
-    names = {str(at): f"{stages}.{name}".lstrip(".") for at, name in enumerate(children)}
-    state = {}
-    for key, tensor in read_state_dict(path).items():
-        number, _, rest = key.partition(".")
-        state[f"{names.get(number, number)}.{rest}"] = tensor
-    return state

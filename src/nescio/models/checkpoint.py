@@ -21,6 +21,7 @@ from nescio.errors import FileFormatError, ParameterError
 from nescio.models.backbones import build_network
 from nescio.models.images import Preprocessing
 from nescio.models.network import HIDDEN_UNITS
+from nescio.outputs import check_label_names
 from nescio.tensors import read_tensors, write_tensors
 from nescio.version import __version__
 
@@ -76,6 +77,9 @@ class Checkpoint:
     label_names: tuple[str, ...]
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_label_names(self.label_names, len(self.label_names))
 
     def content_hash(self) -> str:
         """SHA-256 of what decides the outputs: weights, architecture, labels, preprocessing."""

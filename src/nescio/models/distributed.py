@@ -7,16 +7,20 @@ of every batch, and batch norm sees the whole of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from nescio.errors import ParameterError
+from nescio.errors import NescioError, ParameterError
+
+# One process may compute the features of a whole data set while the others wait.
+_PATIENCE = timedelta(hours=12)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,11 @@ class World:
         if self.size == 1:
             yield
             return
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        backend = "gloo"
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # collectives run on the current one
+            backend = "nccl"
+        distributed.init_process_group(backend, timeout=_PATIENCE)
         try:
             yield
         finally:
@@ -57,9 +65,30 @@ class World:
 
     def device(self, device: torch.device) -> torch.device:
         """The process's own GPU, where there are several."""
-        if str(device) == "cuda" and self.size > 1:
-            return torch.device("cuda", self.local_rank)
-        return device
+        if device.type != "cuda" or self.size == 1:
+            return device
+        if str(device) != "cuda":
+            raise ParameterError(
+                f"several processes each take a GPU of their own: pass --device cuda, not {device}."
+            )
+        if self.local_rank >= torch.cuda.device_count():
+            raise ParameterError(
+                f"process {self.local_rank} has no GPU: this machine has "
+                f"{torch.cuda.device_count()}. Start fewer (--nproc-per-node)."
+            )
+        return torch.device("cuda", self.local_rank)
+
+    def first_in_line(self, work: Callable[[], object]) -> None:
+        """Let the first process do what only one may, and raise its error in all of them."""
+        failure: NescioError | None = None
+        if self.leads:
+            try:
+                work()
+            except NescioError as error:
+                failure = error
+        failure = self.gather(failure)[0]
+        if failure is not None:
+            raise failure
 
     def wait(self) -> None:
         """Wait for the others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,7 +79,12 @@ class FeatureExamples:
 
 
 def cached_features(
-    backbone: nn.Module, checkpoint: Checkpoint, split: Split, cache: Path, device: torch.device
+    backbone: nn.Module,
+    checkpoint: Checkpoint,
+    split: Split,
+    cache: Path,
+    device: torch.device,
+    on_images: Callable[[int], object] = lambda count: None,
 ) -> NDArray[np.float32]:
     """A frozen backbone's pooled features of whole images, from the cache or computed into it."""
     digest = hashlib.sha256()
@@ -95,13 +100,13 @@ def cached_features(
     path = cache / f"features-{split.title}-{short}.safetensors"
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        work = PartialWork(path, key)
+        work = PartialWork(path, key, len(split), _BATCH)
 
         def compute(inputs: Tensor) -> dict[str, Tensor]:
             with torch.inference_mode():
                 return {"pooled": backbone(inputs)}
 
-        work.run(Reader(split, checkpoint.preprocessing), compute, _BATCH, device)
+        work.run(Reader(split, checkpoint.preprocessing), compute, device, on_images)
         parts, _ = work.read()
         pooled = Stacked([part["pooled"] for part in parts])
         write_tensors(path, {"pooled": pooled}, {"key": key})

@@ -111,20 +111,23 @@ def extract(
         "device": torch.device(device).type,
         "nescio_version": __version__,
         "torch_version": torch.__version__,
-        **({} if tuning is None else {"tuning": tuning.chosen()}),
+        "tuning": None if tuning is None else tuning.chosen(),
     }
     path = Path(path)
     started = time.perf_counter()
-    if _is_done(path, manifest, force=force):
+    work = PartialWork(path, manifest, len(split), batch_size)
+    if _is_done(path, manifest, skip_bad=skip_bad, force=force):
+        work.remove()  # a crash may have come before that
         on_images(len(split))
         done = Outputs.load(path)
         skipped = tuple(BadFile(**bad) for bad in done.manifest["skipped"])
         return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
     network = prepared(checkpoint.network, device)
-    work = PartialWork(path, manifest)
+    if force:
+        work.remove_others()
     reader = Reader(split, checkpoint.preprocessing, skip_bad=skip_bad)
     compute = _computation(network, checkpoint.preprocessing, features, tuning)
-    n_computed = work.run(reader, compute, batch_size, torch.device(device), on_images)
+    n_computed = work.run(reader, compute, torch.device(device), on_images)
     labels = split.labels_for(checkpoint.label_names)
     skipped = _assemble(work, split, labels, checkpoint.label_names, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
@@ -158,7 +161,7 @@ def _computation(
     return plain if tuning is None else with_perturbed
 
 
-def _is_done(path: Path, manifest: Mapping[str, Any], *, force: bool) -> bool:
+def _is_done(path: Path, manifest: Mapping[str, Any], *, skip_bad: bool, force: bool) -> bool:
     """Whether the file is the result of this very work; raises if it is another one's."""
     if path.is_file():
         try:
@@ -166,6 +169,13 @@ def _is_done(path: Path, manifest: Mapping[str, Any], *, force: bool) -> bool:
         except FileFormatError:
             theirs = {}
         if {name: theirs.get(name) for name in manifest} == dict(manifest):
+            skipped = theirs.get("skipped", [])
+            if skipped and not skip_bad:
+                raise DatasetError(
+                    f"{path} was made without {len(skipped):,} images that could not be read, the "
+                    f"first {skipped[0]['file']}. Pass skip_bad=True (--skip-bad) if that is fine, "
+                    "or mend them and start over (--force)."
+                )
             return True
         if not force:
             raise FileError(
@@ -178,6 +188,8 @@ def _is_done(path: Path, manifest: Mapping[str, Any], *, force: bool) -> bool:
 
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     for name, value in ours.items():
+        if theirs.get(name) != value and name == "tuning":
+            return "it was made with other settings of ODIN and Mahalanobis (--tuned), or none."
         if theirs.get(name) != value:
             return f"its {name} is {theirs.get(name)!r}, not {value!r}."
     return "it has no manifest."
@@ -192,29 +204,33 @@ class PartialWork:
         Of the result.
     key : mapping
         What the parts are made from; parts with another key are refused.
+    n_images, batch_size : int
     """
 
-    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, key: Mapping[str, Any], n_images: int, batch_size: int) -> None:
         self.path = path
         self.key = dict(key)
         self.folder = path.with_name(path.name + ".parts")
+        batches = in_batches(n_images, batch_size)
+        self.parts = [
+            batches[start : start + _BATCHES_A_PART]
+            for start in range(0, len(batches), _BATCHES_A_PART)
+        ]
 
     def run(
         self,
         reader: Reader,
         compute: Compute,
-        batch_size: int,
         device: torch.device,
         on_images: Callable[[int], object] = lambda count: None,
     ) -> int:
         """Compute the parts that are missing; gives how many images that were."""
         self.folder.mkdir(exist_ok=True)
-        batches = in_batches(len(reader.split), batch_size)
-        self.parts = [
-            batches[start : start + _BATCHES_A_PART]
-            for start in range(0, len(batches), _BATCHES_A_PART)
+        missing = [
+            number
+            for number in range(len(self.parts))
+            if not self._has(number, skip_bad=reader.skip_bad)
         ]
-        missing = [number for number in range(len(self.parts)) if not self._has(number)]
         n_missing = sum(len(batch) for number in missing for batch in self.parts[number])
         on_images(len(reader.split) - n_missing)
         # One stream of batches for all parts: reading goes on while a part is written.
@@ -239,18 +255,20 @@ class PartialWork:
     def _file(self, number: int) -> Path:
         return self.folder / f"part-{number:05d}.safetensors"
 
-    def _has(self, number: int) -> bool:
+    def _has(self, number: int, *, skip_bad: bool) -> bool:
         """Whether a part is there; raises if it was made from something else."""
         file = self._file(number)
         if not file.exists():
             return False
-        theirs = read_tensors(file)[1].get("key", {})
-        if theirs != self.key:
+        metadata = read_tensors(file)[1]
+        if metadata.get("key") != self.key:
             raise FileError(
                 f"{self.folder} holds unfinished work on something else: "
-                f"{_difference(self.key, theirs)} Remove that folder to start over."
+                f"{_difference(self.key, metadata.get('key', {}))} Pass force=True (--force) to "
+                "start over."
             )
-        return True
+        # Without leave to skip, a part that lacks images is computed again, to raise as it should.
+        return skip_bad or not metadata["skipped"]
 
     def _write(
         self,
@@ -262,7 +280,7 @@ class PartialWork:
         tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
         skipped = [[item.file, item.reason] for item in bad]
         metadata = {"key": self.key, "skipped": skipped}
-        write_tensors(self._file(number), {**tensors, "indices": indices}, metadata)
+        write_tensors(self._file(number), {**tensors, "indices": indices}, metadata, force=True)
 
     def read(self) -> tuple[list[dict[str, Any]], tuple[BadFile, ...]]:
         """The arrays of every part, memory-mapped, and the images that were left out."""
@@ -275,6 +293,14 @@ class PartialWork:
         if not parts:
             raise DatasetError(f"none of the {len(bad):,} images could be read.")
         return parts, tuple(bad)
+
+    def remove_others(self) -> None:
+        """Remove unfinished work on something else."""
+        try:
+            for number in range(len(self.parts)):
+                self._has(number, skip_bad=True)
+        except FileError:
+            self.remove()
 
     def remove(self) -> None:
         """Remove the parts, once the result is written."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,7 +69,7 @@ class Preprocessing:
 
     def inputs(self, pixels: Tensor, device: torch.device) -> Tensor:
         """Pixels as the network's input on its device, laid out for convolutions."""
-        normalised = self.normalise(pixels.to(device, non_blocking=True))
+        normalised = self.normalise(pixels.to(device))
         return normalised.contiguous(memory_format=torch.channels_last)
 
     @staticmethod
@@ -204,11 +204,12 @@ def in_batches(n_items: int, batch_size: int) -> list[range]:
     ]
 
 
-def readable(reader: Reader) -> Split:
+def readable(reader: Reader, on_images: Callable[[int], object] = lambda count: None) -> Split:
     """The split without the images that cannot be opened, found by opening every one."""
     good: list[int] = []
     bad: list[BadFile] = []
     for batch in reader.batches(in_batches(len(reader.split), 64)):
+        on_images(len(batch.indices) + len(batch.bad))
         good += batch.indices.tolist()
         bad += batch.bad
     if not bad:

@@ -7,7 +7,8 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from nescio.errors import FileFormatError, ParameterError
 from nescio.files import existing_file
@@ -157,20 +158,51 @@ class TrainSettings:
         """The same with other values, given as {section: {name: value}}."""
         sections = {section.name: getattr(self, section.name) for section in fields(self)}
         for name, values in changes.items():
-            if name not in sections or not isinstance(values, Mapping):
-                known = ", ".join(f"[{section}]" for section in sections)
+            known = ", ".join(f"[{section}]" for section in sections)
+            if name not in sections:
                 raise ParameterError(f"there is no section [{name}]; there are {known}.")
+            if not isinstance(values, Mapping):
+                raise ParameterError(f"{name} is a section, [{name}], got {name} = {values!r}.")
             allowed = {one.name for one in fields(sections[name])}
             if unknown := sorted(set(values) - allowed):
                 raise ParameterError(
                     f"[{name}] has no {unknown[0]!r}; it has {', '.join(sorted(allowed))}."
                 )
+            hints = get_type_hints(type(sections[name]))
+            for key, value in values.items():
+                if not _fits(value, hints[key]):
+                    raise ParameterError(
+                        f"[{name}] {key} must be {_described(hints[key])}, got {value!r}."
+                    )
             try:
                 sections[name] = replace(sections[name], **values)
-            except (TypeError, ValueError) as error:
+            except ParameterError as error:
                 raise ParameterError(f"[{name}]: {error}") from error
         return TrainSettings(**sections)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return asdict(self)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value from TOML is of the kind that a field is annotated with."""
+    parts = get_args(kind)
+    if parts and getattr(kind, "__origin__", None) is tuple:
+        sequence = isinstance(value, list | tuple) and len(value) == len(parts)
+        return sequence and all(map(_fits, value, parts))
+    if parts:
+        return any(_fits(value, part) for part in parts)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is kind
+
+
+def _described(kind: Any) -> str:
+    """A kind of value in words."""
+    parts = [part for part in get_args(kind) if part is not NoneType]
+    if getattr(kind, "__origin__", None) is tuple:
+        return f"a list of {len(parts)} numbers"
+    if parts:
+        return _described(parts[0])
+    return {str: "a text", bool: "true or false", int: "a whole number"}.get(kind, "a number")

@@ -189,7 +189,12 @@ def tune(
         Setting(*point, fpr95=fpr_at_tpr(id_scores[:, at], ood_scores[:, at]))
         for at, point in enumerate(grid.points)
     )
-    data = {**chosen.manifest(), "seed": seed, "synthetic": list(CORRUPTIONS)}
+    data = {
+        **chosen.manifest(),
+        "skipped": [asdict(bad) for bad in chosen.skipped],
+        "seed": seed,
+        "synthetic": list(CORRUPTIONS),
+    }
     return Tuning(model_hash, features, settings, data)
 
 
@@ -269,7 +274,7 @@ class Grid:
             for epsilon in self.epsilons():
                 outputs = step(self.network, inputs, found, aggregate, epsilon)
                 if epsilon in ODIN_EPSILONS:
-                    logits = outputs.logits.double().cpu().numpy()
+                    logits = outputs.logits.cpu().double().numpy()
                     columns += [score(logits / temperature) for temperature in TEMPERATURES]
                 if epsilon in MAHALANOBIS_EPSILONS:
                     columns.append(detector.score_samples(getattr(outputs, self.features)))
