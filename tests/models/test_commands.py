@@ -143,8 +143,9 @@ def test_a_checkpoint_of_the_paper_is_converted(nescio, coco_tree, tmp_path):
     coco = f"coco:{coco_tree()}"
     target = tmp_path / "coco.safetensors"
     command = ("convert", "densenet121", "--weights", backbone, "--head", head, "--labels")
-    code, _, err = nescio(*command, coco, "-o", target)
+    code, said, err = nescio(*command, coco, "-o", target, "--json")
     assert code == 0, err
+    assert json.loads(said)["label_names"] == ["red", "green", "blue"]
     loaded = load_checkpoint(target)
     assert loaded.label_names == ("red", "green", "blue")
     assert loaded.preprocessing.size == 256

@@ -245,6 +245,11 @@ def test_a_run_in_the_way_is_not_replaced(settings, data, tmp_path):
     with pytest.raises(FileError, match=r"holds a run already.*--resume.*--force"):
         train(settings(epochs=1, seed=1), *data, tmp_path / "run")
     assert files_of(tmp_path / "run") == before
+    # With --force too, it is lost only when all else is in order.
+    nowhere = settings(epochs=1, seed=1).updated({"model": {"weights": "nowhere.pth"}})
+    with pytest.raises(FileError, match=r"nowhere\.pth"):
+        train(nowhere, *data, tmp_path / "run", force=True)
+    assert files_of(tmp_path / "run") == before
     train(settings(epochs=1, seed=1), *data, tmp_path / "run", force=True)
     assert files_of(tmp_path / "run") != before
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nescio.cli.options import Force, terminal
+from nescio.cli.options import AsJson, Force, terminal
 from nescio.cli.vision import read_label_names, require_vision
 from nescio.errors import ParameterError, ShapeError
 from nescio.files import check_target
+from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,6 +51,7 @@ def convert(
         tuple[float, float, float], typer.Option(help="Of each colour, from 0 to 1.")
     ] = (0.229, 0.224, 0.225),
     force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn a network trained elsewhere into a file that extract and tune read.
 
@@ -89,4 +91,9 @@ def convert(
     preprocessing = Preprocessing(image_size, mean, std)
     facts = {"converted_from": [path.name for path in (weights, head) if path is not None]}
     Checkpoint(network, architecture, label_names, preprocessing, facts).save(output, force=force)
+    if as_json:
+        typer.echo(
+            to_json({"output": str(output), "model": name, "label_names": list(label_names)})
+        )
+        return
     terminal().print(f"saved {output}: {name}, {len(label_names)} labels", soft_wrap=True)

@@ -32,7 +32,7 @@ from nescio.models.examples import Examples, FeatureExamples, ImageExamples, cac
 from nescio.models.images import Reader, readable
 from nescio.models.network import prepared
 from nescio.models.settings import TrainSettings
-from nescio.models.trainer import BEST, LAST, METRICS, Epoch, Trainer
+from nescio.models.trainer import BEST, LAST, METRICS, TENSORBOARD, Epoch, Trainer
 from nescio.version import __version__
 
 
@@ -95,7 +95,7 @@ def train(
     world.share_of(settings.training.batch_size)
     _check_trainable(train_split, val_split, world)
     with world.joined(device), _own_random_state(device):
-        world.first_in_line(lambda: _prepare_folder(folder, resume=resume, force=force))
+        world.first_in_line(lambda: _check_folder(folder, replaceable=resume or force))
         if skip_bad:
             train_split, val_split = (
                 readable(Reader(split, settings.preprocessing, skip_bad=True), on_reading)
@@ -114,6 +114,8 @@ def train(
         cache = folder if cache is None else Path(cache)
         splits = train_split, val_split
         data = _examples(checkpoint, settings, splits, cache, device, world, on_reading)
+        # Only now that all else is in order is another run lost.
+        world.first_in_line(lambda: _prepare_folder(folder, keep=resume))
         trainer = Trainer(checkpoint, settings, data, folder, device, world)
         if resume and (folder / LAST).exists():
             trainer.restore()
@@ -143,20 +145,25 @@ def _check_trainable(train_split: Split, val_split: Split, world: World) -> None
         )
 
 
-def _prepare_folder(folder: Path, *, resume: bool, force: bool) -> None:
+def _run_files(folder: Path) -> list[Path]:
+    names = (BEST, LAST, METRICS, TENSORBOARD)
+    return [folder / name for name in names if (folder / name).exists()]
+
+
+def _check_folder(folder: Path, *, replaceable: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is not a folder.")
-    names = (BEST, LAST, METRICS, "tensorboard")
-    there = [folder / name for name in names if (folder / name).exists()]
-    if there and not resume:
-        if not force:
-            raise FileError(
-                f"{folder} holds a run already. Pass resume=True (--resume) to go on with it, or "
-                "force=True (--force) to start over."
-            )
-        for path in there:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if _run_files(folder) and not replaceable:
+        raise FileError(
+            f"{folder} holds a run already. Pass resume=True (--resume) to go on with it, or "
+            "force=True (--force) to start over."
+        )
+
+
+def _prepare_folder(folder: Path, *, keep: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    for path in [] if keep else _run_files(folder):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:

@@ -26,6 +26,7 @@ from nescio.models.settings import OptimiserSettings, TrainSettings
 from nescio.tables import to_json
 
 BEST, LAST, METRICS = "best.safetensors", "last.safetensors", "metrics.jsonl"
+TENSORBOARD = "tensorboard"
 _LOWER_IS_BETTER = {"val_loss": True, "val_map": False}
 
 
@@ -283,7 +284,7 @@ def _tensorboard(folder: Path, n_done: int, world: World) -> Iterator[Callable[[
         yield lambda epoch: None
         return
     purge = n_done + 1 if n_done else None
-    with SummaryWriter(str(folder / "tensorboard"), purge_step=purge) as writer:
+    with SummaryWriter(str(folder / TENSORBOARD), purge_step=purge) as writer:
 
         def show(epoch: Epoch) -> None:
             for name, value in asdict(epoch).items():
