@@ -234,6 +234,10 @@ def test_the_coco70_page_shows_the_committed_results():
     assert set(tables) == {"networks", "textures", "objects54"}
     for name, table in tables.items():
         assert table in page, f"the table of {name} should be:\n{table}"
+    readme = README.read_text("utf-8")
+    for row in re.findall(r"^\| (\w+) \| ([\d. ±]+) \| ([\d. ±]+) \|$", readme, re.MULTILINE):
+        for ood, cell in zip(("textures", "objects54"), row[1:], strict=True):
+            assert f"| `{row[0]}` | {cell} |" in tables[ood], f"{row} in the README"
     lines = [json.loads(line) for line in coco70.RESULTS.read_text("utf-8").splitlines()]
     assert {line["seed"] for line in lines} == set(coco70.SEEDS)
     assert {line["detector"] for line in lines} == set(DETECTORS)
