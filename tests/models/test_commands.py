@@ -78,7 +78,7 @@ def test_extract_again_is_up_to_date_and_refuses_another_network(
     assert (code, "up to date" in said) == (0, True)
     code, _, err = nescio("extract", tmp_path / "1.safetensors", *command[2:])
     assert code == 1
-    assert "its model_hash is" in err
+    assert "made by another network" in err
 
 
 def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tree, tmp_path):
@@ -101,6 +101,7 @@ def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tre
     [
         (("train", "-o", "x"), "name the data"),
         (("train", "coco@train:/nowhere", "-o", "x"), "single split"),
+        (("train", "coco@foo:/nowhere", "-o", "x"), "'foo'"),
         (("train", "folder:/nowhere", "-o", "x"), "has no train part"),
         (("train", "coco:/nowhere", "-o", "x", "--resume", "--force"), "choose one"),
         (("train", "coco:/nowhere", "-o", "x"), "not found"),

@@ -92,7 +92,9 @@ def extract(
         if not as_json:
             rate = f"{result.n_computed / max(result.seconds, 1e-9):.1f} images a second"
             how = f"{result.n_computed:,} computed, {rate}" if result.n_computed else "up to date"
-            left = f", {len(result.skipped):,} left out" if result.skipped else ""
+            left = (
+                f", {len(result.skipped):,} left out, named in the file" if result.skipped else ""
+            )
             console.print(
                 f"{result.path}: {result.n_images:,} images ({how}{left})", soft_wrap=True
             )

@@ -70,7 +70,9 @@ def chosen_splits(
     data: str | None, train: str | None, val: str | None, *, skip_bad: bool
 ) -> tuple[Split, Split]:
     """Training and validation data: the parts of one data set, or named one by one."""
-    if data is not None and parse_spec(data).split and not (train and val):
+    named = None if data is None else parse_spec(data)
+    if named is not None and named.split and not (train and val):
+        DATASETS[named.kind].check_split(named.split)
         raise ParameterError(
             f"{data} is a single split. Leave the split out to take train and val, or name both "
             "with --train and --val."

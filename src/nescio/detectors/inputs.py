@@ -22,7 +22,8 @@ def what_it_reads(data: Any, reads: str, detector: str) -> tuple[Any, tuple[str,
         names = data.label_names
         data = data.read(reads)
         if data is None:
-            raise MissingInputError(f"{detector} reads {reads}, which these outputs lack.")
+            hint = "" if reads in ("logits", "features") else " Add it: nescio extract --tuned."
+            raise MissingInputError(f"{detector} reads {reads}, which these outputs lack.{hint}")
     else:
         names = column_names(data) if reads == "logits" else None
     if is_torch(data) or isinstance(data, list | tuple | np.ma.MaskedArray):

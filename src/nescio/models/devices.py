@@ -28,7 +28,7 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ParameterError(
-            f"device must be one of {', '.join(DEVICES)}, got {name!r}."
+            f"device must be one of {', '.join(DEVICES)}, or cuda:1 and so on; got {name!r}."
         ) from error
     if not available.get(device.type, False):
         raise ParameterError(f"the device {name!r} is not available here; try --device auto.")

@@ -32,7 +32,7 @@ from nescio.tensors import Stacked, read_tensors, write_tensors
 from nescio.version import __version__
 
 FEATURES = ("pooled", "penultimate")
-_BATCHES_A_PART = 32
+_BATCHES_A_PART = 16
 
 Compute = Callable[[Tensor], Mapping[str, Tensor]]
 
@@ -187,12 +187,19 @@ def _is_done(path: Path, manifest: Mapping[str, Any], *, skip_bad: bool, force: 
 
 
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What is different about work that was done from something else."""
+    if not theirs:
+        return "it has no manifest."
     for name, value in ours.items():
-        if theirs.get(name) != value and name == "tuning":
+        if theirs.get(name) == value:
+            continue
+        if name == "tuning":
             return "it was made with other settings of ODIN and Mahalanobis (--tuned), or none."
-        if theirs.get(name) != value:
-            return f"its {name} is {theirs.get(name)!r}, not {value!r}."
-    return "it has no manifest."
+        if name == "model_hash":
+            theirs_hash = str(theirs.get(name))[:12]
+            return f"it was made by another network ({theirs_hash}, not {value[:12]})."
+        return f"its {name} is {theirs.get(name)!r}, not {value!r}."
+    return ""
 
 
 class PartialWork:
@@ -232,6 +239,7 @@ class PartialWork:
             if not self._has(number, skip_bad=reader.skip_bad)
         ]
         n_missing = sum(len(batch) for number in missing for batch in self.parts[number])
+        n_computed = 0
         on_images(len(reader.split) - n_missing)
         # One stream of batches for all parts: reading goes on while a part is written.
         wanted = (batch for number in missing for batch in self.parts[number])
@@ -250,7 +258,8 @@ class PartialWork:
                 bad += batch.bad
                 on_images(len(batch_indices))
             self._write(number, arrays, np.concatenate(indices), bad)
-        return n_missing
+            n_computed += sum(map(len, indices))
+        return n_computed
 
     def _file(self, number: int) -> Path:
         return self.folder / f"part-{number:05d}.safetensors"

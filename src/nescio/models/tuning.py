@@ -136,9 +136,7 @@ class Tuning:
             grid = tuple(Setting(**setting) for setting in content["grid"])
             return cls(content["model_hash"], content["features"], grid, content["data"])
         except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(
-                f"{path} is not a file that nescio tune has written: {error}"
-            ) from error
+            raise FileFormatError(f"{path} is not a file that nescio tune has written.") from error
 
 
 def tune(
