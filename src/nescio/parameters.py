@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -24,3 +25,10 @@ def checked_whole(name: str, value: Any, *, minimum: int) -> int:
     if not whole or value < minimum:
         raise ParameterError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
     return int(value)
+
+
+def checked_choice(name: str, value: Any, allowed: Sequence[str]) -> str:
+    """One of some names."""
+    if value not in allowed:
+        raise ParameterError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}.")
+    return str(value)

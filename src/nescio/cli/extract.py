@@ -8,20 +8,21 @@ from typing import Annotated
 import typer
 
 from nescio.cli.options import AsJson, Force, progress_bar, terminal
-from nescio.cli.vision import BatchSize, Device, Features, Module, SkipBad, require_vision
+from nescio.cli.vision import (
+    BatchSize,
+    Device,
+    Features,
+    Module,
+    NetworkFile,
+    SkipBad,
+    require_vision,
+)
 from nescio.errors import FileError, ParameterError
 from nescio.tables import to_json
 
 
 def extract(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            readable=False,
-            metavar="MODEL",
-            help="A network from 'nescio train' or 'nescio convert'.",
-        ),
-    ],
+    model: NetworkFile,
     data: Annotated[
         list[str],
         typer.Argument(

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from nescio.cli.options import AsJson, terminal
-from nescio.cli.vision import Device, SkipBad, chosen_splits, require_vision
+from nescio.cli.vision import Device, SkipBad, WholeData, chosen_splits, require_vision
 from nescio.errors import ParameterError
 from nescio.tables import to_json
 
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the run.")],
-    data: Annotated[
-        str | None,
-        typer.Argument(help="Train and val of a data set, as coco:/data/coco.", metavar="[DATA]"),
-    ] = None,
+    data: WholeData = None,
     train_spec: Annotated[
         str | None, typer.Option("--train", help="The data to train on, as coco@train:/data/coco.")
     ] = None,

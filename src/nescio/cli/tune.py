@@ -14,7 +14,9 @@ from nescio.cli.vision import (
     Device,
     Features,
     Module,
+    NetworkFile,
     SkipBad,
+    WholeData,
     chosen_splits,
     require_vision,
 )
@@ -28,19 +30,9 @@ if TYPE_CHECKING:
 
 
 def tune(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            readable=False,
-            metavar="MODEL",
-            help="A network from 'nescio train' or 'nescio convert'.",
-        ),
-    ],
+    model: NetworkFile,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the settings.")],
-    data: Annotated[
-        str | None,
-        typer.Argument(help="Train and val of a data set, as coco:/data/coco.", metavar="[DATA]"),
-    ] = None,
+    data: WholeData = None,
     train_spec: Annotated[
         str | None, typer.Option("--train", help="The data that Mahalanobis learns from.")
     ] = None,

@@ -8,10 +8,22 @@ from typing import Annotated
 
 import typer
 
-from nescio.data import DATASETS, Split, load, parse_spec, split_spec
+from nescio.data import DATASETS, Split, load, parse_spec
 from nescio.errors import ParameterError
 from nescio.tables import require
 
+NetworkFile = Annotated[
+    Path,
+    typer.Argument(
+        readable=False,
+        metavar="MODEL",
+        help="A network from 'nescio train' or 'nescio convert'.",
+    ),
+]
+WholeData = Annotated[
+    str | None,
+    typer.Argument(help="Train and val of a data set, as coco:/data/coco.", metavar="[DATA]"),
+]
 Device = Annotated[
     str,
     typer.Option(help="Where the network runs: auto, cpu, cuda, cuda:1, mps."),
@@ -55,7 +67,7 @@ def load_part(spec: str, part: str, *, skip_bad: bool) -> Split:
             f"{kind} has no {part} part: name the data to train and validate on with --train and "
             "--val."
         )
-    return load(split_spec(spec, part), skip_bad=skip_bad)
+    return load(spec, split=part, skip_bad=skip_bad)
 
 
 def load_named(spec: str, part: str, *, skip_bad: bool) -> Split:

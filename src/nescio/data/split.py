@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import DatasetError, LabelMismatchError, ParameterError
-
-_NAMED_FILES = 3
 
 
 @dataclass(frozen=True)
@@ -144,35 +142,3 @@ class Split:
             "data_fingerprint": self.fingerprint(),
             **({"data_notes": dict(self.notes)} if self.notes else {}),
         }
-
-
-def present_files(
-    title: str, root: Path, files: Iterable[str], *, skip_bad: bool
-) -> tuple[NDArray[np.bool_], tuple[BadFile, ...]]:
-    """Which of the listed files are there; raises at a missing one unless they may be skipped.
-
-    Folders are listed rather than each file looked up: a network drive has 80,000 of them.
-    """
-    files = list(files)
-    folders = {os.path.dirname(file) for file in files}
-    there = {folder: _names_in(root / folder) for folder in folders}
-    present = np.array(
-        [os.path.basename(file) in there[os.path.dirname(file)] for file in files], dtype=np.bool_
-    )
-    missing = [file for file, found in zip(files, present, strict=True) if not found]
-    if missing and not skip_bad:
-        named = ", ".join(str(root / file) for file in missing[:_NAMED_FILES])
-        more = ", ..." if len(missing) > _NAMED_FILES else ""
-        raise DatasetError(
-            f"{title} lists {len(missing):,} images that are not there: {named}{more}. "
-            "Unpack them, or pass skip_bad=True (--skip-bad) to go on without."
-        )
-    return present, tuple(BadFile(file, "missing") for file in missing)
-
-
-def _names_in(folder: Path) -> set[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name for entry in entries}
-    except OSError:
-        return set()

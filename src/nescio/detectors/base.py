@@ -41,7 +41,7 @@ from nescio.errors import (
     warn,
 )
 from nescio.outputs import Outputs, check_label_names
-from nescio.parameters import checked_share
+from nescio.parameters import checked_choice, checked_share
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
@@ -107,8 +107,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def _check_params(self) -> None:
         """Raise a `ParameterError` for a parameter outside of what is allowed."""
         checked_share("tpr", self.tpr)
-        if self.nonfinite not in ("raise", "out"):
-            raise ParameterError(f"nonfinite must be 'raise' or 'out', got {self.nonfinite!r}.")
+        checked_choice("nonfinite", self.nonfinite, ("raise", "out"))
 
     def _check_learned(self) -> None:
         """Raise a `ValueError` if the learned arrays, read from a file, do not fit each other."""

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from nescio.arrays import Array, FloatArray, check_multi_hot, to_numpy
 from nescio.detectors.base import Detector
-from nescio.errors import EmptyLabelWarning, InputError, ParameterError, ShapeError, warn
+from nescio.errors import EmptyLabelWarning, InputError, ShapeError, warn
+from nescio.parameters import checked_choice
 
 Matrix = NDArray[np.float64]
 
@@ -64,8 +65,7 @@ class Mahalanobis(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if self.aggregate not in ("max", "sum"):
-            raise ParameterError(f"aggregate must be 'max' or 'sum', got {self.aggregate!r}.")
+        checked_choice("aggregate", self.aggregate, ("max", "sum"))
 
     def _learn(self, inputs: FloatArray, labels: Any) -> None:
         features = inputs.astype(np.float64)

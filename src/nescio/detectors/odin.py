@@ -5,7 +5,7 @@ from __future__ import annotations
 from nescio import scores
 from nescio.arrays import Array, FloatArray
 from nescio.detectors.base import Detector
-from nescio.errors import ParameterError
+from nescio.parameters import checked_choice
 
 
 class ODIN(Detector):
@@ -37,8 +37,7 @@ class ODIN(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if self.aggregate not in ("max", "sum"):
-            raise ParameterError(f"aggregate must be 'max' or 'sum', got {self.aggregate!r}.")
+        checked_choice("aggregate", self.aggregate, ("max", "sum"))
 
     def input_name(self, *, learning: bool = False) -> str:
         """The perturbed logits for the aggregate: their directions differ."""

@@ -83,11 +83,7 @@ class Checkpoint:
 
     def content_hash(self) -> str:
         """SHA-256 of what decides the outputs: weights, architecture, labels, preprocessing."""
-        digest = hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode())
-        for name, array in sorted(arrays_of(self.network.state_dict()).items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape}\0".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
+        return weights_hash(self.network, json.dumps(self._identity(), sort_keys=True))
 
     def save(
         self,
@@ -116,6 +112,15 @@ class Checkpoint:
             "label_names": list(self.label_names),
             "preprocessing": asdict(self.preprocessing),
         }
+
+
+def weights_hash(module: nn.Module, what_else: str = "") -> str:
+    """SHA-256 of a module's weights, and of what else decides its outputs."""
+    digest = hashlib.sha256(what_else.encode())
+    for name, array in sorted(arrays_of(module.state_dict()).items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}\0".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def arrays_of(state: Mapping[str, Tensor]) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -21,6 +21,8 @@ from nescio.errors import NescioError, ParameterError
 
 # One process may compute the features of a whole data set while the others wait.
 _PATIENCE = timedelta(hours=12)
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -78,17 +80,22 @@ class World:
             )
         return torch.device("cuda", self.local_rank)
 
-    def first_in_line(self, work: Callable[[], object]) -> None:
-        """Let the first process do what only one may, and raise its error in all of them."""
+    def first_in_line(self, work: Callable[[], Result]) -> Result | None:
+        """Let the first process do what only one may, and raise its error in all of them.
+
+        Gives the result there, and None to the others.
+        """
+        result: Result | None = None
         failure: NescioError | None = None
         if self.leads:
             try:
-                work()
+                result = work()
             except NescioError as error:
                 failure = error
         failure = self.gather(failure)[0]
         if failure is not None:
             raise failure
+        return result
 
     def wait(self) -> None:
         """Wait for the others."""
@@ -103,13 +110,12 @@ class World:
         distributed.all_gather_object(values, value)
         return values
 
-    def share_of(self, batch_size: int) -> int:
-        """How much of a global batch is each process's own."""
+    def check_batch_size(self, batch_size: int) -> None:
+        """Raise unless every process gets the same share of a batch."""
         if batch_size % self.size:
             raise ParameterError(
                 f"a batch of {batch_size} cannot be split evenly over {self.size} processes."
             )
-        return batch_size // self.size
 
     def parallel(self, module: nn.Module, device: torch.device) -> nn.Module:
         """The module with gradients and batch statistics taken over all processes."""

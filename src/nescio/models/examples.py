@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nescio.data.split import Split
-from nescio.models.checkpoint import Checkpoint, arrays_of
+from nescio.models.checkpoint import Checkpoint, weights_hash
 from nescio.models.extract import PartialWork
 from nescio.models.images import Reader
 from nescio.tensors import Stacked, read_tensors, write_tensors
@@ -87,13 +87,10 @@ def cached_features(
     on_images: Callable[[int], object] = lambda count: None,
 ) -> NDArray[np.float32]:
     """A frozen backbone's pooled features of whole images, from the cache or computed into it."""
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays_of(backbone.state_dict()).items()):
-        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
     key = {
         **split.manifest(),
         "model": checkpoint.architecture.name,
-        "backbone_hash": digest.hexdigest(),
+        "backbone_hash": weights_hash(backbone),
         "preprocessing": json.loads(json.dumps(asdict(checkpoint.preprocessing))),
     }
     short = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,7 @@ def _computation(
         }
         for setting in tuning.best:
             outputs = step(network, inputs, found, setting.aggregate, setting.epsilon)
-            name = f"perturbed.{setting.method}_{setting.aggregate}"
+            name = f"{setting.method}_{setting.aggregate}"
             if setting.temperature is None:
                 result[name] = getattr(outputs, features)
             else:
@@ -287,8 +287,7 @@ class PartialWork:
         bad: Sequence[BadFile],
     ) -> None:
         tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
-        skipped = [[item.file, item.reason] for item in bad]
-        metadata = {"key": self.key, "skipped": skipped}
+        metadata = {"key": self.key, "skipped": [asdict(item) for item in bad]}
         write_tensors(self._file(number), {**tensors, "indices": indices}, metadata, force=True)
 
     def read(self) -> tuple[list[dict[str, Any]], tuple[BadFile, ...]]:
@@ -296,7 +295,7 @@ class PartialWork:
         parts, bad = [], []
         for number in range(len(self.parts)):
             tensors, metadata = read_tensors(self._file(number))
-            bad += [BadFile(*item) for item in metadata["skipped"]]
+            bad += [BadFile(**item) for item in metadata["skipped"]]
             if len(tensors["indices"]):
                 parts.append(tensors)
         if not parts:
@@ -335,16 +334,16 @@ def _assemble(
             ids=[split.files[index] for index in part["indices"]],
             label_names=label_names,
             perturbed={
-                name.removeprefix("perturbed."): array
+                name: array
                 for name, array in part.items()
-                if name.startswith("perturbed.")
+                if name not in ("logits", "features", "indices")
             },
         )
         for part in parts
     ]
     manifest = {
         **work.key,
-        "skipped": [{"file": item.file, "reason": item.reason} for item in skipped],
+        "skipped": [asdict(item) for item in skipped],
     }
     save_in_parts(work.path, outputs, manifest, force=force)
     work.remove()

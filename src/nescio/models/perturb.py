@@ -23,6 +23,7 @@ from torch.nn import functional
 from nescio.errors import ParameterError
 from nescio.models.images import Preprocessing
 from nescio.models.network import NetworkOutputs
+from nescio.parameters import checked_choice
 
 AGGREGATES = ("max", "sum")
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
@@ -69,12 +70,10 @@ def _loss(logits: Tensor, aggregate: str) -> Tensor:
     The cross-entropy of a positive label falls with its logit and with nothing else, so minus the
     logit points the same way, also where the cross-entropy's own gradient has rounded to zero.
     """
-    if aggregate == "max":
+    if checked_choice("aggregate", aggregate, AGGREGATES) == "max":
         return -logits.amax(1).sum()
-    if aggregate == "sum":
-        predicted = (logits > 0).to(logits.dtype)
-        return functional.binary_cross_entropy_with_logits(logits, predicted, reduction="sum")
-    raise ParameterError(f"aggregate must be 'max' or 'sum', got {aggregate!r}.")
+    predicted = (logits > 0).to(logits.dtype)
+    return functional.binary_cross_entropy_with_logits(logits, predicted, reduction="sum")
 
 
 def step(

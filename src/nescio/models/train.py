@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from nescio.data.split import Split
@@ -92,7 +94,7 @@ def train(
     device = world.device(torch.device(device))
     folder = Path(folder)
     label_names = train_split.label_names or ()
-    world.share_of(settings.training.batch_size)
+    world.check_batch_size(settings.training.batch_size)
     _check_trainable(train_split, val_split, world)
     with world.joined(device), _own_random_state(device):
         world.first_in_line(lambda: _check_folder(folder, replaceable=resume or force))
@@ -211,9 +213,11 @@ def _examples(
     found = []
     for split in splits:
 
-        def features(split: Split = split) -> Any:
+        def cached(split: Split = split) -> NDArray[np.float32]:
             return cached_features(backbone, checkpoint, split, cache, device, on_reading)
 
-        world.first_in_line(features)
-        found.append(FeatureExamples(features(), split.require_labels(names), device))
+        features = world.first_in_line(cached)
+        if features is None:  # computed by the first process, and to be read by the others
+            features = cached()
+        found.append(FeatureExamples(features, split.require_labels(names), device))
     return found[0], found[1]
