@@ -43,7 +43,7 @@ def keep_freed_memory() -> None:
     """Let the C library keep memory that was freed, for the next batch, where it is glibc.
 
     It would otherwise give the activations of every layer back to the system and have them
-    zeroed page by page for the next one, which takes a third of the time on a CPU. This is for a
+    zeroed page by page for the next one, which takes a good part of the time on a CPU. For a
     process of our own, such as the command line.
     """
     if sys.platform != "linux":
