@@ -12,8 +12,16 @@ from sklearn.base import clone
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.errors import about
-from nescio.metrics import AurocDifference, Evaluation, delong_test, evaluate
+from nescio.metrics import AurocDifference, Evaluation, auroc, delong_test, evaluate
 from nescio.outputs import Outputs
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One detector's scores of the ID data and of each OOD set."""
+
+    id_scores: Scores
+    ood_scores: Mapping[str, Scores]
 
 
 @dataclass(frozen=True)
@@ -36,11 +44,14 @@ class Comparison:
         Only where at least two detectors differ.
     skipped : mapping of detector to str
         The detectors that could not run on this data, and why.
+    scores : mapping of detector to Scored
+        What the results were computed from.
     """
 
     results: Mapping[str, Mapping[str, Evaluation]]
     lead: Mapping[str, Lead]
     skipped: Mapping[str, str]
+    scores: Mapping[str, Scored]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -84,7 +95,7 @@ def compare(
         Called with the number of steps just done, of one for each detector and OOD set.
     """
     skipped: dict[str, str] = {}
-    scores: dict[str, tuple[Scores, dict[str, Scores]]] = {}
+    scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
     for name, detector in detectors.items():
         reason = _obstacle(detector, id_outputs, ood_outputs, train)
@@ -95,17 +106,17 @@ def compare(
         ready = clone(detector).fit(train) if detector.learned else detector
         id_scores = _scores(ready, "the ID data", id_outputs)
         by_ood = {ood: _scores(ready, ood, data) for ood, data in ood_outputs.items()}
-        scores[name] = (id_scores, by_ood)
+        scores[name] = Scored(id_scores, by_ood)
         for ood, ood_scores in by_ood.items():
             results[ood][name] = evaluate(
                 id_scores, ood_scores, tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
             )
             on_step(1)
     if not scores:
-        return Comparison({}, {}, skipped)
-    leads = {ood: _lead(ood, results[ood], scores) for ood in results}
+        return Comparison({}, {}, skipped, {})
+    leads = {ood: find_lead(ood, scores) for ood in results}
     lead = {ood: found for ood, found in leads.items() if found is not None}
-    return Comparison(results, lead, skipped)
+    return Comparison(results, lead, skipped, scores)
 
 
 def _scores(detector: Detector, name: str, outputs: Outputs) -> Scores:
@@ -140,19 +151,14 @@ def _obstacle(
     return None
 
 
-def _lead(
-    ood: str,
-    results: Mapping[str, Evaluation],
-    scores: Mapping[str, tuple[Scores, dict[str, Scores]]],
-) -> Lead | None:
+def find_lead(ood: str, scores: Mapping[str, Scored]) -> Lead | None:
     """The best and the second best; detectors that rank alike (max_logit, max_energy) are one."""
-    ranked = sorted(results, key=lambda name: -results[name].auroc.value)
+    areas = {name: auroc(found.id_scores, found.ood_scores[ood]) for name, found in scores.items()}
+    ranked = sorted(areas, key=lambda name: -areas[name])
     best = ranked[0]
-    behind = (name for name in ranked if results[name].auroc.value < results[best].auroc.value)
-    second = next(behind, None)
+    second = next((name for name in ranked if areas[name] < areas[best]), None)
     if second is None:
         return None
-    (id_a, ood_a), (id_b, ood_b) = (
-        (id_scores, by_ood[ood]) for id_scores, by_ood in (scores[best], scores[second])
-    )
-    return Lead(best, second, delong_test(id_a, ood_a, id_b, ood_b))
+    a, b = scores[best], scores[second]
+    test = delong_test(a.id_scores, a.ood_scores[ood], b.id_scores, b.ood_scores[ood])
+    return Lead(best, second, test)

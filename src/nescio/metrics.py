@@ -13,8 +13,9 @@ lets all of them through or none.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,15 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
+        """What `as_dict` gave; other entries are ignored."""
+        values = {one.name: content[one.name] for one in fields(cls)}
+        estimates = {
+            name: Estimate(**value) for name, value in values.items() if isinstance(value, Mapping)
+        }
+        return cls(**(values | estimates))
 
     def __str__(self) -> str:
         rows = {

@@ -1,0 +1,84 @@
+"""What one network gave on one in-distribution set: what the report draws its figures from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nescio.comparison import Scored
+from nescio.errors import FileFormatError
+from nescio.outputs import Outputs
+from nescio.tensors import read_tensors, write_tensors
+
+_KIND = "nescio.evidence"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Scores of every detector, and the outputs that they are scores of.
+
+    Attributes
+    ----------
+    id_name : str
+        The in-distribution set.
+    seed : int
+    id_outputs : Outputs
+        On in-distribution test data.
+    ood_outputs : mapping of OOD set to Outputs
+    scores : mapping of detector to Scored
+    image_roots : mapping of set to Path
+        The folder that the ids of its outputs are files in, for sets of images.
+    """
+
+    id_name: str
+    seed: int
+    id_outputs: Outputs
+    ood_outputs: Mapping[str, Outputs]
+    scores: Mapping[str, Scored]
+    image_roots: Mapping[str, Path] = field(default_factory=dict)
+
+
+def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path]) -> None:
+    """Write the scores to one file that says where the outputs are, the ID set's among them."""
+    tensors = {}
+    names = list(evidence.scores)
+    oods = list(evidence.ood_outputs)
+    for at, scored in enumerate(evidence.scores.values()):
+        tensors[f"{at}.id"] = scored.id_scores
+        for number, ood in enumerate(oods):
+            tensors[f"{at}.{number}"] = scored.ood_scores[ood]
+    metadata = {
+        "kind": _KIND,
+        "schema": 1,
+        "id": evidence.id_name,
+        "seed": evidence.seed,
+        "ood": oods,
+        "detectors": names,
+        "outputs": {name: str(file.resolve()) for name, file in outputs_paths.items()},
+        "image_roots": {name: str(root.resolve()) for name, root in evidence.image_roots.items()},
+    }
+    write_tensors(path, tensors, metadata, force=True)
+
+
+def load_evidence(path: str | Path) -> Evidence:
+    """Read what `save_evidence` wrote, and the outputs from where they are."""
+    tensors, metadata = read_tensors(path)
+    if metadata.get("kind") != _KIND:
+        raise FileFormatError(f"{path} does not hold the scores of a benchmark.")
+    outputs = {name: Outputs.load(file) for name, file in metadata["outputs"].items()}
+    oods = metadata["ood"]
+    return Evidence(
+        id_name=metadata["id"],
+        seed=metadata["seed"],
+        id_outputs=outputs[metadata["id"]],
+        ood_outputs={ood: outputs[ood] for ood in oods},
+        scores={
+            name: Scored(
+                tensors[f"{at}.id"],
+                {ood: tensors[f"{at}.{number}"] for number, ood in enumerate(oods)},
+            )
+            for at, name in enumerate(metadata["detectors"])
+        },
+        image_roots={name: Path(root) for name, root in metadata["image_roots"].items()},
+    )
