@@ -14,10 +14,12 @@ from typing import Annotated, Any
 import typer
 
 from nescio.cli import (
+    bench,
     convert,
     data,
     demo,
     evaluate,
+    explain,
     extract,
     fit,
     listing,
@@ -40,10 +42,12 @@ app = typer.Typer(
 )
 app.command("fit")(fit.fit)
 app.command("score")(score.score)
+app.command("explain")(explain.explain)
 app.command("eval")(evaluate.evaluate_detectors)
 app.command("detectors")(listing.detectors)
 app.command("info")(listing.info)
 app.command("demo")(demo.demo)
+app.command("bench")(bench.bench)
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.command("extract")(extract.extract)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.progress import Progress
 from rich.status import Status
 
 from nescio.arrays import looks_like_probabilities
+from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
 from nescio.outputs import Outputs
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from nescio.calibration import Calibration
     from nescio.detectors import Detector
 
+DetectorFile = Annotated[
+    Path,
+    typer.Argument(readable=False, metavar="DETECTOR", help="A detector saved by 'nescio fit'."),
+]
 FromProbs = Annotated[
     bool | None,
     typer.Option(
@@ -106,6 +110,22 @@ def read_outputs(path: Path, *, from_probs: bool | None) -> Outputs:
     return outputs
 
 
+def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
+    """A saved detector; one of groups that only the caller knows is refused."""
+    from nescio.detectors import load
+
+    detector = load(path)
+    calibration = getattr(detector, "calibration_", None)
+    if calibration is not None and calibration.by == CUSTOM:
+        raise InputError(
+            f"{path} was calibrated by groups of your own, which the command line cannot know. "
+            "Use assess(..., groups=...) or explain(..., groups=...) in Python."
+        )
+    if nonfinite is not None:
+        detector.set_params(nonfinite=nonfinite)
+    return detector
+
+
 def calibration_facts(calibration: Calibration) -> dict[str, Any]:
     """What was asked of a calibration and what it gives, by group, for JSON."""
     first = next(iter(calibration.thresholds.values()))
@@ -130,29 +150,7 @@ def detector_names(incomplete: str = "") -> list[str]:
 
 def build_detector(name: str, settings: list[str] | None, **parameters: Any) -> Detector:
     """A detector by name, with NAME=VALUE settings."""
-    from nescio.detectors import DETECTORS
+    from nescio.detectors import naming
 
-    if name not in DETECTORS:
-        raise ParameterError(f"there is no detector {name!r}. Choose from: {', '.join(DETECTORS)}.")
-    detector_class = DETECTORS[name]
-    known = set(detector_class().get_params()) - {"tpr", "nonfinite"}
-    for setting in settings or ():
-        key, _, text = setting.partition("=")
-        if key not in known:
-            allowed = f"it has {', '.join(sorted(known))}" if known else "it has none"
-            raise ParameterError(f"{name} has no parameter {key!r} to set; {allowed}.")
-        parameters[key] = _value(text, type(detector_class().get_params()[key]), setting)
-    return detector_class(**parameters)
-
-
-def _value(text: str, kind: type, setting: str) -> Any:
-    """The text as a value of the same kind as the parameter's default."""
-    if kind is str:
-        return text
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
-    if type(value) is not kind:
-        raise ParameterError(f"--set {setting}: expected a value of type {kind.__name__}.")
-    return value
+    pairs = (setting.partition("=") for setting in settings or ())
+    return naming.build_detector(name, {key: text for key, _, text in pairs}, **parameters)

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from nescio.data import coco, imagenet22k, nus_wide, voc
+from nescio.data import coco, digits, imagenet22k, nus_wide, voc
 from nescio.data.check import Finding, ProtocolReport, check_protocol
 from nescio.data.coco import load_coco
 from nescio.data.corrupt import CORRUPTIONS, corrupt
+from nescio.data.digits import load_digits
 from nescio.data.folder import load_folder
 from nescio.data.imagenet22k import COCO_VOC_CLASSES, NUS_WIDE_CLASSES, load_imagenet22k
 from nescio.data.images import IMAGE_SUFFIXES, content_hash, read_image
@@ -49,6 +50,7 @@ __all__ = [
     "corrupt",
     "load",
     "load_coco",
+    "load_digits",
     "load_folder",
     "load_imagenet22k",
     "load_nus_wide",
@@ -156,6 +158,13 @@ DATASETS: dict[str, DataSource] = {
             None,
             "your own multi-label set: paths and labels",
             "a .csv or .parquet file",
+        ),
+        DataSource(
+            "digits",
+            load_digits,
+            digits.SPLITS,
+            "scenes of handwritten digits, made at first use from scikit-learn's own data",
+            "a folder for them, which need not be there yet",
         ),
     )
 }

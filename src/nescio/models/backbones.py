@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ _OWN = "module:"
 _TIMM = "timm/"
 _LITE = re.compile(r"efficientnet-lite([0-4])")
 _IMAGENET_CLASSES = 1000
+_SMALL = "small-cnn"
+_SMALL_WIDTHS = (32, 64, 128)
 
 # The models with classifiers in the middle, which serve their training from scratch only.
 _AUXILIARY_CLASSIFIERS = {"googlenet": ("aux1", "aux2"), "inception_v3": ("AuxLogits",)}
@@ -46,8 +49,9 @@ def build_network(
     ----------
     name : str
         One of torchvision's classification models, such as "densenet121"; "timm/" and one of
-        timm's; "efficientnet-lite0" to "efficientnet-lite4"; all of these with their classifier
-        replaced by a `TwoLayerHead`. Or "module:package.module:factory" for a network of your own:
+        timm's; "efficientnet-lite0" to "efficientnet-lite4"; "small-cnn", three convolutions for
+        small images, without published weights; all of these with a `TwoLayerHead` as their
+        classifier. Or "module:package.module:factory" for a network of your own:
         `factory()` must return a module from images to logits, which is used as it is.
     n_labels : int
         Number of logits.
@@ -84,7 +88,26 @@ def _build_backbone(name: str, weights: str | Path | None) -> tuple[nn.Module, i
         return _build_timm(name.removeprefix(_TIMM), weights)
     if lite := _LITE.fullmatch(name.lower()):
         return _build_lite(int(lite[1]), weights)
+    if name.lower() == _SMALL:
+        return _build_small(weights)
     return _build_torchvision(name.lower(), weights)
+
+
+def _build_small(weights: str | Path | None) -> tuple[nn.Module, int]:
+    layers: list[nn.Module] = []
+    for n_in, n_out in itertools.pairwise((3, *_SMALL_WIDTHS)):
+        layers += [
+            nn.Conv2d(n_in, n_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(n_out),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    if weights == IMAGENET:
+        raise ParameterError(f"there are no ImageNet weights of {_SMALL}: set weights to 'none'.")
+    if weights is not None:
+        load_file(model, weights, expected=f"the state dict of {_SMALL}'s backbone")
+    return model, _SMALL_WIDTHS[-1]
 
 
 def _build_torchvision(name: str, weights: str | Path | None) -> tuple[nn.Module, int]:
@@ -93,7 +116,8 @@ def _build_torchvision(name: str, weights: str | Path | None) -> tuple[nn.Module
     if name not in known:
         raise ParameterError(
             f"torchvision has no classification model {name!r}.{nearest(name, known)} Other "
-            "networks: timm/<name>, efficientnet-lite0 to 4, module:package.module:factory."
+            "networks: timm/<name>, efficientnet-lite0 to 4, small-cnn, "
+            "module:package.module:factory."
         )
     auxiliary = _AUXILIARY_CLASSIFIERS.get(name, ())
     options: dict[str, bool] = {}

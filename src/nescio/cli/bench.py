@@ -1,0 +1,120 @@
+"""nescio bench: a whole evaluation from one small file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from nescio.cli.options import AsJson, terminal
+from nescio.cli.vision import BatchSize, Device, require_vision
+from nescio.errors import ParameterError
+from nescio.tables import to_json
+
+if TYPE_CHECKING:
+    from nescio.benchmark.run import BenchmarkRun, Watch
+
+
+def bench(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SPEC]", help="A shipped benchmark or a .toml file; left out, lists them."
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder for results and what they need.")
+    ] = Path("nescio-bench"),
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder that the data sets are in, {data} in the benchmark."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Only this in-distribution set. May be repeated."),
+    ] = None,
+    seeds: Annotated[
+        list[int] | None, typer.Option("--seed", help="Only this seed. May be repeated.")
+    ] = None,
+    device: Device = "auto",
+    batch_size: BatchSize = 16,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the benchmark's file, to make one of your own.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train, tune, extract and evaluate, with the paper's numbers beside ours.
+
+    What is done already is not done again: networks and outputs are kept in the output folder's
+    cache, where other benchmarks find them too.
+
+    Example: nescio bench paper-main --data /data --set PASCAL-VOC
+    """
+    from nescio.benchmark.spec import load_spec, shipped_specs
+
+    if name is None:
+        terminal().print(_listing(shipped_specs()))
+        return
+    if show:
+        if name not in shipped_specs():
+            raise ParameterError(f"there is no shipped benchmark {name!r} to show.")
+        typer.echo(shipped_specs()[name], nl=False)
+        return
+    spec = load_spec(name).with_data(data).only(sets or [], seeds or [])
+    require_vision()
+    from nescio.benchmark.run import run_benchmark
+    from nescio.models import choose_device
+
+    with stages() as watch:
+        run = run_benchmark(
+            spec, output, device=choose_device(device), batch_size=batch_size, watch=watch
+        )
+    if as_json:
+        typer.echo(to_json([line.as_dict() for line in run.lines]))
+        return
+    _print(run)
+
+
+def _listing(shipped: dict[str, str]) -> Table:
+    from nescio.benchmark.spec import load_spec
+
+    table = Table(title="nescio bench NAME")
+    for title in ("name", "what", "sets", "seeds", "detectors"):
+        table.add_column(title)
+    for name in shipped:
+        spec = load_spec(name)
+        sets = ", ".join(part.name for part in spec.sets)
+        table.add_row(name, spec.title, sets, str(len(spec.seeds)), str(len(spec.detectors)))
+    return table
+
+
+def _print(run: BenchmarkRun) -> None:
+    console = terminal()
+    console.print(f"{len(run.lines):,} results in {run.folder}", soft_wrap=True)
+
+
+@contextmanager
+def stages() -> Iterator[Watch]:
+    """Shows each stage as a bar, or as a line where there is no terminal."""
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+    @contextmanager
+    def watch(stage: str, total: int | None) -> Iterator[Callable[[int], object]]:
+        if not console.is_terminal:
+            console.print(stage, soft_wrap=True)
+        task = progress.add_task(stage, total=total)
+        try:
+            yield lambda steps: progress.advance(task, steps)
+        finally:
+            progress.remove_task(task)
+
+    with progress:
+        yield watch
