@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +56,10 @@ def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[s
         "seed": evidence.seed,
         "ood": oods,
         "detectors": names,
-        "outputs": {name: str(file.resolve()) for name, file in outputs_paths.items()},
+        # Relative, so that a folder of results can be moved.
+        "outputs": {
+            name: os.path.relpath(file, Path(path).parent) for name, file in outputs_paths.items()
+        },
         "image_roots": {name: str(root.resolve()) for name, root in evidence.image_roots.items()},
     }
     write_tensors(path, tensors, metadata, force=True)
@@ -66,7 +70,8 @@ def load_evidence(path: str | Path) -> Evidence:
     tensors, metadata = read_tensors(path)
     if metadata.get("kind") != _KIND:
         raise FileFormatError(f"{path} does not hold the scores of a benchmark.")
-    outputs = {name: Outputs.load(file) for name, file in metadata["outputs"].items()}
+    folder = Path(path).parent
+    outputs = {name: Outputs.load(folder / file) for name, file in metadata["outputs"].items()}
     oods = metadata["ood"]
     return Evidence(
         id_name=metadata["id"],

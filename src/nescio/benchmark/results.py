@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio.comparison import Comparison
 from nescio.errors import FileFormatError
 from nescio.files import existing_file, replacing
 from nescio.metrics import Evaluation
@@ -112,6 +113,23 @@ class Spread:
     def __str__(self) -> str:
         mean = f"{100 * self.mean:.2f}"
         return mean if self.deviation is None else f"{mean} ± {100 * self.deviation:.2f}"
+
+
+def comparison_lines(
+    comparison: Comparison, spec: str, id_name: str, seed: int, manifest: Mapping[str, Any]
+) -> list[Line]:
+    """A line for each OOD set and detector, those that could not run among them."""
+    lines = []
+    for ood, results in comparison.results.items():
+        lines += [
+            Line(spec, id_name, ood, detector, seed, result, manifest=manifest)
+            for detector, result in results.items()
+        ]
+        lines += [
+            Line(spec, id_name, ood, detector, seed, None, reason, manifest)
+            for detector, reason in comparison.skipped.items()
+        ]
+    return lines
 
 
 Summary = dict[tuple[str, str], dict[str, dict[str, Spread]]]

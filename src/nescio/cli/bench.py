@@ -13,12 +13,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from nescio.cli.options import AsJson, terminal
+from nescio.cli.tables import print_table
 from nescio.cli.vision import BatchSize, Device, require_vision
 from nescio.errors import ParameterError
 from nescio.tables import to_json
 
 if TYPE_CHECKING:
-    from nescio.benchmark.run import BenchmarkRun, Watch
+    from nescio.benchmark.pipeline import Watch
 
 
 def bench(
@@ -68,7 +69,9 @@ def bench(
         return
     spec = load_spec(name).with_data(data).only(sets or [], seeds or [])
     require_vision()
+    from nescio.benchmark.folder import RESULTS
     from nescio.benchmark.run import run_benchmark
+    from nescio.benchmark.tables import benchmark_tables
     from nescio.models import choose_device
 
     with stages() as watch:
@@ -78,7 +81,15 @@ def bench(
     if as_json:
         typer.echo(to_json([line.as_dict() for line in run.lines]))
         return
-    _print(run)
+    console = terminal()
+    for table_name, table in benchmark_tables(run.lines, spec.paper_tables).items():
+        print_table(table, console)
+        table.write(run.folder / "tables", table_name)
+    console.print(
+        f"{len(run.lines):,} results in {run.folder / RESULTS}, their tables as Markdown, LaTeX "
+        f"and CSV in {run.folder / 'tables'}\nFigures: nescio report {run.folder} -o report.html",
+        soft_wrap=True,
+    )
 
 
 def _listing(shipped: dict[str, str]) -> Table:
@@ -94,11 +105,6 @@ def _listing(shipped: dict[str, str]) -> Table:
     return table
 
 
-def _print(run: BenchmarkRun) -> None:
-    console = terminal()
-    console.print(f"{len(run.lines):,} results in {run.folder}", soft_wrap=True)
-
-
 @contextmanager
 def stages() -> Iterator[Watch]:
     """Shows each stage as a bar, or as a line where there is no terminal."""
@@ -107,7 +113,7 @@ def stages() -> Iterator[Watch]:
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     @contextmanager
-    def watch(stage: str, total: int | None) -> Iterator[Callable[[int], object]]:
+    def watch(stage: str, total: int) -> Iterator[Callable[[int], object]]:
         if not console.is_terminal:
             console.print(stage, soft_wrap=True)
         task = progress.add_task(stage, total=total)

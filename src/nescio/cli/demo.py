@@ -5,94 +5,92 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from nescio.cli.bench import stages
 from nescio.cli.options import AsJson, Force, terminal
-from nescio.errors import FileError
-from nescio.files import check_target
-from nescio.tables import to_json
+from nescio.cli.vision import Device, require_vision
+from nescio.tables import require, to_json
 
-_FILES = ("digits.nescio", "test.safetensors", "held-out-digits.safetensors")
+if TYPE_CHECKING:
+    from nescio.demo import Demo
 
 
 def demo(
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="A folder for the calibrated detector and data to try it on."
-        ),
-    ] = None,
+        Path, typer.Option("--output", "-o", help="The folder for the report and all the rest.")
+    ] = Path("nescio-demo"),
     seeds: Annotated[int, typer.Option(min=1, help="How many networks to train.")] = 3,
+    device: Device = "auto",
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Detect digits that a network has never seen, with every detector.
+    """Detect what a network has never seen, with every detector, and write a report.
 
-    Trains a small multi-label network on scenes of handwritten digits (scikit-learn's own data, no
-    download), with 7, 8 and 9 held out as the out-of-distribution data.
+    Trains small networks on scenes of handwritten digits, made from what ships with scikit-learn
+    (no download), and stands digits that they never saw, photographs and noise against them.
     """
-    from nescio.demo import run
-    from nescio.detectors import JointEnergy
+    require_vision()
+    require("jinja2", "report")
+    from nescio.demo import run_demo
+    from nescio.models import choose_device
 
-    if output is not None:
-        if output.exists() and not output.is_dir():
-            raise FileError(f"{output} is not a folder.")
-        output.mkdir(parents=True, exist_ok=True)
-        for name in _FILES:
-            check_target(output / name, force=force)
-    with Console(stderr=True).status("") as status:
-        scenes, measured, precisions = run(seeds, on_step=status.update)
-    detector = JointEnergy().calibrate(scenes.val, tpr=0.95)
-    kept = float((detector.predict(scenes.test) == 1).mean())
-    caught = float((detector.predict(scenes.held_out) == -1).mean())
-    if output is not None:
-        detector.save(output / _FILES[0], force=force)
-        scenes.test.save(output / _FILES[1], force=force)
-        scenes.held_out.save(output / _FILES[2], force=force)
+    with stages() as watch:
+        done = run_demo(output, seeds=seeds, device=choose_device(device), force=force, watch=watch)
+    kept = float((done.detector.predict(done.test) == 1).mean())
+    flagged = float((done.detector.predict(done.unseen) == -1).mean())
     if as_json:
-        report = {"seeds": seeds, "val_map": precisions, "detectors": measured}
-        typer.echo(to_json(report | {"test_kept": kept, "held_out_flagged": caught}))
+        found = {"test_kept": kept, "unseen_flagged": flagged}
+        results = [line.as_dict() for line in done.run.lines]
+        typer.echo(to_json(_paths(done) | found | {"results": results}))
         return
     console = terminal()
-    console.print(_table(measured, precisions))
+    console.print(_table(done))
     console.print(
-        f"joint_energy, calibrated on {len(scenes.val):,} validation scenes to keep 95 % "
-        f"(seed 0): keeps {kept:.1%} of the test scenes, flags {caught:.1%} of the scenes of "
-        "unseen digits.",
+        f"joint_energy, calibrated on validation scenes to keep 95 % (seed 0): keeps {kept:.1%} "
+        f"of the test scenes, flags {flagged:.1%} of the scenes of unseen digits.",
         soft_wrap=True,
     )
-    console.print(detector.calibration_.statement(), soft_wrap=True)
-    if output is not None:
-        program = "nescio" if shutil.which("nescio") else sys.argv[0]
-        console.print("\nNow try:")
-        console.print(f"  {program} info {output / _FILES[0]}", soft_wrap=True)
-        console.print(
-            f"  {program} score {output / _FILES[0]} {output / _FILES[2]}", soft_wrap=True
-        )
+    console.print(done.detector.calibration_.statement(), soft_wrap=True)
+    program = "nescio" if shutil.which("nescio") else sys.argv[0]
+    paths = _paths(done)
+    console.print(
+        f"\nReport: {paths['report']}\n\nNow try:\n"
+        f"  {program} score {paths['detector']} {paths['unseen']}\n"
+        f"  {program} explain {paths['detector']} {paths['unseen']}\n"
+        "and on held-out logits of your own model, one row an input and one column a label:\n"
+        f"  {program} fit your-validation-logits.npy -o yours.nescio\n"
+        f"  {program} score yours.nescio your-new-logits.npy",
+        soft_wrap=True,
+    )
 
 
-def _table(measured: dict[str, dict[str, list[float]]], precisions: list[float]) -> Table:
-    seeds = len(precisions)
-    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+def _paths(done: Demo) -> dict[str, str]:
+    from nescio.demo import DETECTOR, REPORT, TEST, UNSEEN
+
+    names = {"report": REPORT, "detector": DETECTOR, "test": TEST, "unseen": UNSEEN}
+    return {name: str(done.folder / file) for name, file in names.items()}
+
+
+def _table(done: Demo) -> Table:
+    """FPR95 of each detector on every OOD set; the report has the other measures."""
+    from nescio.benchmark.results import Spread, summarise
+
+    summary = summarise(done.run.lines)
+    n_seeds = len({line.seed for line in done.run.lines})
+    spread = f"mean ± standard deviation over {n_seeds} seeds" if n_seeds > 1 else "one seed"
+    best = {line.seed: line.manifest["training"]["best"]["val_map"] for line in done.run.lines}
     table = Table(
-        title=f"Scenes of unseen digits against scenes of known ones\nper cent, {spread}",
-        caption=f"validation mAP of the network: {_spread(precisions)}",
+        title=f"FPR95 ↓ against scenes of known digits, per cent, {spread}",
+        caption=f"validation mAP of the networks: {Spread.of(list(best.values()))}",
     )
     table.add_column("detector", no_wrap=True)
-    titles = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
-    for title in titles.values():
-        table.add_column(title, justify="right")
-    ranked = sorted(measured, key=lambda name: np.mean(measured[name]["fpr"]))
-    for name in ranked:
-        table.add_row(name, *(_spread(measured[name][measure]) for measure in titles))
+    for _, ood in summary:
+        table.add_column(ood, justify="right")
+    first = next(iter(summary.values()))
+    for name in sorted(first, key=lambda one: first[one]["fpr"].mean):
+        table.add_row(name, *(str(found[name]["fpr"]) for found in summary.values()))
     return table
-
-
-def _spread(values: list[float]) -> str:
-    mean = f"{100 * np.mean(values):.2f}"
-    return f"{mean} ± {100 * np.std(values, ddof=1):.2f}" if len(values) > 1 else mean

@@ -22,23 +22,28 @@ from nescio.cli.options import (
     terminal,
 )
 from nescio.errors import MissingInputError, ParameterError
+from nescio.outputs import Outputs
 from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from nescio.comparison import Comparison
 
 
+_ID = typer.Option(
+    "--id", readable=False, help="In-distribution test outputs, not used in training."
+)
+_OOD = typer.Option("--ood", readable=False, help="Out-of-distribution outputs. May be repeated.")
+IdPath = Annotated[Path | None, _ID]
+OodPaths = Annotated[list[Path] | None, _OOD]
+Train = Annotated[
+    Path | None,
+    typer.Option(readable=False, help="Training outputs, for the detectors that learn."),
+]
+
+
 def evaluate_detectors(
-    id_path: Annotated[
-        Path,
-        typer.Option(
-            "--id", readable=False, help="In-distribution test outputs, not used in training."
-        ),
-    ],
-    ood_paths: Annotated[
-        list[Path],
-        typer.Option("--ood", readable=False, help="Out-of-distribution outputs. May be repeated."),
-    ],
+    id_path: Annotated[Path, _ID],
+    ood_paths: Annotated[list[Path], _OOD],
     names: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,10 +55,7 @@ def evaluate_detectors(
             ],
         ),
     ] = None,
-    train: Annotated[
-        Path | None,
-        typer.Option(readable=False, help="Training outputs, for the detectors that learn."),
-    ] = None,
+    train: Train = None,
     tpr: Annotated[float, typer.Option(help="The share of ID inputs kept, for the FPR.")] = 0.95,
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Resamples for the intervals; 0 for none.")
@@ -75,12 +77,7 @@ def evaluate_detectors(
         raise ParameterError("--set goes with a single --detector.")
     chosen = detector_names() if "all" in wanted else list(dict.fromkeys(wanted))
     detectors = {name: build_detector(name, settings, nonfinite=nonfinite) for name in chosen}
-    id_outputs = read_outputs(id_path, from_probs=from_probs)
-    ood_outputs = {
-        label: read_outputs(path, from_probs=from_probs)
-        for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
-    }
-    training = None if train is None else read_outputs(train, from_probs=from_probs)
+    id_outputs, ood_outputs, training = read_sets(id_path, ood_paths, train, from_probs=from_probs)
     with progress_bar("evaluating", len(detectors) * len(ood_outputs)) as advance:
         comparison = compare(
             detectors,
@@ -130,6 +127,19 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def _cell(result: Any, measure: str, best: dict[str, float]) -> Text:
     estimate = getattr(result, measure)
     return Text(str(estimate), style="bold" if estimate.value == best[measure] else "")
+
+
+def read_sets(
+    id_path: Path, ood_paths: list[Path], train: Path | None, *, from_probs: bool | None
+) -> tuple[Outputs, dict[str, Outputs], Outputs | None]:
+    """The outputs in the files: ID, OOD by a short name, and training, if any."""
+    id_outputs = read_outputs(id_path, from_probs=from_probs)
+    ood_outputs = {
+        label: read_outputs(path, from_probs=from_probs)
+        for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
+    }
+    training = None if train is None else read_outputs(train, from_probs=from_probs)
+    return id_outputs, ood_outputs, training
 
 
 def _labels(paths: list[Path]) -> list[str]:

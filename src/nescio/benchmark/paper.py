@@ -1,0 +1,175 @@
+"""The numbers of the paper's eight tables (Wang et al., NeurIPS 2021), as data.
+
+They are kept as printed. What is peculiar about them:
+
+- Table 7 (sums, Textures) repeats Table 5 (sums, ImageNet) in 18 numbers: the rows Logit, Prob and
+  ODIN for MS-COCO and PASCAL-VOC are the same to the last digit, though the OOD set is another. The
+  NUS-WIDE column and the rows Mahalanobis and Energy differ. It looks like a slip: an AUPR of 73.25
+  (Logit, MS-COCO) does not go with Table 6, where the nearly random Isolation Forest has 90.45.
+- ODIN equals MaxLogit for MS-COCO and NUS-WIDE in Table 1, for PASCAL-VOC and NUS-WIDE in Tables 4
+  and 6. So it must if tuning chose no perturbation: under the max, the temperature changes no
+  order. For PASCAL-VOC in Table 1 only the AUPR differs (83.16, 83.14). In Table 5, ODIN equals
+  Prob for MS-COCO.
+- In Table 8, NUS-WIDE has a worse FPR95 for the top 60 labels (49.03) than for the top 40 and for
+  all (48.98). PASCAL-VOC has 20 labels: "-" stands for 40 and 60. Where all labels and a top k have
+  the same number, the paper prints only the former in bold.
+- Table 3 prints in-distribution sets as rows and methods as columns; `row` is the method here, too.
+- The last row is "JointEnergy", "JointEnergy (ours)" or "Energy": the same method. PASCAL-VOC is
+  "PASCAL" in Tables 2 and 5 to 8; here it has one name.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from nescio.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """One number of a table, or what stands in its place.
+
+    Attributes
+    ----------
+    row : str
+        The method, as printed.
+    aggregation : str
+        "sum" in the tables that have a column for it, otherwise empty.
+    detector : str
+        The same method in nescio, such as "odin(aggregate=sum)"; empty where the paper has "N/A".
+    id, ood : str
+        Names of the in-distribution and the out-of-distribution set.
+    measure : str
+        "fpr" (at a TPR of 95 %), "auroc" or "aupr".
+    text : str
+        As printed: per cent, "N/A" or "-".
+    """
+
+    row: str
+    aggregation: str
+    detector: str
+    id: str
+    ood: str
+    measure: str
+    text: str
+
+    @property
+    def value(self) -> float | None:
+        """The number, in per cent; None where there is none."""
+        return None if self.text in ("N/A", "-") else float(self.text)
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper.
+
+    Attributes
+    ----------
+    key : str
+        Short name: "main", "ablation", "max-sum", ...
+    number : str
+        As the paper counts, such as "Table 1".
+    caption : str
+        What it shows, in our words.
+    cells : tuple of PaperCell
+        Row by row, the measures of one set beside each other.
+    remark : str
+        What a reader of its numbers should know; mostly empty.
+    """
+
+    key: str
+    number: str
+    caption: str
+    cells: tuple[PaperCell, ...]
+    remark: str = ""
+
+    @property
+    def turned(self) -> bool:
+        """Whether rows are in-distribution sets and columns methods, as in Table 3 alone."""
+        return self.key == "max-sum"
+
+    def cell(self, detector: str, id_name: str, measure: str) -> PaperCell:
+        """The cell of a detector of nescio's, an in-distribution set and a measure.
+
+        Examples
+        --------
+        >>> paper_tables()["main"].cell("joint_energy", "MS-COCO", "fpr").value
+        33.48
+        """
+        for cell in self.cells:
+            if detector and (cell.detector, cell.id, cell.measure) == (detector, id_name, measure):
+                return cell
+        detectors, ids, measures = (
+            ", ".join(dict.fromkeys(name for name in names if name))
+            for names in zip(*((c.detector, c.id, c.measure) for c in self.cells), strict=True)
+        )
+        raise ParameterError(
+            f"{self.number} of the paper has no {measure!r} of {detector!r} for {id_name!r}. "
+            f"It has {measures} for {ids} of {detectors}."
+        )
+
+
+_CAPTIONS = {
+    "main": "JointEnergy and baselines; DenseNet-121, OOD data from ImageNet",
+    "ablation": "Sums over labels in place of maxima; DenseNet-121, OOD data from ImageNet",
+    "max-sum": "Maximum and sum of the labels' energies, AUROC; DenseNet-121, ImageNet",
+    "resnet": "JointEnergy and baselines; ResNet-101, OOD data from ImageNet",
+    "resnet-ablation": "Sums over labels in place of maxima; ResNet-101, OOD data from ImageNet",
+    "texture": "JointEnergy and baselines; ResNet-101, OOD data from Textures",
+    "texture-ablation": "Sums over labels in place of maxima; ResNet-101, OOD data from Textures",
+    "topk": "JointEnergy of the k largest logits; DenseNet-121, OOD data from ImageNet",
+}
+"""In the paper's order: the first is Table 1."""
+
+_REMARKS = {
+    "texture-ablation": "The paper's Logit, Prob and ODIN for MS-COCO and PASCAL-VOC are those of "
+    "its Table 5, which is about another OOD set: probably a slip.",
+}
+
+
+def paper_tables() -> dict[str, PaperTable]:
+    """The paper's tables by their key, in its order.
+
+    Examples
+    --------
+    >>> for table in paper_tables().values():
+    ...     print(table.number, table.key, len(table.cells))
+    Table 1 main 63
+    Table 2 ablation 63
+    Table 3 max-sum 6
+    Table 4 resnet 63
+    Table 5 resnet-ablation 63
+    Table 6 texture 63
+    Table 7 texture-ablation 63
+    Table 8 topk 63
+    """
+    return {table.key: table for table in _read()}
+
+
+def paper_cell(table: str, detector: str, id_name: str, measure: str) -> PaperCell:
+    """One cell of one table, by names.
+
+    Examples
+    --------
+    >>> paper_cell("topk", "top_k_joint_energy(k=5)", "NUS-WIDE", "auroc").text
+    '87.94'
+    """
+    tables = paper_tables()
+    if table not in tables:
+        raise ParameterError(f"the paper has no table {table!r}. Choose from: {', '.join(tables)}.")
+    return tables[table].cell(detector, id_name, measure)
+
+
+@cache
+def _read() -> tuple[PaperTable, ...]:
+    cells: dict[str, list[PaperCell]] = {key: [] for key in _CAPTIONS}
+    text = files("nescio.benchmark").joinpath("paper.csv").read_text("utf-8")
+    for line in csv.DictReader(text.splitlines()):
+        cells[line.pop("table")].append(PaperCell(text=line.pop("value"), **line))
+    return tuple(
+        PaperTable(key, f"Table {at}", caption, tuple(cells[key]), _REMARKS.get(key, ""))
+        for at, (key, caption) in enumerate(_CAPTIONS.items(), start=1)
+    )

@@ -1,0 +1,227 @@
+"""From data to outputs: train, tune and extract, each done once.
+
+Networks, tunings and outputs are kept in a cache under what they were made from, so that another
+benchmark on the same data and network, or the same one after a crash, takes them from there:
+
+    CACHE/networks/KEY/     a training run; KEY hashes its settings and data
+    CACHE/outputs/HASH/     outputs and tunings of the network of that content hash
+    CACHE/features/         what frozen backbones gave
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nescio.benchmark.spec import BenchmarkSpec, DataPart
+from nescio.data import CORRUPTIONS, Split, load
+from nescio.errors import ParameterError
+from nescio.files import replacing
+from nescio.models import (
+    Checkpoint,
+    TrainSettings,
+    Tuning,
+    extract,
+    load_checkpoint,
+    train,
+    tune,
+)
+from nescio.models.images import Reader, readable
+from nescio.outputs import Outputs
+from nescio.version import __version__
+
+_BEST = "best.json"
+_KEY_LENGTH = 16
+
+Watch = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
+"""Called with a stage's name and number of steps; the function it gives is told of steps done."""
+
+
+def unwatched(_stage: str, _total: int) -> AbstractContextManager[Callable[[int], object]]:
+    """Tell nobody."""
+    return nullcontext(lambda steps: None)
+
+
+@dataclass(frozen=True)
+class LoadedSet:
+    """A `DataPart` with its images looked up."""
+
+    part: DataPart
+    train: Split
+    val: Split
+    test: Split
+    ood: Mapping[str, Split]
+
+    @classmethod
+    def of(cls, part: DataPart) -> LoadedSet:
+        """Look them up."""
+        splits = {
+            name: load(part.data, split=name, skip_bad=part.skip_bad)
+            for name in ("train", "val", "test")
+        }
+        ood = {name: load(text, skip_bad=part.skip_bad) for name, text in part.ood.items()}
+        return cls(part, **splits, ood=ood)
+
+    @property
+    def mean_labels(self) -> int:
+        """How many labels a training image has on average, rounded up."""
+        return math.ceil(float(self.train.require_labels().sum(1).mean()))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One network on one in-distribution set, and what it gives.
+
+    Attributes
+    ----------
+    spec : BenchmarkSpec
+    data : LoadedSet
+    seed : int
+    cache : Path
+    device : device
+    batch_size : int
+        Of tuning and extraction; training takes the batch of its own settings.
+    watch : callable
+        Follows the work.
+    """
+
+    spec: BenchmarkSpec
+    data: LoadedSet
+    seed: int
+    cache: Path
+    device: torch.device
+    batch_size: int = 16
+    watch: Watch = unwatched
+
+    @property
+    def settings(self) -> TrainSettings:
+        """How the network is trained."""
+        try:
+            settings = TrainSettings().updated(self.spec.train)
+        except ParameterError as error:
+            raise ParameterError(f"{self.spec.name}: [train]: {error}") from error
+        return settings.updated({"training": {"seed": self.seed}})
+
+    def stage(self, what: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
+        """Tell of a stage of the work."""
+        return self.watch(f"{self.data.part.name}, seed {self.seed}: {what}", total)
+
+    # --- the network ---
+
+    def network(self) -> tuple[Checkpoint, dict[str, Any]]:
+        """The network, and what is to be said of its training."""
+        if self.data.part.network:
+            checkpoint = load_checkpoint(Path(self.data.part.network).expanduser())
+            return checkpoint, {"network": self.data.part.network}
+        facts = {
+            "settings": self.settings.as_dict(),
+            "train": self.data.train.manifest(),
+            "val": self.data.val.manifest(),
+            "nescio_version": __version__,
+            "torch_version": torch.__version__,
+        }
+        folder = self.cache / "networks" / _key(facts)
+        best = folder / _BEST
+        if not best.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            found = self._trained(folder)
+            with replacing(best) as temporary:
+                temporary.write_text(json.dumps(found), "utf-8")
+        training = {"settings": facts["settings"], "best": json.loads(best.read_text("utf-8"))}
+        return load_checkpoint(folder / "best.safetensors"), training
+
+    def _trained(self, folder: Path) -> dict[str, Any]:
+        total = self.settings.training.epochs * len(self.data.train)
+        with self.stage("training", total) as advance:
+            run = train(
+                self.settings,
+                self.data.train,
+                self.data.val,
+                folder,
+                device=self.device,
+                resume=True,
+                skip_bad=self.data.part.skip_bad,
+                cache=self.cache / "features",
+                on_images=advance,
+            )
+        return asdict(run.best)
+
+    # --- what it gives ---
+
+    def outputs(self, checkpoint: Checkpoint, split: Split, tuning: Tuning | None) -> Path:
+        """The file of the network's outputs on a split."""
+        folder = self._outputs_folder(checkpoint)
+        chosen = None if tuning is None else tuning.chosen()
+        key = _key({"data": split.manifest(), "tuning": chosen, "batch_size": self.batch_size})
+        path = folder / f"{split.title}-{key}.safetensors"
+        with self.stage(f"extracting {split.title}", len(split)) as advance:
+            extract(
+                checkpoint,
+                split,
+                path,
+                tuning=tuning,
+                device=self.device,
+                batch_size=self.batch_size,
+                skip_bad=self.data.part.skip_bad,
+                force=True,  # of the same name, and made by another version
+                on_images=advance,
+            )
+        return path
+
+    def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
+        """Settings of ODIN and Mahalanobis, if a detector reads what they give."""
+        aggregates = self.spec.aggregates()
+        if not aggregates:
+            return None
+        n_images = self.spec.tune.images
+        facts = {
+            "data": self.data.val.manifest(),
+            "train": self.data.train.manifest(),
+            "aggregates": aggregates,
+            "n_images": n_images,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "nescio_version": __version__,
+            "torch_version": torch.__version__,
+        }
+        path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
+        if path.exists():
+            return Tuning.load(path)
+        val = self.data.val
+        if self.data.part.skip_bad:
+            val = readable(Reader(val, checkpoint.preprocessing, skip_bad=True))
+        total = (1 + len(CORRUPTIONS)) * min(n_images, len(val))
+        with self.stage("tuning ODIN and Mahalanobis", total) as advance:
+            tuning = tune(
+                checkpoint,
+                val,
+                train_outputs,
+                aggregates=aggregates,
+                n_images=n_images,
+                seed=self.seed,
+                device=self.device,
+                batch_size=self.batch_size,
+                on_images=advance,
+            )
+        tuning.save(path)
+        return tuning
+
+    def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
+        content = checkpoint.content_hash()[:_KEY_LENGTH]
+        folder = self.cache / "outputs" / content
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def _key(facts: Mapping[str, Any]) -> str:
+    """A short name for what something is made from."""
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]

@@ -1,0 +1,282 @@
+"""Tables of our results, of the paper's, and of one beside the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from nescio.benchmark.formats import Cell, Column, Part, Table
+from nescio.benchmark.paper import PaperCell, PaperTable, paper_tables
+from nescio.benchmark.results import MEASURES, Line, Spread, summarise
+from nescio.errors import InputError
+
+_PAPER_FPR = "FPR95"
+_ARROWS = {"fpr": "↓", "auroc": "↑", "aupr": "↑"}
+
+Key = TypeVar("Key")
+
+
+def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, Table]:
+    """All tables of a benchmark, by names for their files.
+
+    Parameters
+    ----------
+    lines : sequence of Line
+    paper : sequence of str
+        Keys of the paper's tables that the results belong beside.
+    """
+    pairs = dict.fromkeys((line.id, line.ood) for line in lines)
+    names = [re.sub(r"[^\w.-]", "-", f"{id_name}-{ood}") for id_name, ood in pairs]
+    found = dict(zip(names, result_tables(lines), strict=True))
+    known = paper_tables()
+    return found | {f"paper-{key}": paper_comparison(known[key], lines) for key in paper}
+
+
+# --- ours -----------------------------------------------------------------------------------------
+
+
+def result_tables(lines: Sequence[Line]) -> list[Table]:
+    """For each pair of an ID and an OOD set, the detectors, that of the lowest FPR first.
+
+    Values are per cent: the mean over seeds and, with two or more, the standard deviation.
+    """
+    pairs = dict.fromkeys((line.id, line.ood) for line in lines)
+    return [_result_table([line for line in lines if (line.id, line.ood) == p]) for p in pairs]
+
+
+def _result_table(lines: Sequence[Line]) -> Table:
+    """The table of lines that are all of one pair."""
+    pair = (lines[0].id, lines[0].ood)
+    summary = summarise(lines).get(pair, {})
+    best = {
+        measure: _best(
+            measure, {name: 100 * found[measure].mean for name, found in summary.items()}
+        )
+        for measure in MEASURES
+    }
+    rows = []
+    for name in sorted(summary, key=lambda name: summary[name]["fpr"].mean):
+        spreads = summary[name]
+        detector = Cell((Part(name),), (name, spreads["fpr"].n_seeds), code=True)
+        rows.append((detector, *(_ours(spreads[m], name in best[m]) for m in MEASURES)))
+    names = {measure: measure.upper() for measure in MEASURES} | {"fpr": _fpr_name(lines)}
+    return Table(
+        title=f"{pair[0]} against {pair[1]}",
+        columns=(
+            Column("detector", ("detector", "n_seeds"), number=False),
+            *(Column(f"{names[m]} {_ARROWS[m]}", (names[m], f"{names[m]} sd")) for m in MEASURES),
+        ),
+        rows=tuple(rows),
+        notes=(
+            *_seeds_note(found["fpr"] for found in summary.values()),
+            *_skipped_notes(lines),
+        ),
+    )
+
+
+def _ours(spread: Spread, best: bool) -> Cell:
+    deviation = None if spread.deviation is None else 100 * spread.deviation
+    return Cell((Part(str(spread), best),), (100 * spread.mean, deviation))
+
+
+def _fpr_name(lines: Sequence[Line]) -> str:
+    """What the FPR of all these lines is called."""
+    names = sorted({line.evaluation.fpr_name for line in lines if line.evaluation is not None})
+    if len(names) > 1:
+        raise InputError(
+            f"the results of {lines[0].id} against {lines[0].ood} hold {' and '.join(names)}, "
+            "which cannot share a table. Render them one by one."
+        )
+    return names[0] if names else _PAPER_FPR
+
+
+def _best(measure: str, values: Mapping[Key, float]) -> set[Key]:
+    """Which have the best value, in per cent as printed; none if there are not two to compare."""
+    if len(values) < 2:
+        return set()
+    printed = {key: round(value, 2) for key, value in values.items()}
+    best = (min if measure == "fpr" else max)(printed.values())
+    return {key for key, value in printed.items() if value == best}
+
+
+def _seeds_note(spreads: Iterable[Spread]) -> list[str]:
+    """The unit, and how many seeds the numbers are from."""
+    counts = sorted({spread.n_seeds for spread in spreads})
+    if not counts:
+        return []
+    if counts == [1]:
+        return ["Per cent, of one seed."]
+    over = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return [f"Per cent, mean ± standard deviation over {over} seeds."]
+
+
+def _skipped_notes(lines: Iterable[Line]) -> list[str]:
+    """What did not run, and why."""
+    seeds: dict[tuple[str, str, str], list[int]] = {}
+    for line in lines:
+        if line.evaluation is None:
+            seeds.setdefault((line.detector, line.id, line.skipped), []).append(line.seed)
+    return [
+        f"{detector} did not run on {id_name} (seed {', '.join(map(str, of))}): {why}"
+        for (detector, id_name, why), of in seeds.items()
+    ]
+
+
+# --- the paper's ----------------------------------------------------------------------------------
+
+_Grid = dict[tuple[str, ...], dict[str, list[PaperCell]]]  # row, column, measures
+
+
+def paper_table(table: PaperTable) -> Table:
+    """A table of the paper as it is printed; bold is what is best by number, ties included."""
+    grid, best = _grid(table), _best_cells((cell, cell.value) for cell in table.cells)
+    first = next(iter(grid.values()))
+    rows = []
+    for head, by_column in grid.items():
+        numbers = [
+            Cell(
+                # One N/A stands for all measures, but each has a dash of its own.
+                (Part("N/A"),)
+                if all(cell.text == "N/A" for cell in cells)
+                else tuple(Part(cell.text, cell in best) for cell in cells),
+                tuple(cell.text for cell in cells),
+            )
+            for cells in by_column.values()
+        ]
+        rows.append((*_head_cells(head), *numbers))
+    measures = [_paper_measure(cell.measure) for cell in next(iter(first.values()))]
+    return Table(
+        title=f"{table.number} of the paper: {table.caption}",
+        columns=(
+            *_head_columns(table, len(next(iter(grid)))),
+            *(
+                Column(title, tuple(f"{title} {measure.split()[0]}" for measure in measures))
+                for title in first
+            ),
+        ),
+        rows=tuple(rows),
+        notes=(f"Each cell: {' / '.join(measures)}, per cent.", *_remark(table)),
+    )
+
+
+def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
+    """A table of the paper with our results in it, a row for each measure.
+
+    Each cell is ours, the paper's, and ours minus the paper's in points. Bold are the best of ours
+    and the best of the paper's.
+
+    Parameters
+    ----------
+    table : PaperTable
+    lines : sequence of Line
+        Those of the network that the table is about: nothing else tells Table 1 from Table 4. They
+        are matched by the names of ID set, OOD set and detector; others are ignored.
+    """
+    wanted = {(cell.id, cell.ood, cell.detector) for cell in table.cells if cell.detector}
+    lines = [line for line in lines if (line.id, line.ood, line.detector) in wanted]
+    ours = _our_cells(table, lines)
+    best = _best_cells((cell, 100 * spread.mean) for cell, spread in ours.items())
+    papers_best = _best_cells((cell, cell.value) for cell in table.cells)
+    grid = _grid(table)
+    rows = []
+    for head, by_column in grid.items():
+        for cells in zip(*by_column.values(), strict=True):
+            measure = _paper_measure(cells[0].measure)
+            compared = [
+                _compared(cell, ours.get(cell), cell in best, cell in papers_best) for cell in cells
+            ]
+            rows.append(
+                (*_head_cells(head), Cell((Part(measure),), (cells[0].measure,)), *compared)
+            )
+    return Table(
+        title=f"nescio beside {table.number} of the paper: {table.caption}",
+        columns=(
+            *_head_columns(table, len(next(iter(grid)))),
+            Column("Measure", ("Measure",), number=False),
+            *(
+                Column(title, (title, f"{title} sd", f"{title} paper", f"{title} difference"))
+                for title in next(iter(grid.values()))
+            ),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "Each cell: nescio's / the paper's / the difference, nescio's minus the paper's.",
+            *_seeds_note(ours.values()),
+            *_other_fpr_note(lines),
+            *_remark(table),
+            *_skipped_notes(lines),
+        ),
+    )
+
+
+def _our_cells(table: PaperTable, lines: Sequence[Line]) -> dict[PaperCell, Spread]:
+    """What we found for each cell of the paper's; an FPR counts only at the paper's TPR."""
+    summary = summarise(lines)
+    at_95 = summarise([line for line in lines if not _has_other_fpr(line)])
+    found = {}
+    for cell in table.cells:
+        of_pair = (at_95 if cell.measure == "fpr" else summary).get((cell.id, cell.ood), {})
+        if cell.detector in of_pair:
+            found[cell] = of_pair[cell.detector][cell.measure]
+    return found
+
+
+def _has_other_fpr(line: Line) -> bool:
+    return line.evaluation is not None and line.evaluation.fpr_name != _PAPER_FPR
+
+
+def _other_fpr_note(lines: Sequence[Line]) -> list[str]:
+    if not any(map(_has_other_fpr, lines)):
+        return []
+    return [f"Results at another TPR than the paper's 95 % do not count for {_PAPER_FPR}."]
+
+
+def _compared(cell: PaperCell, ours: Spread | None, best: bool, papers_best: bool) -> Cell:
+    """One number of ours beside the paper's."""
+    if ours is None:
+        missing = () if cell.value is None else (Part("not run"),)
+        return Cell((*missing, Part(cell.text, papers_best)), (None, None, cell.text, None))
+    shown = _ours(ours, best)
+    parts, difference = (*shown.parts, Part(cell.text, papers_best)), None
+    if cell.value is not None:
+        difference = 100 * ours.mean - cell.value
+        parts = (*parts, Part(f"{difference:+z.2f}"))
+    return Cell(parts, (*shown.plain, cell.text, difference))
+
+
+def _best_cells(values: Iterable[tuple[PaperCell, float | None]]) -> set[PaperCell]:
+    """The best cells of each ID set and measure."""
+    groups: dict[tuple[str, str], dict[PaperCell, float]] = {}
+    for cell, value in values:
+        if value is not None:
+            groups.setdefault((cell.id, cell.measure), {})[cell] = value
+    return {cell for (_, measure), group in groups.items() for cell in _best(measure, group)}
+
+
+def _grid(table: PaperTable) -> _Grid:
+    """The cells as the paper lays them out."""
+    grid: _Grid = {}
+    for cell in table.cells:
+        method = (cell.row, cell.aggregation.capitalize()) if cell.aggregation else (cell.row,)
+        row, column = ((cell.id,), cell.row) if table.turned else (method, cell.id)
+        grid.setdefault(row, {}).setdefault(column, []).append(cell)
+    return grid
+
+
+def _head_cells(head: tuple[str, ...]) -> list[Cell]:
+    return [Cell((Part(text),), (text,)) for text in head]
+
+
+def _head_columns(table: PaperTable, n_heads: int) -> list[Column]:
+    titles = ["ID set"] if table.turned else ["OOD score", "Aggregation"]
+    return [Column(title, (title,), number=False) for title in titles[:n_heads]]
+
+
+def _remark(table: PaperTable) -> list[str]:
+    return [table.remark] if table.remark else []
+
+
+def _paper_measure(measure: str) -> str:
+    name = _PAPER_FPR if measure == "fpr" else measure.upper()
+    return f"{name} {_ARROWS[measure]}"

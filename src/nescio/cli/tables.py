@@ -1,0 +1,93 @@
+"""nescio tables: results, and the paper's own numbers, in a format to paste."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import rich.table
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from nescio.cli.options import terminal
+from nescio.errors import ParameterError
+from nescio.parameters import checked_choice
+
+if TYPE_CHECKING:
+    from nescio.benchmark.formats import Cell, Table
+
+_TEXT = "text"
+
+
+def tables(
+    results: Annotated[
+        Path | None,
+        typer.Argument(
+            readable=False,
+            metavar="[RESULTS]",
+            help="results.jsonl of a benchmark, or its folder; left out, the paper's tables alone.",
+        ),
+    ] = None,
+    paper: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--paper",
+            metavar="TABLE",
+            help="A table of the paper, with the results beside it: main, ablation, max-sum, "
+            "resnet, resnet-ablation, texture, texture-ablation or topk. May be repeated.",
+        ),
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")
+    ] = _TEXT,
+) -> None:
+    """Print results as tables, or the paper's tables with the results beside them.
+
+    Examples: nescio tables nescio-bench/coco70 -f latex, nescio tables --paper main
+    """
+    from nescio.benchmark.formats import FORMATS
+    from nescio.benchmark.paper import paper_tables
+    from nescio.benchmark.results import read_lines
+    from nescio.benchmark.tables import paper_comparison, paper_table, result_tables
+
+    checked_choice("--format", format_, (_TEXT, *FORMATS))
+    known = paper_tables()
+    for name in paper or ():
+        if name not in known:
+            raise ParameterError(
+                f"the paper has no table {name!r}. Choose from: {', '.join(known)}."
+            )
+    if results is None:
+        found = [paper_table(known[name]) for name in paper or known]
+    else:
+        lines = read_lines(results / "results.jsonl" if results.is_dir() else results)
+        if not lines:
+            raise ParameterError(f"{results} holds no results.")
+        if paper:
+            found = [paper_comparison(known[name], lines) for name in paper]
+        else:
+            found = result_tables(lines)
+    if format_ == _TEXT:
+        console = terminal()
+        for table in found:
+            print_table(table, console)
+    else:
+        typer.echo("\n".join(FORMATS[format_](table) for table in found), nl=False)
+
+
+def print_table(table: Table, console: Console) -> None:
+    """A table on the terminal, the best in bold, its notes below."""
+    shown = rich.table.Table(title=table.title)
+    for column in table.columns:
+        shown.add_column(column.title, justify="right" if column.number else "left")
+    for row in table.rows:
+        shown.add_row(*map(_text, row))
+    console.print(shown)
+    for note in table.notes:
+        console.print(note, soft_wrap=True)
+
+
+def _text(cell: Cell) -> Text:
+    parts = [(part.text, "bold" if part.best else "") for part in cell.parts]
+    return Text(" / ").join(Text(text, style=style) for text, style in parts)
