@@ -105,7 +105,7 @@ class _Evaluation:
         """What the lines are made from."""
         pipeline = self.pipeline
         facts = ("dataset", "split", "n_images", "data_fingerprint", "skipped", "data_notes")
-        return {
+        found = {
             "model": checkpoint.architecture.name,
             "model_hash": checkpoint.content_hash(),
             "n_labels": len(checkpoint.label_names),
@@ -126,14 +126,15 @@ class _Evaluation:
                 "python": platform.python_version(),
             },
         }
+        as_read: dict[str, Any] = json.loads(json.dumps(found))  # lists for tuples
+        return as_read
 
     def is_current(self, lines: Sequence[Line], manifest: Mapping[str, Any]) -> bool:
         """Whether lines of an earlier run are those that this one would give."""
         detectors, oods = self.pipeline.spec.detectors, self.pipeline.data.ood
         wanted = {(ood, text) for ood in oods for text in detectors}
-        same = json.loads(json.dumps(manifest))  # as JSON has it: lists for tuples
         found = {(line.ood, line.detector) for line in lines}
-        return found == wanted and all(line.manifest == same for line in lines)
+        return found == wanted and all(line.manifest == manifest for line in lines)
 
     def evaluate(
         self,

@@ -1,0 +1,265 @@
+"""Charts as inline SVG text: scales, axes, lines, areas, bars. Colours are CSS classes of the page.
+
+Numbers get one decimal and never NaN or infinity. Text is escaped here, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Values = NDArray[np.float64]
+Tick = tuple[float, str]
+
+
+class Markup(str):
+    """Finished markup: a template that escapes leaves it as it is."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From data to a length in pixels.
+
+    Attributes
+    ----------
+    low, high : float
+        The data at the two ends.
+    log : bool
+        Whether steps are powers of ten; then both ends must be positive.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def place(self, values: ArrayLike, length: float) -> Values:
+        """Where values stand between 0 and `length`; what lies far outside stays near the edge."""
+        data = np.asarray(values, dtype=np.float64)
+        low, high = self.low, self.high
+        if self.log:
+            data = np.log10(np.maximum(data, np.finfo(np.float64).tiny))
+            low, high = math.log10(low), math.log10(high)
+        span = (high - low) or 1.0
+        # Scores of -inf have a place too: beyond the left edge, where they are cut off.
+        data = np.nan_to_num(data, nan=low, posinf=high + span, neginf=low - span)
+        share: Values = np.clip((data - low) / span, -1.0, 2.0)
+        return share * length
+
+    def ticks(self, about: int = 5) -> list[Tick]:
+        """Round numbers within the scale, and how they are written."""
+        return self._log_ticks(about) if self.log else self._linear_ticks(about)
+
+    def _linear_ticks(self, about: int) -> list[Tick]:
+        span = self.high - self.low
+        if not span > 0:
+            return [(self.low, number(self.low))]
+        rough = span / about
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [(at * step, number(at * step)) for at in range(first, last + 1)]
+
+    def _log_ticks(self, about: int) -> list[Tick]:
+        first = math.ceil(math.log10(self.low) - 1e-9)
+        last = math.floor(math.log10(self.high) + 1e-9)
+        step = max(1, math.ceil((last - first) / about))
+        return [(10.0**power, _power(power)) for power in range(first, last + 1, step)]
+
+
+def number(value: float) -> str:
+    """A short number for an axis, with a true minus sign."""
+    return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+
+
+def short(value: float) -> str:
+    """A score to four digits."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "\N{MINUS SIGN}∞"
+    return number(float(f"{value:.4g}"))
+
+
+def percent(value: float) -> str:
+    """A share for an axis."""
+    return f"{100 * value:.3g}"
+
+
+def _power(power: int) -> str:
+    if -3 <= power <= 4:
+        return f"{10.0**power:g}"
+    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return "10" + str(power).translate(raised)
+
+
+def _path(x: Values, y: Values) -> str:
+    """Points as path data, without repeats of what rounds to the same point."""
+    points = np.round(np.column_stack([x, y]), 1) + 0.0  # + 0.0: no "-0"
+    fresh = np.ones(len(points), dtype=bool)
+    fresh[1:] = (points[1:] != points[:-1]).any(axis=1)
+    return "M" + " ".join(f"{a:g} {b:g}" for a, b in points[fresh].tolist())
+
+
+def _at(value: Any) -> str:
+    return f"{round(float(value), 1) + 0.0:g}"
+
+
+class Chart:
+    """A chart with two axes, drawn in the order of the calls.
+
+    Parameters
+    ----------
+    x, y : Scale
+    name : str
+        What a screen reader says.
+    width, height : int
+    x_label, y_label : str
+    x_ticks, y_ticks : sequence of (float, str), optional
+        In place of the scales' own; an empty sequence for none.
+    """
+
+    def __init__(
+        self,
+        x: Scale,
+        y: Scale,
+        *,
+        name: str,
+        width: int = 440,
+        height: int = 300,
+        x_label: str = "",
+        y_label: str = "",
+        x_ticks: Sequence[Tick] | None = None,
+        y_ticks: Sequence[Tick] | None = None,
+    ) -> None:
+        self.x, self.y, self.name = x, y, name
+        self.size = (width, height)
+        self.x_ticks = x.ticks() if x_ticks is None else list(x_ticks)
+        self.y_ticks = y.ticks() if y_ticks is None else list(y_ticks)
+        self.labels = (x_label, y_label)
+        self.left = (34 if self.y_ticks else 14) + (18 if y_label else 0)
+        # A tick may have a second line.
+        self.tick_lines = max((1 + text.count("\n") for _, text in self.x_ticks), default=1)
+        self.bottom = 8 + 14 * self.tick_lines + (18 if x_label else 0)
+        self.width = width - self.left - 14
+        self.height = height - self.bottom - 16
+        self.marks: list[str] = []
+        self.notes: list[str] = []
+
+    def _points(self, x: ArrayLike, y: ArrayLike) -> tuple[Values, Values]:
+        return self.x.place(x, self.width), self.height - self.y.place(y, self.height)
+
+    def line(self, x: ArrayLike, y: ArrayLike, css: str, *, curve: int = -1, tip: str = "") -> None:
+        """A line; `curve` is the number by which the page's script highlights it."""
+        key = f' data-curve="{curve}"' if curve >= 0 else ""
+        title = f"<title>{escape(tip)}</title>" if tip else ""
+        self.marks.append(
+            f'<path class="line {css}"{key} d="{_path(*self._points(x, y))}">{title}</path>'
+        )
+
+    def area(self, x: ArrayLike, y: ArrayLike, css: str) -> None:
+        """What lies between a line and the bottom; with the class "line" it has an outline."""
+        across, down = self._points(x, y)
+        if len(across) < 2:
+            return
+        across = np.concatenate([across[:1], across, across[-1:]])
+        # The ends lie below the frame: no outline is seen along the bottom.
+        down = np.concatenate([[self.height + 3], down, [self.height + 3]])
+        self.marks.append(f'<path class="area {css}" d="{_path(across, down)}"/>')
+
+    def dot(self, x: float, y: float, css: str, *, tip: str = "", radius: float = 3.5) -> None:
+        """A point."""
+        across, down = self._points(x, y)
+        title = f"<title>{escape(tip)}</title>" if tip else ""
+        self.marks.append(
+            f'<circle class="dot {css}" cx="{_at(across)}" cy="{_at(down)}" r="{radius}">'
+            f"{title}</circle>"
+        )
+
+    def bar(self, x: float, width: float, y: float, css: str, *, tip: str = "") -> None:
+        """A bar from the bottom up to `y`, of a width in pixels, `x` at its left edge in pixels."""
+        down = self.height - float(self.y.place(y, self.height))
+        title = f"<title>{escape(tip)}</title>" if tip else ""
+        self.marks.append(
+            f'<rect class="bar {css}" x="{_at(x)}" y="{_at(down)}" width="{_at(width)}" '
+            f'height="{_at(self.height - down)}">{title}</rect>'
+        )
+
+    def rule(self, *, x: float | None = None, y: float | None = None, text: str = "") -> None:
+        """A dashed line across, at one x or one y, with a word beside it."""
+        if x is not None:
+            at = float(self.x.place(x, self.width))
+            self.marks.append(f'<path class="rule" d="M{_at(at)} 0V{_at(self.height)}"/>')
+            side, shift = ("end", -5) if at > 0.66 * self.width else ("start", 5)
+            self._note(at + shift, 11, text, side)
+        if y is not None:
+            at = self.height - float(self.y.place(y, self.height))
+            self.marks.append(f'<path class="rule" d="M0 {_at(at)}H{_at(self.width)}"/>')
+            self._note(self.width - 4, at + 13, text, "end")
+
+    def _note(self, x: float, y: float, text: str, anchor: str) -> None:
+        if text:
+            self.notes.append(
+                f'<text class="note" x="{_at(x)}" y="{_at(y)}" text-anchor="{anchor}">'
+                f"{escape(text)}</text>"
+            )
+
+    def draw(self) -> Markup:
+        """The finished picture."""
+        width, height = self.size
+        # An svg inside the svg cuts off what leaves the frame, and needs no id to do so.
+        return Markup(
+            f'<svg class="chart" role="img" viewBox="0 0 {width} {height}" '
+            f'aria-label="{escape(self.name)}">'
+            f'<g transform="translate({self.left} 16)">{self._axes()}'
+            f'<svg width="{self.width}" height="{self.height}">{"".join(self.marks)}</svg>'
+            f"{''.join(self.notes)}</g></svg>"
+        )
+
+    def _axes(self) -> str:
+        grid, parts = [], []
+        for value, text in self.y_ticks:
+            at = _at(self.height - float(self.y.place(value, self.height)))
+            grid.append(f"M0 {at}H{self.width}")
+            parts.append(
+                f'<text x="-6" y="{at}" dy=".32em" text-anchor="end">{escape(text)}</text>'
+            )
+        for value, text in self.x_ticks:
+            at = _at(self.x.place(value, self.width))
+            grid.append(f"M{at} 0V{self.height}")
+            for line, words in enumerate(text.split("\n")):
+                down = self.height + 15 + 14 * line
+                parts.append(f'<text class="mid" x="{at}" y="{down}">{escape(words)}</text>')
+        parts.insert(0, f'<path class="grid" d="{"".join(grid)}"/>')
+        parts.append(f'<path class="axis" d="M0 {self.height}H{self.width}"/>')
+        x_label, y_label = self.labels
+        if x_label:
+            below = self.height + 20 + 14 * self.tick_lines
+            parts.append(
+                f'<text class="mid" x="{_at(self.width / 2)}" y="{below}">{escape(x_label)}</text>'
+            )
+        if y_label:
+            parts.append(
+                f'<text class="mid" transform="translate({_at(8 - self.left)} '
+                f'{_at(self.height / 2)}) rotate(-90)" dy=".5em">'
+                f"{escape(y_label)}</text>"
+            )
+        return "".join(parts)
+
+
+def percent_ticks(scale: Scale, about: int = 5) -> list[Tick]:
+    """Ticks of a scale of shares, written in per cent."""
+    return relabelled(scale.ticks(about), percent)
+
+
+def relabelled(ticks: Sequence[Tick], write: Callable[[float], str]) -> list[Tick]:
+    """The same ticks, written otherwise."""
+    return [(value, write(value)) for value, _ in ticks]

@@ -1,0 +1,142 @@
+"""The page in a real browser: quiet, offline, sortable, switchable, light and dark."""
+
+import pytest
+
+from nescio.benchmark.report import write_report
+
+
+@pytest.fixture
+def page(browser, tmp_path, make_evidence, make_lines):
+    """A report that is open in the browser."""
+    evidence = [make_evidence(oods=("stones", "leaves"), n_labels=9, seed=seed) for seed in (0, 1)]
+    path = tmp_path / "report.html"
+    write_report(path, make_lines(*evidence), evidence, title="Tiny <report>")
+    browser.open(path)
+    return browser
+
+
+_COLUMN = "[...document.querySelectorAll('.results tbody')[0].rows].map(r => r.cells[{}].innerText)"
+_SORT = "document.querySelectorAll('.results [data-sort]')"
+
+
+def _numbers(page, column):
+    return [float(text.split()[0]) for text in page.run(_COLUMN.format(column))]
+
+
+def _states(page):
+    states = "[...document.querySelectorAll('.results')[0].querySelectorAll('[aria-sort]')]"
+    return page.run(f"{states}.map(h => h.getAttribute('aria-sort'))")
+
+
+def test_loads_quietly_and_without_the_network(page, tmp_path):
+    assert page.run("document.title") == "Tiny <report>"
+    methods = [event["method"] for event in page.events]
+    assert not {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"} & set(
+        methods
+    )
+    asked = [
+        event["params"]["request"]["url"]
+        for event in page.events
+        if event["method"] == "Network.requestWillBeSent"
+    ]
+    fetched = [url for url in asked if not url.startswith("data:")]
+    assert fetched == [(tmp_path / "report.html").as_uri()]
+    loaded = page.run("performance.getEntriesByType('resource').map(e => e.name)")
+    assert [url for url in loaded if not url.startswith("data:")] == []
+
+
+def test_a_click_sorts_and_a_second_one_turns_it_round(page):
+    by_fpr = _numbers(page, 1)
+    assert by_fpr == sorted(by_fpr)
+    assert _states(page) == ["none", "ascending", "none", "none"]
+    page.run(f"{_SORT}[2].click()")
+    assert _numbers(page, 3) == sorted(_numbers(page, 3))
+    assert _states(page) == ["none", "none", "ascending", "none"]
+    page.run(f"{_SORT}[2].click()")
+    assert _numbers(page, 3) == sorted(_numbers(page, 3), reverse=True)
+    assert _states(page) == ["none", "none", "descending", "none"]
+
+
+def test_enter_on_a_header_sorts(page):
+    page.run(f"{_SORT}[0].focus()")
+    page.press("Enter", 13)
+    names = page.run(_COLUMN.format(0))
+    assert names == sorted(names)
+    assert _states(page)[0] == "ascending"
+
+
+def test_tab_reaches_the_skip_link_first(page):
+    page.press("Tab", 9)
+    assert page.run("document.activeElement.className") == "skip"
+    assert page.run("document.activeElement.getBoundingClientRect().left") >= 0
+
+
+def _visible(page, anchor):
+    script = (
+        f"[...document.getElementById('{anchor}').closest('[data-switch]')"
+        ".querySelectorAll('figure')].filter(f => f.offsetParent)"
+        ".sort((a, b) => a.getBoundingClientRect().x - b.getBoundingClientRect().x)"
+        ".map(f => f.querySelector('b').innerText)"
+    )
+    return page.run(script)
+
+
+def _choose(page, anchor, text):
+    page.run(
+        f"(() => {{ const s = document.getElementById('{anchor}');"
+        f"s.value = [...s.options].find(o => o.text === '{text}').value;"
+        "s.dispatchEvent(new Event('change', {bubbles: true})); })()"
+    )
+
+
+def test_selects_show_the_panels_that_they_name(page):
+    assert _visible(page, "id0-ood0-density-0") == ["max_logit", "joint_energy"]
+    _choose(page, "id0-ood0-density-0", "top_k_joint_energy(k=5)")
+    assert _visible(page, "id0-ood0-density-0") == ["top_k_joint_energy(k=5)", "joint_energy"]
+    assert _visible(page, "id0-ood1-density-0") == ["max_logit", "joint_energy"]
+    assert len(_visible(page, "id0-label-0")) == 6
+    _choose(page, "id0-label-0", "label-8")
+    assert _visible(page, "id0-label-0") == ["label-8"]
+    _choose(page, "id0-taus-0", "msp")
+    assert _visible(page, "id0-taus-0") == ["msp"]
+
+
+def test_focus_on_a_name_lights_its_curve_and_a_press_keeps_it(page):
+    group = "document.getElementById('id0-ood0')"
+    lit = f"[...{group}.querySelectorAll('path.lit')].map(p => p.dataset.curve)"
+    page.run(f"{group}.querySelector('.curves [data-curve=\"1\"]').focus()")
+    assert page.run(lit) == ["1", "1"]  # in both charts
+    page.run("document.activeElement.blur()")
+    assert page.run(lit) == []
+    page.run(f"{group}.querySelector('.curves [data-curve=\"2\"]').click()")
+    assert page.run(lit) == ["2", "2"]
+
+
+def test_theme_follows_the_system_until_the_button_is_pressed(page):
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.run(background)
+    page.prefer("dark")
+    dark = page.run(background)
+    assert sum(map(int, dark[4:-1].split(", "))) < 150 < sum(map(int, light[4:-1].split(", ")))
+    assert page.run("document.getElementById('theme').getAttribute('aria-pressed')") == "true"
+    page.run("document.getElementById('theme').click()")
+    assert page.run(background) == light
+    page.prefer("light")
+    page.run("document.getElementById('theme').click()")
+    assert page.run(background) == dark
+
+
+def test_a_phone_does_not_scroll_sideways(page):
+    page.resize(360, 800)
+    assert page.run("document.documentElement.scrollWidth") <= 360
+
+
+def test_print_has_no_controls_and_opens_what_is_folded(page):
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert page.run("document.querySelectorAll('details:not([open])').length") == 0
+    page.run("dispatchEvent(new Event('afterprint'))")
+    assert page.run("document.querySelectorAll('details[open]').length") == 0
+    page.send("Emulation.setEmulatedMedia", media="print")
+    for selector in ("#theme", ".selects", ".contents"):
+        assert page.run(f"document.querySelector('{selector}').offsetParent") is None
+    page.send("Emulation.setEmulatedMedia", media="")

@@ -1,0 +1,139 @@
+"""Specs: what they say, and what is refused in them."""
+
+import pytest
+
+from nescio.benchmark.paper import paper_tables
+from nescio.benchmark.spec import (
+    load_spec,
+    parse_benchmark,
+    resolve_detector,
+    shipped_specs,
+)
+from nescio.data import parse_spec
+from nescio.errors import FileError, FileFormatError, ParameterError
+
+SPEC = """
+title = "tiny"
+detectors = ["joint_energy", "odin(aggregate=sum)"]
+seeds = [0, 3]
+
+[train.model]
+name = "small-cnn"
+
+[[sets]]
+name = "mine"
+data = "coco:{data}/coco"
+ood = { other = "folder:{data}/other" }
+"""
+
+
+def test_a_spec_is_read():
+    spec = parse_benchmark("tiny", SPEC)
+    assert spec.seeds == (0, 3)
+    assert spec.aggregates() == ("sum",)
+    assert spec.tune.images == 1000
+    placed = spec.with_data("/data")
+    assert placed.sets[0].data == "coco:/data/coco"
+    assert placed.sets[0].ood == {"other": "folder:/data/other"}
+
+
+@pytest.mark.parametrize("name", shipped_specs())
+def test_every_shipped_spec_holds_together(name):
+    spec = load_spec(name).with_data("/data")
+    assert set(spec.paper_tables) <= set(paper_tables())
+    for part in spec.sets:
+        assert "{data}" not in part.data
+        for text in (part.data, *part.ood.values()):
+            parse_spec(text)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_specs() if name.startswith("paper-")])
+def test_a_spec_of_the_paper_fills_its_tables(name):
+    """Every number of its tables has a set, an OOD set and a detector in the spec."""
+    spec = load_spec(name)
+    assert spec.paper_tables
+    wanted = {
+        (cell.id, cell.ood, cell.detector)
+        for key in spec.paper_tables
+        for cell in paper_tables()[key].cells
+        if cell.value is not None
+    }
+    given = {
+        (part.name, ood, detector)
+        for part in spec.sets
+        for ood in part.ood
+        for detector in spec.detectors
+    }
+    assert wanted <= given
+
+
+def test_the_papers_specs_cover_all_eight_tables():
+    covered = [key for name in shipped_specs() for key in load_spec(name).paper_tables]
+    assert sorted(covered) == sorted(paper_tables())
+
+
+def test_the_mean_number_of_labels_takes_the_place_of_k():
+    assert resolve_detector("top_k_joint_energy(k=mean_labels)", mean_labels=3).k == 3
+
+
+def test_without_perturbed_inputs_there_is_nothing_to_tune():
+    assert load_spec("paper-topk").aggregates() == ()
+    assert load_spec("paper-main").aggregates() == ("max",)
+    assert load_spec("digits").aggregates() == ("max", "sum")
+
+
+def test_some_of_it():
+    spec = load_spec("paper-main").only(["NUS-WIDE"], [0])
+    assert [part.name for part in spec.sets] == ["NUS-WIDE"]
+    with pytest.raises(ParameterError, match=r"has no set 'COCO'. It has NUS-WIDE"):
+        spec.only(["COCO"], [])
+    with pytest.raises(ParameterError, match="has no seed 7"):
+        spec.only([], [7])
+
+
+def test_data_must_be_said_to_be_somewhere():
+    with pytest.raises(ParameterError, match=r"paper-main needs data.*--data"):
+        load_spec("paper-main").with_data(None)
+    assert load_spec("digits").with_data(None).sets[0].data == "digits:nescio-data/digits"
+
+
+BAD = {
+    "an unknown entry": (SPEC.replace("seeds", "sedes"), "it has no 'sedes'; it has bootstrap"),
+    "an unknown entry of a set": (SPEC + "splits = 3\n", r"\[\[sets\]\] has no 'splits'"),
+    "an unknown detector": (SPEC.replace("joint_energy", "joint"), "there is no detector 'joint'"),
+    "an unknown parameter": (SPEC.replace("aggregate", "sum"), "no parameter 'sum' to set"),
+    "a detector that cannot be read": (SPEC.replace("(agg", "((agg"), "cannot read the detector"),
+    "a detector twice": (
+        SPEC.replace("odin(aggregate=sum)", "joint_energy"),
+        "the detector 'joint_energy' is there twice",
+    ),
+    "a set without OOD data": (SPEC.replace('other = "folder:{data}/other"', ""), "has no ood"),
+    "no data": (SPEC.replace('data = "coco:{data}/coco"', ""), "missing or of the wrong kind"),
+    "data of no kind": (SPEC.replace("coco:", "koko:"), "no kind of data set 'koko'"),
+    "data of one part": (SPEC.replace("coco:", "folder:"), "folder has no splits"),
+    "seeds that are no numbers": (SPEC.replace("[0, 3]", '["a"]'), "a seed must be"),
+    "seeds that are no list": (SPEC.replace("[0, 3]", "3"), "wrong kind"),
+    "no seeds": (SPEC.replace("[0, 3]", "[]"), "seeds must not be empty"),
+    "one table of sets": (SPEC.replace("[[sets]]", "[sets]"), r"written as \[\[sets\]\]"),
+    "too few images": (SPEC + "[tune]\nimages = 1\n", "images must be"),
+    "an OOD set by the ID set's name": (SPEC.replace("other =", "mine ="), "'mine' names an ID"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD.values(), ids=BAD)
+def test_what_is_wrong_is_said(text, reason):
+    with pytest.raises(ParameterError, match=f"tiny: .*{reason}"):
+        parse_benchmark("tiny", text)
+
+
+def test_a_file_that_is_no_spec(tmp_path):
+    (tmp_path / "x.toml").write_text("title = ")
+    with pytest.raises(FileFormatError, match="is not TOML"):
+        load_spec(tmp_path / "x.toml")
+    (tmp_path / "y.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(FileFormatError, match="is not text"):
+        load_spec(tmp_path / "y.toml")
+    with pytest.raises(FileError, match="there is no file"):
+        load_spec(tmp_path / "z.toml")
+    with pytest.raises(ParameterError, match=r"no benchmark 'papermain'.*paper-main"):
+        load_spec("papermain")
