@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         load,
     )
     from nescio.errors import NescioError
+    from nescio.explain import Explanation
     from nescio.metrics import Evaluation, evaluate
     from nescio.outputs import Outputs
 
@@ -49,6 +50,7 @@ _MODULE_OF = {
     "DETECTORS": "detectors",
     "Detector": "detectors",
     "Evaluation": "metrics",
+    "Explanation": "explain",
     "IsolationForest": "detectors",
     "JointEnergy": "detectors",
     "LocalOutlierFactor": "detectors",
@@ -82,6 +84,7 @@ __all__ = [
     "Calibration",
     "Detector",
     "Evaluation",
+    "Explanation",
     "IsolationForest",
     "JointEnergy",
     "LocalOutlierFactor",

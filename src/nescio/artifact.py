@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ SCHEMA = 1
 
 _LEARNED = "learned."
 _CALIBRATION_SCORES = "calibration.scores"
+_MEDIANS = "medians."
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Artifact:
         The arrays that `fit` learned.
     label_names : tuple of str or None
     calibration : Calibration or None
+    medians : mapping of str to array
+        What `explain` compares with; empty if the detector cannot be explained, and in a file of an
+        older nescio.
     """
 
     detector: str
@@ -53,10 +57,19 @@ class Artifact:
     learned: Mapping[str, Array]
     label_names: tuple[str, ...] | None
     calibration: Calibration | None
+    medians: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> tuple[str, ...] | None:
+        """The names of the calibration's groups; None where inputs are not grouped."""
+        if self.calibration is None or self.calibration.by is None:
+            return None
+        return tuple(self.calibration.thresholds)
 
     def write(self, path: str | Path, *, force: bool = False) -> None:
         """Write the file, atomically; an existing one only with `force`."""
         tensors = {_LEARNED + name: array for name, array in self.learned.items()}
+        tensors |= {_MEDIANS + name: array for name, array in self.medians.items()}
         if self.calibration is not None:
             parts = [threshold.scores for threshold in self.calibration.thresholds.values()]
             tensors[_CALIBRATION_SCORES] = np.concatenate(parts)
@@ -102,16 +115,22 @@ class Artifact:
                 params=dict(metadata["params"]),
                 n_inputs=checked_whole("n_inputs", metadata["n_inputs"], minimum=1),
                 tau=_finite(metadata["tau"]),
-                learned={
-                    name.removeprefix(_LEARNED): array
-                    for name, array in tensors.items()
-                    if name.startswith(_LEARNED)
-                },
+                learned=_under(_LEARNED, tensors),
                 label_names=None if label_names is None else tuple(map(str, label_names)),
                 calibration=_calibration_from_json(metadata["calibration"], tensors),
+                medians=_under(_MEDIANS, tensors),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"{path} is damaged: {_reason(error)}.") from error
+
+
+def _under(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays whose names begin so, without it."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def label_fingerprint(label_names: Sequence[str] | None) -> str | None:

@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.base import clone
 
 from nescio.detectors import DETECTORS, Detector, NotCalibratedError
-from nescio.errors import InputError, NescioError, ShapeError
+from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.outputs import Outputs
 
 __all__ = ["CHECKS", "check_detector", "make_outputs"]
@@ -159,6 +159,28 @@ def check_survives_saving(detector: Detector) -> None:
             assert np.array_equal(column, after.columns()[name]), f"{name} changed by saving"
 
 
+def check_explains_or_refuses(detector: Detector) -> None:
+    """The labels' terms make up the score, before and after saving; or it cannot be explained."""
+    fitted = _fitted(detector).calibrate(make_outputs(300, seed=13))
+    outputs = make_outputs(30, seed=14)
+    terms = fitted.label_terms()
+    if terms is None:
+        _expect(ParameterError, fitted.explain, outputs)
+        return
+    explanation = fitted.explain(outputs)
+    counted = np.sort(explanation.terms, axis=1)[:, ::-1][:, : terms.largest].sum(1)
+    np.testing.assert_allclose(
+        counted, fitted.score_samples(outputs), rtol=1e-9, err_msg="the terms are not the score"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "detector.nescio"
+        fitted.save(path)
+        after = type(detector).load(path).explain(outputs)
+    for name in ("terms", "medians", "rank_medians", "shares"):
+        kept = np.array_equal(getattr(explanation, name), getattr(after, name), equal_nan=True)
+        assert kept, f"{name} changed by saving"
+
+
 def check_refuses_bad_input(detector: Detector) -> None:
     """NaN, infinity, a wrong rank, a wrong number of columns and no rows are errors."""
     fitted = _fitted(detector)
@@ -211,6 +233,7 @@ CHECKS: tuple[Callable[[Detector], None], ...] = (
     check_refuses_before_calibration,
     check_keeps_the_promised_share,
     check_survives_saving,
+    check_explains_or_refuses,
     check_refuses_bad_input,
     check_can_mark_bad_rows_as_out,
 )

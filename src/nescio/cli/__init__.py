@@ -23,7 +23,9 @@ from nescio.cli import (
     extract,
     fit,
     listing,
+    report,
     score,
+    tables,
     train,
     tune,
 )
@@ -48,6 +50,8 @@ app.command("detectors")(listing.detectors)
 app.command("info")(listing.info)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
+app.command("tables")(tables.tables)
+app.command("report")(report.report)
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.command("extract")(extract.extract)

@@ -10,30 +10,26 @@ from rich.table import Table
 from rich.text import Text
 
 from nescio.assessment import Assessment
-from nescio.calibration import CUSTOM
 from nescio.cli.options import (
     AsJson,
+    DetectorFile,
     Force,
     FromProbs,
     Nonfinite,
+    load_detector,
     read_outputs,
     refuse_overwriting,
     terminal,
     working,
 )
-from nescio.errors import InputError, about
+from nescio.errors import about
 from nescio.tables import check_table_target, to_json
 
 _SHOWN_ROWS = 20
 
 
 def score(
-    detector: Annotated[
-        Path,
-        typer.Argument(
-            readable=False, metavar="DETECTOR", help="A detector saved by 'nescio fit'."
-        ),
-    ],
+    detector: DetectorFile,
     data: Annotated[
         Path,
         typer.Argument(
@@ -62,20 +58,10 @@ def score(
 
     Example: nescio score tagger.nescio new.parquet -o scored.parquet
     """
-    from nescio.detectors import load
-
     if output is not None:
         check_table_target(output, force=force)
         refuse_overwriting(output, data, detector)
-    loaded = load(detector)
-    calibration = getattr(loaded, "calibration_", None)
-    if calibration is not None and calibration.by == CUSTOM:
-        raise InputError(
-            f"{detector} was calibrated by groups of your own, which the command line cannot know. "
-            "Use assess(..., groups=...) in Python."
-        )
-    if nonfinite is not None:
-        loaded.set_params(nonfinite=nonfinite)
+    loaded = load_detector(detector, nonfinite=nonfinite)
     outputs = read_outputs(data, from_probs=from_probs)
     with working("scoring"), about(data):
         result = loaded.assess(outputs, fdr=fdr)

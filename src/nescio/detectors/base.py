@@ -40,6 +40,8 @@ from nescio.errors import (
     ShapeError,
     warn,
 )
+from nescio.explain import Explanation
+from nescio.label_terms import Terms, Usual, checked_terms, terms_of
 from nescio.outputs import Outputs, check_label_names
 from nescio.parameters import checked_choice, checked_share
 
@@ -66,6 +68,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         first group, if calibrated by group.
     calibration_ : Calibration
         After `calibrate`: thresholds, calibration scores and guarantees.
+    usual_ : Usual
+        The in-distribution medians that `explain` compares with, if it can be explained.
     n_features_in_ : int
         Columns of what the detector reads: the number of labels, if it reads logits.
     label_names_ : tuple of str or None
@@ -94,6 +98,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def input_name(self, *, learning: bool = False) -> str:
         """Which array of `Outputs` it takes: the first that it reads, unless it says otherwise."""
         return self.reads[0]
+
+    def label_terms(self) -> Terms | None:
+        """Each label's term, if the score is the sum of the largest of them; None if not."""
+        return None
 
     # --- what a method writes ---
 
@@ -141,6 +149,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             self.offset_ = empirical_threshold(scores, self.tpr)
             if hasattr(self, "calibration_"):
                 del self.calibration_
+            self._keep_usual(matrix, usable)
         return self
 
     def calibrate(
@@ -174,11 +183,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             self._check_params()
             self._require_learned()
             matrix = self._checked_inputs(X, reset=not self.learned)
-            scores = self._scores_where(matrix, self._usable_rows(matrix))
+            usable = self._usable_rows(matrix)
+            scores = self._scores_where(matrix, usable)
             share = self.tpr if tpr is None else tpr
             counts = self._label_counts(X, matrix) if isinstance(groups, str) else None
             self.calibration_ = self._calibrated(scores, counts, share, confidence, groups)
             self.offset_ = next(iter(self.calibration_.taus.values()))
+            self._keep_usual(matrix, usable, groups, counts)
         return self
 
     def _calibrated(
@@ -202,6 +213,22 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 "Pass Outputs, which hold both."
             )
         return Calibration.by_label_count(scores, counts, tpr=tpr, confidence=confidence)
+
+    def _keep_usual(
+        self, matrix: FloatArray, usable: BoolArray, groups: Any = None, counts: Any = None
+    ) -> None:
+        """Keep the medians that `explain` compares with, if it can be explained."""
+        terms = self.label_terms()
+        if terms is None:
+            return
+        if groups is None:
+            self.usual_ = Usual.from_inputs(terms, matrix, usable)
+            return
+        own = None if isinstance(groups, str) else groups
+        names = self.calibration_.group_names(len(matrix), groups=own, label_counts=counts)
+        self.usual_ = Usual.from_inputs(
+            terms, matrix, usable, groups=names, known=self.calibration_.thresholds
+        )
 
     # --- deciding ---
 
@@ -251,6 +278,44 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         ids = X.ids if isinstance(X, Outputs) else None
         return Assessment(scores, p_values, inside, names, ids)
 
+    def explain(self, X: Any, *, groups: Any = None) -> Explanation:
+        """Each label's share of the score, against the in-distribution medians.
+
+        For the detectors whose score is a sum, a maximum or a top-k over the labels.
+
+        Parameters
+        ----------
+        X : array, tensor or Outputs
+            What the detector reads. For one input, pass a single row: outputs[[7]].
+        groups : array of shape (n_samples,), optional
+            Each sample's group, if calibrated by an array of groups.
+        """
+        terms = checked_terms(self.label_terms(), self.name)
+        self._require_threshold()
+        if not hasattr(self, "usual_"):
+            raise NotCalibratedError(
+                "the detector has a threshold and no in-distribution medians to explain with: an "
+                "older nescio saved it. Calibrate again with this version: calibrate(held_out), or "
+                "nescio fit."
+            )
+        matrix, scores = self._scored(X)
+        names = self._groups_of(X, matrix, groups)
+        calibration = getattr(self, "calibration_", None)
+        medians, rank_medians = self.usual_.medians_of(names, len(matrix))
+        return Explanation(
+            self.name,
+            terms,
+            terms_of(terms, matrix),
+            medians,
+            rank_medians,
+            scores,
+            np.broadcast_to(self._tau_of(names), scores.shape),
+            p_values=None if calibration is None else calibration.p_values(scores, names),
+            groups=names,
+            ids=X.ids if isinstance(X, Outputs) else None,
+            label_names=self.label_names_ or inputs.label_names(X),
+        )
+
     # --- on disk ---
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
@@ -266,6 +331,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             learned={name: getattr(self, name) for name in self.learned},
             label_names=self.label_names_,
             calibration=getattr(self, "calibration_", None),
+            medians=self.usual_.arrays() if hasattr(self, "usual_") else {},
         ).write(path, force=force)
 
     @classmethod
@@ -290,6 +356,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             if artifact.label_names is not None and cls.reads[0] in inputs.ONE_COLUMN_A_LABEL:
                 check_label_names(artifact.label_names, artifact.n_inputs)
             detector._check_learned()
+            if artifact.medians and detector.label_terms() is not None:
+                detector.usual_ = Usual.from_arrays(
+                    artifact.medians, artifact.groups, artifact.n_inputs
+                )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise FileFormatError(f"{path} is damaged: {error}") from error
         detector.offset_ = artifact.tau

@@ -19,7 +19,7 @@ _NAMED_ROWS = 5
 def what_it_reads(data: Any, reads: str, detector: str) -> tuple[Any, tuple[str, ...] | None]:
     """The matrix a detector reads (a data frame stays one), and the label names where known."""
     if isinstance(data, Outputs):
-        names = data.label_names
+        names = label_names(data)
         data = data.read(reads)
         if data is None:
             hint = "" if reads in ("logits", "features") else " Add it: nescio extract --tuned."
@@ -68,6 +68,11 @@ def bad_rows_error(inputs: FloatArray, usable: BoolArray, reads: str) -> NonFini
         f"{reads} hold {what} in {len(bad):,} of {len(inputs):,} rows: {rows}. Clean them, or pass "
         "nonfinite='out' (--nonfinite out) to count such rows as out-of-distribution."
     )
+
+
+def label_names(data: Any) -> tuple[str, ...] | None:
+    """The names of the labels, of Outputs or of a data frame that has any."""
+    return data.label_names if isinstance(data, Outputs) else column_names(data)
 
 
 def column_names(data: Any) -> tuple[str, ...] | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nescio import scores
 from nescio.arrays import Array, FloatArray
 from nescio.detectors.base import Detector
+from nescio.label_terms import Terms
 
 _WANG = "Wang et al., NeurIPS 2021"
 _HENDRYCKS_2017 = "Hendrycks & Gimpel, ICLR 2017"
@@ -29,6 +32,10 @@ class JointEnergy(Detector):
     def _score(self, inputs: FloatArray) -> Array:
         return scores.joint_energy(inputs)
 
+    def label_terms(self) -> Terms:
+        """All energies."""
+        return Terms("energy", scores.label_energy)
+
 
 class MaxEnergy(Detector):
     """The largest label-wise energy; ranks as MaxLogit does."""
@@ -38,6 +45,10 @@ class MaxEnergy(Detector):
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.max_energy(inputs)
+
+    def label_terms(self) -> Terms:
+        """The largest energy."""
+        return Terms("energy", scores.label_energy, largest=1)
 
 
 class MaxLogit(Detector):
@@ -49,6 +60,10 @@ class MaxLogit(Detector):
     def _score(self, inputs: FloatArray) -> Array:
         return scores.max_logit(inputs)
 
+    def label_terms(self) -> Terms:
+        """The largest logit."""
+        return Terms("logit", np.asarray, largest=1)
+
 
 class SumLogit(Detector):
     """The sum of the logits: the paper's ablation, and a poor score."""
@@ -58,6 +73,10 @@ class SumLogit(Detector):
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.sum_logit(inputs)
+
+    def label_terms(self) -> Terms:
+        """All logits."""
+        return Terms("logit", np.asarray)
 
 
 class MaxProb(Detector):
@@ -69,6 +88,10 @@ class MaxProb(Detector):
     def _score(self, inputs: FloatArray) -> Array:
         return scores.max_prob(inputs)
 
+    def label_terms(self) -> Terms:
+        """The largest probability."""
+        return Terms("probability", scores.label_prob, largest=1)
+
 
 class SumProb(Detector):
     """The sum of the label probabilities: the paper's ablation."""
@@ -78,6 +101,10 @@ class SumProb(Detector):
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.sum_prob(inputs)
+
+    def label_terms(self) -> Terms:
+        """All probabilities."""
+        return Terms("probability", scores.label_prob)
 
 
 class MSP(Detector):

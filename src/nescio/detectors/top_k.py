@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nescio import scores
 from nescio.arrays import Array, FloatArray
 from nescio.detectors.base import Detector
+from nescio.label_terms import Terms
 from nescio.parameters import checked_whole
 
 
@@ -37,6 +40,10 @@ class TopKJointEnergy(_TopK):
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_joint_energy(inputs, self.k)
 
+    def label_terms(self) -> Terms:
+        """The k largest energies."""
+        return Terms("energy", scores.label_energy, largest=self.k)
+
 
 class TopKLogit(_TopK):
     """The sum of the k largest logits.
@@ -52,6 +59,10 @@ class TopKLogit(_TopK):
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_logit(inputs, self.k)
 
+    def label_terms(self) -> Terms:
+        """The k largest logits."""
+        return Terms("logit", np.asarray, largest=self.k)
+
 
 class TopKProb(_TopK):
     """The sum of the k largest label probabilities.
@@ -66,3 +77,7 @@ class TopKProb(_TopK):
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.top_k_prob(inputs, self.k)
+
+    def label_terms(self) -> Terms:
+        """The k largest probabilities."""
+        return Terms("probability", scores.label_prob, largest=self.k)

@@ -1,0 +1,198 @@
+"""nescio explain: why an input was flagged, label by label."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import numpy as np
+import typer
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from nescio.cli.options import (
+    AsJson,
+    DetectorFile,
+    FromProbs,
+    Nonfinite,
+    load_detector,
+    read_outputs,
+    terminal,
+    working,
+)
+from nescio.errors import InputError, ParameterError, about
+from nescio.explain import LabelTerm, Reason, cells
+from nescio.label_terms import checked_terms
+from nescio.outputs import Outputs
+from nescio.parameters import checked_whole
+from nescio.tables import to_json
+
+if TYPE_CHECKING:
+    from nescio.detectors import Detector
+
+_WIDEST_NAME = 30
+_WIDEST_BAR = 40
+_NARROWEST_NAME = 8
+_NARROWEST_BAR = 12
+
+
+def explain(
+    detector: DetectorFile,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            readable=False, metavar="DATA", help="The model's logits; one input is explained."
+        ),
+    ],
+    row: Annotated[
+        int | None,
+        typer.Option(
+            help="Which input, by its row; the first is 0. Without --row and --id, the one "
+            "furthest below its threshold."
+        ),
+    ] = None,
+    sample_id: Annotated[
+        str | None, typer.Option("--id", metavar="NAME", help="Which input, by its id.")
+    ] = None,
+    labels: Annotated[int, typer.Option(help="How many labels to show; JSON has all.")] = 10,
+    nonfinite: Nonfinite = None,
+    from_probs: FromProbs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show each label's share of one input's score, against the in-distribution medians.
+
+    Example: nescio explain tagger.nescio new.parquet --id IMG_0142
+    """
+    checked_whole("--labels", labels, minimum=1)
+    if row is not None and sample_id is not None:
+        raise ParameterError("--row and --id both name an input: give one of them.")
+    loaded = load_detector(detector, nonfinite=nonfinite)
+    checked_terms(loaded.label_terms(), loaded.name)
+    outputs = read_outputs(data, from_probs=from_probs)
+    with about(data):
+        row = _row(loaded, outputs, row, sample_id)
+        reason = loaded.explain(outputs[[row]])[0]
+    if as_json:
+        typer.echo(to_json({"row": row} | reason.as_dict()))
+        return
+    console = terminal()
+    name = f"row {row}" if reason.id is None else f"row {row}, {reason.id}"
+    style = "bold" if reason.in_distribution else "bold red"
+    name, summary = (_printable(text, console.encoding) for text in (name, reason.summary()))
+    console.print(Text.assemble(f"{name}: ", (reason.headline(), style)))
+    console.print(summary, end="\n\n")
+    _print_bars(console, reason, reason.most_telling(labels))
+
+
+def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str | None) -> int:
+    """The row that was asked for, or the most suspicious one."""
+    if sample_id is not None:
+        return _row_of_id(outputs, sample_id)
+    if row is None:
+        with working("scoring"):
+            return int(np.argmin(detector.decision_function(outputs)))
+    if not 0 <= row < len(outputs):
+        raise InputError(f"there is no row {row}: rows are 0 to {len(outputs) - 1}.")
+    return row
+
+
+def _row_of_id(outputs: Outputs, sample_id: str) -> int:
+    if outputs.ids is None:
+        raise InputError("the samples have no ids. Name one by its row: --row.")
+    rows = np.flatnonzero(outputs.ids == sample_id)
+    if len(rows) > 1:
+        some = ", ".join(map(str, rows[:5].tolist()))
+        raise InputError(f"the id {sample_id!r} stands at {len(rows)} rows ({some}): use --row.")
+    if not len(rows):
+        near = difflib.get_close_matches(sample_id, outputs.ids.tolist(), n=3)
+        hint = f" Near it: {', '.join(map(repr, near))}." if near else ""
+        raise InputError(f"there is no id {sample_id!r}.{hint}")
+    return int(rows[0])
+
+
+# --- bars -------------------------------------------------------------------------------------
+
+
+class _Signs(NamedTuple):
+    bar: str
+    median: str
+    rank_median: str
+    cut: str
+
+
+_SIGNS = _Signs("█", "│", "○", "…")
+_ASCII_SIGNS = _Signs("#", "|", "o", "~")
+
+
+def _print_bars(console: Console, reason: Reason, shown: tuple[LabelTerm, ...]) -> None:
+    """A line for each label: its name, a bar and, as far as there is room, the numbers."""
+    signs = _ASCII_SIGNS if console.options.ascii_only else _SIGNS
+    names = ["label", *(_printable(label.label, console.encoding) for label in shown)]
+    titles = (reason.term, "share", "median", "rank median")
+    columns = [column for column in zip(titles, *map(cells, shown), strict=True) if any(column[1:])]
+    name_width, bar_width, widths = _layout(console.width, names, columns)
+    bars = ["", *(_bar(label, _scale(shown), bar_width, signs) for label in shown)]
+    for name, bar, *numbers in zip(names, bars, *columns, strict=True):
+        right = "".join(f"  {text:>{w}}" for text, w in zip(numbers, widths, strict=False))
+        line = f"{_fitted(name, name_width, signs)} {bar:<{bar_width}}{right}"
+        console.print(Text(line), no_wrap=True, overflow="crop")
+    if others := reason.others(shown):
+        console.print(others)
+    console.print(
+        f"\n{signs.bar} this input  {signs.median} the label's in-distribution median  "
+        f"{signs.rank_median} an ordinary input's label of this rank"
+    )
+
+
+def _layout(
+    width: int, names: list[str], columns: list[tuple[str, ...]]
+) -> tuple[int, int, list[int]]:
+    """The widths of the names, of the bars and of as many columns of numbers as there is room."""
+
+    def room() -> int:  # for the name and the bar, with a space between them
+        return width - sum(widths) - 2 * len(widths) - 1
+
+    name_width = min(_WIDEST_NAME, max(map(cell_len, names)))
+    widths = [max(map(len, column)) for column in columns]
+    while len(widths) > 1 and room() < name_width + _NARROWEST_BAR:
+        widths.pop()
+    name_width = min(name_width, max(_NARROWEST_NAME, room() - _NARROWEST_BAR))
+    return name_width, max(1, min(_WIDEST_BAR, room() - name_width)), widths
+
+
+def _scale(shown: tuple[LabelTerm, ...]) -> tuple[float, float]:
+    """From 0, or the lowest logit below it, to the largest number that is drawn."""
+    values = [value for label in shown for value in (label.term, label.median, label.rank_median)]
+    values = [value for value in values if math.isfinite(value)]
+    return min(0.0, *values), max(0.0, *values)
+
+
+def _bar(label: LabelTerm, scale: tuple[float, float], width: int, signs: _Signs) -> str:
+    """A bar that is longer the larger the term, and signs at the two medians."""
+    low, high = scale
+
+    def place(value: float) -> float:
+        return (value - low) / (high - low or 1.0) * width
+
+    filled = round(place(label.term)) if math.isfinite(label.term) else 0
+    line = list(f"{signs.bar * filled:<{width}}")
+    for value, sign in ((label.rank_median, signs.rank_median), (label.median, signs.median)):
+        if math.isfinite(value):
+            line[min(width - 1, int(place(value)))] = sign
+    return "".join(line)
+
+
+def _fitted(name: str, width: int, signs: _Signs) -> str:
+    """The name at this width on the terminal, cut if it is longer."""
+    if cell_len(name) > width:
+        return set_cell_size(name, width - 1) + signs.cut
+    return set_cell_size(name, width)
+
+
+def _printable(text: str, encoding: str) -> str:
+    """As the terminal can show it: a name from a file cannot move the cursor or break a line."""
+    shown = "".join(character if character.isprintable() else "?" for character in text)
+    return shown.encode(encoding, "replace").decode(encoding)
