@@ -27,7 +27,7 @@ _TIMM = "timm/"
 _LITE = re.compile(r"efficientnet-lite([0-4])")
 _IMAGENET_CLASSES = 1000
 _SMALL = "small-cnn"
-_SMALL_WIDTHS = (32, 64, 128)
+_SMALL_WIDTHS = (16, 32, 64)
 
 # The models with classifiers in the middle, which serve their training from scratch only.
 _AUXILIARY_CLASSIFIERS = {"googlenet": ("aux1", "aux2"), "inception_v3": ("AuxLogits",)}
