@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint types imports docs unit bench coco70 format clean
 
-demo: $(VENV)/.installed ## the whole job on data that ships with scikit-learn
+demo: $(VENV)/.installed ## the whole job on data that ships with scikit-learn, with a report
 	$(BIN)/nescio demo --output build/demo --force
 
 test: lint types imports docs unit ## everything CI runs
@@ -30,7 +30,7 @@ bench: $(VENV)/.installed-dev ## speed, side by side
 	$(BIN)/python benchmarks/speed.py
 
 coco70: $(VENV)/.installed-dev ## the paper's experiment on real images, where ../shared/data is
-	$(BIN)/python benchmarks/coco70.py
+	$(BIN)/nescio bench coco70 --output build/bench
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -45,7 +45,7 @@ $(VENV)/.venv:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.venv pyproject.toml
-	$(BIN)/pip install --quiet --editable '.[parquet]'
+	$(BIN)/pip install --quiet --editable '.[parquet,vision,report]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.venv pyproject.toml

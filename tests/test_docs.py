@@ -1,9 +1,7 @@
 """The documentation says what is so: links lead somewhere, code runs, nothing is left out."""
 
 import contextlib
-import importlib.util
 import io
-import json
 import re
 import shlex
 import tomllib
@@ -13,6 +11,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from nescio.benchmark.results import read_lines, summarise
+from nescio.benchmark.spec import load_spec
+from nescio.benchmark.tables import network_table, result_tables
 from nescio.cli import app
 from nescio.detectors import DETECTORS
 
@@ -225,20 +226,53 @@ def test_every_detector_is_in_the_reference_and_the_guide(name):
 # --- results ------------------------------------------------------------------------------------
 
 
-def test_the_coco70_page_shows_the_committed_results():
-    spec = importlib.util.spec_from_file_location("coco70", ROOT / "benchmarks" / "coco70.py")
-    coco70 = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(coco70)
-    page = (DOCS / "explanation" / "coco70.md").read_text("utf-8")
-    tables = coco70.tables()
-    assert set(tables) == {"networks", "textures", "objects54"}
-    for name, table in tables.items():
-        assert table in page, f"the table of {name} should be:\n{table}"
-    readme = README.read_text("utf-8")
-    for row in re.findall(r"^\| (\w+) \| ([\d. ±]+) \| ([\d. ±]+) \|$", readme, re.MULTILINE):
-        for ood, cell in zip(("textures", "objects54"), row[1:], strict=True):
-            assert f"| `{row[0]}` | {cell} |" in tables[ood], f"{row} in the README"
-    lines = [json.loads(line) for line in coco70.RESULTS.read_text("utf-8").splitlines()]
-    assert {line["seed"] for line in lines} == set(coco70.SEEDS)
-    assert {line["detector"] for line in lines} == set(DETECTORS)
-    assert min(line["val_map"] for line in lines) >= 0.60
+RESULTS = {
+    name: read_lines(ROOT / "benchmarks" / "results" / f"{name}.jsonl")
+    for name in ("coco70", "digits")
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_page_of_a_run_shows_the_committed_results(name):
+    page = (DOCS / "explanation" / f"{name}.md").read_text("utf-8")
+    for table in (network_table(RESULTS[name]), *result_tables(RESULTS[name])):
+        rows = [row for row in table.to_markdown().splitlines() if row.startswith("|")]
+        assert "\n".join(rows) in page, f"{table.title} should be:\n" + "\n".join(rows)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_committed_results_are_of_the_shipped_benchmark(name):
+    spec, lines = load_spec(name), RESULTS[name]
+    [part] = spec.sets
+    wanted = {
+        (part.name, ood, detector, seed)
+        for ood in part.ood
+        for detector in spec.detectors
+        for seed in spec.seeds
+    }
+    assert {(line.id, line.ood, line.detector, line.seed) for line in lines} == wanted
+    assert all(line.evaluation is not None for line in lines)
+    for line in lines:
+        assert line.manifest["bootstrap"] == spec.bootstrap
+        trained = line.manifest["training"]["settings"]
+        for section, values in spec.train.items():
+            assert {key: trained[section][key] for key in values} == values
+    if name == "coco70":
+        assert min(line.manifest["training"]["best"]["val_map"] for line in lines) >= 0.60
+
+
+@pytest.mark.parametrize("page", [README, DOCS / "how-to" / "choose-a-detector.md"], ids=name_of)
+def test_short_tables_show_the_committed_results(page):
+    """Tables of FPR95 whose columns are the OOD sets of a run."""
+    found = 0
+    for head, body in re.findall(
+        r"^\| detector \| (.+ ↓) \|\n\|[-:|]+\n((?:\|.+\n)+)", page.read_text("utf-8"), re.MULTILINE
+    ):
+        oods = [title.removesuffix(" ↓") for title in head.split(" | ")]
+        [of_run] = [s for s in map(summarise, RESULTS.values()) if [o for _, o in s] == oods]
+        for row in body.splitlines():
+            name, *cells = row.strip("| ").split(" | ")
+            values = [str(detectors[name.strip("`")]["fpr"]) for detectors in of_run.values()]
+            assert cells == values, f"{name} in {page.name}"
+            found += 1
+    assert found >= 5

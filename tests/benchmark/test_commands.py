@@ -38,8 +38,8 @@ def test_bench_prints_writes_and_does_nothing_twice(nescio, spec_file, bench_fol
     assert f"nescio report {bench_folder / 'small'}" in out
     tables = {path.name for path in (bench_folder / "small" / "tables").iterdir()}
     assert tables == {
-        f"digits-{ood}.{suffix}"
-        for ood in ("unseen-digits", "noise")
+        f"{name}.{suffix}"
+        for name in ("networks", "digits-unseen-digits", "digits-noise")
         for suffix in ("md", "tex", "csv")
     }
     code, again, err = nescio("bench", spec, "--data", data, "-o", bench_folder, "--json")
@@ -118,10 +118,11 @@ def test_tables_of_results_in_every_format(nescio, small_run):
     _, markdown, _ = nescio("tables", results, "-f", "markdown")
     assert markdown.count("| detector | FPR95 ↓ | AUROC ↑ | AUPR ↑ |") == 2
     _, latex, _ = nescio("tables", results, "-f", "latex")
-    assert latex.count(r"\begin{tabular}") == 2
+    assert latex.count(r"\begin{tabular}") == 3
     _, table, _ = nescio("tables", results, "-f", "csv")
-    first = next(csv.DictReader(io.StringIO(table)))
-    assert 0 <= float(first["FPR95"]) <= 100
+    networks, first, _ = table.split("\n\n")
+    assert [row["seed"] for row in csv.DictReader(io.StringIO(networks))] == ["0", "1"]
+    assert 0 <= float(next(csv.DictReader(io.StringIO(first)))["FPR95"]) <= 100
 
 
 def test_the_papers_tables_and_ours_beside_them(nescio, small_run):

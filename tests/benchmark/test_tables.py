@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from nescio.benchmark.paper import paper_tables
 from nescio.benchmark.results import Line
 from nescio.benchmark.tables import (
     benchmark_tables,
+    network_table,
     paper_comparison,
     paper_table,
     result_tables,
@@ -420,9 +422,34 @@ def test_without_title_and_notes_only_the_table_is_left():
 def test_a_benchmarks_tables_are_written_in_every_format(tmp_path):
     lines = [line("joint_energy", (33.0, 92.0, 96.0)), line("msp", "no", ood="a/b c")]
     found = benchmark_tables(lines, ["main"])
-    assert list(found) == ["MS-COCO-ImageNet", "MS-COCO-a-b-c", "paper-main"]
+    assert list(found) == ["networks", "MS-COCO-ImageNet", "MS-COCO-a-b-c", "paper-main"]
     for name, table in found.items():
         table.write(tmp_path / "tables", name)
-    assert len(list((tmp_path / "tables").iterdir())) == 9
+    assert len(list((tmp_path / "tables").iterdir())) == 12
     assert "-0.48" in (tmp_path / "tables" / "paper-main.md").read_text("utf-8")
     assert (tmp_path / "tables" / "paper-main.tex").read_text("utf-8").count("toprule") == 1
+
+
+def test_the_networks_and_what_was_tuned_for_them():
+    tuned = [
+        {"method": "odin", "aggregate": "max", "epsilon": 0.0004, "temperature": 10.0},
+        {"method": "mahalanobis", "aggregate": "sum", "epsilon": 0.0, "temperature": None},
+    ]
+    manifest = {
+        "model": "resnet101",
+        "model_hash": "0123456789abcdef",
+        "training": {"best": {"epoch": 7, "val_loss": 0.12345, "val_map": 0.5}},
+        "tuning": {"best": tuned},
+    }
+    lines = [
+        replace(line("msp", (1.0, 2.0, 3.0), seed=seed), manifest=manifest if seed else {})
+        for seed in (0, 1, 1)
+    ]
+    table = network_table(lines)
+    assert [column.title for column in table.columns][5:] == [
+        *("val loss", "val mAP", "mahalanobis sum ε", "odin max ε"),
+    ]
+    assert row_of(table, "MS-COCO", "0") == [""] * 7
+    assert row_of(table, "MS-COCO", "1") == [
+        *("resnet101", "0123456789ab", "7", "0.1235", "0.5000", "0", "0.0004, T = 10"),
+    ]

@@ -1,8 +1,10 @@
 """A folder of results: lines as they get done, and the evidence behind them.
 
-FOLDER/results.jsonl                    all lines
-FOLDER/runs/SET-seed-0.jsonl            those of one network
-FOLDER/runs/SET-seed-0.safetensors      its evidence
+    FOLDER/results.jsonl                    all lines
+    FOLDER/runs/SET-seed-0.jsonl            those of one network
+    FOLDER/runs/SET-seed-0.safetensors      its evidence
+
+Each network has files of its own, so that several can be run side by side.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from nescio.models import (
     train,
     tune,
 )
+from nescio.models.backbones import OWN
 from nescio.models.images import Reader, readable
 from nescio.outputs import Outputs
 from nescio.version import __version__
@@ -119,7 +120,8 @@ class Pipeline:
     def network(self) -> tuple[Checkpoint, dict[str, Any]]:
         """The network, and what is to be said of its training."""
         if self.data.part.network:
-            checkpoint = load_checkpoint(Path(self.data.part.network).expanduser())
+            file = Path(self.data.part.network).expanduser()
+            checkpoint = load_checkpoint(file, module=self.data.part.module or None)
             return checkpoint, {"network": self.data.part.network}
         facts = {
             "settings": self.settings.as_dict(),
@@ -136,7 +138,10 @@ class Pipeline:
             with replacing(best) as temporary:
                 temporary.write_text(json.dumps(found), "utf-8")
         training = {"settings": facts["settings"], "best": json.loads(best.read_text("utf-8"))}
-        return load_checkpoint(folder / "best.safetensors"), training
+        # The user's own spec, not the file, names the code to run.
+        name = self.settings.model.name
+        module = name.removeprefix(OWN) if name.startswith(OWN) else None
+        return load_checkpoint(folder / "best.safetensors", module=module), training
 
     def _trained(self, folder: Path) -> dict[str, Any]:
         total = self.settings.training.epochs * len(self.data.train)

@@ -33,6 +33,7 @@ def run_benchmark(
     device: torch.device | str = "cpu",
     batch_size: int = 16,
     watch: Watch = unwatched,
+    keep_others: bool = False,
 ) -> BenchmarkRun:
     """Run all of a spec that is not done yet.
 
@@ -44,6 +45,8 @@ def run_benchmark(
         The results go to `folder/NAME`; `folder/cache` is what the benchmarks in it share.
     device, batch_size, watch
         As for `Pipeline`.
+    keep_others : bool
+        Keep lines of other sets and seeds in the results, for a spec that is part of another.
     """
     folder = Path(folder)
     sets = [LoadedSet.of(part) for part in spec.sets]  # all of them, before any work
@@ -62,8 +65,18 @@ def run_benchmark(
     lines = [
         line for pipeline in pipelines for line in _Evaluation(pipeline, folder / spec.name).lines()
     ]
+    if keep_others and (folder / spec.name / RESULTS).exists():
+        lines = _merged(read_lines(folder / spec.name / RESULTS), lines)
     write_lines(folder / spec.name / RESULTS, lines)
     return BenchmarkRun(folder / spec.name, tuple(lines))
+
+
+def _merged(before: list[Line], now: list[Line]) -> list[Line]:
+    """What was there with what is new in its place, by set and then by seed."""
+    done = {(line.id, line.seed) for line in now}
+    lines = [*(line for line in before if (line.id, line.seed) not in done), *now]
+    sets = list(dict.fromkeys(line.id for line in [*before, *now]))
+    return sorted(lines, key=lambda line: (sets.index(line.id), line.seed))
 
 
 @dataclass(frozen=True)
@@ -104,18 +117,20 @@ class _Evaluation:
     ) -> dict[str, Any]:
         """What the lines are made from."""
         pipeline = self.pipeline
-        facts = ("dataset", "split", "n_images", "data_fingerprint", "skipped", "data_notes")
         found = {
             "model": checkpoint.architecture.name,
             "model_hash": checkpoint.content_hash(),
             "n_labels": len(checkpoint.label_names),
             "mean_labels": pipeline.data.mean_labels,
             "training": dict(training),
-            "tuning": None if tuning is None else {"data": tuning.data, "best": tuning.chosen()},
-            "data": {
-                name: {fact: one.manifest[fact] for fact in facts if fact in one.manifest}
-                for name, one in outputs.items()
+            "tuning": None
+            if tuning is None
+            else {
+                "data": _data_facts(tuning.data),
+                "seed": tuning.data["seed"],
+                "best": tuning.chosen(),
             },
+            "data": {name: _data_facts(one.manifest) for name, one in outputs.items()},
             "batch_size": pipeline.batch_size,
             "device": pipeline.device.type,
             "bootstrap": pipeline.spec.bootstrap,
@@ -167,3 +182,10 @@ class _Evaluation:
         lines = comparison_lines(comparison, spec.name, name, pipeline.seed, manifest)
         write_lines(self.file(".jsonl"), lines)
         return lines
+
+
+def _data_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line says of data; which images were left out stands in the outputs."""
+    names = ("dataset", "split", "n_images", "data_fingerprint", "data_notes")
+    facts = {name: manifest[name] for name in names if name in manifest}
+    return facts | {"n_skipped": len(manifest["skipped"])}

@@ -27,6 +27,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from nescio.benchmark.paper import paper_tables
 from nescio.data import parse_spec, split_spec
 from nescio.detectors import Detector
 from nescio.detectors.naming import build_detector, parse_detector
@@ -54,6 +55,8 @@ class DataPart:
         Names and `KIND:PATH` or `KIND@SPLIT:PATH` of out-of-distribution sets.
     network : str
         A network's file, in place of training one.
+    module : str
+        "package.module:factory", for a network's file that was made from a module of your own.
     skip_bad : bool
         Leave out images that cannot be read.
     """
@@ -62,6 +65,7 @@ class DataPart:
     data: str
     ood: Mapping[str, str]
     network: str = ""
+    module: str = ""
     skip_bad: bool = False
 
 
@@ -120,6 +124,11 @@ class BenchmarkSpec:
         for seed in self.seeds:
             checked_whole("a seed", seed, minimum=0)
         checked_whole("bootstrap", self.bootstrap, minimum=0)
+        for key in self.paper_tables:
+            if key not in paper_tables():
+                raise ParameterError(
+                    f"the paper has no table {key!r}. Choose from: {', '.join(paper_tables())}."
+                )
         _refuse_twice("the detector", self.detectors)
         _refuse_twice("the seed", self.seeds)
         _refuse_twice("the set", [part.name for part in self.sets])
@@ -263,6 +272,8 @@ def _check_part(part: DataPart) -> None:
             raise ParameterError(f"{name!r} names an ID set and an OOD set.")
     if not part.ood:
         raise ParameterError(f"the set {part.name!r} has no ood.")
+    if part.module and not part.network:
+        raise ParameterError(f"the set {part.name!r} has a module, and no network made from it.")
 
 
 def _paths(part: DataPart) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nescio.benchmark.formats import Cell, Column, Part, Table
 from nescio.benchmark.paper import PaperCell, PaperTable, paper_tables
@@ -28,9 +28,51 @@ def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, T
     """
     pairs = dict.fromkeys((line.id, line.ood) for line in lines)
     names = [re.sub(r"[^\w.-]", "-", f"{id_name}-{ood}") for id_name, ood in pairs]
-    found = dict(zip(names, result_tables(lines), strict=True))
+    found = {"networks": network_table(lines)}
+    found |= zip(names, result_tables(lines), strict=True)
     known = paper_tables()
     return found | {f"paper-{key}": paper_comparison(known[key], lines) for key in paper}
+
+
+def network_table(lines: Sequence[Line]) -> Table:
+    """Which networks the lines are of: what training came to and what tuning chose."""
+    manifests = {(line.id, line.seed): line.manifest for line in lines}
+    settings = {run: _tuned(manifest) for run, manifest in manifests.items()}
+    methods = sorted({method for tuned in settings.values() for method in tuned})
+    rows = []
+    for (id_name, seed), manifest in manifests.items():
+        best = manifest.get("training", {}).get("best", {})
+        shown = [
+            _plain_cell(manifest.get("model", ""), code=True),
+            _plain_cell(str(manifest.get("model_hash", ""))[:12], code=True),
+            _plain_cell(best.get("epoch")),
+            _plain_cell(best.get("val_loss"), ".4f"),
+            _plain_cell(best.get("val_map"), ".4f"),
+            *(_plain_cell(settings[id_name, seed].get(method)) for method in methods),
+        ]
+        rows.append((_plain_cell(id_name), _plain_cell(seed), *shown))
+    texts = ("ID set", "network", "hash")
+    numbers = ("best epoch", "val loss", "val mAP", *methods)
+    titles = (texts[0], "seed", *texts[1:], *numbers)
+    return Table(
+        title="Networks",
+        columns=tuple(Column(title, (title,), number=title not in texts) for title in titles),
+        rows=tuple(rows),
+    )
+
+
+def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Epsilon and, where it counts, temperature of each tuned method and aggregate."""
+    found = {}
+    for one in (manifest.get("tuning") or {}).get("best", []):
+        temperature = "" if one["temperature"] in (None, 1) else f", T = {one['temperature']:g}"
+        found[f"{one['method']} {one['aggregate']} ε"] = f"{one['epsilon']:g}{temperature}"
+    return found
+
+
+def _plain_cell(value: Any, digits: str = "", *, code: bool = False) -> Cell:
+    text = "" if value is None else f"{value:{digits}}"
+    return Cell((Part(text),), (value,), code=code and bool(text))
 
 
 # --- ours -----------------------------------------------------------------------------------------

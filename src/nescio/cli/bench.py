@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from nescio.benchmark.pipeline import Watch
+    from nescio.benchmark.spec import BenchmarkSpec
 
 
 def bench(
@@ -60,7 +61,11 @@ def bench(
     from nescio.benchmark.spec import load_spec, shipped_specs
 
     if name is None:
-        terminal().print(_listing(shipped_specs()))
+        specs = [load_spec(shipped) for shipped in shipped_specs()]
+        if as_json:
+            typer.echo(to_json([_facts(spec) for spec in specs]))
+        else:
+            terminal().print(_listing(specs))
         return
     if show:
         if name not in shipped_specs():
@@ -76,15 +81,22 @@ def bench(
 
     with stages() as watch:
         run = run_benchmark(
-            spec, output, device=choose_device(device), batch_size=batch_size, watch=watch
+            spec,
+            output,
+            device=choose_device(device),
+            batch_size=batch_size,
+            watch=watch,
+            keep_others=bool(sets or seeds),
         )
+    tables = benchmark_tables(run.lines, spec.paper_tables)
+    for table_name, table in tables.items():
+        table.write(run.folder / "tables", table_name)
     if as_json:
         typer.echo(to_json([line.as_dict() for line in run.lines]))
         return
     console = terminal()
-    for table_name, table in benchmark_tables(run.lines, spec.paper_tables).items():
+    for table in tables.values():
         print_table(table, console)
-        table.write(run.folder / "tables", table_name)
     console.print(
         f"{len(run.lines):,} results in {run.folder / RESULTS}, their tables as Markdown, LaTeX "
         f"and CSV in {run.folder / 'tables'}\nFigures: nescio report {run.folder} -o report.html",
@@ -92,16 +104,23 @@ def bench(
     )
 
 
-def _listing(shipped: dict[str, str]) -> Table:
-    from nescio.benchmark.spec import load_spec
+def _facts(spec: BenchmarkSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "title": spec.title,
+        "sets": [part.name for part in spec.sets],
+        "seeds": spec.seeds,
+        "detectors": spec.detectors,
+    }
 
+
+def _listing(specs: list[BenchmarkSpec]) -> Table:
     table = Table(title="nescio bench NAME")
     for title in ("name", "what", "sets", "seeds", "detectors"):
         table.add_column(title)
-    for name in shipped:
-        spec = load_spec(name)
+    for spec in specs:
         sets = ", ".join(part.name for part in spec.sets)
-        table.add_row(name, spec.title, sets, str(len(spec.seeds)), str(len(spec.detectors)))
+        table.add_row(spec.name, spec.title, sets, str(len(spec.seeds)), str(len(spec.detectors)))
     return table
 
 

@@ -49,7 +49,12 @@ def tables(
     from nescio.benchmark.formats import FORMATS
     from nescio.benchmark.paper import paper_tables
     from nescio.benchmark.results import read_lines
-    from nescio.benchmark.tables import paper_comparison, paper_table, result_tables
+    from nescio.benchmark.tables import (
+        network_table,
+        paper_comparison,
+        paper_table,
+        result_tables,
+    )
 
     checked_choice("--format", format_, (_TEXT, *FORMATS))
     known = paper_tables()
@@ -67,7 +72,7 @@ def tables(
         if paper:
             found = [paper_comparison(known[name], lines) for name in paper]
         else:
-            found = result_tables(lines)
+            found = [network_table(lines), *result_tables(lines)]
     if format_ == _TEXT:
         console = terminal()
         for table in found:

@@ -118,6 +118,8 @@ def _make(root: Path) -> None:
             root.rmdir()  # it is empty
         os.rename(temporary, root.resolve())
     except OSError as error:
+        if (root / _LIST).exists():
+            return  # another process was quicker, with the same scenes
         raise DatasetError(f"cannot write digit scenes to {root}: {error.strerror}.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -22,7 +22,9 @@ from nescio.models.weights import (
 from nescio.parameters import checked_whole
 from nescio.tables import require
 
-_OWN = "module:"
+OWN = "module:"
+"""What the name of a network of the user's own begins with."""
+
 _TIMM = "timm/"
 _LITE = re.compile(r"efficientnet-lite([0-4])")
 _IMAGENET_CLASSES = 1000
@@ -71,8 +73,8 @@ def build_network(
     """
     n_labels = checked_whole("n_labels", n_labels, minimum=1)
     n_hidden = checked_whole("n_hidden", n_hidden, minimum=1)
-    if name.startswith(_OWN):
-        return _build_own(name.removeprefix(_OWN), n_labels, weights, features)
+    if name.startswith(OWN):
+        return _build_own(name.removeprefix(OWN), n_labels, weights, features)
     if features is not None:
         raise ParameterError(
             f"features names a layer of a network of your own (module:package.module:factory), "

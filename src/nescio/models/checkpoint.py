@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nescio.arrays import Array
 from nescio.errors import FileFormatError, ParameterError
-from nescio.models.backbones import build_network
+from nescio.models.backbones import OWN, build_network
 from nescio.models.images import Preprocessing
 from nescio.models.network import HIDDEN_UNITS
 from nescio.outputs import check_label_names
@@ -171,17 +171,17 @@ def load_with_state(
 
 def _trusted(path: str | Path, architecture: Architecture, module: str | None) -> Architecture:
     """The architecture, with the user's own module where the file needs one."""
-    own = architecture.name.startswith("module:")
+    own = architecture.name.startswith(OWN)
     if own and module is None:
         raise ParameterError(
-            f"{path} was made from the module {architecture.name.removeprefix('module:')!r}. "
+            f"{path} was made from the module {architecture.name.removeprefix(OWN)!r}. "
             "Name it yourself (--module) if you trust it: a file does not choose code to run."
         )
     if module is None:
         return architecture
     if not own:
         raise ParameterError(f"{path} holds {architecture.name}: leave --module out.")
-    return Architecture(f"module:{module}", architecture.n_hidden, architecture.features)
+    return Architecture(f"{OWN}{module}", architecture.n_hidden, architecture.features)
 
 
 def _without_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
