@@ -63,6 +63,8 @@ def test_the_shipped_ones_are_listed_and_shown(nescio, tmp_path):
     for name, text in shipped_specs().items():
         assert name in out
         assert nescio("bench", name, "--show") == (0, text, "")
+    listed = json.loads(nescio("bench", "--json")[1])
+    assert [spec["name"] for spec in listed] == list(shipped_specs())
 
 
 WRONG = {

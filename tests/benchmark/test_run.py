@@ -152,6 +152,37 @@ def test_detectors_that_cannot_run_are_lines_too(small_spec, folder):
     assert [line.id for line in found.lines] == ["other name"] * 4
 
 
+def test_a_part_of_a_benchmark_keeps_the_lines_of_the_rest(small_spec, small_run, folder):
+    part = small_spec.only([], [0])
+    merged = run_benchmark(part, folder, keep_others=True).lines
+    assert merged == small_run.lines
+    assert BenchmarkRun.load(folder / "small").lines == small_run.lines
+    assert {line.seed for line in run_benchmark(part, folder).lines} == {0}
+
+
+def test_a_network_of_ones_own(small_spec, tmp_path, monkeypatch):
+    """The spec names the module; both to train it and to take one from a file."""
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(),\n"
+        "                         nn.Linear(16, 7))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = {"name": "module:own_net:build", "weights": "none", "features": "2"}
+    train = {**small_spec.train, "model": model}
+    spec = replace(small_spec, train=train, seeds=(0,), detectors=("joint_energy",))
+    trained = run_benchmark(spec, tmp_path / "bench")
+    [best] = (tmp_path / "bench" / "cache" / "networks").glob("*/best.safetensors")
+    part = replace(spec.sets[0], network=str(best), module="own_net:build")
+    given = run_benchmark(replace(spec, sets=(part,)), tmp_path / "bench")
+    values = [[line.evaluation for line in run.lines] for run in (trained, given)]
+    assert values[0] == values[1]
+    unnamed = replace(spec.sets[0], network=str(best))
+    with pytest.raises(ParameterError, match="a file does not choose code to run"):
+        run_benchmark(replace(spec, sets=(unnamed,)), tmp_path / "bench")
+
+
 def test_data_that_is_missing_is_said_before_any_work(small_spec, tmp_path, counted):
     part = replace(small_spec.sets[0], ood={"gone": f"folder:{tmp_path / 'gone'}"})
     with pytest.raises(DatasetError, match="gone"):

@@ -115,6 +115,11 @@ BAD = {
     "seeds that are no list": (SPEC.replace("[0, 3]", "3"), "wrong kind"),
     "no seeds": (SPEC.replace("[0, 3]", "[]"), "seeds must not be empty"),
     "one table of sets": (SPEC.replace("[[sets]]", "[sets]"), r"written as \[\[sets\]\]"),
+    "no such table of the paper": (
+        'paper_tables = ["mian"]\n' + SPEC,
+        "the paper has no table 'mian'",
+    ),
+    "a module without a network": (SPEC + 'module = "a:b"\n', "has a module, and no network"),
     "too few images": (SPEC + "[tune]\nimages = 1\n", "images must be"),
     "an OOD set by the ID set's name": (SPEC.replace("other =", "mine ="), "'mine' names an ID"),
 }

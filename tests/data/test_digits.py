@@ -1,5 +1,7 @@
 """Scenes of digits: what they show, and that they are made once and whole."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -98,6 +100,20 @@ def test_a_crash_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(DatasetError, match="No space left on device"):
         load(f"digits@train:{tmp_path / 'digits'}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_another_process_may_be_quicker(root, tmp_path, monkeypatch):
+    """The scenes that it made are taken, and ours are dropped."""
+    monkeypatch.setattr(digits, "N_SCENES", dict.fromkeys(digits.SPLITS, 2))
+    real = digits._smooth_noise
+
+    def slow(n_scenes, rng):
+        shutil.copytree(root, tmp_path / "digits")
+        return real(n_scenes, rng)
+
+    monkeypatch.setattr(digits, "_smooth_noise", slow)
+    assert len(load(f"digits@train:{tmp_path / 'digits'}")) == 40
+    assert [path.name for path in tmp_path.iterdir()] == ["digits"]
 
 
 def test_a_split_it_does_not_have(tmp_path):

@@ -161,7 +161,9 @@ def energy_bars(names: Sequence[str], energies: Values, medians: Values) -> Mark
     rows = [(names[at], float(energies[at]), float(medians[at]), "bar joint") for at in top]
     others = len(energies) - len(top)
     if others:
-        rows.append((f"{others} others", max(rest, 0.0), -1.0, "bar others"))
+        rows.append(
+            ("1 other" if others == 1 else f"{others} others", max(rest, 0.0), -1.0, "bar others")
+        )
     longest = max(max(value, median) for _, value, median, _ in rows)
     scale = 92.0 / longest if longest > 1e-30 else 0.0
     parts = []
