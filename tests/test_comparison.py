@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from nescio import DETECTORS
+from nescio.benchmark.results import Line, comparison_lines
 from nescio.checks import make_outputs
-from nescio.comparison import compare
+from nescio.comparison import Scored, compare, find_lead
 from nescio.metrics import auroc, delong_test
 
 
@@ -56,6 +57,35 @@ def test_detectors_that_rank_alike_do_not_lead_each_other(splits):
     assert {lead.best, lead.second} == {"max_logit", "sum_logit"}
 
 
+def test_scores_that_differ_by_rounding_alone_rank_alike():
+    sure = Scored(np.arange(400.0), {"far": np.arange(400.0) - 30})
+    saturated = Scored(sure.id_scores, {"far": sure.ood_scores["far"].copy()})
+    saturated.ood_scores["far"][-1] += 1.5  # of 160,000 pairs, two change places
+    found = find_lead("far", {"a": sure, "b": saturated})
+    assert found is None
+    worse = Scored(sure.id_scores, {"far": sure.ood_scores["far"] + 20})
+    lead = find_lead("far", {"a": sure, "b": saturated, "c": worse})
+    assert (lead.best, lead.second) == ("a", "c")
+
+
+def test_a_single_input_has_results_and_no_lead(splits):
+    _, test, far = splits
+    detectors = {name: DETECTORS[name]() for name in ("sum_logit", "joint_energy")}
+    found = compare(detectors, test, {"far": far[:1]}, n_bootstrap=0)
+    assert found.lead == {}
+    assert set(found.results["far"]) == set(detectors)
+
+
+def test_if_none_can_run_the_reasons_are_there(splits):
+    _, test, far = splits
+    found = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
+    assert found.results == {"far": {}}
+    [line] = comparison_lines(found, "spec", "id", 0, {})
+    assert line.evaluation is None
+    assert "it learns from data" in line.skipped
+    assert Line.from_dict(line.as_dict()) == line
+
+
 def test_what_cannot_run_is_left_out_and_why(splits):
     from nescio import Outputs
 
@@ -72,7 +102,7 @@ def test_what_cannot_run_is_left_out_and_why(splits):
     assert set(found.skipped) == {"mahalanobis", "mahalanobis_perturbed"}
     assert "learns from labels" in found.skipped["mahalanobis"]
     only = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
-    assert (only.results, list(only.skipped)) == ({}, ["lof"])
+    assert (only.results, list(only.skipped)) == ({"far": {}}, ["lof"])
 
 
 def test_the_result_is_plain_data(splits):

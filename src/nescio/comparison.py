@@ -112,8 +112,6 @@ def compare(
                 id_scores, ood_scores, tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
             )
             on_step(1)
-    if not scores:
-        return Comparison({}, {}, skipped, {})
     leads = {ood: find_lead(ood, scores) for ood in results}
     lead = {ood: found for ood, found in leads.items() if found is not None}
     return Comparison(results, lead, skipped, scores)
@@ -152,13 +150,22 @@ def _obstacle(
 
 
 def find_lead(ood: str, scores: Mapping[str, Scored]) -> Lead | None:
-    """The best and the second best; detectors that rank alike (max_logit, max_energy) are one."""
-    areas = {name: auroc(found.id_scores, found.ood_scores[ood]) for name, found in scores.items()}
+    """The best and the second best by AUROC; None if there are none, or a single input a side.
+
+    Detectors that rank alike (max_logit, max_energy, max_prob) are one: those of the same AUROC to
+    four decimals.
+    """
+    areas = {
+        name: round(auroc(found.id_scores, found.ood_scores[ood]), 4)
+        for name, found in scores.items()
+    }
     ranked = sorted(areas, key=lambda name: -areas[name])
-    best = ranked[0]
-    second = next((name for name in ranked if areas[name] < areas[best]), None)
+    second = next((name for name in ranked if areas[name] < areas[ranked[0]]), None)
     if second is None:
         return None
+    best = ranked[0]
     a, b = scores[best], scores[second]
+    if min(len(a.id_scores), len(a.ood_scores[ood])) < 2:
+        return None
     test = delong_test(a.id_scores, a.ood_scores[ood], b.id_scores, b.ood_scores[ood])
     return Lead(best, second, test)

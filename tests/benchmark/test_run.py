@@ -10,11 +10,14 @@ import pytest
 pytest.importorskip("torchvision")
 
 from nescio.benchmark import pipeline as pipelines
+from nescio.benchmark.evidence import load_evidence
 from nescio.benchmark.folder import BenchmarkRun
 from nescio.benchmark.run import run_benchmark
+from nescio.benchmark.spec import parse_benchmark
 from nescio.detectors import JointEnergy
-from nescio.errors import DatasetError, FileError, ParameterError
+from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.metrics import auroc
+from nescio.tensors import read_tensors, write_tensors
 
 
 @pytest.fixture
@@ -76,6 +79,7 @@ def test_the_manifest_says_what_it_was_made_from(small_run):
     assert first["model_hash"] != last["model_hash"]
     assert first["data"] == last["data"]
     assert first["data"]["train"]["n_images"] == 160
+    assert set(first["data"]["ood"]) == {"unseen digits", "noise"}
     assert first["training"]["settings"]["training"]["seed"] == 0
     assert 0 < first["training"]["best"]["val_map"] <= 1
     methods = {(one["method"], one["aggregate"]) for one in first["tuning"]["best"]}
@@ -136,28 +140,61 @@ def test_more_tuning_images_leave_the_network_alone(small_spec, folder, counted)
 def test_a_network_from_a_file(small_spec, small_run, folder, counted):
     [best, *_] = sorted((folder / "cache" / "networks").glob("*/best.safetensors"))
     part = replace(small_spec.sets[0], network=str(best))
-    found = run_benchmark(replace(small_spec, name="mine", sets=(part,), seeds=(0,)), folder)
+    spec = replace(small_spec, name="mine", sets=(part,), seeds=(0,))
+    found = run_benchmark(spec, folder)
     assert "train" not in counted
     assert found.lines[0].manifest["training"] == {"network": str(best)}
     hashes = {line.manifest["model_hash"] for line in small_run.lines}
     assert found.lines[0].manifest["model_hash"] in hashes
 
 
-def test_detectors_that_cannot_run_are_lines_too(small_spec, folder):
-    """Without labels, Mahalanobis has nothing to learn from."""
-    spec = replace(small_spec, name="few", detectors=("joint_energy", "lof"), seeds=(0,))
-    spec = replace(spec, sets=(replace(spec.sets[0], name="other name"),))
+def test_names_that_are_no_file_names(small_spec, folder):
+    part = replace(small_spec.sets[0], name="a/b [c]")
+    spec = replace(small_spec, name="odd", detectors=("joint_energy",), seeds=(0,), sets=(part,))
     found = run_benchmark(spec, folder)
-    assert (folder / "few" / "runs" / "other_name-seed-0.jsonl").is_file()
-    assert [line.id for line in found.lines] == ["other name"] * 4
+    assert {line.id for line in found.lines} == {"a/b [c]"}
+    assert (folder / "odd" / "runs" / "a_b__c_-seed-0.jsonl").is_file()
+    assert len(found.evidence()) == 1
 
 
-def test_a_part_of_a_benchmark_keeps_the_lines_of_the_rest(small_spec, small_run, folder):
-    part = small_spec.only([], [0])
-    merged = run_benchmark(part, folder, keep_others=True).lines
-    assert merged == small_run.lines
-    assert BenchmarkRun.load(folder / "small").lines == small_run.lines
-    assert {line.seed for line in run_benchmark(part, folder).lines} == {0}
+def test_the_results_are_of_what_was_run_last_and_the_whole_is_gathered(
+    small_spec, small_run, folder, counted
+):
+    run_benchmark(small_spec.only([], [0]), folder)
+    assert {line.seed for line in BenchmarkRun.load(folder / "small").lines} == {0}
+    assert run_benchmark(small_spec, folder).lines == small_run.lines
+    assert counted == []
+
+
+def test_evidence_of_another_run_is_not_taken(small_run, folder):
+    """As if another spec of that name had been stopped after its first seed."""
+    evidence = load_evidence(folder / "small" / "runs" / "digits-seed-0.safetensors")
+    path = folder / "small" / "runs" / "digits-seed-1.safetensors"
+    shutil.copy(folder / "small" / "runs" / "digits-seed-0.safetensors", path)
+    assert evidence.of_lines
+    with pytest.raises(FileError, match=r"is of another run than .*results.jsonl"):
+        BenchmarkRun.load(folder / "small").evidence()
+
+
+def test_images_that_have_moved_are_found_again(spec_text, small_run, folder, tmp_path):
+    data = small_run.evidence()[0].image_roots["noise"].parent
+    shutil.copytree(data / "digits", tmp_path / "moved" / "digits")
+    moved = parse_benchmark("small", spec_text).with_data(tmp_path / "moved")
+    run = run_benchmark(moved, folder)
+    assert run.lines == small_run.lines
+    roots = run.evidence()[0].image_roots
+    assert roots["noise"] == (tmp_path / "moved" / "digits").resolve()
+
+
+@pytest.mark.parametrize(
+    "damage", [{"outputs": {}}, {"detectors": 3}, {"schema": 2}, {"kind": "x"}]
+)
+def test_damaged_evidence_is_said(small_run, tmp_path, damage):
+    source = small_run.folder / "runs" / "digits-seed-0.safetensors"
+    tensors, metadata = read_tensors(source)
+    write_tensors(tmp_path / "x.safetensors", tensors, metadata | damage)
+    with pytest.raises(FileFormatError):
+        load_evidence(tmp_path / "x.safetensors")
 
 
 def test_a_network_of_ones_own(small_spec, tmp_path, monkeypatch):

@@ -105,16 +105,41 @@ BAD = {
     "a detector that cannot be read": (SPEC.replace("(agg", "((agg"), "cannot read the detector"),
     "a detector twice": (
         SPEC.replace("odin(aggregate=sum)", "joint_energy"),
-        "the detector 'joint_energy' is there twice",
+        "the detector 'joint_energy' is there already",
     ),
     "a set without OOD data": (SPEC.replace('other = "folder:{data}/other"', ""), "has no ood"),
-    "no data": (SPEC.replace('data = "coco:{data}/coco"', ""), "missing or of the wrong kind"),
+    "a detector in other words": (
+        SPEC.replace('"joint_energy"', '"odin( aggregate = sum )"'),
+        r"'odin\(aggregate=sum\)' is there already, as 'odin\( aggregate = sum \)'",
+    ),
+    "two sets of one name on disk": (
+        SPEC + SPEC[SPEC.index("[[sets]]") :].replace("mine", "MINE"),
+        "the set 'MINE' is there already, as 'mine'",
+    ),
+    "two OOD sets of one name on disk": (
+        SPEC.replace("{ other", '{ "a b" = "folder:x", "a/b" = "folder:y", other'),
+        "the OOD set 'a/b' is there already",
+    ),
+    "one network for two seeds": (SPEC + 'network = "x"\n', "one network, from a file, for 2"),
+    "no data": (SPEC.replace('data = "coco:{data}/coco"', ""), r"\[\[sets\]\] lacks data"),
+    "no title": (SPEC.replace("title", "#"), "it lacks title"),
+    "a text for detectors": (
+        SPEC.replace('["joint_energy", "odin(aggregate=sum)"]', '"odin"'),
+        "detectors must be a list of texts, got 'odin'",
+    ),
+    "a number for a title": (SPEC.replace('"tiny"', "3"), "title must be a text, got 3"),
+    "a text for training": (
+        'train = "x"\n' + SPEC.replace("[train.model]", "[tune]").replace('name = "small-cnn"', ""),
+        "train must be a table",
+    ),
+    "numbers for OOD data": (SPEC.replace('"folder:{data}/other"', "3"), "ood must be a table"),
+    "no name of a set": (SPEC.replace('"mine"', '""'), "a set needs a name"),
     "data of no kind": (SPEC.replace("coco:", "koko:"), "no kind of data set 'koko'"),
     "data of one part": (SPEC.replace("coco:", "folder:"), "folder has no splits"),
     "seeds that are no numbers": (SPEC.replace("[0, 3]", '["a"]'), "a seed must be"),
-    "seeds that are no list": (SPEC.replace("[0, 3]", "3"), "wrong kind"),
+    "seeds that are no list": (SPEC.replace("[0, 3]", "3"), "seeds must be a list"),
     "no seeds": (SPEC.replace("[0, 3]", "[]"), "seeds must not be empty"),
-    "one table of sets": (SPEC.replace("[[sets]]", "[sets]"), r"written as \[\[sets\]\]"),
+    "one table of sets": (SPEC.replace("[[sets]]", "[sets]"), r"must be written as \[\[sets"),
     "no such table of the paper": (
         'paper_tables = ["mian"]\n' + SPEC,
         "the paper has no table 'mian'",
@@ -142,3 +167,8 @@ def test_a_file_that_is_no_spec(tmp_path):
         load_spec(tmp_path / "z.toml")
     with pytest.raises(ParameterError, match=r"no benchmark 'papermain'.*paper-main"):
         load_spec("papermain")
+
+
+def test_a_name_that_is_taken():
+    with pytest.raises(ParameterError, match="cache is the name of what benchmarks share"):
+        parse_benchmark("cache", SPEC)

@@ -422,7 +422,7 @@ def test_without_title_and_notes_only_the_table_is_left():
 def test_a_benchmarks_tables_are_written_in_every_format(tmp_path):
     lines = [line("joint_energy", (33.0, 92.0, 96.0)), line("msp", "no", ood="a/b c")]
     found = benchmark_tables(lines, ["main"])
-    assert list(found) == ["networks", "MS-COCO-ImageNet", "MS-COCO-a-b-c", "paper-main"]
+    assert list(found) == ["networks", "MS-COCO-vs-ImageNet", "MS-COCO-vs-a_b_c", "paper-main"]
     for name, table in found.items():
         table.write(tmp_path / "tables", name)
     assert len(list((tmp_path / "tables").iterdir())) == 12

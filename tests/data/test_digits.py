@@ -116,6 +116,23 @@ def test_another_process_may_be_quicker(root, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["digits"]
 
 
+def test_a_damaged_list_is_said(root, tmp_path):
+    folder = shutil.copytree(root, tmp_path / "digits")
+    (folder / "scenes.csv").write_text("file,digits,crc32\ntrain/0.png,9,00\n")
+    with pytest.raises(DatasetError, match=r"scenes.csv is damaged. Remove .* made again"):
+        load(f"digits@train:{folder}")
+
+
+def test_the_manifest_tells_other_pixels(root, tmp_path, monkeypatch):
+    """Scenes all have one size on disk; the fingerprint of names and sizes cannot tell."""
+    monkeypatch.setattr(digits, "N_SCENES", dict.fromkeys(digits.SPLITS, 40))
+    monkeypatch.setattr(digits, "_SEED", 1)
+    other = load(f"digits@noise:{tmp_path / 'other'}").manifest()
+    first = load(f"digits@noise:{root}").manifest()
+    assert other["data_fingerprint"] == first["data_fingerprint"]
+    assert other["data_notes"] != first["data_notes"]
+
+
 def test_a_split_it_does_not_have(tmp_path):
     with pytest.raises(ParameterError, match="unseen"):
         load(f"digits@all:{tmp_path / 'digits'}")

@@ -13,6 +13,7 @@ from nescio.outputs import Outputs
 from nescio.tensors import read_tensors, write_tensors
 
 _KIND = "nescio.evidence"
+_SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Evidence:
     scores : mapping of detector to Scored
     image_roots : mapping of set to Path
         The folder that the ids of its outputs are files in, for sets of images.
+    of_lines : str
+        A hash of the lines that the scores led to; empty where they are not on disk.
     """
 
     id_name: str
@@ -38,6 +41,7 @@ class Evidence:
     ood_outputs: Mapping[str, Outputs]
     scores: Mapping[str, Scored]
     image_roots: Mapping[str, Path] = field(default_factory=dict)
+    of_lines: str = ""
 
 
 def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path]) -> None:
@@ -51,11 +55,12 @@ def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[s
             tensors[f"{at}.{number}"] = scored.ood_scores[ood]
     metadata = {
         "kind": _KIND,
-        "schema": 1,
+        "schema": _SCHEMA,
         "id": evidence.id_name,
         "seed": evidence.seed,
         "ood": oods,
         "detectors": names,
+        "of_lines": evidence.of_lines,
         # Relative, so that a folder of results can be moved.
         "outputs": {
             name: os.path.relpath(file, Path(path).parent) for name, file in outputs_paths.items()
@@ -70,20 +75,31 @@ def load_evidence(path: str | Path) -> Evidence:
     tensors, metadata = read_tensors(path)
     if metadata.get("kind") != _KIND:
         raise FileFormatError(f"{path} does not hold the scores of a benchmark.")
-    folder = Path(path).parent
-    outputs = {name: Outputs.load(folder / file) for name, file in metadata["outputs"].items()}
-    oods = metadata["ood"]
-    return Evidence(
-        id_name=metadata["id"],
-        seed=metadata["seed"],
-        id_outputs=outputs[metadata["id"]],
-        ood_outputs={ood: outputs[ood] for ood in oods},
-        scores={
+    schema = metadata.get("schema")
+    if not isinstance(schema, int) or schema > _SCHEMA:
+        raise FileFormatError(f"{path} was written by a newer nescio. Upgrade to read it.")
+    try:
+        oods, detectors = list(metadata["ood"]), list(metadata["detectors"])
+        folder = Path(path).parent
+        files = {name: folder / metadata["outputs"][name] for name in (metadata["id"], *oods)}
+        scores = {
             name: Scored(
                 tensors[f"{at}.id"],
                 {ood: tensors[f"{at}.{number}"] for number, ood in enumerate(oods)},
             )
-            for at, name in enumerate(metadata["detectors"])
-        },
-        image_roots={name: Path(root) for name, root in metadata["image_roots"].items()},
+            for at, name in enumerate(detectors)
+        }
+        roots = {name: Path(root) for name, root in metadata["image_roots"].items()}
+        facts = {name: metadata[name] for name in ("seed", "of_lines")}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}") from error
+    outputs = {name: Outputs.load(file) for name, file in files.items()}
+    id_outputs = outputs.pop(metadata["id"])
+    return Evidence(
+        id_name=metadata["id"],
+        id_outputs=id_outputs,
+        ood_outputs=outputs,
+        scores=scores,
+        image_roots=roots,
+        **facts,
     )

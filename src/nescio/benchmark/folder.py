@@ -9,12 +9,11 @@ Each network has files of its own, so that several can be run side by side.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from nescio.benchmark.evidence import Evidence, load_evidence
-from nescio.benchmark.results import Line, read_lines
+from nescio.benchmark.results import Line, file_name, lines_hash, read_lines
 from nescio.errors import FileError
 
 RESULTS = "results.jsonl"
@@ -49,17 +48,23 @@ class BenchmarkRun:
     def evidence(self) -> list[Evidence]:
         """What the lines were computed from, one for each set and seed."""
         runs = dict.fromkeys((line.id, line.seed) for line in self.lines)
-        found = []
-        for id_name, seed in runs:
-            path = run_file(self.folder, id_name, seed, ".safetensors")
-            try:
-                found.append(load_evidence(path))
-            except FileError as error:
-                raise FileError(f"{error} Run the benchmark again to make it.") from error
-        return found
+        return [self._evidence_of(*run) for run in runs]
+
+    def _evidence_of(self, id_name: str, seed: int) -> Evidence:
+        path = run_file(self.folder, id_name, seed, ".safetensors")
+        lines = [line for line in self.lines if (line.id, line.seed) == (id_name, seed)]
+        try:
+            evidence = load_evidence(path)
+        except FileError as error:
+            raise FileError(f"{error} Run the benchmark again to make it.") from error
+        if evidence.of_lines != lines_hash(lines):
+            raise FileError(
+                f"{path} is of another run than {self.folder / RESULTS}. Run the benchmark again, "
+                "to its end."
+            )
+        return evidence
 
 
 def run_file(folder: Path, id_name: str, seed: int, suffix: str) -> Path:
     """Where the lines (.jsonl) or the evidence (.safetensors) of one network are."""
-    safe = re.sub(r"[^\w.-]", "_", id_name)
-    return folder / "runs" / f"{safe}-seed-{seed}{suffix}"
+    return folder / "runs" / f"{file_name(id_name)}-seed-{seed}{suffix}"

@@ -146,6 +146,7 @@ _LATEX_SPECIAL = str.maketrans(
         "[": "{[}",
         "*": "{*}",
         "±": r"$\pm$",
+        "ε": r"$\varepsilon$",
         "↓": r"$\downarrow$",
         "↑": r"$\uparrow$",
     }

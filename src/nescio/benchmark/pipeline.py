@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from nescio.benchmark.spec import BenchmarkSpec, DataPart
-from nescio.data import CORRUPTIONS, Split, load
+from nescio.benchmark.spec import BenchmarkSet, BenchmarkSpec
+from nescio.data import CORRUPTIONS, Split, content_hash, load
 from nescio.errors import ParameterError
 from nescio.files import replacing
 from nescio.models import (
@@ -53,23 +53,23 @@ def unwatched(_stage: str, _total: int) -> AbstractContextManager[Callable[[int]
 
 @dataclass(frozen=True)
 class LoadedSet:
-    """A `DataPart` with its images looked up."""
+    """A `BenchmarkSet` with its images looked up."""
 
-    part: DataPart
+    spec: BenchmarkSet
     train: Split
     val: Split
     test: Split
     ood: Mapping[str, Split]
 
     @classmethod
-    def of(cls, part: DataPart) -> LoadedSet:
+    def of(cls, spec: BenchmarkSet) -> LoadedSet:
         """Look them up."""
         splits = {
-            name: load(part.data, split=name, skip_bad=part.skip_bad)
+            name: load(spec.data, split=name, skip_bad=spec.skip_bad)
             for name in ("train", "val", "test")
         }
-        ood = {name: load(text, skip_bad=part.skip_bad) for name, text in part.ood.items()}
-        return cls(part, **splits, ood=ood)
+        ood = {name: load(text, skip_bad=spec.skip_bad) for name, text in spec.ood.items()}
+        return cls(spec, **splits, ood=ood)
 
     @property
     def mean_labels(self) -> int:
@@ -113,20 +113,21 @@ class Pipeline:
 
     def stage(self, what: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
         """Tell of a stage of the work."""
-        return self.watch(f"{self.data.part.name}, seed {self.seed}: {what}", total)
+        return self.watch(f"{self.data.spec.name}, seed {self.seed}: {what}", total)
 
     # --- the network ---
 
     def network(self) -> tuple[Checkpoint, dict[str, Any]]:
         """The network, and what is to be said of its training."""
-        if self.data.part.network:
-            file = Path(self.data.part.network).expanduser()
-            checkpoint = load_checkpoint(file, module=self.data.part.module or None)
-            return checkpoint, {"network": self.data.part.network}
+        if self.data.spec.network:
+            file = Path(self.data.spec.network).expanduser()
+            checkpoint = load_checkpoint(file, module=self.data.spec.module or None)
+            return checkpoint, {"network": self.data.spec.network}
         facts = {
             "settings": self.settings.as_dict(),
             "train": self.data.train.manifest(),
             "val": self.data.val.manifest(),
+            "weights": _weights_hash(self.settings.model.weights),
             "nescio_version": __version__,
             "torch_version": torch.__version__,
         }
@@ -153,7 +154,7 @@ class Pipeline:
                 folder,
                 device=self.device,
                 resume=True,
-                skip_bad=self.data.part.skip_bad,
+                skip_bad=self.data.spec.skip_bad,
                 cache=self.cache / "features",
                 on_images=advance,
             )
@@ -175,7 +176,7 @@ class Pipeline:
                 tuning=tuning,
                 device=self.device,
                 batch_size=self.batch_size,
-                skip_bad=self.data.part.skip_bad,
+                skip_bad=self.data.spec.skip_bad,
                 force=True,  # of the same name, and made by another version
                 on_images=advance,
             )
@@ -201,7 +202,7 @@ class Pipeline:
         if path.exists():
             return Tuning.load(path)
         val = self.data.val
-        if self.data.part.skip_bad:
+        if self.data.spec.skip_bad:
             val = readable(Reader(val, checkpoint.preprocessing, skip_bad=True))
         total = (1 + len(CORRUPTIONS)) * min(n_images, len(val))
         with self.stage("tuning ODIN and Mahalanobis", total) as advance:
@@ -224,6 +225,12 @@ class Pipeline:
         folder = self.cache / "outputs" / content
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def _weights_hash(weights: str) -> str | None:
+    """The content of a file of weights; None where they are known by name."""
+    path = Path(weights)
+    return content_hash(path) if path.is_file() else None
 
 
 def _key(facts: Mapping[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +88,17 @@ def write_lines(path: str | Path, lines: Sequence[Line]) -> None:
     with replacing(path, force=True) as temporary:
         text = "".join(json.dumps(line.as_dict()) + "\n" for line in lines)
         temporary.write_text(text, "utf-8")
+
+
+def file_name(name: str) -> str:
+    """A set's name as part of a file's."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def lines_hash(lines: Sequence[Line]) -> str:
+    """SHA-256 of lines, to tell whether something belongs to them."""
+    text = json.dumps([line.as_dict() for line in lines], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from nescio.benchmark.evidence import Evidence, save_evidence
+from nescio.benchmark.evidence import Evidence, load_evidence, save_evidence
 from nescio.benchmark.folder import RESULTS, BenchmarkRun, run_file
 from nescio.benchmark.pipeline import LoadedSet, Pipeline, Watch, unwatched
-from nescio.benchmark.results import Line, comparison_lines, read_lines, write_lines
+from nescio.benchmark.results import (
+    Line,
+    comparison_lines,
+    lines_hash,
+    read_lines,
+    write_lines,
+)
 from nescio.benchmark.spec import BenchmarkSpec, resolve_detector
+from nescio.benchmark.tables import benchmark_tables
 from nescio.comparison import compare
 from nescio.errors import FileError
 from nescio.models import Checkpoint, Tuning
@@ -33,7 +40,6 @@ def run_benchmark(
     device: torch.device | str = "cpu",
     batch_size: int = 16,
     watch: Watch = unwatched,
-    keep_others: bool = False,
 ) -> BenchmarkRun:
     """Run all of a spec that is not done yet.
 
@@ -45,8 +51,6 @@ def run_benchmark(
         The results go to `folder/NAME`; `folder/cache` is what the benchmarks in it share.
     device, batch_size, watch
         As for `Pipeline`.
-    keep_others : bool
-        Keep lines of other sets and seeds in the results, for a spec that is part of another.
     """
     folder = Path(folder)
     sets = [LoadedSet.of(part) for part in spec.sets]  # all of them, before any work
@@ -62,21 +66,13 @@ def run_benchmark(
         runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"cannot make the folder {runs}: {error.strerror}.") from error
-    lines = [
-        line for pipeline in pipelines for line in _Evaluation(pipeline, folder / spec.name).lines()
-    ]
-    if keep_others and (folder / spec.name / RESULTS).exists():
-        lines = _merged(read_lines(folder / spec.name / RESULTS), lines)
-    write_lines(folder / spec.name / RESULTS, lines)
+    lines: list[Line] = []
+    for pipeline in pipelines:
+        lines += _Evaluation(pipeline, folder / spec.name).lines()
+        write_lines(folder / spec.name / RESULTS, lines)
+    for name, table in benchmark_tables(lines, spec.paper_tables).items():
+        table.write(folder / spec.name / "tables", name)
     return BenchmarkRun(folder / spec.name, tuple(lines))
-
-
-def _merged(before: list[Line], now: list[Line]) -> list[Line]:
-    """What was there with what is new in its place, by set and then by seed."""
-    done = {(line.id, line.seed) for line in now}
-    lines = [*(line for line in before if (line.id, line.seed) not in done), *now]
-    sets = list(dict.fromkeys(line.id for line in [*before, *now]))
-    return sorted(lines, key=lambda line: (sets.index(line.id), line.seed))
 
 
 @dataclass(frozen=True)
@@ -92,27 +88,29 @@ class _Evaluation:
         checkpoint, training = pipeline.network()
         train_outputs = Outputs.load(pipeline.outputs(checkpoint, data.train, None))
         tuning = pipeline.tuning(checkpoint, train_outputs)
-        paths = {data.part.name: pipeline.outputs(checkpoint, data.test, tuning)}
+        paths = {data.spec.name: pipeline.outputs(checkpoint, data.test, tuning)}
         for ood, split in data.ood.items():
             paths[ood] = pipeline.outputs(checkpoint, split, tuning)
         outputs = {name: Outputs.load(path) for name, path in paths.items()}
-        manifest = self.manifest(checkpoint, training, tuning, {"train": train_outputs, **outputs})
+        manifest = self.manifest(checkpoint, training, tuning, train_outputs, outputs)
         lines_file = self.file(".jsonl")
         if lines_file.exists() and self.file(".safetensors").exists():
             lines = read_lines(lines_file)
             if self.is_current(lines, manifest):
+                self.update_roots(paths)
                 return lines
         return self.evaluate(train_outputs, outputs, paths, manifest)
 
     def file(self, suffix: str) -> Path:
         """Where the lines or the evidence go."""
-        return run_file(self.folder, self.pipeline.data.part.name, self.pipeline.seed, suffix)
+        return run_file(self.folder, self.pipeline.data.spec.name, self.pipeline.seed, suffix)
 
     def manifest(
         self,
         checkpoint: Checkpoint,
         training: Mapping[str, Any],
         tuning: Tuning | None,
+        train_outputs: Outputs,
         outputs: Mapping[str, Outputs],
     ) -> dict[str, Any]:
         """What the lines are made from."""
@@ -130,7 +128,11 @@ class _Evaluation:
                 "seed": tuning.data["seed"],
                 "best": tuning.chosen(),
             },
-            "data": {name: _data_facts(one.manifest) for name, one in outputs.items()},
+            "data": {
+                "train": _data_facts(train_outputs.manifest),
+                "id": _data_facts(outputs[pipeline.data.spec.name].manifest),
+                "ood": {ood: _data_facts(outputs[ood].manifest) for ood in pipeline.data.ood},
+            },
             "batch_size": pipeline.batch_size,
             "device": pipeline.device.type,
             "bootstrap": pipeline.spec.bootstrap,
@@ -151,6 +153,19 @@ class _Evaluation:
         found = {(line.ood, line.detector) for line in lines}
         return found == wanted and all(line.manifest == manifest for line in lines)
 
+    def roots(self) -> dict[str, Path]:
+        """The folders that the images of each set are in."""
+        data = self.pipeline.data
+        splits = {data.spec.name: data.test, **data.ood}
+        return {name: split.root.resolve() for name, split in splits.items()}
+
+    def update_roots(self, paths: Mapping[str, Path]) -> None:
+        """The images of an earlier run may have moved."""
+        evidence = load_evidence(self.file(".safetensors"))
+        if evidence.image_roots != self.roots():
+            moved = replace(evidence, image_roots=self.roots())
+            save_evidence(self.file(".safetensors"), moved, paths)
+
     def evaluate(
         self,
         train_outputs: Outputs,
@@ -160,7 +175,7 @@ class _Evaluation:
     ) -> list[Line]:
         """Run the detectors; write and give the lines."""
         pipeline, data = self.pipeline, self.pipeline.data
-        name, spec = data.part.name, pipeline.spec
+        name, spec = data.spec.name, pipeline.spec
         ood_outputs = {ood: outputs[ood] for ood in data.ood}
         with pipeline.stage("evaluating", len(spec.detectors) * len(ood_outputs)) as advance:
             comparison = compare(
@@ -174,12 +189,17 @@ class _Evaluation:
                 n_bootstrap=spec.bootstrap,
                 on_step=advance,
             )
-        roots = {name: data.test.root} | {ood: split.root for ood, split in data.ood.items()}
+        lines = comparison_lines(comparison, spec.name, name, pipeline.seed, manifest)
         evidence = Evidence(
-            name, pipeline.seed, outputs[name], ood_outputs, comparison.scores, roots
+            name,
+            pipeline.seed,
+            outputs[name],
+            ood_outputs,
+            comparison.scores,
+            self.roots(),
+            of_lines=lines_hash(lines),
         )
         save_evidence(self.file(".safetensors"), evidence, paths)
-        lines = comparison_lines(comparison, spec.name, name, pipeline.seed, manifest)
         write_lines(self.file(".jsonl"), lines)
         return lines
 

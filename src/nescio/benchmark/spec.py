@@ -21,13 +21,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from nescio.benchmark.paper import paper_tables
+from nescio.benchmark.results import file_name
 from nescio.data import parse_spec, split_spec
 from nescio.detectors import Detector
 from nescio.detectors.naming import build_detector, parse_detector
@@ -43,7 +44,7 @@ _SUFFIX = ".toml"
 
 
 @dataclass(frozen=True)
-class DataPart:
+class BenchmarkSet:
     """An in-distribution set and the sets that stand against it.
 
     Attributes
@@ -90,7 +91,7 @@ class BenchmarkSpec:
     title : str
     detectors : tuple of str
         Such as "joint_energy" or "top_k_joint_energy(k=5)"; k may be mean_labels.
-    sets : tuple of DataPart
+    sets : tuple of BenchmarkSet
     seeds : tuple of int
         One network for each.
     train : mapping
@@ -107,7 +108,7 @@ class BenchmarkSpec:
     name: str
     title: str
     detectors: tuple[str, ...]
-    sets: tuple[DataPart, ...]
+    sets: tuple[BenchmarkSet, ...]
     seeds: tuple[int, ...] = (0,)
     train: Mapping[str, Any] = field(default_factory=dict)
     tune: TuneSettings = field(default_factory=TuneSettings)
@@ -116,8 +117,8 @@ class BenchmarkSpec:
     data: str = ""
 
     def __post_init__(self) -> None:
-        for text in self.detectors:
-            resolve_detector(text, mean_labels=1)
+        if self.name == "cache":
+            raise ParameterError("cache is the name of what benchmarks share; choose another.")
         for name in ("detectors", "sets", "seeds"):
             if not getattr(self, name):
                 raise ParameterError(f"{name} must not be empty.")
@@ -129,11 +130,17 @@ class BenchmarkSpec:
                 raise ParameterError(
                     f"the paper has no table {key!r}. Choose from: {', '.join(paper_tables())}."
                 )
-        _refuse_twice("the detector", self.detectors)
-        _refuse_twice("the seed", self.seeds)
-        _refuse_twice("the set", [part.name for part in self.sets])
-        for part in self.sets:
-            _check_part(part)
+        _refuse_twice("the seed", [(seed, seed) for seed in self.seeds])
+        _refuse_twice("the detector", [(text, _same_detector(text)) for text in self.detectors])
+        # As they are called on disk, also where capitals do not count.
+        _refuse_twice("the set", [(one.name, file_name(one.name).lower()) for one in self.sets])
+        for one in self.sets:
+            _check_set(one)
+            if one.network and len(self.seeds) > 1:
+                raise ParameterError(
+                    f"the set {one.name!r} has one network, from a file, for {len(self.seeds)} "
+                    "seeds; name a single seed."
+                )
 
     def aggregates(self) -> tuple[str, ...]:
         """The aggregates that perturbed outputs are needed for; none, if no detector reads any."""
@@ -148,7 +155,7 @@ class BenchmarkSpec:
     def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
         """The same with `{data}` replaced by a folder."""
         where = self.data if folder is None else str(folder)
-        if not where and any(_DATA in text for part in self.sets for text in _paths(part)):
+        if not where and any(_DATA in text for one in self.sets for text in _paths(one)):
             raise ParameterError(f"{self.name} needs data: name the folder it is in with --data.")
 
         def put(text: str) -> str:
@@ -156,18 +163,18 @@ class BenchmarkSpec:
 
         sets = tuple(
             replace(
-                part,
-                data=put(part.data),
-                ood={name: put(text) for name, text in part.ood.items()},
-                network=put(part.network),
+                one,
+                data=put(one.data),
+                ood={name: put(text) for name, text in one.ood.items()},
+                network=put(one.network),
             )
-            for part in self.sets
+            for one in self.sets
         )
         return replace(self, sets=sets)
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """The same with some of its sets and seeds; all, where none are named."""
-        known = {part.name: part for part in self.sets}
+        known = {one.name: one for one in self.sets}
         for name in names:
             if name not in known:
                 raise ParameterError(f"{self.name} has no set {name!r}. It has {', '.join(known)}.")
@@ -177,7 +184,7 @@ class BenchmarkSpec:
                 raise ParameterError(f"{self.name} has no seed {seed}. It has {has}.")
         return replace(
             self,
-            sets=tuple(part for part in self.sets if part.name in names or not names),
+            sets=tuple(one for one in self.sets if one.name in names or not names),
             seeds=tuple(seed for seed in self.seeds if seed in seeds or not seeds),
         )
 
@@ -229,60 +236,98 @@ def parse_benchmark(name: str, text: str, *, source: str | None = None) -> Bench
     except tomllib.TOMLDecodeError as error:
         raise FileFormatError(f"{source} is not TOML: {error}") from error
     try:
-        _check_names("it", content, BenchmarkSpec, given=("name",))
-        sets = tuple(
-            DataPart(**_check_names("[[sets]]", part, DataPart))
-            for part in _tables(content.get("sets", []))
+        entries = _checked_entries("it", content, BenchmarkSpec, given=("name",))
+        entries["sets"] = tuple(
+            BenchmarkSet(**_checked_entries("[[sets]]", one, BenchmarkSet))
+            for one in entries.get("sets", ())
         )
-        tune = TuneSettings(**_check_names("[tune]", content.get("tune", {}), TuneSettings))
-        entries: dict[str, Any] = content | {
-            key: tuple(content[key])
-            for key in ("detectors", "seeds", "paper_tables")
-            if key in content
-        }
-        return BenchmarkSpec(name=name, **(entries | {"sets": sets, "tune": tune}))
-    except (TypeError, AttributeError) as error:
-        raise ParameterError(f"{source}: an entry is missing or of the wrong kind: {error}.") from (
-            error
-        )
+        if "tune" in entries:
+            tune = _checked_entries("[tune]", entries["tune"], TuneSettings)
+            entries["tune"] = TuneSettings(**tune)
+        return BenchmarkSpec(name=name, **entries)
     except NescioError as error:
         raise ParameterError(f"{source}: {error}") from error
 
 
-def _tables(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ParameterError(f"sets are written as [[sets]], got {value!r}.")
-    return value
+_KINDS: dict[str, tuple[type, str]] = {
+    "title": (str, "a text"),
+    "data": (str, "a text"),
+    "name": (str, "a text"),
+    "network": (str, "a text"),
+    "module": (str, "a text"),
+    "skip_bad": (bool, "true or false"),
+    "images": (int, "a whole number"),
+    "bootstrap": (int, "a whole number"),
+    "seeds": (list, "a list of whole numbers"),
+    "detectors": (list, "a list of texts"),
+    "paper_tables": (list, "a list of texts"),
+    "sets": (list, "written as [[sets]]"),
+    "ood": (dict, "a table of names and data"),
+    "train": (dict, "a table, such as [train.model]"),
+    "tune": (dict, "a table, [tune]"),
+}
+_TEXTS = ("detectors", "paper_tables", "ood")  # which hold texts only
 
 
-def _check_names(
-    what: str, content: Mapping[str, Any], kind: type[Any], *, given: tuple[str, ...] = ()
+def _checked_entries(
+    what: str, content: Any, kind: type[Any], *, given: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    allowed = {one.name for one in fields(kind)} - set(given)
-    if unknown := sorted(set(content) - allowed):
-        raise ParameterError(f"{what} has no {unknown[0]!r}; it has {', '.join(sorted(allowed))}.")
-    return dict(content)
+    """The entries of a table, each of its kind and known; lists as tuples."""
+    if not isinstance(content, dict):
+        raise ParameterError(f"{what} must be a table, got {content!r}.")
+    allowed = {one.name: one for one in fields(kind) if one.name not in given}
+    found = {}
+    for name, value in content.items():
+        if name not in allowed:
+            raise ParameterError(f"{what} has no {name!r}; it has {', '.join(sorted(allowed))}.")
+        expected, described = _KINDS[name]
+        inside = value.values() if isinstance(value, dict) else value
+        texts = name not in _TEXTS or all(isinstance(one, str) for one in inside)
+        if type(value) is not expected or not texts:
+            raise ParameterError(f"{name} must be {described}, got {value!r}.")
+        found[name] = tuple(value) if isinstance(value, list) else value
+    lacking = [
+        one.name
+        for one in allowed.values()
+        if one.default is MISSING and one.default_factory is MISSING and one.name not in found
+    ]
+    if lacking:
+        raise ParameterError(f"{what} lacks {lacking[0]}.")
+    return found
 
 
-def _check_part(part: DataPart) -> None:
-    split_spec(part.data, "test")
-    for name, text in part.ood.items():
+def _check_set(one: BenchmarkSet) -> None:
+    if not one.name:
+        raise ParameterError("a set needs a name.")
+    split_spec(one.data, "test")
+    for name, text in one.ood.items():
         parse_spec(text)
-        if name == part.name:
+        if name == one.name:
             raise ParameterError(f"{name!r} names an ID set and an OOD set.")
-    if not part.ood:
-        raise ParameterError(f"the set {part.name!r} has no ood.")
-    if part.module and not part.network:
-        raise ParameterError(f"the set {part.name!r} has a module, and no network made from it.")
+    _refuse_twice("the OOD set", [(name, file_name(name).lower()) for name in one.ood])
+    if not one.ood:
+        raise ParameterError(f"the set {one.name!r} has no ood.")
+    if one.module and not one.network:
+        raise ParameterError(f"the set {one.name!r} has a module, and no network made from it.")
 
 
-def _paths(part: DataPart) -> tuple[str, ...]:
-    return (part.data, part.network, *part.ood.values())
+def _paths(one: BenchmarkSet) -> tuple[str, ...]:
+    return (one.data, one.network, *one.ood.values())
 
 
-def _refuse_twice(what: str, values: Any) -> None:
-    seen = set()
-    for value in values:
+def _same_detector(text: str) -> tuple[str, str]:
+    """The same for two ways to write one detector; raises if there is no such detector."""
+    name, settings = parse_detector(text)
+    params = resolve_detector(text, mean_labels=1).get_params()
+    if settings.get("k") == MEAN_LABELS:
+        params["k"] = MEAN_LABELS
+    return name, repr(params)
+
+
+def _refuse_twice(what: str, named: Iterable[tuple[Any, Any]]) -> None:
+    """Raise if two names stand for the same."""
+    seen: dict[Any, Any] = {}
+    for name, value in named:
         if value in seen:
-            raise ParameterError(f"{what} {value!r} is there twice.")
-        seen.add(value)
+            raise ParameterError(f"{what} {name!r} is there already, as {seen[value]!r}.")
+        seen[value] = name

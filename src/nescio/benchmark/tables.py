@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from nescio.benchmark.formats import Cell, Column, Part, Table
 from nescio.benchmark.paper import PaperCell, PaperTable, paper_tables
-from nescio.benchmark.results import MEASURES, Line, Spread, summarise
+from nescio.benchmark.results import MEASURES, Line, Spread, file_name, summarise
 from nescio.errors import InputError
 
 _PAPER_FPR = "FPR95"
@@ -27,11 +26,16 @@ def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, T
         Keys of the paper's tables that the results belong beside.
     """
     pairs = dict.fromkeys((line.id, line.ood) for line in lines)
-    names = [re.sub(r"[^\w.-]", "-", f"{id_name}-{ood}") for id_name, ood in pairs]
+    names = [table_name(id_name, ood) for id_name, ood in pairs]
     found = {"networks": network_table(lines)}
     found |= zip(names, result_tables(lines), strict=True)
     known = paper_tables()
     return found | {f"paper-{key}": paper_comparison(known[key], lines) for key in paper}
+
+
+def table_name(id_name: str, ood: str) -> str:
+    """What the file of a pair's table is called."""
+    return f"{file_name(id_name)}-vs-{file_name(ood)}"
 
 
 def network_table(lines: Sequence[Line]) -> Table:

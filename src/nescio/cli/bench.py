@@ -86,16 +86,12 @@ def bench(
             device=choose_device(device),
             batch_size=batch_size,
             watch=watch,
-            keep_others=bool(sets or seeds),
         )
-    tables = benchmark_tables(run.lines, spec.paper_tables)
-    for table_name, table in tables.items():
-        table.write(run.folder / "tables", table_name)
     if as_json:
         typer.echo(to_json([line.as_dict() for line in run.lines]))
         return
     console = terminal()
-    for table in tables.values():
+    for table in benchmark_tables(run.lines, spec.paper_tables).values():
         print_table(table, console)
     console.print(
         f"{len(run.lines):,} results in {run.folder / RESULTS}, their tables as Markdown, LaTeX "
@@ -127,8 +123,8 @@ def _listing(specs: list[BenchmarkSpec]) -> Table:
 @contextmanager
 def stages() -> Iterator[Watch]:
     """Shows each stage as a bar, or as a line where there is no terminal."""
-    console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, highlight=False, markup=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -55,8 +56,8 @@ def demo(
         soft_wrap=True,
     )
     console.print(done.detector.calibration_.statement(), soft_wrap=True)
-    program = "nescio" if shutil.which("nescio") else sys.argv[0]
-    paths = _paths(done)
+    program = "nescio" if shutil.which("nescio") else f"{shlex.quote(sys.executable)} -m nescio"
+    paths = {name: shlex.quote(path) for name, path in _paths(done).items()}
     console.print(
         f"\nReport: {paths['report']}\n\nNow try:\n"
         f"  {program} score {paths['detector']} {paths['unseen']}\n"

@@ -89,7 +89,7 @@ def evaluate_detectors(
             seed=seed,
             on_step=advance,
         )
-    if not comparison.results:
+    if not comparison.scores:
         name, reason = next(iter(comparison.skipped.items()))
         raise MissingInputError(f"{name} cannot be evaluated: {reason}")
     if as_json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,8 @@ from nescio.cli.evaluate import IdPath, OodPaths, Train, read_sets
 from nescio.cli.options import (
     Force,
     FromProbs,
+    Nonfinite,
+    build_detector,
     detector_names,
     progress_bar,
     refuse_overwriting,
@@ -23,6 +25,8 @@ from nescio.tables import require
 if TYPE_CHECKING:
     from nescio.benchmark.evidence import Evidence
     from nescio.benchmark.results import Line
+    from nescio.detectors import Detector
+    from nescio.outputs import Outputs
 
 
 def report(
@@ -50,6 +54,7 @@ def report(
     title: Annotated[
         str | None, typer.Option(help="Of the report; the benchmark's name, if not given.")
     ] = None,
+    nonfinite: Nonfinite = "raise",
     from_probs: FromProbs = None,
     force: Force = False,
 ) -> None:
@@ -76,7 +81,12 @@ def report(
         if id_path is None or not ood_paths:
             raise ParameterError("--id and --ood go together; one of them is missing.")
         refuse_overwriting(output, id_path, train, *ood_paths)
-        lines, evidence = _from_outputs(id_path, ood_paths, train, images or [], from_probs)
+        sets = read_sets(id_path, ood_paths, train, from_probs=from_probs)
+        detectors = {
+            name: build_detector(name, None, nonfinite=nonfinite) for name in detector_names()
+        }
+        files = {"id": str(id_path), "ood": list(map(str, ood_paths)), "train": str(train)}
+        lines, evidence = _from_outputs(sets, id_path, detectors, images or [], files)
     write_report(output, lines, evidence, title=title or lines[0].spec, force=force)
     terminal().print(f"saved {output} ({output.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
 
@@ -96,27 +106,22 @@ def _from_results(results: Path) -> tuple[list[Line], list[Evidence]]:
 
 
 def _from_outputs(
+    sets: tuple[Outputs, dict[str, Outputs], Outputs | None],
     id_path: Path,
-    ood_paths: list[Path],
-    train: Path | None,
+    detectors: dict[str, Detector],
     images: list[str],
-    from_probs: bool | None,
+    files: dict[str, Any],
 ) -> tuple[list[Line], list[Evidence]]:
     from nescio.benchmark.evidence import Evidence
     from nescio.benchmark.results import comparison_lines
     from nescio.comparison import compare
-    from nescio.detectors import DETECTORS
 
-    id_outputs, ood_outputs, training = read_sets(id_path, ood_paths, train, from_probs=from_probs)
+    id_outputs, ood_outputs, training = sets
     name = id_path.stem if id_path.stem not in ood_outputs else str(id_path)
     roots = _image_roots(images, {name, *ood_outputs})
-    detectors = {one: DETECTORS[one]() for one in detector_names()}
     with progress_bar("evaluating", len(detectors) * len(ood_outputs)) as advance:
         comparison = compare(detectors, id_outputs, ood_outputs, train=training, on_step=advance)
-    manifest = {
-        "files": {"id": str(id_path), "ood": list(map(str, ood_paths)), "train": str(train)},
-        "id": dict(id_outputs.manifest),
-    }
+    manifest = {"files": files, "id": dict(id_outputs.manifest)}
     lines = comparison_lines(comparison, name, name, 0, manifest)
     return lines, [Evidence(name, 0, id_outputs, ood_outputs, comparison.scores, roots)]
 

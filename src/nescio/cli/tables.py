@@ -46,6 +46,7 @@ def tables(
 
     Examples: nescio tables nescio-bench/coco70 -f latex, nescio tables --paper main
     """
+    from nescio.benchmark.folder import RESULTS
     from nescio.benchmark.formats import FORMATS
     from nescio.benchmark.paper import paper_tables
     from nescio.benchmark.results import read_lines
@@ -66,7 +67,7 @@ def tables(
     if results is None:
         found = [paper_table(known[name]) for name in paper or known]
     else:
-        lines = read_lines(results / "results.jsonl" if results.is_dir() else results)
+        lines = read_lines(results / RESULTS if results.is_dir() else results)
         if not lines:
             raise ParameterError(f"{results} holds no results.")
         if paper:

@@ -6,6 +6,8 @@ input gives the same bytes.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -45,13 +47,15 @@ def build_report(lines: Sequence[Line], evidence: Sequence[Evidence], *, title: 
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    script = _text("script.js")
     page: str = environment.get_template("page.html.j2").render(
         title=title,
         chapters=chapters(lines, evidence),
         facts=all_facts(lines),
         version=__version__,
         style=Markup(_text("style.css")),
-        script=Markup(_text("script.js")),
+        script=Markup(script),
+        script_hash=_policy_hash(script),
     )
     return page
 
@@ -69,6 +73,12 @@ def write_report(
     page = build_report(lines, evidence, title=title)
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, "utf-8")
+
+
+def _policy_hash(script: str) -> str:
+    """How a content security policy names the one script that may run."""
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return "sha256-" + base64.b64encode(digest).decode("ascii")
 
 
 def _text(name: str) -> str:

@@ -89,12 +89,14 @@ def false_alarms(evidence: Evidence, tpr: float) -> Alarms:
     # it is counted to its likeliest label.
     grouped = has if is_truth else _likeliest(evidence.id_outputs.logits)
     counts = grouped.sum(axis=0)
-    enough = counts >= min(_FEWEST, int(counts.max(initial=0)) or 1)
+    fewest = min(_FEWEST, int(counts.max(initial=0)) or 1)
+    enough = counts >= fewest
     by_label = _by_label(label_names(evidence), grouped, flags, enough)
     hidden = int(enough.sum()) - len(by_label)
     left_out = f"{hidden} more labels are flagged less often. " if hidden > 0 else ""
     if not enough.all():
-        left_out += f"Labels of fewer than {_FEWEST} inputs are not listed."
+        few = "without inputs" if fewest == 1 else f"of fewer than {fewest} inputs"
+        left_out += f"Labels {few} are not listed."
     return Alarms(
         kind=kind,
         label_kind="true" if is_truth else "likeliest",

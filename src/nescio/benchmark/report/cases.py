@@ -23,7 +23,8 @@ _CASES = 6
 _BARS = 6
 _PIXELS = 112
 _QUALITY = 82
-_NUMBER_WIDTH = 34
+# The bars' picture, in its own pixels: names end where bars begin, and numbers follow the bars.
+_WIDTH, _BARS_FROM, _LONGEST_BAR, _NUMBER_WIDTH = 250, 92, 88, 66
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class _Gallery:
             root = self.evidence.image_roots.get(set_name)
             yield Case(
                 name=name,
-                picture="" if root is None or outputs.ids is None else thumbnail(root / name),
+                picture="" if root is None or outputs.ids is None else _picture(root, name),
                 labels=carried,
                 verdicts=[
                     _verdict(detector, float(values[detector][row]), tau, is_id=is_id)
@@ -135,6 +136,15 @@ class _Gallery:
 def _verdict(detector: str, score: float, tau: float, *, is_id: bool) -> Verdict:
     inside = score >= tau
     return Verdict(detector, short(score), short(tau), inside, inside == is_id)
+
+
+def _picture(root: Path, name: str) -> str:
+    """A file's thumbnail; empty for one outside of the root, whatever its name says it is."""
+    try:
+        path = (root / name).resolve()
+    except (OSError, RuntimeError, ValueError):  # a loop of links, or no file name at all
+        return ""
+    return thumbnail(path) if path.is_relative_to(root.resolve()) else ""
 
 
 def thumbnail(path: Path) -> str:
@@ -151,39 +161,77 @@ def thumbnail(path: Path) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
+@dataclass(frozen=True)
+class _Bar:
+    """One bar: its energy, its share of the joint energy, and the median to mark, if any."""
+
+    name: str
+    energy: float
+    share: float
+    median: float | None
+    css: str
+
+    @property
+    def number(self) -> str:
+        return f"{_amount(self.energy)} · {_per_cent(self.share)}"
+
+
 def energy_bars(names: Sequence[str], energies: Values, medians: Values) -> Markup:
     """The largest label-wise energies as bars, a mark at each label's median over ID, and the rest.
 
     The last bar is what the largest logit does not see: the sum over all the other labels.
     """
-    top = np.argsort(-energies, kind="stable")[:_BARS].tolist()
-    rest = float(energies.sum() - energies[top].sum())
-    rows = [(names[at], float(energies[at]), float(medians[at]), "bar joint") for at in top]
-    others = len(energies) - len(top)
-    if others:
-        rows.append(
-            ("1 other" if others == 1 else f"{others} others", max(rest, 0.0), -1.0, "bar others")
-        )
-    longest = max(max(value, median) for _, value, median, _ in rows)
-    scale = 92.0 / longest if longest > 1e-30 else 0.0
-    parts = []
-    for place, (name, value, median, css) in enumerate(rows):
-        y = 16 * place
-        # The number stands beside its bar, past the mark where that is in the way.
-        in_the_way = 0 < scale * (median - value) <= _NUMBER_WIDTH
-        beside = scale * (median if in_the_way else value)
-        shown = name if len(name) <= 15 else name[:14] + "…"
-        parts.append(
-            f'<text x="86" y="{y + 11}" text-anchor="end">{escape(shown)}</text>'
-            f'<rect class="{css}" x="92" y="{y + 2}" width="{scale * value:.1f}" height="11">'
-            f"<title>{escape(name)}: {value:.3g}</title></rect>"
-            f'<text x="{96 + beside:.1f}" y="{y + 11}">{value:.2g}</text>'
-        )
-        if median >= 0:
-            at = 92 + scale * median
-            parts.append(f'<path class="median" d="M{at:.1f} {y}V{y + 15}"/>')
-    said = ", ".join(f"{name} {value:.2g}" for name, value, _, _ in rows)
+    order = np.argsort(-energies, kind="stable")
+    top, rest = order[:_BARS].tolist(), order[_BARS:]
+    joint = float(energies.sum())
+    shares = energies / joint if joint > 0 else np.zeros(len(energies))
+    bars = [
+        _Bar(names[at], float(energies[at]), float(shares[at]), float(medians[at]), "bar joint")
+        for at in top
+    ]
+    if len(rest):
+        name = "1 other" if len(rest) == 1 else f"{len(rest)} others"
+        energy, share = float(energies[rest].sum()), float(shares[rest].sum())
+        bars.append(_Bar(name, energy, share, None, "bar others"))
+    longest = max(max(bar.energy, bar.median or 0.0) for bar in bars)
+    scale = _LONGEST_BAR / longest if longest > 1e-30 else 0.0
+    drawn = "".join(_draw_bar(bar, 16 * place, scale) for place, bar in enumerate(bars))
+    said = ", ".join(f"{bar.name} {bar.number}" for bar in bars)
+    said = f"Label-wise energies and their shares of the joint energy: {said}"
     return Markup(
-        f'<svg class="bars" role="img" viewBox="0 0 220 {16 * len(rows)}" '
-        f'aria-label="{escape(f"Label-wise energies: {said}")}">{"".join(parts)}</svg>'
+        f'<svg class="bars" role="img" viewBox="0 0 {_WIDTH} {16 * len(bars)}" '
+        f'aria-label="{escape(said)}">{drawn}</svg>'
     )
+
+
+def _draw_bar(bar: _Bar, y: int, scale: float) -> str:
+    length = scale * bar.energy
+    mark = -1.0 if bar.median is None else scale * bar.median
+    # The number stands beside its bar, past the mark where that is in the way.
+    beside = mark if 0 < mark - length <= _NUMBER_WIDTH else length
+    shown = bar.name if len(bar.name) <= 15 else bar.name[:14] + "…"
+    usual = "" if bar.median is None else f"; median over ID {bar.median:.3g}"
+    tip = f"{bar.name}: {bar.energy:.3g}, {100 * bar.share:.3g} % of the joint energy{usual}"
+    drawn = (
+        f'<text x="{_BARS_FROM - 6}" y="{y + 11}" text-anchor="end">{escape(shown)}</text>'
+        f'<rect class="{bar.css}" x="{_BARS_FROM}" y="{y + 2}" width="{length:.1f}" height="11">'
+        f"<title>{escape(tip)}</title></rect>"
+        f'<text x="{_BARS_FROM + 4 + beside:.1f}" y="{y + 11}">{escape(bar.number)}</text>'
+    )
+    if bar.median is None:
+        return drawn
+    return drawn + f'<path class="median" d="M{_BARS_FROM + mark:.1f} {y}V{y + 15}"/>'
+
+
+def _amount(energy: float) -> str:
+    """An energy in few characters."""
+    if 0 < energy < 0.001:
+        return "<0.001"
+    return f"{energy:.0f}" if 100 <= energy < 100_000 else f"{energy:.2g}"
+
+
+def _per_cent(share: float) -> str:
+    """A whole number; what is not quite nothing or all does not look like it."""
+    if 0 < share < 0.005:
+        return "<1 %"
+    return ">99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"

@@ -27,32 +27,37 @@ from nescio.benchmark.report.svg import Chart, Markup, Scale, percent, percent_t
 from nescio.metrics import auroc, fpr_at_tpr
 
 _LABELS_AT_FIRST = 6
+_LABELS_DRAWN = 100  # a panel takes some 4 kB of the page
 _TOP_K = (1, 2, 3, 5, 10, 20, 40, 80, 160, 320, 640)
 _SMALLEST_ENERGY = 1e-9
 
 
 def label_switch(evidence: Evidence) -> Switch:
-    """Densities of each label's energy; the most frequent labels are shown."""
+    """Densities of the energies of the most frequent labels, of which the very first are shown."""
     names = label_names(evidence)
     has, is_truth = carried_labels(evidence)
     # Without truth every ID input counts: the predicted ones are chosen by the energy itself.
     counts = has.sum(axis=0)
-    id_energies = label_energies(evidence.id_outputs.logits)
-    ood_energies = [label_energies(one.logits) for one in evidence.ood_outputs.values()]
-    logs = [np.log10(np.maximum(one, _SMALLEST_ENERGY)) for one in (id_energies, *ood_energies)]
+    by_count = np.argsort(-counts, kind="stable")
+    frequent = by_count[:_LABELS_AT_FIRST].tolist()
+    drawn = np.sort(by_count[:_LABELS_DRAWN])
+    sets = (evidence.id_outputs, *evidence.ood_outputs.values())
+    # Each of shape (n_samples, n_drawn).
+    logs = [
+        np.log10(np.maximum(label_energies(one.logits[:, drawn]), _SMALLEST_ENERGY)) for one in sets
+    ]
     low, _ = visible_range(*(one.ravel() for one in logs)) or (-3.0, 1.0)
     # One label may have all the large energies: the upper end is the largest of all.
     high = max(float(one.max()) for one in logs) + 0.15
-    frequent = np.argsort(-counts, kind="stable")[:_LABELS_AT_FIRST].tolist()
     panels = []
-    for at, name in enumerate(names):
-        own = logs[0][has[:, at], at] if is_truth else logs[0][:, at]
+    for place, at in enumerate(drawn.tolist()):
+        own = logs[0][has[:, at], place] if is_truth else logs[0][:, place]
         kind = "with it" if is_truth else "predicted"
         panels.append(
             Panel(
                 at,
-                name,
-                _energy_chart(name, own, [one[:, at] for one in logs[1:]], (low, high)),
+                names[at],
+                _energy_chart(names[at], own, [one[:, place] for one in logs[1:]], (low, high)),
                 f"{counts[at]:,} ID inputs {kind}",
                 at in frequent,
             )

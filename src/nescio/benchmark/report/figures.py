@@ -35,7 +35,7 @@ _CORNER = (0.3, 0.7)  # the zoom: FPR up to, TPR from
 
 
 def roc_figure(evidence: Evidence, ood: str, tpr: float) -> Figure:
-    """All detectors' ROC curves, whole and the corner that matters."""
+    """All detectors' ROC curves, whole and, if one gets there, the corner that matters."""
     pair = f"{evidence.id_name} against {ood}"
     whole = _roc_chart(_WHOLE, _WHOLE, f"ROC curves, {pair}", tpr)
     corner = _roc_chart(
@@ -45,17 +45,19 @@ def roc_figure(evidence: Evidence, ood: str, tpr: float) -> Figure:
         tpr,
     )
     legend = []
+    near = False
     curves = list(enumerate(evidence.scores))
     # Joint energy comes last, on top of the others.
     for at, name in sorted(curves, key=lambda curve: curve[1] == JOINT):
         found = evidence.scores[name]
         fpr, kept = roc(found.id_scores, found.ood_scores[ood])
+        near |= bool(np.interp(_CORNER[0], fpr, kept) > _CORNER[1])
         area = f"{100 * auroc(found.id_scores, found.ood_scores[ood]):.2f}"
         for chart in (whole, corner):
             chart.line(fpr, kept, curve_style(at, name), curve=at, tip=f"{name}: AUROC {area}")
         legend.append(Legend(curve_style(at, name), name, at, area))
     legend.sort(key=lambda entry: -float(entry.note))
-    return Figure([whole.draw(), corner.draw()], legend)
+    return Figure([whole.draw(), corner.draw()] if near else [whole.draw()], legend)
 
 
 def _roc_chart(x: Scale, y: Scale, name: str, tpr: float) -> Chart:

@@ -1,15 +1,17 @@
 "use strict";
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-  document.documentElement.classList.add("scripted");
+  const root = document.documentElement;
+  root.classList.add("scripted");
+  for (const button of all("button:disabled")) button.disabled = false;
 
   // Theme: what the system says, until the button is pressed.
   const theme = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
+  const isDark = () => (root.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
   const nameTheme = () => theme.setAttribute("aria-pressed", String(isDark()));
   theme.addEventListener("click", () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    root.dataset.theme = isDark() ? "light" : "dark";
     nameTheme();
   });
   system.addEventListener("change", nameTheme);
@@ -27,10 +29,14 @@
       : (a, b) => value(a).localeCompare(value(b), "en", { numeric: true });
     const rows = [...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a)));
     body.append(...rows);
-    for (const other of all("[aria-sort]", head.parentElement)) other.setAttribute("aria-sort", "none");
+    for (const other of all("[aria-sort]", head.parentElement)) {
+      other.setAttribute("aria-sort", "none");
+    }
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
   };
-  for (const button of all("button[data-sort]")) button.addEventListener("click", () => sortBy(button));
+  for (const button of all("button[data-sort]")) {
+    button.addEventListener("click", () => sortBy(button));
+  }
 
   // Selects: each names the panels it shows; their order is that of the selects.
   const show = (group) => {
@@ -48,13 +54,18 @@
   // Curves: pointing at a name, a row or a curve lights it up; pressing its name keeps it lit.
   for (const group of all("[data-highlight]")) {
     const light = (curve) => {
-      const pinned = all("button[data-curve][aria-pressed=true]", group).map((one) => one.dataset.curve);
+      const pressed = all("button[data-curve][aria-pressed=true]", group);
+      const pinned = pressed.map((one) => one.dataset.curve);
       const lit = curve === undefined ? pinned : [...pinned, curve];
       group.classList.toggle("dimmed", lit.length > 0);
-      for (const one of all("[data-curve]", group)) one.classList.toggle("lit", lit.includes(one.dataset.curve));
+      for (const one of all("[data-curve]", group)) {
+        one.classList.toggle("lit", lit.includes(one.dataset.curve));
+      }
     };
     const curveOf = (event) => event.target.closest?.("[data-curve]")?.dataset.curve;
-    for (const kind of ["mouseover", "focusin"]) group.addEventListener(kind, (event) => light(curveOf(event)));
+    for (const kind of ["mouseover", "focusin"]) {
+      group.addEventListener(kind, (event) => light(curveOf(event)));
+    }
     for (const kind of ["mouseleave", "focusout"]) group.addEventListener(kind, () => light());
     group.addEventListener("click", (event) => {
       const button = event.target.closest("button[data-curve]");

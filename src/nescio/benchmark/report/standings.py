@@ -72,17 +72,19 @@ def standings(
     curves: Mapping[str, int],
 ) -> Standings:
     """Of the lines of one pair, their summary, and the evidence of the ID set's seeds."""
-    first: dict[str, Evaluation] = {}
-    for line in sorted(lines, key=lambda line: line.seed):
-        if line.evaluation is not None:
-            first.setdefault(line.detector, line.evaluation)
+    seeds = sorted({line.seed for line in lines if line.evaluation is not None})
+    first = {
+        line.detector: line.evaluation
+        for line in lines
+        if line.evaluation is not None and line.seed == seeds[0]
+    }
     fpr_name = next((found.fpr_name for found in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
     return Standings(
         sentence=_whole(_sentence(lines[0].id, lines[0].ood, ranked, spreads, fpr_name)),
         columns=[fpr_name, "AUROC", "AUPR"],
-        rows=[_row(name, spreads, first, curves.get(name, -1)) for name in ranked],
-        caption=_caption(lines, first),
+        rows=[_row(name, spreads, first.get(name), curves.get(name, -1)) for name in ranked],
+        caption=_caption(seeds, first),
         lead=_lead_sentence(lines[0].ood, evidence),
         skipped={line.detector: line.skipped for line in lines if line.evaluation is None},
     )
@@ -143,21 +145,19 @@ def _count(n: int) -> str:
 def _row(
     name: str,
     spreads: Mapping[str, Mapping[str, Spread]],
-    first: Mapping[str, Evaluation],
+    first: Evaluation | None,
     curve: int,
 ) -> Row:
+    """Without small print for a detector that could not run in the first seed."""
     cells = []
     for measure in MEASURES:
         spread = spreads[name][measure]
         values = [_shown(one[measure]) for one in spreads.values()]
         best = min(values) if measure == "fpr" else max(values)
-        estimate: Estimate = getattr(first[name], measure)
-        cells.append(
-            Cell(spread.mean, str(spread), _interval(spread, estimate), _shown(spread) == best)
-        )
-    return Row(
-        name, cells, _strip(name, spreads[name]["fpr"], first[name].fpr), curve, name == JOINT
-    )
+        interval = "" if first is None else _interval(spread, getattr(first, measure))
+        cells.append(Cell(spread.mean, str(spread), interval, _shown(spread) == best))
+    strip = _strip(name, spreads[name]["fpr"], None if first is None else first.fpr)
+    return Row(name, cells, strip, curve, name == JOINT)
 
 
 def _interval(spread: Spread, estimate: Estimate) -> str:
@@ -169,13 +169,14 @@ def _interval(spread: Spread, estimate: Estimate) -> str:
     return f"[{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
 
 
-def _strip(name: str, spread: Spread, estimate: Estimate) -> Markup:
+def _strip(name: str, spread: Spread, estimate: Estimate | None) -> Markup:
     """The FPR as a point between 0 and 100 %, with its spread or interval as a line."""
     if spread.deviation is not None:
         low, high = spread.mean - spread.deviation, spread.mean + spread.deviation
+    elif estimate is not None and estimate.low is not None and estimate.high is not None:
+        low, high = estimate.low, estimate.high
     else:
-        low = spread.mean if estimate.low is None else estimate.low
-        high = spread.mean if estimate.high is None else estimate.high
+        low = high = spread.mean
     start, end = (4 + 132 * min(max(value, 0.0), 1.0) for value in (low, high))
     css = "joint" if name == JOINT else "plain"
     return Markup(
@@ -186,8 +187,7 @@ def _strip(name: str, spread: Spread, estimate: Estimate) -> Markup:
     )
 
 
-def _caption(lines: Sequence[Line], first: Mapping[str, Evaluation]) -> str:
-    seeds = sorted({line.seed for line in lines if line.evaluation is not None})
+def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
     if not seeds:
         return "No detector could run."
     one = next(iter(first.values()))
