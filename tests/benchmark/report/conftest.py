@@ -135,7 +135,7 @@ class Browser:
             assert got, "Chromium has ended"
             self._buffer += got
 
-    def open(self, path, *, scheme="light", width=1200, height=900):
+    def open(self, path, *, scheme="light", width=1200, height=900, scripts=True):
         self.session = None
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
@@ -144,6 +144,7 @@ class Browser:
             self.send(f"{domain}.enable")
         self.resize(width, height)
         self.prefer(scheme)
+        self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.events.clear()
         self.send("Page.navigate", url=path.as_uri())
         self._wait(lambda found: found.get("method") == "Page.loadEventFired")

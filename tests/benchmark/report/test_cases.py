@@ -2,8 +2,10 @@
 
 import base64
 import io
+import re
 import sys
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pytest
@@ -78,6 +80,39 @@ def test_pictures_are_small_square_jpegs(evidence, class_tree):
     assert without_file.picture == ""
 
 
+@pytest.mark.parametrize("how", ["parent", "absolute", "link"])
+def test_no_picture_from_outside_of_the_root(evidence, class_tree, how):
+    pytest.importorskip("PIL.Image")
+    folder = class_tree("stones", classes=("root", "secret"), n_images=1)
+    root, secret = folder / "root", folder / "secret" / "0000.jpg"
+    inside = root / "0000.jpg"
+    names = {"parent": "../secret/0000.jpg", "absolute": str(secret), "link": "link.jpg"}
+    (root / "link.jpg").symlink_to(secret)
+    assert thumbnail(root / names[how])  # it is there to be read
+
+    def pictures(ids):
+        named = replace(
+            evidence,
+            ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
+            image_roots={"stones": root},
+        )
+        return [case.picture for case in case_groups(named, 0.95)[0].cases]
+
+    assert pictures(["0000.jpg", "b", str(inside), "d"]) == [thumbnail(inside)] * 2
+    assert pictures([names[how], "b", names[how], "d"]) == ["", ""]
+
+
+def test_a_name_that_no_file_can_have_is_no_picture(evidence, tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    ids = ["loop/0.jpg", "b", "\0", "d"]
+    named = replace(
+        evidence,
+        ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
+        image_roots={"stones": tmp_path},
+    )
+    assert [case.picture for case in case_groups(named, 0.95)[0].cases] == ["", ""]
+
+
 def test_a_damaged_file_or_no_pillow_is_no_picture(tmp_path, monkeypatch, class_tree):
     damaged = tmp_path / "damaged.jpg"
     damaged.write_bytes(b"\xff\xd8 no more")
@@ -91,11 +126,42 @@ def test_a_damaged_file_or_no_pillow_is_no_picture(tmp_path, monkeypatch, class_
 def test_bars_show_the_largest_and_the_sum_of_the_rest():
     names = [f"label {at}" for at in range(20)]
     bars = energy_bars(names, np.arange(20.0), np.full(20, 2.0))
-    assert "label 19 19, label 18 18" in bars
-    assert f"14 others {sum(range(14)):.2g}" in bars
+    assert "label 19 19 · 10 %, label 18 18 · 9 %" in bars
+    assert "14 others 91 · 48 %" in bars
+    assert ">19 · 10 %</text>" in bars
+    assert ">91 · 48 %</text>" in bars
+    assert "label 19: 19, 10 % of the joint energy; median over ID 2<" in bars
     assert bars.count('class="median"') == 6
     for nothing in (0.0, 5e-324):
         assert "nan" not in energy_bars(["one"], np.full(1, nothing), np.zeros(1))
+
+
+def test_a_number_says_neither_nothing_nor_all_of_what_is_almost_so():
+    bars = energy_bars(["a", "b", "c"], np.array([150.0, 0.2, 0.0002]), np.zeros(3))
+    assert re.findall(r">([^<>]+ · [^<>]+)</text>", bars) == [
+        "150 · &gt;99 %",
+        "0.2 · &lt;1 %",
+        "&lt;0.001 · &lt;1 %",
+    ]
+
+
+def test_numbers_stay_within_the_picture():
+    rng = np.random.default_rng(0)
+    for size in (1e-3, 1.0, 1e3):
+        bars = energy_bars([*"abcdefgh"], size * rng.random(8), size * rng.random(8))
+        width = float(re.search(r'viewBox="0 0 (\d+) ', bars)[1])
+        found = re.findall(r'<text x="([\d.]+)" y="\d+">([^<]*)</text>', bars)
+        assert len(found) == 7
+        # Liberation Sans of 10.5 px: a digit is 5.84 wide, a space 2.92, "%" 9.34.
+        ends = [
+            float(x)
+            + 5.84 * sum(one not in " .·%" for one in unescape(text))
+            + 2.92 * (text.count(" ") + text.count("."))
+            + 3.5
+            + 9.34
+            for x, text in found
+        ]
+        assert max(ends) <= width + 1
 
 
 # --- false alarms -----------------------------------------------------------------------------
@@ -130,3 +196,25 @@ def test_without_truth_the_likeliest_label_counts(evidence):
         ("label 0", 90),
     ]
     assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in found.by_count
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((12, 10, 9), "Labels of fewer than 10 inputs are not listed."),
+        ((7, 4, 3), "Labels of fewer than 7 inputs are not listed."),
+        ((1, 0, 0), "Labels without inputs are not listed."),
+        ((12, 11, 10), ""),
+    ],
+)
+def test_the_cut_that_was_used_is_said(evidence, sizes, said):
+    labels = np.zeros((100, 3), dtype=np.uint8)
+    for at, size in enumerate(sizes):
+        labels[:size, at] = 1
+    labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
+    found = false_alarms(labelled, 0.95)
+    assert found.left_out == said
+    least = min(10, max(sizes))
+    assert sorted(one.n_inputs for one in found.by_label) == sorted(
+        size for size in sizes if size >= least
+    )

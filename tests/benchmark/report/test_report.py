@@ -1,5 +1,7 @@
 """The page: what it says, what it escapes, what it does without."""
 
+import base64
+import hashlib
 import re
 import sys
 from dataclasses import replace
@@ -10,6 +12,7 @@ import pytest
 
 from nescio import scores
 from nescio.benchmark.report import build_report, write_report
+from nescio.benchmark.report.energies import label_switch
 from nescio.benchmark.results import Line
 from nescio.comparison import Scored
 from nescio.errors import FileError, InputError, MissingDependencyError
@@ -132,6 +135,25 @@ def test_best_is_bold_at_printed_precision(build):
     assert "<b>30.00</b>" not in page
 
 
+def test_small_print_is_of_the_first_seed_only(build):
+    def line(detector, seed, fpr):
+        found = _line(detector, fpr, seed=seed)
+        estimate = replace(found.evaluation.fpr, low=fpr - 0.01, high=fpr + 0.01)
+        return replace(found, evaluation=replace(found.evaluation, fpr=estimate))
+
+    skipped = Line("tiny", "pets", "stones", "knn", 0, None, "no features.")
+    lines = [line("msp", 0, 0.1), line("msp", 1, 0.2), line("msp", 2, 0.3), skipped]
+    lines += [line("knn", 1, 0.4), line("knn", 2, 0.5)]
+    page = build(lines)
+    assert "in small print, seed 0 with its 95 % bootstrap interval" in page.text
+    assert "20.00 ± 10.00 10.00 [9.00, 11.00]" in page.text
+    assert "45.00 ± 7.07" in page.text
+    assert "40.00" not in page.text
+    once = build([*lines[:4], line("knn", 2, 0.5)])  # one seed, and not the first
+    assert "50.00" in once.text
+    assert "[49.00, 51.00]" not in once.text
+
+
 def test_skipped_detectors_say_why(build):
     skipped = Line("tiny", "pets", "stones", "mahalanobis", 0, None, "it reads <features>.")
     page = build([_line("msp", 0.1), skipped])
@@ -172,6 +194,46 @@ def test_every_figure_is_there(build, make_evidence, make_lines):
     assert len(page.ids) == len(set(page.ids))
     links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
     assert {link.removeprefix("#") for link in links} <= set(page.ids)
+
+
+def _links(page):
+    return {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+
+
+def test_no_link_to_a_section_that_is_not_there(build, make_evidence, make_lines):
+    evidence = make_evidence()
+    assert "#id0-tau" in _links(build(make_lines(evidence), [evidence]))
+    nowhere = Scored(np.full(120, -np.inf), {"stones": np.full(120, -np.inf)})
+    evidence = replace(evidence, scores={"none": nowhere})
+    page = build(make_lines(evidence, n_bootstrap=0), [evidence])
+    assert "id0-tau" not in page.ids
+    assert {link.removeprefix("#") for link in _links(page)} <= set(page.ids)
+
+
+def test_the_corner_is_drawn_if_a_curve_gets_there(build, make_evidence, make_lines):
+    def corners(**detectors):
+        evidence = make_evidence(detectors=detectors)
+        page = build(make_lines(evidence, n_bootstrap=0), [evidence])
+        assert page.count("svg", aria_label="ROC curves, pets against stones") == 1
+        name = "ROC curves, pets against stones, upper left corner"
+        found = page.count("svg", aria_label=name)
+        assert ("Upper left corner" in page.text) == ("Whole" in page.text) == bool(found)
+        return found
+
+    def backwards(logits):
+        return -scores.joint_energy(logits)
+
+    assert corners(backwards=backwards) == 0
+    assert corners(same=lambda logits: np.ones(len(logits))) == 0  # the diagonal
+    assert corners(backwards=backwards, joint_energy=scores.joint_energy) == 1
+    assert corners(forwards=scores.joint_energy, backwards=backwards) == 1
+
+
+def test_the_strip_is_hidden_from_screen_readers_whole(build):
+    page = build([_line("msp", 0.1), _line("joint_energy", 0.2)])
+    cells = [attrs for tag, attrs in page.tags if attrs.get("class", "").startswith("strip-")]
+    assert len(cells) == 3
+    assert all(attrs["aria-hidden"] == "true" for attrs in cells)
 
 
 def test_no_evidence_gives_tables_only(build, make_evidence, make_lines):
@@ -262,6 +324,66 @@ def test_nothing_is_fetched(make_evidence, make_lines):
     evidence = make_evidence()
     page = build_report(make_lines(evidence), [evidence], title="Tiny")
     assert not re.search(r"https?:|url\(|@import|src=\"(?!data:)", page)
+
+
+def test_the_policy_lets_only_the_page_s_own_script_run(make_evidence, make_lines):
+    evidence = make_evidence()
+    page = build_report(make_lines(evidence), [evidence], title="Tiny")
+    script = re.search(r"<script>(.*)</script>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    found = next(
+        attrs["content"]
+        for tag, attrs in _Page(page).tags
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
+    policy = dict(one.split(maxsplit=1) for one in found.split(";"))
+    assert policy == {
+        "default-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "img-src": "data:",
+        "style-src": "'unsafe-inline'",
+        "script-src": f"'sha256-{digest}'",
+    }
+
+
+def test_many_labels_stay_small_and_the_rare_are_left_out(make_evidence, make_lines):
+    evidence = make_evidence(oods=("a", "b", "c"), n_labels=2000, n_samples=60)
+    truth = np.zeros((60, 2000), dtype=np.uint8)
+    truth[:, 1000:1100] = 1
+    truth[:2, 1100:] = 1
+    logits = evidence.id_outputs.logits
+    evidence = replace(evidence, id_outputs=Outputs(logits, labels=truth))
+    lines = make_lines(evidence, n_bootstrap=0)
+    page = build_report(lines, [evidence], title="Large")
+    assert len(page.encode()) < 5_000_000
+    drawn = re.findall(r"Densities of the energy of label (\d+), ID against OOD", page)
+    assert drawn == [str(at) for at in range(1000, 1100)]
+    said = "Of the 2,000 labels, the 100 most frequent are drawn; the others are left out."
+    assert said in _Page(page).text
+    few = make_evidence(n_labels=100)
+    assert "most frequent are drawn" not in build_report(make_lines(few), [few], title="Few")
+
+
+def test_labels_left_out_do_not_change_the_others(make_evidence):
+    evidence = make_evidence(n_labels=130, n_samples=60)
+    truth = evidence.id_outputs.labels.copy()
+    truth[:, :30] = 0
+    truth[0, 30:] = 1  # the first 30 labels are the rarest
+
+    def drawn(labels):
+        def cut(outputs, truth=None):
+            names = [f"label-{at}" for at in labels]
+            return Outputs(outputs.logits[:, labels], labels=truth, label_names=names)
+
+        some = replace(
+            evidence,
+            id_outputs=cut(evidence.id_outputs, truth[:, labels]),
+            ood_outputs={ood: cut(one) for ood, one in evidence.ood_outputs.items()},
+        )
+        return [(one.name, one.chart, one.note) for one in label_switch(some).panels]
+
+    assert drawn(np.arange(130)) == drawn(np.arange(30, 130))
 
 
 def test_a_large_benchmark_stays_small(make_evidence, make_lines, class_tree):

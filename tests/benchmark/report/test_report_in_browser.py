@@ -1,5 +1,6 @@
 """The page in a real browser: quiet, offline, sortable, switchable, light and dark."""
 
+import numpy as np
 import pytest
 
 from nescio.benchmark.report import write_report
@@ -112,6 +113,17 @@ def test_focus_on_a_name_lights_its_curve_and_a_press_keeps_it(page):
     assert page.run(lit) == ["2", "2"]
 
 
+def test_a_roc_chart_alone_is_as_large_as_one_of_two(page, tmp_path, make_evidence, make_lines):
+    width = "document.querySelector('#id0-ood0 .pairwise .chart').getBoundingClientRect().width"
+    of_two = page.run(width)
+    evidence = make_evidence(detectors={"same": lambda logits: np.ones(len(logits))})
+    path = tmp_path / "alone.html"
+    write_report(path, make_lines(evidence, n_bootstrap=0), [evidence], title="Alone")
+    page.open(path)
+    assert page.run("document.querySelectorAll('#id0-ood0 .pairwise .chart').length") == 1
+    assert page.run(width) == pytest.approx(of_two, rel=0.25)
+
+
 def test_theme_follows_the_system_until_the_button_is_pressed(page):
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.run(background)
@@ -126,9 +138,58 @@ def test_theme_follows_the_system_until_the_button_is_pressed(page):
     assert page.run(background) == dark
 
 
+def test_no_script_but_its_own_runs(page):
+    page.run(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+        "document.body.append(s); })()"
+    )
+    assert page.run("window.ran") is None
+
+
+def test_without_scripts_nothing_looks_like_a_button(page, tmp_path):
+    looks = (
+        "[...document.querySelectorAll('button')].filter(b => b.offsetParent).map(b => "
+        "[getComputedStyle(b).cursor, getComputedStyle(b, '::before').content, b.tabIndex >= 0 && "
+        "!b.disabled])"
+    )
+    pressable = page.run(looks)
+    assert {cursor for cursor, _, _ in pressable} == {"pointer"}
+    assert all(reached for _, _, reached in pressable)
+    assert sum("↕" in mark for _, mark, _ in pressable) > 4
+    page.open(tmp_path / "report.html", scripts=False)
+    words = page.run(looks)
+    assert len(words) == len(pressable) - 1  # the theme's is not there
+    assert {tuple(one) for one in words} == {("default", "none", False)}
+    assert page.run("document.querySelector('.selects').offsetParent") is None
+
+
 def test_a_phone_does_not_scroll_sideways(page):
     page.resize(360, 800)
     assert page.run("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_no_word_of_a_case_lies_on_another(page, width):
+    page.resize(width, 800)
+    overlaps = """(() => {
+        const found = [];
+        for (const bars of document.querySelectorAll('.bars')) {
+            const frame = bars.getBoundingClientRect();
+            const words = [...bars.querySelectorAll('text')].map(t => t.getBoundingClientRect());
+            for (const one of words) {
+                if (one.right > frame.right + 1 || one.left < frame.left - 1) found.push('outside');
+                for (const other of words) {
+                    const apart = one.right <= other.left || other.right <= one.left;
+                    const sameRow = Math.abs(one.top - other.top) < 4;
+                    if (one !== other && sameRow && !apart) found.push('overlap');
+                }
+            }
+        }
+        return [document.querySelectorAll('.bars').length, found];
+    })()"""
+    n_cards, found = page.run(overlaps)
+    assert n_cards > 4
+    assert found == []
 
 
 def test_print_has_no_controls_and_opens_what_is_folded(page):
