@@ -80,14 +80,14 @@ def test_pictures_are_small_square_jpegs(evidence, class_tree):
     assert without_file.picture == ""
 
 
-@pytest.mark.parametrize("how", ["parent", "absolute", "link"])
+@pytest.mark.parametrize("how", ["parent", "absolute"])
 def test_no_picture_from_outside_of_the_root(evidence, class_tree, how):
     pytest.importorskip("PIL.Image")
     folder = class_tree("stones", classes=("root", "secret"), n_images=1)
     root, secret = folder / "root", folder / "secret" / "0000.jpg"
     inside = root / "0000.jpg"
-    names = {"parent": "../secret/0000.jpg", "absolute": str(secret), "link": "link.jpg"}
-    (root / "link.jpg").symlink_to(secret)
+    names = {"parent": "../secret/0000.jpg", "absolute": str(secret)}
+    (root / "link.jpg").symlink_to(secret)  # as data sets spread over disks have them
     assert thumbnail(root / names[how])  # it is there to be read
 
     def pictures(ids):
@@ -99,6 +99,7 @@ def test_no_picture_from_outside_of_the_root(evidence, class_tree, how):
         return [case.picture for case in case_groups(named, 0.95)[0].cases]
 
     assert pictures(["0000.jpg", "b", str(inside), "d"]) == [thumbnail(inside)] * 2
+    assert pictures(["link.jpg", "b", "./link.jpg", "d"]) == [thumbnail(secret)] * 2
     assert pictures([names[how], "b", names[how], "d"]) == ["", ""]
 
 

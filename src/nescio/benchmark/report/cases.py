@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -139,12 +140,14 @@ def _verdict(detector: str, score: float, tau: float, *, is_id: bool) -> Verdict
 
 
 def _picture(root: Path, name: str) -> str:
-    """A file's thumbnail; empty for one outside of the root, whatever its name says it is."""
-    try:
-        path = (root / name).resolve()
-    except (OSError, RuntimeError, ValueError):  # a loop of links, or no file name at all
+    """A file's thumbnail; empty for a name that leads out of the root.
+
+    Links in the root are followed: its owner made them, but anyone may have named the files.
+    """
+    path = Path(os.path.normpath(root / name))
+    if "\0" in name or not path.is_relative_to(os.path.normpath(root)):
         return ""
-    return thumbnail(path) if path.is_relative_to(root.resolve()) else ""
+    return thumbnail(path)
 
 
 def thumbnail(path: Path) -> str:
