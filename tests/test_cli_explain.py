@@ -190,8 +190,10 @@ def test_a_terminal_without_bars_and_other_alphabets(here):
     for encoding in ("ascii", "utf-8"):
         finished = subprocess.run(
             [sys.executable, "-c", command, "explain", "plain.nescio", "odd.safetensors"],
-            capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": encoding},
-        )  # fmt: skip
+            capture_output=True,
+            check=False,
+            env=os.environ | {"PYTHONIOENCODING": encoding, "COLUMNS": "120"},
+        )
         assert (finished.returncode, finished.stderr) == (0, b"")
         lines = finished.stdout.decode(encoding).splitlines()
         assert not any("\x1b" in line for line in lines)

@@ -70,7 +70,7 @@ def test_loading_by_spec(coco_tree, class_tree, tmp_path, monkeypatch):
 
 def test_the_registry_says_what_each_kind_is():
     assert list(DATASETS) == [
-        "coco", "voc", "nus-wide", "imagenet22k", "textures", "folder", "table",
+        "coco", "voc", "nus-wide", "imagenet22k", "textures", "folder", "table", "digits",
     ]  # fmt: skip
     for name, source in DATASETS.items():
         assert source.name == name
