@@ -136,7 +136,8 @@ def test_probabilities_are_refused_unless_announced(here, nescio, rng):
     assert nescio("score", "x.nescio", "few.npy")[0] == 1
     assert nescio("score", "x.nescio", "few.npy", "--from-logits")[::2] == (0, "")
     assert nescio("fit", "probs.npy", "-o", "y.nescio", "--from-logits")[::2] == (0, "")
-    evaluate = ("eval", "--id", "probs.npy", "--ood", "probs.npy", "-d", "msp")
+    np.save("other.npy", rng.random((200, 4)))
+    evaluate = ("eval", "--id", "probs.npy", "--ood", "other.npy", "-d", "msp")
     assert nescio(*evaluate)[0] == 1
     assert nescio(*evaluate, "--from-probs")[0] == 0
 

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from nescio import DETECTORS
+from nescio import DETECTORS, Outputs
 from nescio.benchmark.results import Line, comparison_lines
 from nescio.checks import make_outputs
 from nescio.comparison import Scored, compare, find_lead
+from nescio.errors import LabelMismatchError, ShapeError
 from nescio.metrics import auroc, delong_test
 
 
@@ -86,9 +87,23 @@ def test_if_none_can_run_the_reasons_are_there(splits):
     assert Line.from_dict(line.as_dict()) == line
 
 
-def test_what_cannot_run_is_left_out_and_why(splits):
-    from nescio import Outputs
+def test_outputs_of_other_models_are_refused(splits):
+    train, test, far = splits
+    detectors = {"joint_energy": DETECTORS["joint_energy"]()}
+    few = Outputs(far.logits[:, :3])
+    with pytest.raises(ShapeError, match=f"has {test.n_labels} labels, few has 3"):
+        compare(detectors, test, {"far": far, "few": few})
+    with pytest.raises(ShapeError, match="the training outputs has 3"):
+        compare(detectors, test, {"far": far}, train=Outputs(train.logits[:, :3]))
+    named = [
+        Outputs(one.logits, label_names=[f"{word} {at}" for at in range(one.n_labels)])
+        for one, word in ((test, "cat"), (far, "dog"))
+    ]
+    with pytest.raises(LabelMismatchError, match=r"far: .*'cat 0'"):
+        compare(detectors, named[0], {"far": named[1]})
 
+
+def test_what_cannot_run_is_left_out_and_why(splits):
     train, test, far = splits
     bare = {"far": Outputs(far.logits)}
     detectors = {name: detector() for name, detector in DETECTORS.items()}

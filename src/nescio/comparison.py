@@ -11,7 +11,8 @@ from sklearn.base import clone
 
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
-from nescio.errors import about
+from nescio.detectors.inputs import label_difference
+from nescio.errors import LabelMismatchError, ShapeError, about
 from nescio.metrics import AurocDifference, Evaluation, auroc, delong_test, evaluate
 from nescio.outputs import Outputs
 
@@ -94,6 +95,7 @@ def compare(
     on_step : callable
         Called with the number of steps just done, of one for each detector and OOD set.
     """
+    _check_same_labels(id_outputs, ood_outputs, train)
     skipped: dict[str, str] = {}
     scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
@@ -115,6 +117,22 @@ def compare(
     leads = {ood: find_lead(ood, scores) for ood in results}
     lead = {ood: found for ood, found in leads.items() if found is not None}
     return Comparison(results, lead, skipped, scores)
+
+
+def _check_same_labels(
+    id_outputs: Outputs, ood_outputs: Mapping[str, Outputs], train: Outputs | None
+) -> None:
+    """Raise unless all outputs can be of one model: a sum over other labels means nothing."""
+    others = dict(ood_outputs) if train is None else {**ood_outputs, "the training outputs": train}
+    for name, outputs in others.items():
+        if outputs.n_labels != id_outputs.n_labels:
+            raise ShapeError(
+                f"the ID data has {id_outputs.n_labels} labels, {name} has {outputs.n_labels}. All "
+                "outputs must be of one model."
+            )
+        theirs, ours = outputs.label_names, id_outputs.label_names
+        if theirs is not None and ours is not None and theirs != ours:
+            raise LabelMismatchError(f"{name}: {label_difference(ours, theirs)}")
 
 
 def _scores(detector: Detector, name: str, outputs: Outputs) -> Scores:

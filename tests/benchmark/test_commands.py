@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 
+import numpy as np
 import pytest
 
 from nescio.benchmark.spec import shipped_specs
@@ -45,7 +46,7 @@ def test_bench_prints_writes_and_does_nothing_twice(nescio, spec_file, bench_fol
     }
     code, again, err = nescio("bench", spec, "--data", data, "-o", bench_folder, "--json")
     assert code == 0, err
-    assert "evaluating" not in err
+    assert err == ""
     assert len(json.loads(again)) == 20
 
 
@@ -79,6 +80,12 @@ WRONG = {
     "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),
     "no results at all": (("tables", "empty.jsonl"), "empty.jsonl holds no results"),
     "other lines": (("tables", "other.jsonl"), "line 1 of other.jsonl is not a result"),
+    "not text": (("tables", "logits.npy"), "logits.npy is not a file of results"),
+    "a folder without results": (("tables", "."), "holds no results.jsonl. Name the folder"),
+    "one file on both sides": (
+        ("report", "--id", "logits.npy", "--ood", "./logits.npy", "-o", "r.html"),
+        "is given as --id and as --ood",
+    ),
     "report of nothing": (("report", "-o", "r.html"), "name either a benchmark's results"),
     "report of both": (
         ("report", "empty.jsonl", "--id", "a.npy", "-o", "r.html"),
@@ -103,6 +110,7 @@ def test_mistakes_are_explained(nescio, tmp_path, monkeypatch, arguments, reason
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "other.jsonl").write_text("{}\n")
+    np.save(tmp_path / "logits.npy", np.full((3, 2), -7.5))
     before = sorted(tmp_path.iterdir())
     code, out, err = nescio(*arguments)
     assert code == 1
@@ -135,6 +143,7 @@ def test_the_papers_tables_and_ours_beside_them(nescio, small_run):
     assert nescio("tables", "-f", "latex")[1].count(r"\begin{tabular}") == 8
     _, beside, _ = nescio("tables", small_run.folder, "--paper", "main", "-f", "markdown")
     assert "not run / " in beside
+    assert "None of the results is of a set" in beside
 
 
 def test_a_report_of_a_benchmark(nescio, bench_folder, tmp_path):

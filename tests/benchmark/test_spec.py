@@ -97,6 +97,13 @@ def test_data_must_be_said_to_be_somewhere():
     assert load_spec("digits").with_data(None).sets[0].data == "digits:nescio-data/digits"
 
 
+def test_data_that_is_not_where_it_is_expected(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParameterError, match=r"coco70 expects its data in ../shared/data, which"):
+        load_spec("coco70").with_data(None)
+    assert load_spec("coco70").with_data("/x").sets[0].data == "coco:/x/coco70"
+
+
 BAD = {
     "an unknown entry": (SPEC.replace("seeds", "sedes"), "it has no 'sedes'; it has bootstrap"),
     "an unknown entry of a set": (SPEC + "splits = 3\n", r"\[\[sets\]\] has no 'splits'"),
@@ -140,6 +147,11 @@ BAD = {
     "seeds that are no list": (SPEC.replace("[0, 3]", "3"), "seeds must be a list"),
     "no seeds": (SPEC.replace("[0, 3]", "[]"), "seeds must not be empty"),
     "one table of sets": (SPEC.replace("[[sets]]", "[sets]"), r"must be written as \[\[sets"),
+    "a parameter out of range": (
+        SPEC.replace('"joint_energy"', '"top_k_logit(k=0)"'),
+        "k must be a whole number of at least 1",
+    ),
+    "another placeholder": (SPEC.replace("{data}/coco", "{dat}/coco"), "there is no {dat} to put"),
     "no such table of the paper": (
         'paper_tables = ["mian"]\n' + SPEC,
         "the paper has no table 'mian'",

@@ -166,8 +166,17 @@ class Pipeline:
         """The file of the network's outputs on a split."""
         folder = self._outputs_folder(checkpoint)
         chosen = None if tuning is None else tuning.chosen()
-        key = _key({"data": split.manifest(), "tuning": chosen, "batch_size": self.batch_size})
-        path = folder / f"{split.title}-{key}.safetensors"
+        facts = {
+            "data": split.manifest(),
+            "tuning": chosen,
+            "batch_size": self.batch_size,
+            "device": self.device.type,
+            "nescio_version": __version__,
+            "torch_version": torch.__version__,
+        }
+        path = folder / f"{split.title}-{_key(facts)}.safetensors"
+        if path.exists():
+            return path
         with self.stage(f"extracting {split.title}", len(split)) as advance:
             extract(
                 checkpoint,
@@ -177,7 +186,6 @@ class Pipeline:
                 device=self.device,
                 batch_size=self.batch_size,
                 skip_bad=self.data.spec.skip_bad,
-                force=True,  # of the same name, and made by another version
                 on_images=advance,
             )
         return path

@@ -73,7 +73,13 @@ def read_lines(path: str | Path) -> list[Line]:
     """The lines of a result file."""
     path = existing_file(path)
     lines = []
-    for number, text in enumerate(path.read_text("utf-8").splitlines(), start=1):
+    try:
+        texts = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise FileFormatError(
+            f"{path} is not a file of results. For a model's outputs, use --id and --ood."
+        ) from error
+    for number, text in enumerate(texts, start=1):
         try:
             lines.append(Line.from_dict(json.loads(text)))
         except (KeyError, TypeError, ValueError) as error:

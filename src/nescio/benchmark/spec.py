@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -155,6 +156,12 @@ class BenchmarkSpec:
     def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
         """The same with `{data}` replaced by a folder."""
         where = self.data if folder is None else str(folder)
+        made = all(parse_spec(one.data).kind == "digits" for one in self.sets)
+        if folder is None and where and not made and not Path(where).is_dir():
+            raise ParameterError(
+                f"{self.name} expects its data in {where}, which is not there. Name the folder it "
+                "is in with --data."
+            )
         if not where and any(_DATA in text for one in self.sets for text in _paths(one)):
             raise ParameterError(f"{self.name} needs data: name the folder it is in with --data.")
 
@@ -299,6 +306,10 @@ def _checked_entries(
 def _check_set(one: BenchmarkSet) -> None:
     if not one.name:
         raise ParameterError("a set needs a name.")
+    for text in _paths(one):
+        for placeholder in re.findall(r"\{\w*\}", text):
+            if placeholder != _DATA:
+                raise ParameterError(f"there is no {placeholder} to put in {text!r}, only {_DATA}.")
     split_spec(one.data, "test")
     for name, text in one.ood.items():
         parse_spec(text)

@@ -247,7 +247,9 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
         ),
         rows=tuple(rows),
         notes=(
-            "Each cell: nescio's / the paper's / the difference, nescio's minus the paper's.",
+            "Each cell: nescio's / the paper's / the difference, nescio's minus the paper's."
+            if ours
+            else "None of the results is of a set, an OOD set and a detector of this table.",
             *_seeds_note(ours.values()),
             *_other_fpr_note(lines),
             *_remark(table),

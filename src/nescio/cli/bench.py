@@ -27,7 +27,7 @@ def bench(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SPEC]", help="A shipped benchmark or a .toml file; left out, lists them."
+            metavar="SPEC", help="A shipped benchmark or a .toml file; left out, lists them."
         ),
     ] = None,
     output: Annotated[

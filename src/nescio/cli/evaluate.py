@@ -19,6 +19,7 @@ from nescio.cli.options import (
     detector_names,
     progress_bar,
     read_outputs,
+    same_file,
     terminal,
 )
 from nescio.errors import MissingInputError, ParameterError
@@ -133,6 +134,9 @@ def read_sets(
     id_path: Path, ood_paths: list[Path], train: Path | None, *, from_probs: bool | None
 ) -> tuple[Outputs, dict[str, Outputs], Outputs | None]:
     """The outputs in the files: ID, OOD by a short name, and training, if any."""
+    for path in ood_paths:
+        if same_file(id_path, path):
+            raise ParameterError(f"{path} is given as --id and as --ood.")
     id_outputs = read_outputs(id_path, from_probs=from_probs)
     ood_outputs = {
         label: read_outputs(path, from_probs=from_probs)

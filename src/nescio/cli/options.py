@@ -65,20 +65,21 @@ def working(what: str) -> Status:
 def refuse_overwriting(output: Path | None, *inputs: Path | None) -> None:
     """Raise if the output is one of the inputs."""
     for path in inputs:
-        if output is not None and path is not None and _same_file(output, path):
+        if output is not None and path is not None and same_file(output, path):
             raise ParameterError(f"{output} is an input; write to another file.")
 
 
 def refuse_learning_from(train: Path, held_out: Path) -> None:
     """Raise if the data to calibrate on is the data to learn from."""
-    if _same_file(train, held_out):
+    if same_file(train, held_out):
         raise ParameterError(
             "--train and the held-out data are the same file; calibrating on data the detector "
             "has learned from would void the guarantee."
         )
 
 
-def _same_file(a: Path, b: Path) -> bool:
+def same_file(a: Path, b: Path) -> bool:
+    """Whether two paths lead to one file."""
     try:
         return os.path.samefile(a, b)
     except OSError:  # one of them does not exist, or cannot be looked at

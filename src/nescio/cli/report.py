@@ -35,7 +35,7 @@ def report(
         Path | None,
         typer.Argument(
             readable=False,
-            metavar="[RESULTS]",
+            metavar="RESULTS",
             help="The folder of a benchmark, such as nescio-bench/digits, or a results.jsonl for "
             "tables without figures.",
         ),

@@ -25,7 +25,7 @@ def tables(
         Path | None,
         typer.Argument(
             readable=False,
-            metavar="[RESULTS]",
+            metavar="RESULTS",
             help="results.jsonl of a benchmark, or its folder; left out, the paper's tables alone.",
         ),
     ] = None,
@@ -46,7 +46,7 @@ def tables(
 
     Examples: nescio tables nescio-bench/coco70 -f latex, nescio tables --paper main
     """
-    from nescio.benchmark.folder import RESULTS
+    from nescio.benchmark.folder import BenchmarkRun
     from nescio.benchmark.formats import FORMATS
     from nescio.benchmark.paper import paper_tables
     from nescio.benchmark.results import read_lines
@@ -67,7 +67,8 @@ def tables(
     if results is None:
         found = [paper_table(known[name]) for name in paper or known]
     else:
-        lines = read_lines(results / RESULTS if results.is_dir() else results)
+        folder = results.is_dir()
+        lines = list(BenchmarkRun.load(results).lines) if folder else read_lines(results)
         if not lines:
             raise ParameterError(f"{results} holds no results.")
         if paper:

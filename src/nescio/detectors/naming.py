@@ -67,7 +67,9 @@ def build_detector(name: str, settings: Mapping[str, str] | None = None, **given
             allowed = f"it has {', '.join(sorted(known))}" if known else "it has none"
             raise ParameterError(f"{name} has no parameter {key!r} to set; {allowed}.")
         values[key] = _value(text, type(defaults[key]), f"{key}={text}")
-    return detector_class(**values, **given)
+    detector = detector_class(**values, **given)
+    detector._check_params()
+    return detector
 
 
 def _value(text: str, kind: type, setting: str) -> Any:
