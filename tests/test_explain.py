@@ -319,7 +319,7 @@ def test_the_text_of_one_input():
         "Its largest logit is 1 (cat); that of an ordinary input is 3.",
         "label       logit       share      median rank median",
         "cat         1.000      100.0%       1.000       3.000",
-        "dog         0.250        0.0%       3.000       1.000",
+        "dog         0.250           -       3.000       1.000",
     ]
     headline = "in-distribution. max_logit 5 is at least tau 3 (p-value 1.0000)."
     assert detector.explain(new)[1].headline() == headline

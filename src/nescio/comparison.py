@@ -11,7 +11,6 @@ from sklearn.base import clone
 
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
-from nescio.detectors.inputs import label_difference
 from nescio.errors import LabelMismatchError, ShapeError, about
 from nescio.metrics import AurocDifference, Evaluation, auroc, delong_test, evaluate
 from nescio.outputs import Outputs
@@ -130,9 +129,13 @@ def _check_same_labels(
                 f"the ID data has {id_outputs.n_labels} labels, {name} has {outputs.n_labels}. All "
                 "outputs must be of one model."
             )
-        theirs, ours = outputs.label_names, id_outputs.label_names
-        if theirs is not None and ours is not None and theirs != ours:
-            raise LabelMismatchError(f"{name}: {label_difference(ours, theirs)}")
+        pairs = zip(id_outputs.label_names or (), outputs.label_names or (), strict=False)
+        for at, (ours, theirs) in enumerate(pairs):
+            if ours != theirs:
+                raise LabelMismatchError(
+                    f"{name} has other labels than the ID data: label {at} is {theirs!r}, not "
+                    f"{ours!r}. All outputs must be of one model."
+                )
 
 
 def _scores(detector: Detector, name: str, outputs: Outputs) -> Scores:

@@ -155,7 +155,8 @@ def _height(label: LabelTerm) -> float:
 
 def cells(label: LabelTerm) -> tuple[str, str, str, str]:
     """Term, share, median and rank median for a person to read."""
-    share = "" if math.isnan(label.share) else f"{label.share:.1%}"
+    share = f"{label.share:.1%}" if label.share else "-"  # one that does not count has none
+    share = "" if math.isnan(label.share) else share
     return _number(label.term), share, _number(label.median), _number(label.rank_median)
 
 

@@ -137,5 +137,9 @@ def stages() -> Iterator[Watch]:
         finally:
             progress.remove_task(task)
 
-    with progress:
-        yield watch
+    try:
+        with progress:
+            yield watch
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from here.")
+        raise

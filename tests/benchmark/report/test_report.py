@@ -114,7 +114,7 @@ def test_summary_ranks_ties_fairly(build, fprs, said):
 def test_one_seed_gives_the_interval_and_p(build, make_evidence, make_lines):
     evidence = make_evidence()
     page = build(make_lines(evidence), [evidence])
-    assert "One seed (0), with the 95 % bootstrap interval" in page.text
+    assert "With the 95 % bootstrap interval" in page.text
     assert re.search(r"\d\.\d\d \[\d+\.\d\d, \d+\.\d\d\]", page.text)
     assert re.search(r"DeLong's test gives p (=|<) 0\.\d+\. The two were picked by", page.text)
 

@@ -194,7 +194,7 @@ def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
     text = f"Per cent, ID as the positive side; {one.n_id:,} ID against {one.n_ood:,} OOD inputs."
     interval = f"{100 * one.confidence:g} % bootstrap interval"
     if len(seeds) == 1:
-        return f"{text} One seed ({seeds[0]}), with the {interval} where there is one."
+        return f"{text} With the {interval} where there is one."
     return (
         f"{text} Mean ± standard deviation over {len(seeds)} seeds; in small print, "
         f"seed {seeds[0]} with its {interval}."
