@@ -204,3 +204,10 @@ def test_bad_scores_are_explained():
 
 def test_minus_infinity_is_a_score_like_any_other():
     assert metrics.auroc([1.0, 2.0], [-np.inf, -np.inf]) == 1.0
+
+
+def test_a_single_input_has_no_interval():
+    found = ns.evaluate([3.0], [1.0, 2.0], n_bootstrap=10)
+    assert found.auroc.value == 1
+    assert found.auroc.low is None
+    assert ns.evaluate([3.0, 4.0], [1.0, 2.0], n_bootstrap=10).auroc.low is not None

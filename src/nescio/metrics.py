@@ -191,7 +191,8 @@ def evaluate(
     id_to_ood : float
         The ratio at which `aupr_at_ratio` is given, beside the one at the ratio of the data.
     n_bootstrap : int
-        Resamples, each side on its own; 0 for no intervals.
+        Resamples, each side on its own; 0 for no intervals. A side of one input has none either:
+        all its resamples are the same.
     confidence : float
         Of the percentile intervals.
     seed : int or Generator
@@ -214,7 +215,7 @@ def evaluate(
     ranking = Ranking.of(*_checked_pair(id_scores, ood_scores))
     values = ranking.measures(tpr, id_to_ood)
     estimates = {name: Estimate(value) for name, value in values.items()}
-    if n_bootstrap:
+    if n_bootstrap and min(ranking.n_id, ranking.n_ood) > 1:
         samples = _bootstrap(ranking, tpr, id_to_ood, n_bootstrap, np.random.default_rng(seed))
         tail = (1 - confidence) / 2
         for name, value in values.items():
