@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nescio.benchmark.spec import shipped_specs
+from nescio.cli.bench import stages
 
 pytest.importorskip("torchvision")
 
@@ -48,6 +49,20 @@ def test_bench_prints_writes_and_does_nothing_twice(nescio, spec_file, bench_fol
     assert code == 0, err
     assert err == ""
     assert len(json.loads(again)) == 20
+
+
+def test_a_long_stage_says_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr("nescio.cli.bench._SECONDS_BETWEEN_LINES", 0)
+    with stages() as watch, watch("training [x]", 4) as advance:
+        advance(1)
+        advance(2)
+        advance(1)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["training [x]", "training [x]: 25%", "training [x]: 75%"]
+    monkeypatch.undo()
+    with stages() as watch, watch("training", 4) as advance:
+        advance(1)
+    assert capsys.readouterr().err == "training\n"
 
 
 def test_one_seed_of_it(nescio, spec_file, bench_folder):

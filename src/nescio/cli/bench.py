@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from nescio.tables import to_json
 if TYPE_CHECKING:
     from nescio.benchmark.pipeline import Watch
     from nescio.benchmark.spec import BenchmarkSpec
+
+_SECONDS_BETWEEN_LINES = 30
 
 
 def bench(
@@ -120,9 +123,23 @@ def _listing(specs: list[BenchmarkSpec]) -> Table:
     return table
 
 
+def _logged(console: Console, stage: str, total: int) -> Callable[[int], object]:
+    """A function to be told of steps done, which says now and then how far it is."""
+    done, said = 0, time.monotonic()
+
+    def advance(steps: int) -> None:
+        nonlocal done, said
+        done += steps
+        if done < total and time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            console.print(f"{stage}: {done / total:.0%}", soft_wrap=True)
+
+    return advance
+
+
 @contextmanager
 def stages() -> Iterator[Watch]:
-    """Shows each stage as a bar, or as a line where there is no terminal."""
+    """Shows each stage as a bar; without a terminal as a line, and more if it takes long."""
     console = Console(stderr=True, highlight=False, markup=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -131,6 +148,8 @@ def stages() -> Iterator[Watch]:
     def watch(stage: str, total: int) -> Iterator[Callable[[int], object]]:
         if not console.is_terminal:
             console.print(stage, soft_wrap=True)
+            yield _logged(console, stage, total)
+            return
         task = progress.add_task(stage, total=total)
         try:
             yield lambda steps: progress.advance(task, steps)
