@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from nescio.benchmark.folder import BenchmarkRun
-from nescio.benchmark.pipeline import LoadedSet, Pipeline, Watch, unwatched
+from nescio.benchmark.pipeline import Watch, make_pipelines, unwatched
 from nescio.benchmark.report import write_report
 from nescio.benchmark.run import CACHE, run_benchmark
 from nescio.benchmark.spec import BenchmarkSpec, load_spec
@@ -94,9 +94,6 @@ def _validation_outputs(
     spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch
 ) -> Outputs:
     """The first network's, on scenes that it was not trained on."""
-    data = LoadedSet.of(spec.sets[0])
-    pipeline = Pipeline(
-        spec, data, spec.seeds[0], folder / CACHE, torch.device(device), watch=watch
-    )
-    network, _ = pipeline.network()
-    return Outputs.load(pipeline.outputs(network, data.val, None))
+    first = make_pipelines(spec, folder / CACHE, device=device, watch=watch)[0]
+    network, _ = first.network()
+    return Outputs.load(first.outputs(network, first.data.val, None))

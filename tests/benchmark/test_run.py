@@ -166,7 +166,7 @@ def test_the_results_are_of_what_was_run_last_and_the_whole_is_gathered(
     assert counted == []
 
 
-def test_evidence_of_another_run_is_not_taken(small_run, folder):
+def test_evidence_of_another_run_is_not_taken(small_spec, small_run, folder):
     """As if another spec of that name had been stopped after its first seed."""
     evidence = load_evidence(folder / "small" / "runs" / "digits-seed-0.safetensors")
     path = folder / "small" / "runs" / "digits-seed-1.safetensors"
@@ -174,6 +174,8 @@ def test_evidence_of_another_run_is_not_taken(small_run, folder):
     assert evidence.of_lines
     with pytest.raises(FileError, match=r"is of another run than .*results.jsonl"):
         BenchmarkRun.load(folder / "small").evidence()
+    run_benchmark(small_spec, folder)  # as the message says
+    assert len(BenchmarkRun.load(folder / "small").evidence()) == 2
 
 
 def test_images_that_have_moved_are_found_again(spec_text, small_run, folder, tmp_path):

@@ -149,6 +149,14 @@ def paper_tables() -> dict[str, PaperTable]:
     return {table.key: table for table in _read()}
 
 
+def find_paper_table(key: str) -> PaperTable:
+    """A table by its key; an error names those there are."""
+    tables = paper_tables()
+    if key not in tables:
+        raise ParameterError(f"the paper has no table {key!r}. Choose from: {', '.join(tables)}.")
+    return tables[key]
+
+
 def paper_cell(table: str, detector: str, id_name: str, measure: str) -> PaperCell:
     """One cell of one table, by names.
 
@@ -157,10 +165,7 @@ def paper_cell(table: str, detector: str, id_name: str, measure: str) -> PaperCe
     >>> paper_cell("topk", "top_k_joint_energy(k=5)", "NUS-WIDE", "auroc").text
     '87.94'
     """
-    tables = paper_tables()
-    if table not in tables:
-        raise ParameterError(f"the paper has no table {table!r}. Choose from: {', '.join(tables)}.")
-    return tables[table].cell(detector, id_name, measure)
+    return find_paper_table(table).cell(detector, id_name, measure)
 
 
 @cache

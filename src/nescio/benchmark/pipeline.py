@@ -86,6 +86,8 @@ class Pipeline:
     spec : BenchmarkSpec
     data : LoadedSet
     seed : int
+    settings : TrainSettings
+        How the network is trained, with the seed.
     cache : Path
     device : device
     batch_size : int
@@ -97,19 +99,11 @@ class Pipeline:
     spec: BenchmarkSpec
     data: LoadedSet
     seed: int
+    settings: TrainSettings
     cache: Path
     device: torch.device
-    batch_size: int = 16
-    watch: Watch = unwatched
-
-    @property
-    def settings(self) -> TrainSettings:
-        """How the network is trained."""
-        try:
-            settings = TrainSettings().updated(self.spec.train)
-        except ParameterError as error:
-            raise ParameterError(f"{self.spec.name}: [train]: {error}") from error
-        return settings.updated({"training": {"seed": self.seed}})
+    batch_size: int
+    watch: Watch
 
     def stage(self, what: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
         """Tell of a stage of the work."""
@@ -128,8 +122,6 @@ class Pipeline:
             "train": self.data.train.manifest(),
             "val": self.data.val.manifest(),
             "weights": _weights_hash(self.settings.model.weights),
-            "nescio_version": __version__,
-            "torch_version": torch.__version__,
         }
         folder = self.cache / "networks" / _key(facts)
         best = folder / _BEST
@@ -171,8 +163,6 @@ class Pipeline:
             "tuning": chosen,
             "batch_size": self.batch_size,
             "device": self.device.type,
-            "nescio_version": __version__,
-            "torch_version": torch.__version__,
         }
         path = folder / f"{split.title}-{_key(facts)}.safetensors"
         if path.exists():
@@ -203,8 +193,6 @@ class Pipeline:
             "n_images": n_images,
             "seed": self.seed,
             "batch_size": self.batch_size,
-            "nescio_version": __version__,
-            "torch_version": torch.__version__,
         }
         path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
         if path.exists():
@@ -235,6 +223,27 @@ class Pipeline:
         return folder
 
 
+def make_pipelines(
+    spec: BenchmarkSpec,
+    cache: Path,
+    *,
+    device: torch.device | str = "cpu",
+    batch_size: int = 16,
+    watch: Watch = unwatched,
+) -> list[Pipeline]:
+    """One for each set and seed; raises if data or settings are amiss, before any work is done."""
+    try:
+        settings = TrainSettings().updated(spec.train)
+    except ParameterError as error:
+        raise ParameterError(f"{spec.name}: [train]: {error}") from error
+    seeded = {seed: settings.updated({"training": {"seed": seed}}) for seed in spec.seeds}
+    return [
+        Pipeline(spec, data, seed, seeded[seed], cache, torch.device(device), batch_size, watch)
+        for data in map(LoadedSet.of, spec.sets)
+        for seed in spec.seeds
+    ]
+
+
 def _weights_hash(weights: str) -> str | None:
     """The content of a file of weights; None where they are known by name."""
     path = Path(weights)
@@ -242,6 +251,7 @@ def _weights_hash(weights: str) -> str | None:
 
 
 def _key(facts: Mapping[str, Any]) -> str:
-    """A short name for what something is made from."""
-    text = json.dumps(facts, sort_keys=True)
+    """A short name for what something is made from, and by which versions."""
+    versions = {"nescio_version": __version__, "torch_version": torch.__version__}
+    text = json.dumps({**facts, **versions}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]

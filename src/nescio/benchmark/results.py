@@ -129,8 +129,13 @@ class Spread:
         deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
         return cls(float(np.mean(values)), deviation, len(values))
 
+    @property
+    def printed(self) -> float:
+        """The mean in per cent as it is printed: what looks alike is not ranked."""
+        return round(100 * self.mean, 2)
+
     def __str__(self) -> str:
-        mean = f"{100 * self.mean:.2f}"
+        mean = f"{self.printed:.2f}"
         return mean if self.deviation is None else f"{mean} ± {100 * self.deviation:.2f}"
 
 

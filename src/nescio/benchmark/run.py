@@ -14,7 +14,7 @@ import torch
 
 from nescio.benchmark.evidence import Evidence, load_evidence, save_evidence
 from nescio.benchmark.folder import RESULTS, BenchmarkRun, run_file
-from nescio.benchmark.pipeline import LoadedSet, Pipeline, Watch, unwatched
+from nescio.benchmark.pipeline import Pipeline, Watch, make_pipelines, unwatched
 from nescio.benchmark.results import (
     Line,
     comparison_lines,
@@ -53,14 +53,9 @@ def run_benchmark(
         As for `Pipeline`.
     """
     folder = Path(folder)
-    sets = [LoadedSet.of(part) for part in spec.sets]  # all of them, before any work
-    pipelines = [
-        Pipeline(spec, data, seed, folder / CACHE, torch.device(device), batch_size, watch)
-        for data in sets
-        for seed in spec.seeds
-    ]
-    for pipeline in pipelines:
-        _ = pipeline.settings  # raises if they make no sense
+    pipelines = make_pipelines(
+        spec, folder / CACHE, device=device, batch_size=batch_size, watch=watch
+    )
     runs = folder / spec.name / "runs"
     try:
         runs.mkdir(parents=True, exist_ok=True)
@@ -93,13 +88,8 @@ class _Evaluation:
             paths[ood] = pipeline.outputs(checkpoint, split, tuning)
         outputs = {name: Outputs.load(path) for name, path in paths.items()}
         manifest = self.manifest(checkpoint, training, tuning, train_outputs, outputs)
-        lines_file = self.file(".jsonl")
-        if lines_file.exists() and self.file(".safetensors").exists():
-            lines = read_lines(lines_file)
-            if self.is_current(lines, manifest):
-                self.update_roots(paths)
-                return lines
-        return self.evaluate(train_outputs, outputs, paths, manifest)
+        earlier = self.earlier(manifest, paths)
+        return earlier or self.evaluate(train_outputs, outputs, paths, manifest)
 
     def file(self, suffix: str) -> Path:
         """Where the lines or the evidence go."""
@@ -146,6 +136,20 @@ class _Evaluation:
         as_read: dict[str, Any] = json.loads(json.dumps(found))  # lists for tuples
         return as_read
 
+    def earlier(self, manifest: Mapping[str, Any], paths: Mapping[str, Path]) -> list[Line] | None:
+        """The lines of an earlier run, if they and their evidence are what this one would give."""
+        try:
+            lines = read_lines(self.file(".jsonl"))
+            evidence = load_evidence(self.file(".safetensors"))
+        except FileError:  # there are none, or of another version
+            return None
+        if not self.is_current(lines, manifest) or evidence.of_lines != lines_hash(lines):
+            return None
+        if evidence.image_roots != self.roots():  # the images have moved
+            moved = replace(evidence, image_roots=self.roots())
+            save_evidence(self.file(".safetensors"), moved, paths)
+        return lines
+
     def is_current(self, lines: Sequence[Line], manifest: Mapping[str, Any]) -> bool:
         """Whether lines of an earlier run are those that this one would give."""
         detectors, oods = self.pipeline.spec.detectors, self.pipeline.data.ood
@@ -158,13 +162,6 @@ class _Evaluation:
         data = self.pipeline.data
         splits = {data.spec.name: data.test, **data.ood}
         return {name: split.root.resolve() for name, split in splits.items()}
-
-    def update_roots(self, paths: Mapping[str, Path]) -> None:
-        """The images of an earlier run may have moved."""
-        evidence = load_evidence(self.file(".safetensors"))
-        if evidence.image_roots != self.roots():
-            moved = replace(evidence, image_roots=self.roots())
-            save_evidence(self.file(".safetensors"), moved, paths)
 
     def evaluate(
         self,

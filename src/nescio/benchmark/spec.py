@@ -28,7 +28,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from nescio.benchmark.paper import paper_tables
+from nescio.benchmark.paper import find_paper_table
 from nescio.benchmark.results import file_name
 from nescio.data import parse_spec, split_spec
 from nescio.detectors import Detector
@@ -127,10 +127,7 @@ class BenchmarkSpec:
             checked_whole("a seed", seed, minimum=0)
         checked_whole("bootstrap", self.bootstrap, minimum=0)
         for key in self.paper_tables:
-            if key not in paper_tables():
-                raise ParameterError(
-                    f"the paper has no table {key!r}. Choose from: {', '.join(paper_tables())}."
-                )
+            find_paper_table(key)
         _refuse_twice("the seed", [(seed, seed) for seed in self.seeds])
         _refuse_twice("the detector", [(text, _same_detector(text)) for text in self.detectors])
         # As they are called on disk, also where capitals do not count.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from nescio.benchmark.formats import Cell, Column, Part, Table
-from nescio.benchmark.paper import PaperCell, PaperTable, paper_tables
+from nescio.benchmark.paper import PaperCell, PaperTable, find_paper_table
 from nescio.benchmark.results import MEASURES, Line, Spread, file_name, summarise
 from nescio.errors import InputError
 
@@ -29,8 +29,8 @@ def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, T
     names = [table_name(id_name, ood) for id_name, ood in pairs]
     found = {"networks": network_table(lines)}
     found |= zip(names, result_tables(lines), strict=True)
-    known = paper_tables()
-    return found | {f"paper-{key}": paper_comparison(known[key], lines) for key in paper}
+    beside = {key: paper_comparison(find_paper_table(key), lines) for key in paper}
+    return found | {f"paper-{key}": table for key, table in beside.items()}
 
 
 def table_name(id_name: str, ood: str) -> str:

@@ -48,7 +48,7 @@ def tables(
     """
     from nescio.benchmark.folder import BenchmarkRun
     from nescio.benchmark.formats import FORMATS
-    from nescio.benchmark.paper import paper_tables
+    from nescio.benchmark.paper import find_paper_table, paper_tables
     from nescio.benchmark.results import read_lines
     from nescio.benchmark.tables import (
         network_table,
@@ -58,21 +58,16 @@ def tables(
     )
 
     checked_choice("--format", format_, (_TEXT, *FORMATS))
-    known = paper_tables()
-    for name in paper or ():
-        if name not in known:
-            raise ParameterError(
-                f"the paper has no table {name!r}. Choose from: {', '.join(known)}."
-            )
+    wanted = [find_paper_table(key) for key in paper or ()]
     if results is None:
-        found = [paper_table(known[name]) for name in paper or known]
+        found = [paper_table(table) for table in wanted or paper_tables().values()]
     else:
         folder = results.is_dir()
         lines = list(BenchmarkRun.load(results).lines) if folder else read_lines(results)
         if not lines:
             raise ParameterError(f"{results} holds no results.")
-        if paper:
-            found = [paper_comparison(known[name], lines) for name in paper]
+        if wanted:
+            found = [paper_comparison(table, lines) for table in wanted]
         else:
             found = [network_table(lines), *result_tables(lines)]
     if format_ == _TEXT:

@@ -103,7 +103,7 @@ def _sentence(
     fpr = {name: spreads[name]["fpr"] for name in ranked}
     best = fpr[ranked[0]]
     over = f" over {best.n_seeds} seeds" if best.n_seeds > 1 else ""
-    leaders = [name for name in ranked if _shown(fpr[name]) == _shown(best)]
+    leaders = [name for name in ranked if fpr[name].printed == best.printed]
     if JOINT in leaders:
         leaders = [JOINT, *(name for name in leaders if name != JOINT)]
     have = "has" if len(leaders) == 1 else "have"
@@ -114,18 +114,13 @@ def _sentence(
         rest = [name for name in ranked if name not in leaders]
         after = f"; next is {rest[0]} with {fpr[rest[0]]}" if rest else ""
         return f"{pair}{head}{after}."
-    place = 1 + sum(_shown(one) < _shown(fpr[JOINT]) for one in fpr.values())
+    place = 1 + sum(one.printed < fpr[JOINT].printed for one in fpr.values())
     return f"{pair}{head}, {JOINT} is {_ordinal(place)} of {len(ranked)} with {fpr[JOINT]}."
 
 
 def _whole(sentence: str) -> str:
     """A number and its deviation stay on one line."""
     return sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
-
-
-def _shown(spread: Spread) -> float:
-    """The mean as it is printed: what looks alike is not ranked."""
-    return round(100 * spread.mean, 2)
 
 
 def _and(names: Sequence[str]) -> str:
@@ -152,10 +147,10 @@ def _row(
     cells = []
     for measure in MEASURES:
         spread = spreads[name][measure]
-        values = [_shown(one[measure]) for one in spreads.values()]
+        values = [one[measure].printed for one in spreads.values()]
         best = min(values) if measure == "fpr" else max(values)
         interval = "" if first is None else _interval(spread, getattr(first, measure))
-        cells.append(Cell(spread.mean, str(spread), interval, _shown(spread) == best))
+        cells.append(Cell(spread.mean, str(spread), interval, spread.printed == best))
     strip = _strip(name, spreads[name]["fpr"], None if first is None else first.fpr)
     return Row(name, cells, strip, curve, name == JOINT)
 
