@@ -6,7 +6,8 @@ pytest.importorskip("torchvision")
 
 from nescio.data import load_coco, load_folder  # noqa: E402
 from nescio.errors import DatasetError, ParameterError  # noqa: E402
-from nescio.models.images import Augmentation, Preprocessing, Reader, in_batches, readable  # noqa: E402
+from nescio.models.images import Augmentation, Reader, in_batches, readable  # noqa: E402
+from nescio.preprocessing import Preprocessing  # noqa: E402
 
 
 def test_pixels_are_squashed_to_a_square_and_normalised(coco_tree):

@@ -9,7 +9,7 @@ from nescio.models.backbones import build_network
 from nescio.models.checkpoint import Architecture, Checkpoint, load_checkpoint
 from nescio.models.devices import choose_device
 from nescio.models.extract import Extraction, extract
-from nescio.models.images import Augmentation, Preprocessing
+from nescio.models.images import Augmentation
 from nescio.models.network import Network, NetworkOutputs, TwoLayerHead
 from nescio.models.paper import load_paper_checkpoint
 from nescio.models.settings import TrainSettings
@@ -17,6 +17,7 @@ from nescio.models.tapped import TappedNetwork
 from nescio.models.train import Run, train
 from nescio.models.trainer import Epoch
 from nescio.models.tuning import Setting, Tuning, tune
+from nescio.preprocessing import Preprocessing
 
 __all__ = [
     "Architecture",

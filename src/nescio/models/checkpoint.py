@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from nescio.arrays import Array
 from nescio.errors import FileFormatError, ParameterError
 from nescio.models.backbones import OWN, build_network
-from nescio.models.images import Preprocessing
 from nescio.models.network import HIDDEN_UNITS
 from nescio.outputs import check_label_names
+from nescio.preprocessing import Preprocessing
 from nescio.tensors import read_tensors, write_tensors
 from nescio.version import __version__
 

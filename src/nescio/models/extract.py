@@ -22,12 +22,13 @@ from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.files import check_target
 from nescio.models.checkpoint import Checkpoint
-from nescio.models.images import Preprocessing, Reader, in_batches
+from nescio.models.images import Reader, in_batches
 from nescio.models.network import prepared
 from nescio.models.perturb import find_directions, step
 from nescio.models.tuning import Tuning
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 from nescio.parameters import checked_whole
+from nescio.preprocessing import Preprocessing
 from nescio.tensors import Stacked, read_tensors, write_tensors
 from nescio.version import __version__
 

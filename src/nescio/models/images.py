@@ -17,65 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from nescio.arrays import available_cpus
 from nescio.data.images import read_image
 from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError, ParameterError
-from nescio.parameters import checked_whole
+from nescio.preprocessing import Preprocessing
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 _BATCHES_AHEAD = 2
 _CROP_ATTEMPTS = 10
 _CROP_RATIO = (3 / 4, 4 / 3)
 
 Box = tuple[float, float, float, float]
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """What happens to an image before the network: squashed to a square, then normalised.
-
-    Parameters
-    ----------
-    size : int
-        Pixels a side.
-    mean, std : tuple of three floats
-        Of each colour, on the scale from 0 to 1.
-    """
-
-    size: int = 256
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
-
-    def __post_init__(self) -> None:
-        checked_whole("image size", self.size, minimum=8)
-        for name in ("mean", "std"):
-            values = tuple(float(value) for value in getattr(self, name))
-            if len(values) != 3 or not all(map(math.isfinite, values)):
-                raise ParameterError(f"{name} must be three numbers, one a colour, got {values}.")
-            object.__setattr__(self, name, values)
-        if min(self.std) <= 0:
-            raise ParameterError(f"std must be above 0, got {self.std}.")
-
-    def normalise(self, pixels: Tensor) -> Tensor:
-        """Pixels, as bytes or on the scale from 0 to 1, to what the network takes."""
-        if pixels.dtype == torch.uint8:
-            pixels = pixels.float() / 255
-        return (pixels - self.per_colour(self.mean, pixels)) / self.per_colour(self.std, pixels)
-
-    def inputs(self, pixels: Tensor, device: torch.device) -> Tensor:
-        """Pixels as the network's input on its device, laid out for convolutions."""
-        normalised = self.normalise(pixels.to(device))
-        return normalised.contiguous(memory_format=torch.channels_last)
-
-    @staticmethod
-    def per_colour(values: Sequence[float], like: Tensor) -> Tensor:
-        """Three numbers in a shape that goes with images: (3, 1, 1)."""
-        return torch.tensor(values, dtype=like.dtype, device=like.device).view(3, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -155,16 +109,12 @@ class Reader:
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """One image of shape (3, size, size)."""
         image = read_image(self.split.path(index))
-        square = (self.preprocessing.size, self.preprocessing.size)
         if self.augmentation is None:
-            image = image.resize(square, Image.Resampling.BILINEAR)
-        else:
-            rng = np.random.default_rng((*self.seed, index))
-            box = self.augmentation.box(*image.size, rng)
-            image = image.resize(square, Image.Resampling.BILINEAR, box=box)
-            if self.augmentation.flip and rng.random() < 0.5:
-                image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.asarray(image, dtype=np.uint8).transpose(2, 0, 1)
+            return self.preprocessing.pixels(image)
+        rng = np.random.default_rng((*self.seed, index))
+        pixels = self.preprocessing.pixels(image, self.augmentation.box(*image.size, rng))
+        flipped = self.augmentation.flip and rng.random() < 0.5
+        return pixels[:, :, ::-1] if flipped else pixels
 
     def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[Batch]:
         """The images of each batch of indices, in order; reading runs ahead of the caller."""

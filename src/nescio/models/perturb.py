@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nescio.errors import ParameterError
-from nescio.models.images import Preprocessing
 from nescio.models.network import NetworkOutputs
 from nescio.parameters import checked_choice
+from nescio.preprocessing import Preprocessing
 
 AGGREGATES = ("max", "sum")
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)

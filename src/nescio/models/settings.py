@@ -13,9 +13,10 @@ from typing import Any, get_args, get_type_hints
 from nescio.errors import FileFormatError, ParameterError
 from nescio.files import existing_file
 from nescio.models.checkpoint import Architecture
-from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Preprocessing
+from nescio.models.images import Augmentation
 from nescio.models.network import HIDDEN_UNITS
 from nescio.parameters import checked_whole
+from nescio.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 SELECT_BY = ("val_loss", "val_map")
 PRECISIONS = ("auto", "float32")

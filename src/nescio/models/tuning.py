@@ -26,7 +26,7 @@ from nescio.errors import FileFormatError, ParameterError
 from nescio.files import existing_file, replacing
 from nescio.metrics import fpr_at_tpr
 from nescio.models.checkpoint import Checkpoint
-from nescio.models.images import Preprocessing, Reader, in_batches
+from nescio.models.images import Reader, in_batches
 from nescio.models.network import prepared
 from nescio.models.perturb import (
     AGGREGATES,
@@ -37,6 +37,7 @@ from nescio.models.perturb import (
     step,
 )
 from nescio.outputs import Outputs
+from nescio.preprocessing import Preprocessing
 
 _KIND = "nescio.tuning"
 _ID = "in-distribution"
