@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.artifact import _digest, label_fingerprint
+from nescio.artifact import digest, label_fingerprint
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError
@@ -116,7 +116,7 @@ def tampered(path, *, learned=None, tensors=None, **changes):
     metadata |= changes
     if "sha256" not in changes:
         del metadata["sha256"]
-        metadata["sha256"] = _digest(stored, metadata)
+        metadata["sha256"] = digest(stored, metadata)
     other = path.with_name("tampered.nescio")
     write_tensors(other, stored, metadata, force=True)
     return other

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 import nescio as ns
 from nescio import label_terms
-from nescio.artifact import _digest
+from nescio.artifact import digest
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import FileFormatError, ParameterError, ShapeError
@@ -286,7 +286,7 @@ def tampered(path, change):
     tensors = {name: np.array(array) for name, array in tensors.items()}
     change(tensors)
     del metadata["sha256"]
-    metadata["sha256"] = _digest(tensors, metadata)
+    metadata["sha256"] = digest(tensors, metadata)
     write_tensors(path, tensors, metadata, force=True)
 
 

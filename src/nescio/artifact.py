@@ -25,6 +25,7 @@ SCHEMA = 1
 _LEARNED = "learned."
 _CALIBRATION_SCORES = "calibration.scores"
 _MEDIANS = "medians."
+_FIRING = "firing."
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class Artifact:
     medians : mapping of str to array
         What `explain` compares with; empty if the detector cannot be explained, and in a file of an
         older nescio.
+    firing : mapping of str to array
+        How often each label fired in the calibration data; empty if there were no logits, and in a
+        file of an older nescio.
     """
 
     detector: str
@@ -58,6 +62,7 @@ class Artifact:
     label_names: tuple[str, ...] | None
     calibration: Calibration | None
     medians: Mapping[str, Array] = field(default_factory=dict)
+    firing: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def groups(self) -> tuple[str, ...] | None:
@@ -70,6 +75,7 @@ class Artifact:
         """Write the file, atomically; an existing one only with `force`."""
         tensors = {_LEARNED + name: array for name, array in self.learned.items()}
         tensors |= {_MEDIANS + name: array for name, array in self.medians.items()}
+        tensors |= {_FIRING + name: array for name, array in self.firing.items()}
         if self.calibration is not None:
             parts = [threshold.scores for threshold in self.calibration.thresholds.values()]
             tensors[_CALIBRATION_SCORES] = np.concatenate(parts)
@@ -85,7 +91,7 @@ class Artifact:
             "label_fingerprint": label_fingerprint(self.label_names),
             "calibration": _calibration_to_json(self.calibration),
         }
-        metadata["sha256"] = _digest(tensors, metadata)
+        metadata["sha256"] = digest(tensors, metadata)
         write_tensors(path, tensors, metadata, force=force)
 
     @classmethod
@@ -103,7 +109,7 @@ class Artifact:
                 f"schema {schema}; this one reads up to {SCHEMA}). Upgrade nescio to read it."
             )
         try:
-            if metadata.pop("sha256") != _digest(tensors, metadata):
+            if metadata.pop("sha256") != digest(tensors, metadata):
                 raise ValueError("its contents do not match their checksum")
             label_names = metadata["label_names"]
             if not isinstance(label_names, list | None):
@@ -119,6 +125,7 @@ class Artifact:
                 label_names=None if label_names is None else tuple(map(str, label_names)),
                 calibration=_calibration_from_json(metadata["calibration"], tensors),
                 medians=_under(_MEDIANS, tensors),
+                firing=_under(_FIRING, tensors),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"{path} is damaged: {_reason(error)}.") from error
@@ -141,7 +148,7 @@ def label_fingerprint(label_names: Sequence[str] | None) -> str | None:
     return hashlib.sha256(encoded).hexdigest()[:16]
 
 
-def _digest(tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> str:
+def digest(tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> str:
     """A hash of everything else in the file."""
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):

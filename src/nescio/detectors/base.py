@@ -41,6 +41,7 @@ from nescio.errors import (
     warn,
 )
 from nescio.explain import Explanation
+from nescio.firing import Firing
 from nescio.label_terms import Terms, Usual, checked_terms, terms_of
 from nescio.outputs import Outputs, check_label_names
 from nescio.parameters import checked_choice, checked_share
@@ -70,6 +71,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         After `calibrate`: thresholds, calibration scores and guarantees.
     usual_ : Usual
         The in-distribution medians that `explain` compares with, if it can be explained.
+    firing_ : Firing
+        How often each label fired in the calibration data, if there were logits.
     n_features_in_ : int
         Columns of what the detector reads: the number of labels, if it reads logits.
     label_names_ : tuple of str or None
@@ -90,6 +93,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     accepts_masked: ClassVar[bool] = True
     """Whether a logit of -inf may mark a masked label."""
+
+    traceable: ClassVar[bool] = False
+    """Whether `_score` takes torch tensors that are being traced, so that it can be exported."""
 
     def __init__(self, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
         self.tpr = tpr
@@ -147,8 +153,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 self._learn(matrix[usable], None if y is None else to_numpy(y)[usable])
             scores = self._scores_where(matrix, usable)
             self.offset_ = empirical_threshold(scores, self.tpr)
-            if hasattr(self, "calibration_"):
-                del self.calibration_
+            for name in ("calibration_", "firing_"):
+                self.__dict__.pop(name, None)
             self._keep_usual(matrix, usable)
         return self
 
@@ -190,6 +196,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             self.calibration_ = self._calibrated(scores, counts, share, confidence, groups)
             self.offset_ = next(iter(self.calibration_.taus.values()))
             self._keep_usual(matrix, usable, groups, counts)
+            self._keep_firing(X, matrix)
         return self
 
     def _calibrated(
@@ -229,6 +236,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         self.usual_ = Usual.from_inputs(
             terms, matrix, usable, groups=names, known=self.calibration_.thresholds
         )
+
+    def _keep_firing(self, data: Any, matrix: FloatArray) -> None:
+        """Keep how often each label fires, which `nescio.monitor` compares with."""
+        self.__dict__.pop("firing_", None)
+        logits = self._logits_of(data, matrix)
+        if logits is not None:
+            self.firing_ = Firing.from_logits(logits)
 
     # --- deciding ---
 
@@ -332,6 +346,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             label_names=self.label_names_,
             calibration=getattr(self, "calibration_", None),
             medians=self.usual_.arrays() if hasattr(self, "usual_") else {},
+            firing=self.firing_.arrays() if hasattr(self, "firing_") else {},
         ).write(path, force=force)
 
     @classmethod
@@ -360,6 +375,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 detector.usual_ = Usual.from_arrays(
                     artifact.medians, artifact.groups, artifact.n_inputs
                 )
+            if artifact.firing:
+                detector.firing_ = Firing.from_arrays(artifact.firing)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise FileFormatError(f"{path} is damaged: {error}") from error
         detector.offset_ = artifact.tau
@@ -380,8 +397,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def _checked_inputs(self, data: Any, *, reset: bool, learning: bool = False) -> FloatArray:
         """The matrix that the detector reads, float32 or float64, with the right columns."""
         reads = self.input_name(learning=learning)
+        of_outputs = isinstance(data, Outputs)
         data, names = inputs.what_it_reads(data, reads, self.name)
-        matrix = inputs.checked_matrix(data, self)
+        matrix = inputs.checked_matrix(data, self, checked_before=of_outputs)
         if reset:
             validate_data(self, data, reset=True, skip_check_array=True)
             self.label_names_: tuple[str, ...] | None = names
@@ -441,13 +459,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def _label_counts(self, data: Any, matrix: FloatArray) -> Array | None:
         """How many labels the model predicts for each sample; None if there are no logits."""
+        logits = self._logits_of(data, matrix)
+        return None if logits is None else np.asarray((logits > 0).sum(1))
+
+    def _logits_of(self, data: Any, matrix: FloatArray) -> Array | None:
         if isinstance(data, Outputs):
-            logits: Array = data.logits
-        elif self.reads[0] == "logits":
-            logits = matrix
-        else:
-            return None
-        return np.asarray((logits > 0).sum(1))
+            return data.logits
+        return matrix if self.reads[0] == "logits" else None
 
     def _groups_of(self, data: Any, matrix: FloatArray, groups: Any) -> NDArray[np.str_] | None:
         if not hasattr(self, "calibration_"):

@@ -15,10 +15,10 @@ from pathlib import Path
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.report.facts import all_facts
 from nescio.benchmark.report.page import chapters
-from nescio.benchmark.report.svg import Markup
 from nescio.benchmark.results import Line
 from nescio.errors import InputError
 from nescio.files import check_target, replacing
+from nescio.svg import Markup
 from nescio.tables import require
 from nescio.version import __version__
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.report.curves import Values, find_tau
 from nescio.benchmark.report.panels import JOINT, MAX, carried_labels, label_names, scored
-from nescio.benchmark.report.svg import Chart, Markup, Scale, percent_ticks
+from nescio.svg import Chart, Markup, Scale, percent_ticks
 
 Flags = NDArray[np.bool_]
 

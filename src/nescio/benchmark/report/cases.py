@@ -15,10 +15,10 @@ import numpy as np
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.report.curves import Values, find_tau
 from nescio.benchmark.report.panels import JOINT, MAX, label_energies, label_names, scored
-from nescio.benchmark.report.svg import Markup, short
 from nescio.data.images import read_image
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.outputs import Outputs
+from nescio.svg import Markup, short
 
 _CASES = 6
 _BARS = 6

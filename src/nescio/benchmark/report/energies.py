@@ -23,8 +23,8 @@ from nescio.benchmark.report.panels import (
     set_legend,
     set_style,
 )
-from nescio.benchmark.report.svg import Chart, Markup, Scale, percent, percent_ticks
 from nescio.metrics import auroc, fpr_at_tpr
+from nescio.svg import Chart, Markup, Scale, percent, percent_ticks
 
 _LABELS_AT_FIRST = 6
 _LABELS_DRAWN = 100  # a panel takes some 4 kB of the page

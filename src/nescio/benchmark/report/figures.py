@@ -27,8 +27,8 @@ from nescio.benchmark.report.panels import (
     curve_style,
     set_style,
 )
-from nescio.benchmark.report.svg import Chart, Markup, Scale, percent, percent_ticks, short
 from nescio.metrics import auroc, fpr_at_tpr
+from nescio.svg import Chart, Markup, Scale, percent, percent_ticks, short
 
 _WHOLE = Scale(0.0, 1.0)
 _CORNER = (0.3, 0.7)  # the zoom: FPR up to, TPR from

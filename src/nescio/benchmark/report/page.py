@@ -12,8 +12,8 @@ from nescio.benchmark.report.energies import label_switch, top_k_figure
 from nescio.benchmark.report.figures import density_switch, roc_figure, tau_switch
 from nescio.benchmark.report.panels import Figure, Legend, Switch, set_legend, set_style
 from nescio.benchmark.report.standings import Standings, standings
-from nescio.benchmark.report.svg import percent
 from nescio.benchmark.results import Line, Spread, summarise
+from nescio.svg import percent
 
 Key = tuple[str, str]
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio.benchmark.evidence import Evidence
-from nescio.benchmark.report.svg import Markup
 from nescio.comparison import Scored
+from nescio.svg import Markup
 
 Values = NDArray[np.float64]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.report.panels import JOINT
-from nescio.benchmark.report.svg import Markup
 from nescio.benchmark.results import MEASURES, Line, Spread
 from nescio.comparison import Lead, find_lead
 from nescio.errors import ShapeError
 from nescio.metrics import Estimate, Evaluation
+from nescio.svg import Markup
 
 _LEVEL = 0.05
 

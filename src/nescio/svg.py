@@ -74,7 +74,7 @@ class Scale:
         first = math.ceil(math.log10(self.low) - 1e-9)
         last = math.floor(math.log10(self.high) + 1e-9)
         step = max(1, math.ceil((last - first) / about))
-        return [(10.0**power, _power(power)) for power in range(first, last + 1, step)]
+        return [(10.0**power, power_of_ten(power)) for power in range(first, last + 1, step)]
 
 
 def number(value: float) -> str:
@@ -94,7 +94,8 @@ def percent(value: float) -> str:
     return f"{100 * value:.3g}"
 
 
-def _power(power: int) -> str:
+def power_of_ten(power: int) -> str:
+    """A power of ten for an axis, by its exponent."""
     if -3 <= power <= 4:
         return f"{10.0**power:g}"
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -174,6 +175,13 @@ class Chart:
         # The ends lie below the frame: no outline is seen along the bottom.
         down = np.concatenate([[self.height + 3], down, [self.height + 3]])
         self.marks.append(f'<path class="area {css}" d="{_path(across, down)}"/>')
+
+    def band(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, css: str) -> None:
+        """What lies between two lines."""
+        across, down = self._points(x, high)
+        back, up = self._points(x, low)
+        outline = np.concatenate([across, back[::-1]]), np.concatenate([down, up[::-1]])
+        self.marks.append(f'<path class="area {css}" d="{_path(*outline)}Z"/>')
 
     def dot(self, x: float, y: float, css: str, *, tip: str = "", radius: float = 3.5) -> None:
         """A point."""

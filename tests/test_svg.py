@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nescio.benchmark.report.svg import Chart, Scale, number, percent_ticks, short
+from nescio.svg import Chart, Scale, number, percent_ticks, short
 
 _ends = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -92,3 +92,13 @@ def test_a_rule_near_the_right_edge_has_its_word_on_the_left():
         ("start", "early"),
         ("end", "late"),
     ]
+
+
+def test_a_band_is_closed_around_what_lies_between_two_lines():
+    chart = _chart()
+    chart.band([0, 5, 10], [0.2, 0.2, 0.2], [0.6, 0.8, 0.6], "expected")
+    [path] = re.findall(r'<path class="area expected" d="(M[^"]+)Z"/>', chart.draw())
+    points = path.removeprefix("M").split()
+    assert len(points) == 2 * 6
+    assert points[1] == points[5] != points[3]
+    assert points[7] == points[9] == points[11]
