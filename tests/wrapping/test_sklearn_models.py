@@ -1,0 +1,200 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import nescio as ns
+from nescio.errors import InputError, ParameterError
+
+_SCALED = make_pipeline(StandardScaler(), MultiOutputClassifier(LogisticRegression()))
+DECISIONS = {
+    "one vs rest": OneVsRestClassifier(LogisticRegression()),
+    "ridge": RidgeClassifier(),
+    "chain": ClassifierChain(LogisticRegression()),
+    "multi-output": MultiOutputClassifier(LogisticRegression()),
+    "pipeline": _SCALED,
+    "search": GridSearchCV(_SCALED, {"multioutputclassifier__estimator__C": [1.0]}, cv=2),
+}
+PROBS = {
+    "forest": RandomForestClassifier(5, random_state=0),
+    "multi-output forest": MultiOutputClassifier(RandomForestClassifier(5, random_state=0)),
+    "one vs rest forest": OneVsRestClassifier(RandomForestClassifier(5, random_state=0)),
+    "neighbours": KNeighborsClassifier(),
+    "mlp": MLPClassifier([8], solver="lbfgs", max_iter=1000, random_state=0),
+}
+
+
+@pytest.mark.parametrize("name", [*DECISIONS, *PROBS])
+def test_predictions_are_the_models_own(name, multi_label):
+    model = (DECISIONS | PROBS)[name].fit(*multi_label)
+    wrapped = ns.wrap(model)
+    assert wrapped.output == ("decision_function" if name in DECISIONS else "predict_proba")
+    assert wrapped.from_probs is (name in PROBS)
+    outputs = wrapped.outputs(multi_label[0], batch_size=64)
+    np.testing.assert_array_equal(outputs.logits > 0, model.predict(multi_label[0]) == 1)
+    assert outputs.manifest["kind"] == "sklearn"
+
+
+@pytest.mark.parametrize("name", ["multi-output", "pipeline", "search"])
+def test_the_classifiers_of_a_multi_output_give_real_logits(name, multi_label):
+    model = DECISIONS[name].fit(*multi_label)
+    probs = np.column_stack([part[:, 1] for part in model.predict_proba(multi_label[0])])
+    found = ns.wrap(model).outputs(multi_label[0]).logits
+    np.testing.assert_allclose(ns.scores.label_prob(found), probs, atol=1e-12)
+
+
+def test_lists_of_probabilities_become_a_matrix(multi_label):
+    model = PROBS["forest"].fit(*multi_label)
+    probs = np.column_stack([part[:, 1] for part in model.predict_proba(multi_label[0])])
+    found = ns.wrap(model).outputs(multi_label[0]).logits
+    np.testing.assert_allclose(ns.scores.label_prob(found), probs, atol=1e-12)
+
+
+def test_probabilities_can_be_asked_for(multi_label):
+    model = DECISIONS["one vs rest"].fit(*multi_label)
+    for settings in ({"output": "predict_proba"}, {"from_probs": True}):
+        wrapped = ns.wrap(model, **settings)
+        assert (wrapped.output, wrapped.from_probs) == ("predict_proba", True)
+        expected = model.decision_function(multi_label[0])
+        np.testing.assert_allclose(wrapped.outputs(multi_label[0]).logits, expected, atol=1e-6)
+
+
+def test_a_label_that_was_never_seen_counts_nothing(multi_label):
+    inputs, truth = multi_label
+    truth = truth.copy()
+    truth[:, 1] = 0
+    with pytest.warns(UserWarning, match="not 1 is present"):
+        constant = OneVsRestClassifier(LogisticRegression()).fit(inputs, truth)
+    forest = RandomForestClassifier(5, random_state=0).fit(inputs, truth)
+    for model in (constant, forest):
+        found = ns.wrap(model).outputs(inputs).logits
+        assert np.isneginf(found[:, 1]).all()
+        assert np.isfinite(found[:, 0]).any()
+
+
+# --- inputs -----------------------------------------------------------------------------------
+
+
+def test_data_frames_and_sparse_matrices_are_taken(multi_label):
+    pandas = pytest.importorskip("pandas")
+    inputs, truth = multi_label
+    frame = pandas.DataFrame(inputs, columns=list("abcdef"))
+    model = OneVsRestClassifier(LogisticRegression())
+    model.fit(frame, truth)
+    expected = model.decision_function(frame)
+    found = ns.wrap(model).outputs(frame, batch_size=50).logits
+    np.testing.assert_allclose(found, expected)
+    model.fit(inputs, truth)
+    for matrix in (sparse.csr_array(inputs), sparse.coo_matrix(inputs)):
+        found = ns.wrap(model).outputs(matrix, batch_size=50).logits
+        np.testing.assert_allclose(found, expected)
+
+
+def test_texts_are_taken_where_the_model_takes_them():
+    texts = ["red cat", "red dog", "blue cat", "blue dog"] * 5
+    truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
+    model = make_pipeline(CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    wrapped = ns.wrap(model.fit(texts, truth), label_names=["red", "cat"])
+    outputs = wrapped.outputs(["a red cat", "blue"])
+    assert (outputs.logits > 0).tolist() == [[True, True], [False, False]]
+    assert len(wrapped.outputs(iter([texts[:2], texts[2:]]))) == 20
+
+
+def test_batches_come_with_labels(multi_label):
+    inputs, truth = multi_label
+    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(inputs, truth))
+    pairs = ((inputs[at : at + 100], truth[at : at + 100]) for at in range(0, 300, 100))
+    outputs = wrapped.outputs(pairs)
+    np.testing.assert_array_equal(outputs.labels, truth)
+    np.testing.assert_allclose(outputs.logits, wrapped.outputs(inputs).logits)
+
+
+def test_the_inputs_can_be_the_features(multi_label):
+    inputs, truth = multi_label
+    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(inputs, truth), features="inputs")
+    np.testing.assert_array_equal(wrapped.outputs(inputs).features, inputs)
+    np.testing.assert_array_equal(wrapped.outputs(sparse.csr_array(inputs)).features, inputs)
+    detector = ns.Mahalanobis().fit(wrapped.outputs(inputs, labels=truth))
+    assert not wrapped.calibrate(inputs, detector)(inputs[:5] + 50).in_distribution.any()
+
+
+def test_inputs_of_another_width_are_refused(multi_label):
+    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(*multi_label))
+    with pytest.raises(InputError, match=r"cannot run on these inputs: X has 3 features"):
+        wrapped.outputs(np.zeros((2, 3)))
+    with pytest.raises(InputError, match="got text"):
+        wrapped.outputs("text")
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def refused(model, message, **settings):
+    with pytest.raises(ParameterError, match=message):
+        ns.wrap(model, **settings)
+
+
+def test_classifiers_whose_labels_exclude_each_other_are_refused(multi_label):
+    inputs, truth = multi_label
+    four = truth[:, 0] * 2 + truth[:, 1]
+    refused(LogisticRegression().fit(inputs, truth[:, 0]), "one of 2 classes that exclude")
+    refused(RandomForestClassifier(2).fit(inputs, four), "one of 4 classes that exclude")
+    refused(OneVsRestClassifier(LogisticRegression()).fit(inputs, four), "one of 4 classes")
+    refused(PROBS["mlp"].fit(inputs, truth[:, 0]), "one of 2 classes")
+    refused(make_pipeline(StandardScaler(), RidgeClassifier()).fit(inputs, four), "Pipeline")
+    many = MultiOutputClassifier(LogisticRegression()).fit(inputs, truth * 2)
+    refused(many, r"label 0 of this MultiOutputClassifier has the classes \[0, 2\]")
+
+
+def test_what_is_no_fitted_classifier_is_refused(multi_label):
+    refused(LinearRegression().fit(*multi_label), "is a regressor")
+    refused(OneVsRestClassifier(LogisticRegression()), "it is not fitted")
+    refused(RandomForestClassifier, "RandomForestClassifier is a class")
+    refused(object(), "cannot wrap what is of type object")
+
+
+def test_a_classifier_without_scores_is_refused(multi_label):
+    class OnlyLabels(BaseEstimator):
+        classes_ = [np.array([0, 1])] * 4
+
+        def predict(self, inputs):
+            return np.zeros((len(inputs), 4))
+
+    refused(OnlyLabels(), "neither decision_function nor predict_proba")
+    no_probs = OneVsRestClassifier(Perceptron()).fit(*multi_label)
+    refused(no_probs, "no predict_proba", from_probs=True)
+    refused(PROBS["forest"].fit(*multi_label), "no decision_function", output="decision_function")
+
+
+def test_settings_that_mean_nothing_here_are_refused(multi_label):
+    model = DECISIONS["one vs rest"].fit(*multi_label)
+    refused(model, "features can only be 'inputs'", features="head")
+    refused(model, "runs on the CPU", device="cuda")
+    refused(model, "output must be 'decision_function' or 'predict_proba'", output="logits")
+    refused(model, "leave from_probs out", output="decision_function", from_probs=True)
+
+
+def test_it_runs_without_torch():
+    code = (
+        "import sys, numpy as np, nescio as ns\n"
+        "from sklearn.ensemble import RandomForestClassifier\n"
+        "x = np.random.default_rng(0).normal(size=(100, 4))\n"
+        "model = RandomForestClassifier(3).fit(x, x > 0)\n"
+        "ns.wrap(model).calibrate(x)(x)\n"
+        "print([m for m in ('torch', 'transformers', 'onnxruntime') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
