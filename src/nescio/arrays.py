@@ -55,7 +55,9 @@ def to_numpy(value: Any) -> Array:
         array = np.asarray(value)
     except ValueError as error:
         raise InputError(f"expected an array of numbers: {error}") from error
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    # Its kind first: the name of a dtype is made anew each time it is asked for.
+    bfloat16 = array.dtype.kind in "Vf" and array.dtype.num > 255 and array.dtype.name == "bfloat16"
+    return array.astype(np.float32) if bfloat16 else array
 
 
 def to_float(array: Array) -> FloatArray:
@@ -83,6 +85,9 @@ def check_matrix(array: Any, name: str = "logits") -> None:
 def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
     """Whether every value (but NaN) lies within [0, 1], and there are at least so many values."""
     if logits.size < max(at_least, 1):
+        return False
+    first = logits[:1]
+    if ((first < 0) | (first > 1)).any():  # most often one row tells
         return False
     low, high = np.fmin.reduce(logits, axis=None), np.fmax.reduce(logits, axis=None)
     return bool(low >= 0 and high <= 1)

@@ -24,7 +24,7 @@ from nescio.errors import FileError, FileFormatError, InputError, ParameterError
 from nescio.files import existing_file
 from nescio.scores import logits_from_probs
 from nescio.tables import read_csv, read_parquet
-from nescio.tensors import Stacked, read_tensors, write_tensors
+from nescio.tensors import Stacked, decode_tensors, read_tensors, write_tensors
 from nescio.version import __version__
 
 _KIND = "nescio.outputs"
@@ -32,6 +32,7 @@ _SCHEMA = 1
 _MATRICES = ("logits", "features", "labels")
 _PERTURBED = "perturbed."
 _MAX_ID_LENGTH = 1024
+_ROOM_FOR_IDS = 16_000_000  # bytes that are not worth a thought
 
 # What NumPy raises for damaged files, zip archives included.
 _NUMPY_ERRORS = (
@@ -167,6 +168,16 @@ class Outputs:
                 content["logits"] = logits_from_probs(content["logits"])
             return cls(**content)
 
+    @classmethod
+    def from_safetensors(cls, data: bytes | bytearray, what: object = "the data") -> Outputs:
+        """From the bytes of a .safetensors file; `what` is named in errors."""
+        return cls(**_from_tensors(what, *decode_tensors(data, what)))
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Array], what: object = "the data") -> Outputs:
+        """From the columns of a table, as `load` reads them; `what` is named in errors."""
+        return cls(**_from_columns(what, dict(columns)))
+
 
 def check_outputs_target(path: str | Path) -> None:
     """Raise unless outputs may be written under this name."""
@@ -225,14 +236,18 @@ def _matrix(values: Any, name: str) -> FloatArray:
 
 
 def _checked_ids(ids: Any) -> NDArray[np.str_]:
-    if np.ndim(ids) != 1:
-        raise ShapeError(f"ids must have one dimension, got shape {np.shape(ids)}.")
-    strings = [str(name) for name in ids]
-    # NumPy gives every string the room of the longest.
-    longest = max(map(len, strings), default=0)
+    array = np.asarray(ids, dtype=np.object_)
+    if array.ndim != 1:
+        raise ShapeError(f"ids must have one dimension, got shape {array.shape}.")
+    strings = [str(name) for name in array]
+    lengths = [len(name) for name in strings]
+    longest = max(lengths, default=0)
     if longest > _MAX_ID_LENGTH:
         raise InputError(f"ids may have {_MAX_ID_LENGTH:,} characters; one has {longest:,}.")
-    return np.array(strings, dtype=np.str_)
+    # NumPy gives every string the room of the longest: far too much if the others are short.
+    room = 4 * longest * len(strings)
+    wasteful = room > max(_ROOM_FOR_IDS, 16 * sum(lengths))
+    return np.array(strings, dtype=np.object_ if wasteful else np.str_)
 
 
 def _multi_hot(labels: Any, n_labels: int) -> NDArray[np.uint8]:
@@ -254,7 +269,7 @@ def _pack_strings(strings: Sequence[str]) -> dict[str, Array]:
     return {"ids.utf8": np.frombuffer(b"".join(encoded), np.uint8), "ids.ends": ends}
 
 
-def _unpack_strings(path: Path, tensors: Mapping[str, Array]) -> list[str]:
+def _unpack_strings(path: object, tensors: Mapping[str, Array]) -> list[str]:
     data, ends = tensors["ids.utf8"].tobytes(), tensors["ids.ends"].reshape(-1)
     bounds = [0, *ends.tolist()]
     lengths = [end - start for start, end in itertools.pairwise(bounds)]
@@ -269,7 +284,12 @@ def _unpack_strings(path: Path, tensors: Mapping[str, Array]) -> list[str]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
-    tensors, metadata = read_tensors(path)
+    return _from_tensors(path, *read_tensors(path))
+
+
+def _from_tensors(
+    path: object, tensors: Mapping[str, Array], metadata: Mapping[str, Any]
+) -> dict[str, Any]:
     kind = metadata.get("kind", _KIND)
     if kind != _KIND:
         raise FileFormatError(f"{path} holds {kind!r}, not a model's outputs.")
@@ -325,7 +345,7 @@ def _numpy_reason(path: Path) -> str:
     return f"{path} is not a NumPy file."
 
 
-def _from_columns(path: Path, columns: dict[str, Array]) -> dict[str, Any]:
+def _from_columns(path: object, columns: dict[str, Array]) -> dict[str, Any]:
     # pandas keeps an index of its own under this name.
     id_names = ("id", "__index_level_0__")
     ids = next((name for name in columns if name.lower() in id_names), None)

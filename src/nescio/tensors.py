@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +66,20 @@ def write_tensors(
     force: bool = False,
 ) -> None:
     """Write arrays and JSON metadata as one safetensors file, atomically."""
+    with replacing(path, force=force) as temporary, temporary.open("wb") as stream:
+        for piece in _pieces(tensors, metadata):
+            stream.write(piece)
+
+
+def encode_tensors(tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> bytes:
+    """Arrays and JSON metadata as the bytes of a safetensors file."""
+    return b"".join(_pieces(tensors, metadata))
+
+
+def _pieces(
+    tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, one after another, without joining the arrays."""
     arrays = {name: _stacked(tensors[name]) for name in sorted(tensors)}
     # Largest items first keeps every array aligned to its own size.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
@@ -81,12 +95,11 @@ def write_tensors(
         offset += array.nbytes
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with replacing(path, force=force) as temporary, temporary.open("wb") as stream:
-        stream.write(len(encoded).to_bytes(8, "little"))
-        stream.write(encoded)
-        for name in names:
-            for block in arrays[name].blocks:
-                stream.write(block.data)
+    yield len(encoded).to_bytes(8, "little")
+    yield encoded
+    for name in names:
+        for block in arrays[name].blocks:
+            yield block.data
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -97,23 +110,31 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     path = existing_file(path)
     try:
         with path.open("rb") as stream:
-            data_start, header = _read_header(path, stream.read(8), stream)
             size = path.stat().st_size
-            memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except OSError as error:
-        if isinstance(error, FileError):
-            raise
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
-    metadata = _our_metadata(path, header.pop("__metadata__", {}))
-    entries = {name: _checked_entry(path, name, entry) for name, entry in header.items()}
-    _check_layout(path, entries, size - data_start)
+    return decode_tensors(memory, path)
+
+
+def decode_tensors(
+    data: bytes | bytearray | mmap.mmap, what: object
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays, as views, and the metadata of the bytes of a safetensors file.
+
+    `what` is named in errors.
+    """
+    data_start, header = _read_header(what, data)
+    metadata = _our_metadata(what, header.pop("__metadata__", {}))
+    entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
+    _check_layout(what, entries, len(data) - data_start)
     tensors = {}
     for name, entry in entries.items():
-        flat = np.frombuffer(memory, entry.dtype, entry.n_elements, data_start + entry.begin)
+        flat = np.frombuffer(data, entry.dtype, entry.n_elements, data_start + entry.begin)
         try:
             array = flat.reshape(entry.shape)
         except ValueError as error:
-            raise FileFormatError(f"{path} is damaged: {name[:40]!r} has no such shape.") from error
+            raise FileFormatError(f"{what} is damaged: {name[:40]!r} has no such shape.") from error
         tensors[name] = _widen_bfloat16(array) if entry.code == "BF16" else array
     return tensors, metadata
 
@@ -127,7 +148,7 @@ class _Entry(NamedTuple):
     end: int
 
 
-def _check_layout(path: Path, entries: Mapping[str, _Entry], size: int) -> None:
+def _check_layout(path: object, entries: Mapping[str, _Entry], size: int) -> None:
     """The arrays must fill the file, one after another."""
     expected = 0
     for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
@@ -155,11 +176,11 @@ def _little_endian(array: Array) -> Array:
     return array
 
 
-def _read_header(path: Path, prefix: bytes, stream: Any) -> tuple[int, dict[str, Any]]:
-    length = int.from_bytes(prefix, "little")
-    if len(prefix) < 8 or not 2 <= length <= _MAX_HEADER_BYTES:
+def _read_header(path: object, data: bytes | bytearray | mmap.mmap) -> tuple[int, dict[str, Any]]:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or not 2 <= length <= _MAX_HEADER_BYTES:
         raise FileFormatError(f"{path} is not a safetensors file (or is truncated).")
-    encoded = stream.read(length)
+    encoded = data[8 : 8 + length]
     if len(encoded) < length:
         raise FileFormatError(f"{path} is truncated within its header, or not a safetensors file.")
     try:
@@ -171,7 +192,7 @@ def _read_header(path: Path, prefix: bytes, stream: Any) -> tuple[int, dict[str,
     return 8 + length, header
 
 
-def _checked_entry(path: Path, name: str, entry: Any) -> _Entry:
+def _checked_entry(path: object, name: str, entry: Any) -> _Entry:
     """An entry of the header whose dtype, shape and place in the file agree with each other."""
     try:
         code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -193,7 +214,7 @@ def _is_size(number: Any) -> bool:
     return type(number) is int and 0 <= number < _MAX_SIZE
 
 
-def _our_metadata(path: Path, metadata: Any) -> dict[str, Any]:
+def _our_metadata(path: object, metadata: Any) -> dict[str, Any]:
     try:
         ours = json.loads(metadata.get(_METADATA_KEY, "{}"))
         if not isinstance(ours, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +16,24 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 
+_USUAL = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
-def read_image(path: str | Path) -> Image:
-    """A whole image in RGB; a `DatasetError` if it is missing or damaged, never half of one."""
+
+def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> Image:
+    """A whole image in RGB; a `DatasetError` if it is missing or damaged, never half of one.
+
+    `source` is a path, or what such a file holds. An image of more pixels than Pillow's own limit,
+    or than `max_pixels`, is refused before it is decoded.
+    """
     pil = require("PIL.Image", "vision")
+    path = "that was sent" if isinstance(source, bytes) else source
+    content = io.BytesIO(source) if isinstance(source, bytes) else source
+    # Pillow knows many formats, and runs Ghostscript for one: a stranger gets the usual ones.
+    formats = _USUAL if isinstance(source, bytes) else None
+    limit = max_pixels or pil.MAX_IMAGE_PIXELS
     try:
-        with pil.open(path) as image:
-            if pil.MAX_IMAGE_PIXELS and math.prod(image.size) > pil.MAX_IMAGE_PIXELS:
+        with pil.open(content, formats=formats) as image:
+            if limit and math.prod(image.size) > limit:
                 raise ValueError(f"it has {image.size[0]:,} by {image.size[1]:,} pixels")
             converted: Image = image.convert("RGB")
             return converted
@@ -30,6 +42,8 @@ def read_image(path: str | Path) -> Image:
     # Pillow's decoders raise whatever they like on damaged files.
     except Exception as error:
         reason = str(error).rstrip(".") or type(error).__name__
+        if formats and isinstance(error, pil.UnidentifiedImageError):
+            reason = f"it is none of {', '.join(formats)}"
         raise DatasetError(f"cannot read the image {path}: {reason}.") from error
 
 

@@ -1,0 +1,145 @@
+"""What Prometheus reads: requests, latency, scores, the flagged share, how often labels fire.
+
+Inputs and alarms are all counted; the histogram of scores and the firing of labels are of the
+inputs that the monitor watches: all of them, unless there are thousands a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from nescio.arrays import FloatArray
+from nescio.assessment import Assessment
+from nescio.service.engine import Engine
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_SCORE_BUCKETS = 16
+
+
+class Metrics:
+    """Counters of one service."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "nescio_requests", "Requests answered.", ("path", "status"), registry=self._registry
+        )
+        self.seconds = Histogram(
+            "nescio_request_seconds",
+            "From the head of a request to its answer.",
+            ("path",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self.refused = Counter(
+            "nescio_busy", "Requests told to come back: 503.", registry=self._registry
+        )
+        self.reloads = Counter(
+            "nescio_reloads", "Reloads of the detector.", ("result",), registry=self._registry
+        )
+
+        self._known: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def watch(self, name: str, what: str, value: Callable[[], float]) -> None:
+        """A gauge that is read when asked for."""
+        Gauge(name, what, registry=self._registry).set_function(value)
+
+    def add(self, scores: ScoreMetrics) -> None:
+        """Show the scores of another engine."""
+        self._registry.register(scores)
+
+    def remove(self, scores: ScoreMetrics) -> None:
+        """Show them no more."""
+        self._registry.unregister(scores)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        known = self._known.get((path, status))
+        if known is None:
+            known = self.requests.labels(path, str(status)), self.seconds.labels(path)
+            self._known[path, status] = known
+        known[0].inc()
+        known[1].observe(seconds)
+        if status == 503:
+            self.refused.inc()
+
+    def text(self) -> bytes:
+        """The page that Prometheus reads."""
+        return generate_latest(self._registry)
+
+
+class ScoreMetrics:
+    """Scores, verdicts and firing labels of one engine, counted in arrays.
+
+    Parameters
+    ----------
+    engine : Engine
+        The bounds of the histogram are quantiles of its calibration scores.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        taken = [threshold.scores for threshold in engine.calibration.thresholds.values()]
+        scores = np.concatenate(taken)
+        shares = np.linspace(0, 1, _SCORE_BUCKETS + 1)
+        self._bounds = np.unique(np.quantile(scores[np.isfinite(scores)], shares))
+        self._lock = threading.Lock()
+        self._counts = np.zeros(len(self._bounds) + 1, dtype=np.int64)
+        self._sum = 0.0
+        self._samples = self._flagged = 0
+        self._names = engine.label_names
+        self._fired: NDArray[np.int64] | None = None
+
+    def count(self, assessment: Assessment) -> None:
+        """Count what was answered: every row."""
+        flagged = len(assessment) - int(np.count_nonzero(assessment.in_distribution))
+        with self._lock:
+            self._samples += len(assessment)
+            self._flagged += flagged
+
+    def watched(self, assessment: Assessment, logits: FloatArray) -> None:
+        """Count the rows that are watched: of a busy stream, some."""
+        at = np.searchsorted(self._bounds, assessment.scores, side="left")
+        counts = np.bincount(at, minlength=len(self._counts))
+        fired = (logits > 0).sum(0, dtype=np.int64)
+        with self._lock:
+            self._counts += counts
+            self._sum += float(assessment.scores.sum(where=np.isfinite(assessment.scores)))
+            self._fired = fired if self._fired is None else self._fired + fired
+
+    def collect(self) -> Iterator[Metric]:
+        """The samples, as prometheus_client asks for them."""
+        with self._lock:
+            counts, total = self._counts.cumsum().tolist(), self._sum
+            samples, flagged = self._samples, self._flagged
+            fired = [] if self._fired is None else self._fired.tolist()
+        bounds = [*(f"{bound:.9g}" for bound in self._bounds), "+Inf"]
+        yield CounterMetricFamily("nescio_samples", "Inputs scored.", samples)
+        yield CounterMetricFamily("nescio_flagged", "Inputs flagged.", flagged)
+        share = flagged / samples if samples else 0.0
+        yield GaugeMetricFamily("nescio_flagged_share", "Share of all inputs flagged.", share)
+        yield CounterMetricFamily(
+            "nescio_watched", "Inputs behind the two figures that follow.", counts[-1]
+        )
+        yield HistogramMetricFamily(
+            "nescio_score",
+            "Scores of the inputs watched; higher means more in-distribution.",
+            buckets=list(zip(bounds, counts, strict=True)),
+            sum_value=total,
+        )
+        firing = CounterMetricFamily(
+            "nescio_label_fired", "Inputs watched with a label's logit above 0.", labels=["label"]
+        )
+        for at, count in enumerate(fired):
+            firing.add_metric([str(at) if self._names is None else self._names[at]], count)
+        yield firing

@@ -1,0 +1,61 @@
+// Elements of HTML and SVG, and numbers as words. Text is only ever set as text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const byId = (id) => document.getElementById(id);
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export const make = (tag, attributes = {}, ...children) =>
+  fill(document.createElement(tag), attributes, children);
+
+export const draw = (tag, attributes = {}, ...children) =>
+  fill(document.createElementNS(SVG, tag), attributes, children);
+
+export function show(node, visible) {
+  node.hidden = !visible;
+}
+
+const whole = new Intl.NumberFormat("en");
+
+export const count = (n) => whole.format(n);
+
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+
+// Four significant digits, and a true minus.
+export function number(value) {
+  if (value === null || value === undefined) return "none";
+  const size = Math.abs(value);
+  const text =
+    size >= 1e6 || (size > 0 && size < 1e-5)
+      ? value.toExponential(2)
+      : String(Number(value.toPrecision(size >= 1e4 ? 6 : 4)));
+  return text.replaceAll("-", "−");
+}
+
+// The same decimals for all, so that they can be compared at a glance.
+export const fixed = (value) =>
+  value === null ? "none" : value.toFixed(Math.abs(value) >= 100 ? 1 : 3).replace("-", "−");
+
+export const legend = (entries) =>
+  make(
+    "ul",
+    { class: "legend", "aria-hidden": "true" },
+    entries.map(([kind, text]) => make("li", {}, make("span", { class: `key ${kind}` }), text)),
+  );
+
+export function percent(share) {
+  if (share > 0.9995 && share < 1) return "over 99.9 %";
+  const digits = share === 0 || share === 1 || (share >= 0.1 && share < 0.99) ? 0 : share >= 0.001 ? 1 : 3;
+  return `${(100 * share).toFixed(digits)} %`;
+}
+
+export const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");

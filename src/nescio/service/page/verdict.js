@@ -1,0 +1,198 @@
+// The verdict on an input, or on several: in words, on the histogram, label by label.
+
+import { histogram, labelBars, responsive } from "./charts.js";
+import { byId, count, legend, make, number, percent, plural } from "./elements.js";
+
+const MOST_ROWS = 500;
+const MOST_LABELS = 12;
+
+let pictures = []; // addresses of images that are held in memory for the rows shown
+
+export function showWaiting() {
+  byId("verdict").replaceChildren(make("p", { class: "waiting" }, "Asking the service …"));
+  byId("verdict").setAttribute("aria-busy", "true");
+}
+
+export function showTrouble(text) {
+  release([]);
+  settle(make("p", { class: "trouble" }, text));
+  byId("rows").replaceChildren();
+  byId("details").replaceChildren();
+}
+
+export function showVerdicts(rows, problems, detector) {
+  release(rows.map((row) => row.picture).filter(Boolean));
+  byId("rows").replaceChildren(...problems.map((text) => make("p", { class: "trouble" }, text)));
+  if (rows.length > 1) byId("rows").append(table(rows, detector));
+  showRow(rows[0], detector, rows.length);
+}
+
+function release(kept) {
+  pictures.filter((url) => !kept.includes(url)).forEach((url) => URL.revokeObjectURL(url));
+  pictures = kept;
+}
+
+function settle(...children) {
+  byId("verdict").removeAttribute("aria-busy");
+  byId("verdict").replaceChildren(...children);
+}
+
+function showRow(row, detector, nRows) {
+  const tau = detector.tau[row.group ?? "all"];
+  settle(
+    make(
+      "div",
+      { class: `verdict ${row.inside ? "in" : "out"}` },
+      row.picture && make("img", { src: row.picture, alt: `The image ${row.name}` }),
+      make(
+        "div",
+        {},
+        nRows > 1 || row.picture ? make("p", { class: "which" }, row.name) : null,
+        make("p", { class: "word" }, row.inside ? "✓ In-distribution" : "✗ OUT: do not trust"),
+        make("p", {}, inWords(row, detector)),
+      ),
+    ),
+  );
+  byId("details").replaceChildren(
+    facts(row, tau),
+    predicted(row, detector),
+    ...(row.score === null ? [] : [onHistogram(row, tau, detector)]),
+    ...explained(row, detector),
+  );
+}
+
+// --- in words ---
+
+// The calibration inputs that the row is compared with: all, or those of its group.
+function calibrationOf({ group }, detector) {
+  const histogram = group === null ? detector.histogram : detector.group_histograms[group];
+  const n = histogram.counts.reduce((sum, one) => sum + one, 0);
+  const name = plural(n, "calibration input");
+  return { histogram, n, name: group === null ? name : `${name} with ${group} predicted labels` };
+}
+
+export function inWords(row, detector) {
+  if (row.score === null) return "It has no score: its logits hold NaN or infinity.";
+  const [p, n] = [row.pValue, calibrationOf(row, detector).n];
+  if (p < 1.5 / (n + 1)) return `None of the ${calibrationOf(row, detector).name} scored this low.`;
+  if (p < 0.1) return `About 1 in ${count(Math.round(1 / p))} ordinary inputs scores this low.`;
+  return `${count(Math.round(100 * p))} in 100 ordinary inputs score this low or lower.`;
+}
+
+function facts(row, tau) {
+  const fact = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+  return make(
+    "dl",
+    { class: "facts" },
+    fact("Score", number(row.score)),
+    fact(row.group === null ? "Threshold τ" : `τ of ${row.group} predicted labels`, number(tau)),
+    fact("p-value", number(row.pValue)),
+  );
+}
+
+function predicted(row, detector) {
+  if (!row.logits) return "";
+  const labels = row.logits
+    .map((logit, at) => ({ name: detector.label_names?.[at] ?? `label ${at}`, logit }))
+    .sort((one, other) => other.logit - one.logit);
+  const chosen = labels.filter(({ logit }) => logit > 0);
+  const list = make("ul", { class: "labels", "aria-label": "Predicted labels" });
+  for (const { name, logit } of chosen.slice(0, MOST_LABELS))
+    list.append(make("li", {}, make("span", {}, name), make("b", {}, probability(logit))));
+  if (chosen.length > MOST_LABELS)
+    list.append(make("li", {}, `and ${count(chosen.length - MOST_LABELS)} more`));
+  const top = labels[0];
+  const none = `The model predicts no label; the likeliest is ${top?.name}, ${probability(top?.logit)}.`;
+  return make(
+    "section",
+    { class: row.inside ? "" : "doubtful" },
+    make("h3", {}, "What the model predicts", row.inside ? "" : make("span", {}, " and is not to be trusted on")),
+    chosen.length ? list : make("p", {}, none),
+  );
+}
+
+const probability = (logit) => percent(1 / (1 + Math.exp(-logit)));
+
+// --- figures ---
+
+function onHistogram(row, tau, detector) {
+  const side = row.inside ? "at or right of" : "left of";
+  const calibration = calibrationOf(row, detector);
+  return make(
+    "figure",
+    {},
+    make("h3", {}, "Its score among the calibration scores"),
+    responsive((width) => histogram(width, { ...calibration.histogram, tau, score: row.score })),
+    make("figcaption", {}, `${calibration.name}; this one is ${side} τ.`),
+  );
+}
+
+function explained(row, detector) {
+  if (!row.explanation) {
+    const why = detector.explains
+      ? "Send at most 100 rows to see each label’s part in the score."
+      : `The score of ${detector.detector} is not made of the labels, so there is nothing to take apart.`;
+    return [make("p", { class: "aside" }, why)];
+  }
+  const { term, summary, labels } = row.explanation;
+  const shown = labels.slice(0, MOST_LABELS);
+  const left = (row.logits?.length ?? labels.length) - shown.length;
+  const more = left > 0 ? `${plural(left, "other label")} ${left === 1 ? "is" : "are"} not shown.` : "";
+  return [
+    make(
+      "figure",
+      {},
+      make("h3", {}, `Each label’s ${term}`),
+      make("p", {}, summary),
+      labelBars(shown),
+      legend([
+        ["stroke", "usual for this label"],
+        ["ring", `usual for the largest ${term}, the second largest, …`],
+      ]),
+      more ? make("figcaption", {}, more) : null,
+    ),
+  ];
+}
+
+// --- several inputs ---
+
+function table(rows, detector) {
+  const flagged = rows.filter((row) => !row.inside).length;
+  const body = make("tbody");
+  rows.slice(0, MOST_ROWS).forEach((row, at) => {
+    const choose = (event) => {
+      body.querySelector("[aria-pressed=true]").setAttribute("aria-pressed", "false");
+      event.currentTarget.setAttribute("aria-pressed", "true");
+      showRow(row, detector, rows.length);
+    };
+    const button = make(
+      "button",
+      { type: "button", "aria-pressed": String(at === 0), onclick: choose },
+      row.name,
+    );
+    body.append(
+      make(
+        "tr",
+        { class: row.inside ? "in" : "out" },
+        make("th", { scope: "row" }, button),
+        make("td", {}, make("b", {}, row.inside ? "✓ in" : "✗ OUT")),
+        make("td", {}, number(row.score)),
+        make("td", {}, number(row.pValue)),
+      ),
+    );
+  });
+  const titles = ["Input", "Verdict", "Score", "p-value"];
+  const head = make("tr", {}, titles.map((title) => make("th", { scope: "col" }, title)));
+  const cut = rows.length > MOST_ROWS ? `; the first ${count(MOST_ROWS)} are shown` : "";
+  return make(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "All inputs" },
+    make(
+      "table",
+      {},
+      make("caption", {}, `${count(flagged)} of ${count(rows.length)} flagged${cut}.`),
+      make("thead", {}, head),
+      body,
+    ),
+  );
+}
