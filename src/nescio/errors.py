@@ -13,6 +13,8 @@
     ├── FileError (OSError)             a file that is missing, or in the way
     │   ├── FileFormatError             truncated, of another kind, or from a newer nescio
     │   └── DatasetError                a data set's folder, list or image that cannot be used
+    ├── ExportError                     a model or detector that cannot become an ONNX graph, or
+    │                                   whose graph gives something else than Python does
     └── MissingDependencyError (ImportError)  an optional package is not installed
 
     NescioWarning (UserWarning)
@@ -74,6 +76,10 @@ class FileFormatError(FileError):
 
 class DatasetError(FileError):
     """A data set's folder, list or image that is missing, damaged or not what it should be."""
+
+
+class ExportError(NescioError):
+    """A model or a detector cannot be exported, or its graph does not do what Python does."""
 
 
 class MissingDependencyError(NescioError, ImportError):

@@ -28,6 +28,7 @@ class JointEnergy(Detector):
 
     name = "joint_energy"
     paper = _WANG
+    traceable = True
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.joint_energy(inputs)
@@ -42,6 +43,7 @@ class MaxEnergy(Detector):
 
     name = "max_energy"
     paper = _WANG
+    traceable = True
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.max_energy(inputs)
@@ -56,6 +58,7 @@ class MaxLogit(Detector):
 
     name = "max_logit"
     paper = _HENDRYCKS_2019
+    traceable = True
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.max_logit(inputs)
@@ -70,6 +73,7 @@ class SumLogit(Detector):
 
     name = "sum_logit"
     paper = _WANG
+    traceable = True
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.sum_logit(inputs)
@@ -84,6 +88,7 @@ class MaxProb(Detector):
 
     name = "max_prob"
     paper = _HENDRYCKS_2017
+    traceable = True
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.max_prob(inputs)
@@ -98,6 +103,7 @@ class SumProb(Detector):
 
     name = "sum_prob"
     paper = _WANG
+    traceable = True
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.sum_prob(inputs)
@@ -112,6 +118,7 @@ class MSP(Detector):
 
     name = "msp"
     paper = _HENDRYCKS_2017
+    traceable = True
 
     def _score(self, inputs: FloatArray) -> Array:
         return scores.msp(inputs)

@@ -15,6 +15,7 @@ class _TopK(Detector):
     """What the three share: k."""
 
     paper = "Wang et al., NeurIPS 2021 (appendix)"
+    traceable = True
 
     def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
         super().__init__(tpr=tpr, nonfinite=nonfinite)

@@ -1,0 +1,24 @@
+"""A classifier and its detector in one: an ONNX file, or a torch module.
+
+This part of nescio needs torch, and for ONNX files onnx, onnxruntime and onnxscript:
+pip install 'nescio[export]'.
+"""
+
+from __future__ import annotations
+
+from nescio.tables import require
+
+require("torch", "export")
+
+from nescio.export.exporting import Exported, export_onnx  # noqa: E402
+from nescio.export.fused import DetectorHead, FusedModel, FusedOutputs  # noqa: E402
+from nescio.export.parity import Differences  # noqa: E402
+
+__all__ = [
+    "DetectorHead",
+    "Differences",
+    "Exported",
+    "FusedModel",
+    "FusedOutputs",
+    "export_onnx",
+]

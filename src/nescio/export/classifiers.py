@@ -1,0 +1,148 @@
+"""A wrapped classifier as a graph, whose outputs are what a detector takes."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.errors import ExportError, FileFormatError
+from nescio.export.graphs import name_sizes, too_large
+from nescio.export.samples import Samples
+from nescio.export.tracing import LARGEST_FILE, traced
+from nescio.tables import require
+from nescio.wrapping import Wrapped
+
+__all__ = ["Classifier", "check_kind", "classifier_graph", "fixed_batch_of"]
+
+_TRACED_ROWS = 3
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A graph and where it has what a detector takes.
+
+    Attributes
+    ----------
+    model : onnx_ir.Model
+    sources : dict of str to str
+        For each of logits and features, the name of an output.
+    examples : dict of str to Tensor
+        A few rows of each, as the classifier gives them.
+    fixed_batch : int or None
+        The only batch size that it takes.
+    open_length : bool
+        Whether it takes texts of any length.
+    """
+
+    model: Any
+    sources: dict[str, str]
+    examples: dict[str, Tensor]
+    fixed_batch: int | None = None
+    open_length: bool = False
+
+
+def classifier_graph(wrapped: Wrapped, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    """The graph of a wrapped model that gives logits and, if they are taken, features."""
+    of_kind = _of_file if wrapped.kind == "onnx" else _of_torch
+    return of_kind(wrapped, samples, takes)
+
+
+def check_kind(wrapped: Wrapped) -> None:
+    """Raise if there is no way from this kind of model to a graph."""
+    if wrapped.kind not in ("onnx", "torch", "transformers"):
+        raise ExportError(
+            f"a {wrapped.kind} model cannot be exported from here. Convert it with skl2onnx "
+            "(zipmap=False) and wrap the ONNX file; or export the detector alone (model=None)."
+        )
+    if wrapped.kind == "onnx" and wrapped.path is None:  # type: ignore[attr-defined]
+        raise ExportError("a session does not give its graph away: wrap the path of the ONNX file.")
+
+
+def fixed_batch_of(wrapped: Wrapped) -> int | None:
+    """The only batch size that a wrapped ONNX file takes; None for any."""
+    if wrapped.kind != "onnx":
+        return None
+    model: Any = wrapped
+    shapes = [node.shape for node in model.session.get_inputs()]
+    return next((shape[0] for shape in shapes if shape and isinstance(shape[0], int)), None)
+
+
+class _Tuple(nn.Module):
+    """A module that gives (logits, features or None), with what is taken of it as a tuple."""
+
+    def __init__(self, module: nn.Module, n_taken: int) -> None:
+        super().__init__()
+        self.module = module
+        self.n_taken = n_taken
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.module(*inputs)[: self.n_taken])
+
+
+def _of_torch(wrapped: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    example = samples.resized(_TRACED_ROWS)
+    weights = itertools.chain(wrapped.model.parameters(), wrapped.model.buffers())
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
+    if size > LARGEST_FILE:
+        raise too_large(size)
+    module = _Tuple(wrapped.module(example.data), len(takes)).eval().requires_grad_(False)
+    inputs = [wrapped._placed(array) for array in example.feed.values()]
+    text = wrapped.kind == "transformers"
+    dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
+    with torch.no_grad():
+        given = module(*inputs)
+    names = [f"classifier_{name}" for name in takes]
+    model = traced(
+        module,
+        inputs,
+        dynamic,
+        input_names=list(example.feed),
+        output_names=names,
+        what=f"the model ({type(wrapped.model).__name__})",
+        exact=wrapped.from_probs,  # logits are made of these probabilities
+    )
+    name_sizes(model.graph.inputs, other="length")
+    return Classifier(
+        model,
+        dict(zip(takes, names, strict=True)),
+        dict(zip(takes, given, strict=True)),
+        open_length=all("length" in map(str, value.shape) for value in model.graph.inputs),
+    )
+
+
+def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
+    """Which sizes may change: the batch, and the length of a text if the model lets it."""
+    sizes: dict[int, Any] = {0: torch.export.Dim.DYNAMIC}
+    if text and tensor.ndim == 2:
+        sizes[1] = torch.export.Dim.AUTO
+    return sizes
+
+
+def _of_file(wrapped: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    fixed = fixed_batch_of(wrapped)
+    sources = {"logits": wrapped.output, "features": wrapped.features}
+    taken = {name: sources[name] for name in takes}
+    feed = samples.resized(fixed or _TRACED_ROWS).feed
+    given = wrapped.session.run(list(taken.values()), feed)
+    return Classifier(
+        _loaded(wrapped.path),
+        taken,
+        {name: torch.from_numpy(array) for name, array in zip(taken, given, strict=True)},
+        fixed,
+    )
+
+
+def _loaded(path: Path) -> Any:
+    onnx, ir = require("onnx", "export"), require("onnx_ir", "export")
+    try:
+        model = ir.from_proto(onnx.load(path))
+    except Exception as error:  # protobuf and onnx_ir raise many kinds
+        raise FileFormatError(f"cannot read the graph of {path}: {error}") from error
+    for value in [v for v in model.graph.inputs if v.name in model.graph.initializers]:
+        model.graph.inputs.remove(value)  # weights, in files of before 2019
+    return model

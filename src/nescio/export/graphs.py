@@ -1,0 +1,252 @@
+"""ONNX graphs: the detector's own, and its joining to a classifier's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.errors import ExportError
+from nescio.export.fused import DetectorHead
+from nescio.export.tracing import LARGEST_FILE, OPSET, traced
+from nescio.tables import require
+from nescio.version import __version__
+
+__all__ = ["BATCH", "OUTPUTS", "at_opset", "detector_graph", "join", "name_sizes", "to_bytes"]
+
+OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
+"""What a fused graph gives; features come after them, if the detector reads any."""
+
+BATCH = "batch"
+"""What an open batch size is called where the classifier has no name for it."""
+
+_EXAMPLE_ROWS = 3
+
+
+class _GraphHead(nn.Module):
+    """A head as a graph has it: what it takes by position, a tuple of what there is.
+
+    Parameters
+    ----------
+    head : DetectorHead
+    takes : tuple of str
+        Of logits and features.
+    alone : bool
+        Whether there is no classifier before it. What came in is not given out again then.
+    """
+
+    def __init__(self, head: DetectorHead, takes: tuple[str, ...], *, alone: bool) -> None:
+        super().__init__()
+        self.head = head
+        self.takes = takes
+        self.alone = alone
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        if self.alone:
+            return OUTPUTS[1:] if "logits" in self.takes else OUTPUTS[2:]
+        return (*OUTPUTS, "features") if "features" in self.takes else OUTPUTS
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        given = dict(zip(self.takes, inputs, strict=True))
+        logits, features = given.get("logits"), given.get("features")
+        if features is not None and features.ndim == 4:
+            features = features.mean((2, 3))
+        if logits is None:
+            return self.head.judge(None, features)
+        outputs = self.head(logits, features)
+        if self.alone:
+            return tuple(outputs[1:])
+        # A copy, as an output cannot be an input too.
+        return tuple(outputs) if features is None else (*outputs, features.clone())
+
+
+def detector_graph(
+    head: DetectorHead, examples: Mapping[str, Tensor], *, alone: bool = False
+) -> Any:
+    """The graph of a detector; `examples` has a row or more of what it takes."""
+    takes = tuple(examples)
+    module = _GraphHead(head, takes, alone=alone)
+    rows = [
+        torch.zeros((_EXAMPLE_ROWS, *example.shape[1:]), dtype=example.dtype)
+        for example in examples.values()
+    ]
+    model = traced(
+        module.eval(),
+        rows,
+        [{0: torch.export.Dim.DYNAMIC}] * len(rows),
+        # An input and an output cannot have one name.
+        input_names=takes if alone else [f"given_{name}" for name in takes],
+        output_names=module.output_names,
+        what="the detector",
+        exact=True,
+    )
+    name_sizes([*model.graph.inputs, *model.graph.outputs])
+    return model
+
+
+def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
+    """Put a detector's graph behind a classifier's; only the detector's outputs stay.
+
+    Parameters
+    ----------
+    classifier, head : onnx_ir.Model
+        Of one opset. The classifier's is changed in place; the head's is used up.
+    sources : mapping
+        For each of logits and features, the output of the classifier that the head takes.
+    """
+    ir = require("onnx_ir", "export")
+    graph = classifier.graph
+    by_name = {value.name: value for value in graph.outputs}
+    feeds = dict(zip(head.graph.inputs, (by_name[name] for name in sources.values()), strict=True))
+    batch = _batch_of(graph.inputs)
+    outputs = list(head.graph.outputs)
+    names = [value.name for value in outputs]
+    for node in head.graph:
+        for position, value in enumerate(node.inputs):
+            if value in feeds:
+                node.replace_input_with(position, feeds[value])
+    _free_names(classifier, set(names))
+    prefix = _unused_prefix(classifier)
+    nodes = list(head.graph)
+    head.graph.outputs.clear()
+    head.graph.remove(nodes)
+    for value in list(head.graph.initializers.values()):
+        del head.graph.initializers[value.name]
+        value.name = prefix + value.name
+        graph.register_initializer(value)
+    for node in nodes:
+        node.name = prefix + (node.name or node.op_type)
+        for value in node.outputs:
+            value.name = prefix + value.name
+            value.shape = value.shape if value in outputs else None
+    graph.extend(nodes)
+    graph.outputs.clear()
+    for value, name in zip(outputs, names, strict=True):
+        value.name = name
+        graph.outputs.append(value)
+    name_sizes(outputs, batch)
+    classifier.ir_version = max(classifier.ir_version, head.ir_version)
+    for domain, version in head.opset_imports.items():
+        classifier.opset_imports.setdefault(domain, version)
+    common = ir.passes.common
+    common.RemoveUnusedNodesPass()(classifier)
+    common.RemoveUnusedFunctionsPass()(classifier)
+
+
+def at_opset(model: Any, wanted: int | None, *, what: str) -> int:
+    """Convert a graph to an opset in place; to its own if none is wanted and it is not too old."""
+    found = model.opset_imports.get("", OPSET)
+    target = max(found, OPSET) if wanted is None else wanted
+    if target < OPSET:
+        raise ExportError(f"opset must be at least {OPSET}, got {target}.")
+    if found == target:
+        model.opset_imports[""] = target
+        return target
+    try:
+        require("onnxscript.version_converter", "export").convert_version(
+            model, target, fallback=True
+        )
+    except Exception as error:  # the converters raise many kinds
+        reason = f": {error}".rstrip(".")
+        raise ExportError(_not_converted(what, found, target) + reason + ".") from error
+    if model.opset_imports.get("") != target:
+        raise ExportError(_not_converted(what, found, target) + ".")
+    return target
+
+
+def to_bytes(model: Any, metadata: Mapping[str, str]) -> bytes:
+    """The file: the same graph gives the same bytes."""
+    ir = require("onnx_ir", "export")
+    ir.passes.common.ClearMetadataAndDocStringPass()(model)
+    for value in _values(model.graph):
+        value.metadata_props.clear()
+    model.graph.name = "nescio"
+    model.producer_name, model.producer_version = "nescio", __version__
+    kept = {k: v for k, v in model.metadata_props.items() if not k.startswith("nescio.")}
+    model.metadata_props.clear()
+    model.metadata_props.update(kept | dict(metadata))
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
+    if size > LARGEST_FILE:
+        raise too_large(size)
+    proto = ir.to_proto(model)
+    if proto.ByteSize() > LARGEST_FILE:
+        raise too_large(proto.ByteSize())
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
+
+
+def too_large(size: int) -> ExportError:
+    """Above what one file holds."""
+    return ExportError(
+        f"the graph would have {size / 1e9:.1f} GB, and an ONNX file holds up to 2 GB. Files that "
+        "keep their weights beside them are not supported: convert the model to 16 bits, or export "
+        "the detector alone (model=None) and run it after the model."
+    )
+
+
+def _not_converted(what: str, found: int, target: int) -> str:
+    return (
+        f"{what} has opset {found}, and could not be converted to {target}. Export it again with "
+        f"an opset of {max(target, OPSET)}"
+    )
+
+
+def _values(graph: Any) -> Iterator[Any]:
+    """Every value of a graph and of the graphs within it."""
+    ir = require("onnx_ir", "export")
+    seen: set[int] = set()
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        if node.graph is not graph and id(node.graph) not in seen:
+            seen.add(id(node.graph))
+            yield from node.graph.inputs
+            yield from node.graph.initializers.values()
+        yield from node.outputs
+
+
+def _free_names(model: Any, wanted: set[str]) -> None:
+    """Rename the classifier's values that bear the names of our outputs."""
+    values = [value for value in _values(model.graph) if value.name]
+    taken = {value.name for value in values}
+    for value in values:
+        if value.name not in wanted:
+            continue
+        name = value.name
+        while name in taken or name in wanted:
+            name = f"classifier_{name}"
+        taken.add(name)
+        value.name = name
+
+
+def _unused_prefix(model: Any) -> str:
+    """What no name in the classifier begins with."""
+    names = [value.name for value in _values(model.graph) if value.name]
+    names += [node.name for node in model.graph if node.name]
+    prefix, number = "nescio/", 1
+    while any(name.startswith(prefix) for name in names):
+        number += 1
+        prefix = f"nescio{number}/"
+    return prefix
+
+
+def _batch_of(inputs: Sequence[Any]) -> Any:
+    """The size of a batch: a number if the classifier takes no other, else its name for it."""
+    for value in inputs:
+        if value.shape is not None and len(value.shape):
+            size = value.shape[0]
+            return size if isinstance(size, int) else size.value or BATCH
+    return BATCH
+
+
+def name_sizes(values: Sequence[Any], batch: Any = BATCH, other: str | None = None) -> None:
+    """Give the first dimension its name or its size, and another open one its name."""
+    ir = require("onnx_ir", "export")
+    for value in values:
+        if value.shape is None or not len(value.shape):
+            continue
+        sizes = [size if isinstance(size, int) else other or size for size in value.shape]
+        value.shape = ir.Shape([batch, *sizes[1:]])

@@ -1,0 +1,202 @@
+"""Whether a graph does what Python does."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays import Array, BoolArray
+from nescio.calibration import LABEL_COUNT
+from nescio.detectors import Detector
+from nescio.errors import ExportError, NescioWarning
+from nescio.export.samples import Feed
+from nescio.outputs import Outputs
+from nescio.scores import label_prob
+from nescio.tables import require
+
+__all__ = ["Differences", "check_parity", "run_graph", "session_of"]
+
+Floats = NDArray[np.float64]
+
+_ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The largest differences between the graph and Python, relative to the value if above 1.
+
+    Attributes
+    ----------
+    logits, probs, score, p_value : float
+        `logits` and `probs` are 0 where the graph does not give them. A p-value may differ by more
+        than rounding, as a rounded score may pass a calibration score.
+    verdicts : int
+        How many verdicts differ: of scores so close to tau that rounding decides.
+    """
+
+    logits: float = 0.0
+    probs: float = 0.0
+    score: float = 0.0
+    p_value: float = 0.0
+    verdicts: int = 0
+
+    @classmethod
+    def largest(cls, parts: Sequence[Differences]) -> Differences:
+        """The largest of several checks, and all verdicts that differ."""
+        found = {
+            name: max(getattr(part, name) for part in parts)
+            for name in ("logits", "probs", "score", "p_value")
+        }
+        return cls(**found, verdicts=sum(part.verdicts for part in parts))
+
+
+def session_of(graph: bytes | Path) -> Any:
+    """A session on the CPU that keeps its warnings to itself."""
+    runtime = require("onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        return runtime.InferenceSession(
+            graph if isinstance(graph, bytes) else str(graph),
+            options,
+            providers=["CPUExecutionProvider"],
+        )
+    except Exception as error:  # onnxruntime has no common class for these
+        raise ExportError(f"onnxruntime does not take the graph: {error}") from error
+
+
+def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None) -> Feed:
+    """The graph's outputs by name for all rows of a feed.
+
+    Parameters
+    ----------
+    session : InferenceSession
+    feed : mapping of str to array
+    rows_at_once : int or None
+        The only batch size that the graph takes. If it takes any: one row first, then many at
+        once, which shows that it does.
+    """
+    n_samples = len(next(iter(feed.values())))
+    bounds = list(range(0, n_samples, rows_at_once or _ROWS_AT_ONCE))
+    if rows_at_once is None:
+        bounds = [0, *range(1, n_samples, _ROWS_AT_ONCE)]
+    names = [output.name for output in session.get_outputs()]
+    parts: dict[str, list[Array]] = {name: [] for name in names}
+    for start, end in zip(bounds, [*bounds[1:], n_samples], strict=True):
+        try:
+            found = session.run(names, {name: array[start:end] for name, array in feed.items()})
+        except Exception as error:  # onnxruntime has no common class for these
+            raise ExportError(
+                f"the graph does not run on {end - start} samples: {_first_line(error)}"
+            ) from error
+        for name, array in zip(names, found, strict=True):
+            parts[name].append(array)
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def check_parity(
+    found: Mapping[str, Array],
+    expected: Outputs,
+    detector: Detector,
+    tolerance: float,
+    *,
+    from_probs: bool = False,
+) -> Differences:
+    """Compare what a graph gave with what Python gives; raises if they differ by more.
+
+    A p-value must lie between those of the scores just within the tolerance, and a verdict may
+    differ only if the score is that close to tau.
+
+    Of a model that gives probabilities, these are compared, and the verdict with that on the
+    graph's own logits: the logit of a probability near 0 or 1 is mostly rounding.
+    """
+    worst = {}
+    if from_probs:
+        probs = label_prob(expected.logits)
+        worst["probs"] = _largest("probs", found["probs"], probs, tolerance)
+        expected = Outputs(found["logits"], features=expected.features)
+    judge = copy.copy(detector).set_params(nonfinite="out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NescioWarning)
+        wanted = judge.assess(expected)
+    pairs: dict[str, tuple[Array, Array]] = {"score": (found["score"], wanted.scores)}
+    if "logits" in found:
+        pairs["logits"] = (found["logits"], expected.logits)
+    if "probs" in found:
+        pairs["probs"] = (found["probs"], label_prob(expected.logits))
+    for name, (graph, python) in sorted(pairs.items()):
+        worst[name] = max(worst.get(name, 0.0), _largest(name, graph, python, tolerance))
+    eps = _margin(wanted.scores, tolerance)
+    certain = _certain_groups(judge, expected, tolerance)
+    p_values = (found["p_value"], wanted.p_values)
+    names = wanted.groups
+    low = judge.calibration_.p_values(wanted.scores - eps, names)
+    high = judge.calibration_.p_values(wanted.scores + eps, names)
+    outside = certain & ((found["p_value"] < low - 1e-12) | (found["p_value"] > high + 1e-12))
+    if outside.any():
+        raise _refusal("p_value", *p_values, outside.astype(float), tolerance)
+    tau = judge._tau_of(names)
+    verdicts = found["in_distribution"] != wanted.in_distribution
+    wrong = verdicts & certain & (np.abs(wanted.scores - tau) > eps)
+    if wrong.any():
+        columns = (found["in_distribution"], wanted.in_distribution)
+        raise _refusal("in_distribution", *columns, wrong.astype(float), tolerance)
+    return Differences(
+        **worst,
+        p_value=float(np.abs(p_values[0] - p_values[1]).max(initial=0.0)),
+        verdicts=int(np.count_nonzero(verdicts)),
+    )
+
+
+def _largest(name: str, graph: Array, python: Array, tolerance: float) -> float:
+    """The largest difference; raises if it is above the tolerance."""
+    difference = relative_difference(graph, python)
+    largest = float(difference.max(initial=0.0))
+    if not largest <= tolerance:
+        raise _refusal(name, graph, python, difference, tolerance)
+    return largest
+
+
+def relative_difference(graph: Array, python: Array) -> Floats:
+    """Element by element, relative to Python's value if that is above 1; NaN equals NaN."""
+    graph, python = np.asarray(graph, np.float64), np.asarray(python, np.float64)
+    same = (graph == python) | (np.isnan(graph) & np.isnan(python))
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(graph - python) / np.maximum(1.0, np.abs(python))
+    return np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
+
+
+def _margin(scores: Floats, tolerance: float) -> Floats:
+    """How far a score may be off; nothing is added to an infinite one."""
+    return np.where(np.isfinite(scores), tolerance * np.maximum(1.0, np.abs(scores)), 0.0)
+
+
+def _certain_groups(detector: Detector, expected: Outputs, tolerance: float) -> BoolArray:
+    """Rows whose group rounding cannot change: no logit is so close to 0, where labels count."""
+    if detector.calibration_.by != LABEL_COUNT:
+        return np.ones(len(expected), np.bool_)
+    return np.asarray(~(np.abs(expected.logits) <= tolerance).any(1))
+
+
+def _refusal(
+    name: str, graph: Array, python: Array, difference: Floats, tolerance: float
+) -> ExportError:
+    at = np.unravel_index(int(np.argmax(difference)), difference.shape)
+    return ExportError(
+        f"the graph does not give what Python gives: {name} of sample {at[0]} is {graph[at]!s} in "
+        f"the graph and {python[at]!s} in Python, and {tolerance:g} (of the value, if above 1) is "
+        "allowed. Nothing was written. If the model is sound, its rounding may be to blame: allow "
+        "more with tolerance=... (--tolerance). If it computes with the values of its input in "
+        "Python, or keeps something from one call to the next, no graph can follow it."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,103 @@
+"""Scores as torch modules: what a detector's `_score` computes, in a form that can be exported.
+
+A detector whose `_score` is made of `nescio.scores` says so (`traceable`) and needs nothing here.
+Another one needs a module in `SCORERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nescio.detectors import Detector
+from nescio.errors import ExportError
+
+__all__ = ["SCORERS", "scorer_of"]
+
+_NEEDS_GRADIENT = (
+    "it scores an input that was moved along the network's gradient, which a graph of one forward "
+    "pass cannot compute"
+)
+_WHY_NOT = {
+    "odin": f"{_NEEDS_GRADIENT}. Calibrate joint_energy on the same outputs and export that.",
+    "mahalanobis_perturbed": f"{_NEEDS_GRADIENT}. Fit mahalanobis, without the perturbation, and "
+    "export that.",
+    "lof": "it searches the training data for neighbours. Fit mahalanobis on the same features, or "
+    "calibrate joint_energy on the logits, and export that; or serve it from Python: nescio serve.",
+    "isolation_forest": "it walks through trees. Fit mahalanobis on the same features, or "
+    "calibrate joint_energy on the logits, and export that; or serve it from Python: nescio serve.",
+}
+_OF_YOUR_OWN = (
+    "its _score takes NumPy arrays. If it is made of nescio.scores and of operators that torch "
+    "tensors have too, set traceable = True in its class."
+)
+
+
+class TracedScore(nn.Module):
+    """A detector's own `_score`, which takes tensors as well as arrays."""
+
+    def __init__(self, detector: Detector) -> None:
+        super().__init__()
+        self.detector = detector
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One score per row."""
+        scores: Tensor = self.detector._score(inputs)  # type: ignore[arg-type, assignment]
+        return scores
+
+
+class MahalanobisScore(nn.Module):
+    """`Mahalanobis._score`: whitened in the precision of the input, distances in float64."""
+
+    def __init__(self, detector: Detector) -> None:
+        super().__init__()
+        # Copies: the arrays of a detector that was loaded are not writable.
+        center, whitening, means = (
+            torch.from_numpy(np.array(array, dtype=np.float64))
+            for array in (detector.center_, detector.whitening_, detector.means_)
+        )
+        # In both precisions, so that a graph holds only what it needs.
+        for bits, dtype in ((32, torch.float32), (64, torch.float64)):
+            coarse = center.to(dtype)
+            self.register_buffer(f"coarse{bits}", coarse)
+            self.register_buffer(f"fine{bits}", (center - coarse).to(dtype))
+            self.register_buffer(f"whitening{bits}", whitening.to(dtype))
+        self.register_buffer("means", means if detector.aggregate == "max" else means.sum(0)[None])
+        self.register_buffer("mean_norms", (means * means).sum(1))
+        self.n_means = len(means)
+        self.nearest = detector.aggregate == "max"
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One score per row of features."""
+        bits = 64 if inputs.dtype == torch.float64 else 32
+        coarse, fine, whitening = (
+            self.get_buffer(f"{name}{bits}") for name in ("coarse", "fine", "whitening")
+        )
+        z = ((inputs - coarse - fine) @ whitening).double()  # (n_samples, rank)
+        norms = (z * z).sum(1)
+        means, mean_norms = self.get_buffer("means"), self.get_buffer("mean_norms")
+        cross = z @ means.T  # (n_samples, n_labels), or one column for the sum
+        if self.nearest:
+            return -(norms + (mean_norms - 2 * cross).amin(1)).clamp(min=0.0)
+        return 2 * cross[:, 0] - self.n_means * norms - mean_norms.sum()
+
+
+SCORERS: dict[str, Callable[[Detector], nn.Module]] = {
+    "mahalanobis": MahalanobisScore,
+}
+"""By detector name: makes the module for what the detector reads. A rectified one goes here."""
+
+
+def scorer_of(detector: Detector) -> nn.Module:
+    """The module that scores what the detector reads; raises, with the reason, if there is none."""
+    if detector.name in SCORERS:
+        return SCORERS[detector.name](detector)
+    if detector.traceable:
+        return TracedScore(detector)
+    raise ExportError(
+        f"{detector.name or type(detector).__name__} cannot be exported: "
+        f"{_WHY_NOT.get(detector.name, _OF_YOUR_OWN)}"
+    )

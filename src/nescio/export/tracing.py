@@ -1,0 +1,126 @@
+"""From torch modules to ONNX graphs, quietly, with errors that say what could not be traced."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.errors import ExportError, NescioError
+from nescio.tables import require
+
+__all__ = ["LARGEST_FILE", "OPSET", "traced"]
+
+OPSET = 18
+"""The oldest that torch exports to, which the most runtimes read."""
+
+LARGEST_FILE = 2**31 - 1
+"""Bytes that one ONNX file can hold: the limit of its format."""
+
+_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+
+
+def traced(
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    dynamic: Sequence[dict[int, Any]],
+    *,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    what: str,
+    exact: bool = False,
+) -> Any:
+    """The graph of a module that takes tensors by position, as an `onnx_ir.Model`.
+
+    Parameters
+    ----------
+    module : Module
+        Gives a tuple of tensors.
+    inputs : sequence of Tensor
+        An example, of two rows at least.
+    dynamic : sequence of dict
+        For each input, the dimensions whose size may change, as torch.export takes them.
+    input_names, output_names : sequence of str
+    what : str
+        What an error is about.
+    exact : bool
+        Write softplus and sigmoid out, in a form that is precise in every runtime.
+    """
+    for package in ("onnx", "onnxscript", "onnx_ir"):
+        require(package, "export")
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.export.export(
+                module, tuple(inputs), dynamic_shapes=(tuple(dynamic),), strict=False
+            )
+            if exact:
+                program = program.run_decompositions(_EXACT)
+            exported = torch.onnx.export(
+                program,
+                tuple(inputs),
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                input_names=list(input_names),
+                output_names=list(output_names),
+            )
+    except NescioError:
+        raise
+    except Exception as error:  # torch raises many kinds, without a common class
+        raise ExportError(
+            f"torch cannot export {what}: {_reason(error)}. If its code depends on the values in a "
+            "tensor, or on the size of a batch, rewrite that part; or export the model to ONNX "
+            "yourself, and wrap the file."
+        ) from error
+    assert exported is not None  # nothing was asked to be written
+    return exported.model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's warnings and notes: what it made is checked by running it."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the first error, without torch's own account of its attempts."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
+
+
+# Runtimes save time on these two: onnxruntime's sigmoid is 0 below -18, OpenVINO's softplus below
+# -20. Far from the data all logits are there, and what is left of a score is its smallest digits.
+
+
+def _softplus(f: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    scaled = f * beta
+    small = torch.exp(-scaled.abs())
+    # ONNX has no log1p; log1p(x) = 2 atanh(x / (2 + x)).
+    return (scaled.clamp(min=0) + 2 * torch.atanh(small / (small + 2))) / beta
+
+
+def _sigmoid(f: Tensor) -> Tensor:
+    return torch.reciprocal(1 + torch.exp(-f))
+
+
+_EXACT: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.softplus.default: _softplus,
+    torch.ops.aten.sigmoid.default: _sigmoid,
+}

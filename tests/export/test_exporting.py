@@ -1,0 +1,273 @@
+"""Classifier and detector in one file, from torch."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import nescio as ns
+from nescio.errors import ExportError, FileError, ParameterError, ShapeError
+from nescio.export.scoring import TracedScore
+from nescio.preprocessing import Preprocessing
+
+from .conftest import N_LABELS, a_network, metadata, run, some_inputs, some_logits
+from .test_fused import mahalanobis
+
+OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
+
+
+def test_a_fused_file_gives_what_python_gives(fused):
+    inputs = some_inputs(77, seed=6)
+    found, wanted = run(fused.path, input=inputs), fused.wrapped(inputs)
+    np.testing.assert_allclose(found["logits"], wanted.outputs.logits, atol=1e-5)
+    np.testing.assert_allclose(found["probs"], wanted.probs, atol=1e-6)
+    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-5)
+    assert (found["in_distribution"] == wanted.in_distribution).all()
+    assert 0 < np.count_nonzero(~found["in_distribution"]) < 77
+
+
+def test_what_is_said_of_it(fused):
+    exported = fused.exported
+    assert exported.outputs == OUTPUTS
+    assert exported.inputs == {"input": ("batch", 5)}
+    assert (exported.n_samples, exported.opset, exported.fixed_batch) == (20, 18, None)
+    assert 0 < exported.differences.score < 1e-5
+    assert exported.differences.verdicts == 0
+    graph = onnx.load(fused.path)
+    onnx.checker.check_model(graph, full_check=True)
+    assert not any(node.doc_string or node.metadata_props for node in graph.graph.node)
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.graph.output}
+    assert types["score"] == types["p_value"] == onnx.TensorProto.DOUBLE
+    assert types["in_distribution"] == onnx.TensorProto.BOOL
+
+
+def test_the_file_says_what_it_is(fused):
+    facts = metadata(fused.path)
+    calibration = fused.wrapped.detector.calibration_
+    assert facts["nescio.detector"] == "joint_energy"
+    assert facts["nescio.version"] == ns.__version__
+    assert facts["nescio.reads"] == "logits"
+    assert facts["nescio.groups"] == "label_count"
+    assert json.loads(facts["nescio.tau"]) == calibration.taus
+    assert json.loads(facts["nescio.label_names"]) == fused.names
+    assert json.loads(facts["nescio.params"]) == {"nonfinite": "raise", "tpr": 0.95}
+    assert json.loads(facts["nescio.inputs"]) == ["input"]
+    assert (float(facts["nescio.tpr"]), int(facts["nescio.n_calibration"])) == (
+        0.9,
+        calibration.n_samples,
+    )
+    assert "nescio.preprocessing" not in facts
+
+
+def test_it_runs_where_there_is_neither_torch_nor_nescio(fused, tmp_path):
+    inputs = some_inputs(40, seed=7)
+    np.save(tmp_path / "inputs.npy", inputs)
+    code = f"""
+import sys
+for name in ("torch", "nescio", "sklearn", "scipy", "onnx", "onnxscript"):
+    sys.modules[name] = None  # importing it raises ImportError
+import json
+import numpy as np, onnxruntime
+session = onnxruntime.InferenceSession({str(fused.path)!r})
+inputs = np.load({str(tmp_path / "inputs.npy")!r})
+names = ["score", "p_value", "in_distribution"]
+score, p_value, inside = session.run(names, {{"input": inputs}})
+about = session.get_modelmeta().custom_metadata_map
+labels = json.loads(about["nescio.label_names"])
+try:
+    import nescio
+except ImportError:
+    print(json.dumps([score.tolist(), p_value.tolist(), inside.tolist(), labels]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    score, p_value, inside, labels = json.loads(done.stdout)
+    wanted = fused.wrapped(inputs).assessment
+    np.testing.assert_allclose(score, wanted.scores, rtol=1e-5)
+    np.testing.assert_allclose(p_value, wanted.p_values, atol=0.02)
+    assert inside == wanted.in_distribution.tolist()
+    assert False in inside
+    assert labels == fused.names
+
+
+def test_the_same_input_gives_the_same_bytes(fused, tmp_path):
+    again = tmp_path / "again.onnx"
+    network = fused.wrapped.model
+    before = [parameter.clone() for parameter in network.parameters()]
+    network.train()
+    ns.export_onnx(fused.wrapped, again, input_shape=(5,), preprocessing=None)
+    assert again.read_bytes() == fused.path.read_bytes()
+    # The model stays as it was.
+    assert network.training
+    assert all(map(torch.equal, before, network.parameters()))
+    network.eval()
+
+
+def test_features_come_along_if_the_detector_reads_them(tmp_path):
+    path = tmp_path / "fused.onnx"
+    inputs = some_inputs(400)
+    wrapped = ns.wrap(a_network(), features="1")
+    outputs = wrapped.outputs(inputs)
+    labels = (outputs.logits > 0.2).astype(int)
+    labels[0] = 1
+    detector = ns.Mahalanobis().fit(outputs.features[:200], labels[:200])
+    wrapped = wrapped.calibrate(inputs[200:], detector)
+    exported = ns.export_onnx(
+        wrapped, path, samples=torch.from_numpy(inputs[:30]), preprocessing=Preprocessing(32)
+    )
+    assert exported.outputs == (*OUTPUTS, "features")
+    assert json.loads(metadata(path)["nescio.preprocessing"])["size"] == 32
+    found, wanted = run(path, input=inputs), wrapped(inputs)
+    np.testing.assert_allclose(found["features"], outputs.features, atol=1e-5)
+    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4, atol=1e-6)
+    # So that the file can be wrapped as a model, with this detector or another.
+    again = ns.wrap(path, features="features", detector=wrapped.detector)(inputs).assessment
+    np.testing.assert_allclose(again.scores, wanted.assessment.scores, rtol=1e-4, atol=1e-6)
+
+
+def test_torchvision(tmp_path):
+    models = pytest.importorskip("torchvision.models")
+    torch.manual_seed(0)
+    images = torch.randn(40, 3, 32, 32)
+    wrapped = ns.wrap(models.resnet18(num_classes=4)).calibrate(images, tpr=0.9)
+    path = tmp_path / "resnet.onnx"
+    exported = ns.export_onnx(wrapped, path, samples=images[:3])
+    assert exported.inputs == {"x": ("batch", 3, 32, 32)}
+    found, wanted = run(path, x=images.numpy()), wrapped(images)
+    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_take_texts_of_any_length(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=40, problem_type="multi_label_classification",
+        id2label=dict(enumerate("abc")), label2id={name: at for at, name in enumerate("abc")},
+    )  # fmt: skip
+    bert = transformers.BertForSequenceClassification(config)
+    texts = {
+        "input_ids": torch.randint(0, 50, (60, 11)),
+        "attention_mask": torch.ones(60, 11).int(),
+    }
+    wrapped = ns.wrap(bert).calibrate(texts, tpr=0.9)
+    path = tmp_path / "bert.onnx"
+    exported = ns.export_onnx(wrapped, path)
+    assert exported.n_samples == 24  # long ones and short ones
+    assert set(exported.inputs.values()) == {("batch", "length")}
+    assert json.loads(metadata(path)["nescio.label_names"]) == ["a", "b", "c"]
+    for n, length in ((1, 2), (3, 29)):
+        ids = np.random.default_rng(n).integers(0, 50, (n, length))
+        feed = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": np.zeros_like(ids),
+        }
+        found, wanted = run(path, **feed), wrapped(feed)
+        np.testing.assert_allclose(found["logits"], wanted.outputs.logits, atol=1e-5)
+        np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-5)
+
+
+def test_a_torch_model_that_gives_probabilities(tmp_path):
+    """Also where onnxruntime's own sigmoid is 0 and where float32 has no more digits."""
+    network = nn.Sequential(a_network(), nn.Sigmoid())
+    wrapped = ns.wrap(network, from_probs=True).calibrate(some_inputs() * 3, tpr=0.9)
+    path = tmp_path / "fused.onnx"
+    ns.export_onnx(wrapped, path, samples=some_inputs(30) * 30)
+    inputs = some_inputs(30, seed=5) * 30
+    found, wanted = run(path, input=inputs), wrapped(inputs)
+    assert wanted.outputs.logits.min() < -18
+    np.testing.assert_allclose(found["probs"], wanted.probs, rtol=1e-4)
+    low = wanted.outputs.logits < 0
+    np.testing.assert_allclose(found["logits"][low], wanted.outputs.logits[low], rtol=1e-4)
+
+
+class _Counting(nn.Module):
+    """Keeps something from one call to the next, which no graph can follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, N_LABELS)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+def test_a_graph_that_does_something_else_is_refused_and_the_old_file_stays(tmp_path):
+    path = tmp_path / "fused.onnx"
+    path.write_bytes(b"the old file")
+    detector = ns.JointEnergy().calibrate(some_logits())
+    wrapped = ns.wrap(_Counting(), detector=detector)
+    with pytest.raises(ExportError, match=r"logits of sample \d+ is .* in the graph and .* Python"):
+        ns.export_onnx(wrapped, path, samples=some_inputs(10), force=True)
+    assert path.read_bytes() == b"the old file"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_score_that_is_off_is_refused(tmp_path, monkeypatch):
+    detector = ns.JointEnergy().calibrate(some_logits())
+    plain = TracedScore.forward
+    monkeypatch.setattr(TracedScore, "forward", lambda self, inputs: plain(self, inputs) + 0.01)
+    with pytest.raises(ExportError, match="score of sample"):
+        ns.export_onnx(None, tmp_path / "alone.onnx", detector=detector)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_torch_cannot_trace(tmp_path):
+    class Branching(nn.Module):
+        def forward(self, x):
+            return x[:, [0, 1, 2, 3, 4, 0]] if x.sum() > 0 else -x[:, [0, 1, 2, 3, 4, 0]]
+
+    wrapped = ns.wrap(Branching(), detector=ns.JointEnergy().calibrate(some_logits()))
+    with pytest.raises(ExportError, match=r"torch cannot export the model \(Branching\)"):
+        ns.export_onnx(wrapped, tmp_path / "fused.onnx", samples=some_inputs(4))
+    assert not list(tmp_path.iterdir())
+
+
+def test_refusals_come_before_the_work(fused, tmp_path):
+    path, detector = tmp_path / "fused.onnx", ns.JointEnergy().calibrate(some_logits())
+    by_count = mahalanobis("max", "label_count")[0]
+    with pytest.raises(FileError, match="exists already"):
+        ns.export_onnx(fused.wrapped, fused.path)
+    with pytest.raises(ParameterError, match="no detector"):
+        ns.export_onnx(ns.wrap(a_network()), path)
+    with pytest.raises(ExportError, match="does not say what it takes"):
+        ns.export_onnx(fused.wrapped, path)
+    with pytest.raises(ParameterError, match="tolerance"):
+        ns.export_onnx(fused.wrapped, path, tolerance=0.0, input_shape=(5,))
+    with pytest.raises(ShapeError, match="made for 6 columns of logits, and the model gives 3"):
+        ns.export_onnx(ns.wrap(nn.Linear(5, 3)), path, detector=detector, input_shape=(5,))
+    with pytest.raises(ExportError, match="how many labels"):
+        ns.export_onnx(None, path, detector=by_count)
+    assert not list(tmp_path.iterdir())
+
+
+def test_scikit_learn_goes_through_skl2onnx(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    inputs = some_inputs()
+    model = OneVsRestClassifier(LogisticRegression()).fit(inputs, inputs > 0)
+    wrapped = ns.wrap(model).calibrate(inputs)
+    with pytest.raises(ExportError, match="skl2onnx"):
+        ns.export_onnx(wrapped, tmp_path / "fused.onnx", samples=inputs)
+
+
+def test_a_model_above_two_gigabytes_is_refused(tmp_path):
+    with torch.device("meta"):
+        large = nn.Linear(5, 150_000_000)
+    from nescio.export.classifiers import classifier_graph
+    from nescio.export.samples import Samples
+
+    samples = Samples({"input": some_inputs(2)}, by_name=False)
+    with pytest.raises(ExportError, match=r"3\.6 GB"):
+        classifier_graph(ns.wrap(large), samples, ("logits",))

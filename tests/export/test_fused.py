@@ -1,0 +1,188 @@
+"""The torch module: the same numbers as Python, on any device and precision, and traceable."""
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
+
+torch = pytest.importorskip("torch")
+
+from nescio.export import DetectorHead, FusedModel  # noqa: E402
+from nescio.export.parity import check_parity  # noqa: E402
+
+from .conftest import N_LABELS, a_network, some_inputs, some_logits  # noqa: E402
+
+LOGIT_DETECTORS = [name for name, kind in ns.DETECTORS.items() if kind.traceable]
+REFUSED = ("odin", "mahalanobis_perturbed", "lof", "isolation_forest")
+
+pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+
+
+def rows_to_judge():
+    """New rows, calibration rows (ties), extremes, and values that cannot be used."""
+    levels = [np.full((1, N_LABELS), v, np.float32) for v in (-30, 60, 1e4, -1e4, 0, -np.inf)]
+    bad = some_logits(3, seed=5)
+    bad[[0, 1, 2], 2] = np.nan, np.inf, -np.inf
+    return np.concatenate([some_logits(200, seed=4), some_logits()[:50], *levels, bad])
+
+
+def mahalanobis(aggregate="max", groups=None, tpr=0.9):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (900, N_LABELS))
+    features = (labels @ rng.normal(size=(N_LABELS, 9)) + rng.normal(size=(900, 9))).astype("f4")
+    outputs = ns.Outputs(some_logits(900), features=features, labels=labels)
+    detector = ns.Mahalanobis(aggregate, nonfinite="out").fit(outputs[:200])
+    detector.calibrate(outputs[200:], tpr=tpr, groups=groups)
+    assert len(detector.calibration_.thresholds) > 1 or groups is None
+    return detector, outputs
+
+
+def same(assessment, outputs):
+    np.testing.assert_array_equal(outputs.score.numpy(), assessment.scores)
+    np.testing.assert_array_equal(outputs.p_value.numpy(), assessment.p_values)
+    np.testing.assert_array_equal(outputs.in_distribution.numpy(), assessment.in_distribution)
+
+
+def test_every_detector_is_exported_or_says_why_not():
+    assert set(ns.DETECTORS) == {*LOGIT_DETECTORS, "mahalanobis", *REFUSED}
+
+
+@pytest.mark.parametrize("groups", [None, "label_count"])
+@pytest.mark.parametrize("name", LOGIT_DETECTORS)
+def test_the_head_gives_what_the_detector_gives(name, groups):
+    detector = ns.DETECTORS[name](nonfinite="out").calibrate(some_logits(), groups=groups)
+    rows = rows_to_judge()
+    outputs = DetectorHead(detector)(torch.from_numpy(rows))
+    found = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
+    check_parity(found, ns.Outputs(rows), detector, tolerance=1e-6)
+    if name not in ("max_energy", "max_prob"):  # the last step of these rounds differently
+        same(detector.assess(rows), outputs)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("groups", [None, "label_count"])
+@pytest.mark.parametrize("aggregate", ["max", "sum"])
+def test_the_mahalanobis_head(aggregate, groups, dtype):
+    detector, outputs = mahalanobis(aggregate, groups)
+    features = outputs.features.astype(dtype) * 3
+    features[0, 0], features[1, 0], features[2, 0] = np.nan, np.inf, -np.inf
+    wanted = detector.assess(ns.Outputs(outputs.logits, features=features))
+    found = DetectorHead(detector)(torch.from_numpy(outputs.logits), torch.from_numpy(features))
+    np.testing.assert_allclose(found.score.numpy(), wanted.scores, rtol=1e-5)
+    assert (found.in_distribution.numpy() == wanted.in_distribution).mean() > 0.99
+    assert not found.in_distribution[:3].any()
+
+
+def test_scores_that_tie_with_tau_are_in():
+    detector = ns.MaxLogit().calibrate(some_logits(), tpr=0.9)
+    at_tau = np.full((1, N_LABELS), detector.offset_, np.float32)
+    below = np.nextafter(at_tau, np.float32(-np.inf))
+    outputs = DetectorHead(detector)(torch.from_numpy(np.concatenate([at_tau, below])))
+    assert outputs.in_distribution.tolist() == [True, False]
+    same(detector.assess(np.concatenate([at_tau, below])), outputs)
+
+
+def test_tau_and_calibration_scores_keep_their_last_digits():
+    logits = some_logits().astype(np.float64) + 1e-12  # no score is a float32
+    detector = ns.MaxLogit().calibrate(logits, tpr=0.9)
+    logits[0] = np.nextafter(detector.offset_, -np.inf)
+    same(detector.assess(logits), DetectorHead(detector)(torch.from_numpy(logits)))
+
+
+def test_a_score_of_plus_infinity_is_above_all():
+    detector = ns.SumLogit().calibrate(some_logits())
+    outputs = DetectorHead(detector)(torch.full((1, N_LABELS), 3e38))
+    assert outputs.score.item() == np.inf
+    assert outputs.p_value.item() == 1.0
+
+
+def test_probabilities_become_logits():
+    detector = ns.JointEnergy().calibrate(some_logits())
+    probs = ns.scores.label_prob(some_logits(50, seed=9))
+    probs[0], probs[1, 0] = 0.0, 1.0
+    head = DetectorHead(detector, from_probs=True)
+    wanted = detector.assess(ns.scores.logits_from_probs(probs))
+    np.testing.assert_allclose(head(torch.from_numpy(probs)).score, wanted.scores, rtol=1e-6)
+    outside = torch.full((2, N_LABELS), 0.5)
+    outside[0, 0], outside[1, 0] = 1.5, -0.5
+    assert head(outside).score.tolist() == [-np.inf, -np.inf]
+
+
+def test_half_precision_leaves_the_calibration_alone():
+    detector = ns.JointEnergy().calibrate(some_logits())
+    fused = FusedModel(a_network(), detector).half()
+    assert fused.classifier[0].weight.dtype == torch.float16
+    assert fused.head.verdict.table.dtype == torch.float64
+    with torch.no_grad():
+        outputs = fused(torch.from_numpy(some_inputs(10)).half())
+    assert outputs.logits.dtype == torch.float32
+    same(detector.assess(outputs.logits.numpy()), outputs)
+
+
+def test_a_fused_model_of_a_module_and_of_a_wrapped_one():
+    network, inputs = a_network(), some_inputs(30, seed=3)
+    wrapped = ns.wrap(network).calibrate(some_inputs())
+    wanted = wrapped(inputs)
+    for fused in (FusedModel(network, wrapped.detector), FusedModel(wrapped)):
+        with torch.no_grad():
+            found = fused(torch.from_numpy(inputs))
+        np.testing.assert_allclose(found.probs, wanted.probs, rtol=1e-5)
+        np.testing.assert_allclose(found.score, wanted.assessment.scores, rtol=1e-5)
+        assert (found.in_distribution.numpy() == wanted.in_distribution).all()
+
+
+def test_gradients_flow_through_the_score():
+    fused = FusedModel(a_network(), ns.JointEnergy().calibrate(some_logits()))
+    inputs = torch.from_numpy(some_inputs(4)).requires_grad_()
+    fused(inputs).score.sum().backward()
+    assert inputs.grad.abs().sum() > 0
+
+
+def test_torch_export_takes_it():
+    detector = ns.TopKJointEnergy(k=3).calibrate(some_logits(), groups="label_count")
+    fused = FusedModel(a_network(), detector)
+    inputs = torch.from_numpy(some_inputs(7))
+    dynamic = {"inputs": ({0: torch.export.Dim("batch")},)}
+    program = torch.export.export(fused, (inputs[:3],), dynamic_shapes=dynamic)
+    found, wanted = program.module()(inputs), fused(inputs)
+    torch.testing.assert_close(found.score, wanted.score)
+    assert (found.in_distribution == wanted.in_distribution).all()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_exported_says_why_and_what_instead(name):
+    with pytest.raises(ExportError, match=rf"{name} cannot be exported: .*export that"):
+        DetectorHead(ns.DETECTORS[name]())
+
+
+def test_a_detector_of_ones_own_is_refused_unless_it_says_that_it_can():
+    class Half(ns.Detector):
+        name = "half"
+
+        def _score(self, inputs):
+            return ns.scores.joint_energy(inputs) / 2
+
+    with pytest.raises(ExportError, match="set traceable = True"):
+        DetectorHead(Half().calibrate(some_logits()))
+    Half.traceable = True
+    detector = Half().calibrate(some_logits())
+    same(detector.assess(some_logits(20)), DetectorHead(detector)(torch.tensor(some_logits(20))))
+
+
+def test_without_calibration_or_with_groups_of_ones_own():
+    with pytest.raises(ns.NotCalibratedError, match="calibrate"):
+        DetectorHead(ns.JointEnergy().fit(some_logits()))
+    groups = np.resize(["day", "night"], 400)
+    with pytest.raises(ExportError, match="groups of your own"):
+        DetectorHead(ns.JointEnergy().calibrate(some_logits(), groups=groups))
+
+
+def test_wrong_inputs():
+    head = DetectorHead(ns.JointEnergy().calibrate(some_logits()))
+    with pytest.raises(ShapeError, match=r"\(n_samples, 6\), got \(2, 5\)"):
+        head(torch.zeros(2, 5))
+    with pytest.raises(MissingInputError, match="features"):
+        DetectorHead(mahalanobis()[0])(torch.zeros(2, N_LABELS))
+    with pytest.raises(ParameterError, match="no detector"):
+        FusedModel(a_network())

@@ -1,0 +1,173 @@
+"""ONNX in, ONNX out: the detector is put behind a classifier's own graph."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import nescio as ns
+from nescio.errors import ExportError
+
+from .conftest import N_LABELS, metadata, run, some_inputs, some_logits
+
+pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+
+
+def classifier(
+    path, *, opset=18, batch="N", probabilities=False, old=False, input_name="score", maps=False
+):
+    """A linear classifier whose tensors bear the names of our outputs, and one within an If."""
+    rng = np.random.default_rng(3)
+    weights = {
+        "p_value": rng.normal(size=(5, N_LABELS)).astype("f4"),
+        "nescio/node_neg": rng.normal(size=N_LABELS).astype("f4"),
+    }
+    inner = helper.make_graph(
+        [helper.make_node("Add", ["probs", "nescio/node_neg"], ["logits"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        helper.make_node("MatMul", [input_name, "p_value"], ["probs"]),
+        helper.make_node("If", ["yes"], ["in_distribution"], then_branch=inner, else_branch=inner),
+        helper.make_node("Relu", ["probs"], ["hidden"]),
+        helper.make_node("Neg", ["hidden"], ["unused"]),
+    ]
+    output = "in_distribution"
+    if probabilities:
+        nodes.append(helper.make_node("Sigmoid", ["in_distribution"], ["logits"]))
+        output = "logits"
+    outputs = [(output, [batch, N_LABELS]), ("hidden", [batch, N_LABELS]), ("unused", None)]
+    if maps:
+        nodes.append(helper.make_node("Reshape", ["hidden", "as maps"], ["maps"]))
+        outputs.append(("maps", [batch, 2, 3, 1]))
+    initializers = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    initializers.append(numpy_helper.from_array(np.array(True), "yes"))
+    initializers.append(numpy_helper.from_array(np.array([-1, 2, 3, 1]), "as maps"))
+    inputs = [helper.make_tensor_value_info(input_name, TensorProto.FLOAT, [batch, 5])]
+    if old:  # weights are inputs too
+        inputs += [
+            helper.make_tensor_value_info(value.name, value.data_type, value.dims)
+            for value in initializers
+        ]
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        inputs,
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in outputs],
+        initializers,
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3 if old else 8
+    )
+    helper.set_model_props(model, {"author": "someone", "nescio.tau": "an old one"})
+    onnx.save(model, path)
+    return path
+
+
+def agrees(path, wrapped, inputs, name):
+    found, wanted = run(path, **{name: inputs}), wrapped(inputs)
+    np.testing.assert_allclose(found["logits"], wanted.outputs.logits, atol=1e-4)
+    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
+    assert (found["in_distribution"] == wanted.in_distribution).mean() > 0.98
+    return found
+
+
+def test_names_that_clash(tmp_path):
+    wrapped = ns.wrap(classifier(tmp_path / "model.onnx"), output="in_distribution")
+    wrapped = wrapped.calibrate(some_inputs(), tpr=0.9)
+    path = tmp_path / "fused.onnx"
+    exported = ns.export_onnx(wrapped, path)
+    # Only the input that bears the name of an output has to give way.
+    assert exported.inputs == {"classifier_score": ("N", 5)}
+    assert exported.outputs == ("logits", "probs", "score", "p_value", "in_distribution")
+    agrees(path, wrapped, some_inputs(50, seed=3), "classifier_score")
+    fused = onnx.load(path)
+    onnx.checker.check_model(fused, full_check=True)
+    assert not {"Relu", "Neg"} & {
+        node.op_type for node in fused.graph.node if not node.name.startswith("nescio")
+    }
+    facts = metadata(path)
+    assert facts["author"] == "someone"
+    assert facts["nescio.tau"] != "an old one"
+
+
+def test_a_file_with_a_fixed_batch_keeps_it(tmp_path):
+    model = classifier(tmp_path / "model.onnx", batch=4, input_name="image")
+    wrapped = ns.wrap(model, output="in_distribution").calibrate(some_inputs(200), tpr=0.9)
+    path = tmp_path / "fused.onnx"
+    exported = ns.export_onnx(wrapped, path, samples=some_inputs(10))
+    assert exported.fixed_batch == 4
+    assert exported.n_samples == 12
+    assert exported.inputs == {"image": (4, 5)}
+    session = onnxruntime.InferenceSession(path)
+    assert [output.shape[0] for output in session.get_outputs()] == [4] * 5
+    agrees(path, wrapped, some_inputs(4, seed=3), "image")
+
+
+def test_an_old_file_of_probabilities(tmp_path):
+    model = classifier(tmp_path / "m.onnx", opset=13, probabilities=True, old=True, input_name="x")
+    wrapped = ns.wrap(model, output="logits", from_probs=True).calibrate(some_inputs(), tpr=0.9)
+    path = tmp_path / "fused.onnx"
+    exported = ns.export_onnx(wrapped, path)
+    assert exported.opset == 18
+    assert list(exported.inputs) == ["x"]
+    agrees(path, wrapped, some_inputs(50, seed=3), "x")
+
+
+def test_feature_maps_are_averaged_and_a_newer_opset_stays(tmp_path):
+    model = classifier(tmp_path / "model.onnx", opset=20, maps=True, input_name="x")
+    wrapped = ns.wrap(model, output="in_distribution", features="maps")
+    inputs = some_inputs()
+    outputs = wrapped.outputs(inputs)
+    labels = (outputs.features > 0.5).astype(int)
+    detector = ns.Mahalanobis().fit(outputs.features[:150], labels[:150])
+    wrapped = wrapped.calibrate(inputs[150:], detector, tpr=0.9)
+    path = tmp_path / "fused.onnx"
+    exported = ns.export_onnx(wrapped, path, samples=inputs[:20])
+    assert exported.opset == 20
+    found = agrees(path, wrapped, inputs, "x")
+    np.testing.assert_allclose(found["features"], outputs.features, atol=1e-5)
+
+
+def test_a_fused_file_gets_another_detector(fused, tmp_path):
+    wrapped = ns.wrap(fused.path).calibrate(some_inputs(), "max_logit", tpr=0.8)
+    path = tmp_path / "again.onnx"
+    ns.export_onnx(wrapped, path)
+    agrees(path, wrapped, some_inputs(50, seed=3), "input")
+    assert metadata(path)["nescio.detector"] == "max_logit"
+    # The first detector's nodes are gone, but for the one that gives the logits.
+    assert path.stat().st_size < 1.6 * fused.path.stat().st_size
+
+
+def test_scikit_learn_through_skl2onnx(tmp_path):
+    skl2onnx = pytest.importorskip("skl2onnx")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    inputs = some_inputs()
+    trained = OneVsRestClassifier(LogisticRegression()).fit(inputs, inputs > 0.3)
+    converted = skl2onnx.to_onnx(
+        trained, inputs[:1], options={id(trained): {"zipmap": False}}, target_opset=18
+    )
+    model = tmp_path / "model.onnx"
+    onnx.save(converted, model)
+    wrapped = ns.wrap(model, output="probabilities", from_probs=True).calibrate(inputs, tpr=0.9)
+    path = tmp_path / "fused.onnx"
+    ns.export_onnx(wrapped, path, samples=inputs[:20])
+    agrees(path, wrapped, some_inputs(50, seed=3), "X")
+
+
+def test_a_session_and_an_opset_that_is_too_old(tmp_path):
+    model = classifier(tmp_path / "model.onnx", input_name="x")
+    detector = ns.JointEnergy().calibrate(some_logits())
+    path = tmp_path / "fused.onnx"
+    session = ns.wrap(onnxruntime.InferenceSession(model), output="in_distribution")
+    with pytest.raises(ExportError, match="wrap the path"):
+        ns.export_onnx(session, path, detector=detector)
+    wrapped = ns.wrap(model, output="in_distribution")
+    with pytest.raises(ExportError, match="opset must be at least 18, got 13"):
+        ns.export_onnx(wrapped, path, detector=detector, opset=13)
+    assert not path.exists()
