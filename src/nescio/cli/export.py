@@ -139,9 +139,9 @@ def _wrapped(
 
     settings: dict[str, Any] = {"from_probs": bool(from_probs), "output": logits}
     if model.startswith(_OWN):
-        from nescio.models.backbones import _import_factory
+        from nescio.models.backbones import import_factory
 
-        own = _import_factory(model.removeprefix(_OWN))()
+        own = import_factory(model.removeprefix(_OWN))()
         return wrap(own, features=features, **settings), None
     if Path(model).suffix.lower() == ".onnx":
         reads_features = detector.input_name() == "features"

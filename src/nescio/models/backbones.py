@@ -208,7 +208,7 @@ def _build_timm(name: str, weights: str | Path | None) -> tuple[nn.Module, int]:
 def _build_own(
     target: str, n_labels: int, weights: str | Path | None, features: str | None
 ) -> TappedNetwork:
-    model = _import_factory(target)()
+    model = import_factory(target)()
     if not isinstance(model, nn.Module):
         raise ParameterError(f"{target} must return a torch module, got {type(model).__name__}.")
     if features is None:
@@ -228,7 +228,8 @@ def _build_own(
     return network
 
 
-def _import_factory(target: str) -> Any:
+def import_factory(target: str) -> Any:
+    """The function that "package.module:factory" names."""
     module_name, _, factory_name = target.partition(":")
     if not module_name or not factory_name:
         raise ParameterError(
