@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from browser import chromium, launched
 from nescio.cli import main
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -33,6 +34,16 @@ def nescio(capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A headless Chromium."""
+    program = chromium()
+    if program is None:
+        pytest.skip("chromium is not installed")
+    with launched(program, tmp_path_factory.mktemp("profile")) as driven:
+        yield driven
 
 
 def tiny_image(path: Path, colour, *, noise, size=16) -> None:

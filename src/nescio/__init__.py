@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     )
     from nescio.errors import NescioError
     from nescio.explain import Explanation
+    from nescio.export import FusedModel, export_onnx
     from nescio.metrics import Evaluation, evaluate
+    from nescio.monitor import Monitor
     from nescio.outputs import Outputs
+    from nescio.preprocessing import Preprocessing
+    from nescio.wrapping import Prediction, Wrapped, wrap
 
 # Where each public name lives. Names are imported at first use, so that `import nescio` is quick
 # and brings in neither scikit-learn nor torch.
@@ -51,6 +55,7 @@ _MODULE_OF = {
     "Detector": "detectors",
     "Evaluation": "metrics",
     "Explanation": "explain",
+    "FusedModel": "export",
     "IsolationForest": "detectors",
     "JointEnergy": "detectors",
     "LocalOutlierFactor": "detectors",
@@ -59,20 +64,26 @@ _MODULE_OF = {
     "MaxEnergy": "detectors",
     "MaxLogit": "detectors",
     "MaxProb": "detectors",
+    "Monitor": "monitor",
     "NescioError": "errors",
     "NotCalibratedError": "detectors",
     "ODIN": "detectors",
     "Outputs": "outputs",
     "PerturbedMahalanobis": "detectors",
+    "Preprocessing": "preprocessing",
+    "Prediction": "wrapping",
     "SumLogit": "detectors",
     "SumProb": "detectors",
     "Threshold": "calibration",
     "TopKJointEnergy": "detectors",
     "TopKLogit": "detectors",
     "TopKProb": "detectors",
+    "Wrapped": "wrapping",
     "benjamini_hochberg": "calibration",
     "evaluate": "metrics",
+    "export_onnx": "export",
     "load": "detectors",
+    "wrap": "wrapping",
 }
 _MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
 
@@ -85,6 +96,7 @@ __all__ = [
     "Detector",
     "Evaluation",
     "Explanation",
+    "FusedModel",
     "IsolationForest",
     "JointEnergy",
     "LocalOutlierFactor",
@@ -92,24 +104,30 @@ __all__ = [
     "MaxEnergy",
     "MaxLogit",
     "MaxProb",
+    "Monitor",
     "NescioError",
     "NotCalibratedError",
     "Outputs",
     "PerturbedMahalanobis",
+    "Prediction",
+    "Preprocessing",
     "SumLogit",
     "SumProb",
     "Threshold",
     "TopKJointEnergy",
     "TopKLogit",
     "TopKProb",
+    "Wrapped",
     "benjamini_hochberg",
     "calibration",
     "checks",
     "errors",
     "evaluate",
+    "export_onnx",
     "load",
     "metrics",
     "scores",
+    "wrap",
 ]
 
 

@@ -1,6 +1,7 @@
 """The command line: each command parses, calls the library and prints.
 
-Exit codes: 0 fine, 1 a mistake in what was given (with a one-line reason), 2 wrong usage.
+Exit codes: 0 fine, 1 a mistake in what was given (with a one-line reason), 2 wrong usage; and of
+`nescio monitor`, 3 an alarm.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from nescio.cli import (
     demo,
     evaluate,
     explain,
+    export,
     extract,
     fit,
     listing,
+    monitor,
     report,
     score,
+    serve,
     tables,
     train,
     tune,
@@ -45,6 +49,7 @@ app = typer.Typer(
 app.command("fit")(fit.fit)
 app.command("score")(score.score)
 app.command("explain")(explain.explain)
+app.command("monitor")(monitor.monitor)
 app.command("eval")(evaluate.evaluate_detectors)
 app.command("detectors")(listing.detectors)
 app.command("info")(listing.info)
@@ -52,6 +57,8 @@ app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 app.command("tables")(tables.tables)
 app.command("report")(report.report)
+app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.command("extract")(extract.extract)

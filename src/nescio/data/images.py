@@ -41,7 +41,9 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
         raise DatasetError(f"there is no image {path}.") from error
     # Pillow's decoders raise whatever they like on damaged files.
     except Exception as error:
+        unknown = isinstance(error, pil.UnidentifiedImageError)
         reason = str(error).rstrip(".") or type(error).__name__
+        reason = "it is no image that Pillow knows" if unknown else reason
         if formats and isinstance(error, pil.UnidentifiedImageError):
             reason = f"it is none of {', '.join(formats)}"
         raise DatasetError(f"cannot read the image {path}: {reason}.") from error

@@ -21,6 +21,7 @@ from nescio.scores import label_prob
 from nescio.service import openapi
 from nescio.service.bodies import (
     FORMATS,
+    IMAGES,
     JSON,
     SAFETENSORS,
     columns_of,
@@ -40,9 +41,6 @@ from nescio.version import __version__
 
 _EXPLAINED_ROWS = 100
 _EXPLAINED_LABELS = 20
-_IMAGES = frozenset(
-    {"image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff"}
-)
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/docs": ("docs.html", "text/html; charset=utf-8"),
@@ -131,11 +129,11 @@ def _add_scoring(app: FastAPI, service: Service) -> Endpoint:
     @app.post("/v1/predict", **openapi.PREDICT)
     async def predict(request: Request, explain: _EXPLAIN = False) -> Response:
         """Labels, probabilities and verdict for an image, or for the model's inputs by name."""
-        kind = _known(request, (*_IMAGES, JSON, SAFETENSORS))
+        kind = _known(request, (*IMAGES, JSON, SAFETENSORS))
         model = service.model()
         with service.room.enter() as place:
             body = await service.body(request, kind, place)
-            if kind in _IMAGES:
+            if kind in IMAGES:
                 pixels = service.settings.max_pixels
                 inputs = await service.decoded(
                     lambda: model.image_input(body, pixels), service.settings.max_body_bytes
@@ -237,7 +235,10 @@ def _note(request: Request, scored: Scored, body: bytes) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    return request.client is not None and request.client.host in ("127.0.0.1", "::1")
+    """Whether the caller is on this machine itself, not behind a proxy that is."""
+    forwarded = {"forwarded", "x-forwarded-for"} & set(request.headers)
+    here = request.client is not None and request.client.host in ("127.0.0.1", "::1")
+    return here and not forwarded
 
 
 async def _answered(work: Any) -> Scored:

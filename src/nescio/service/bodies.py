@@ -22,6 +22,7 @@ JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 ARROW = "application/vnd.apache.arrow.stream"
 FORMATS = (JSON, SAFETENSORS, ARROW)
+IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 
 _BODY = "the body"
 _MAX_HEADER_BYTES = 1_000_000  # of safetensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,8 @@ class Engine:
     @classmethod
     def load(cls, settings: Settings) -> Engine:
         """Read the files; a `NescioError` says what is wrong with them."""
-        detector = load(settings.detector)
+        # In memory: of a file that somebody copies over, what is mapped would be gone (SIGBUS).
+        detector = copy.deepcopy(load(settings.detector))
         calibration = getattr(detector, "calibration_", None)
         if calibration is None:
             raise InputError(

@@ -20,12 +20,14 @@ from nescio.service.logs import logger
 from nescio.service.service import Service
 
 SCRIPTS = (
-    "page.js", "try.js", "verdict.js", "traffic.js", "charts.js", "elements.js", "api.js", "docs.js",
+    "page.js", "try.js", "verdict.js", "traffic.js", "charts.js", "elements.js", "api.js",
+    "docs.js",
 )  # fmt: skip
 OPEN_PATHS = frozenset(
     {"/", "/docs", "/page.css", "/openapi.json", "/healthz", "/readyz"}
     | {f"/{name}" for name in SCRIPTS}
 )
+_ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # asked again and again
 _MAX_ID_LENGTH = 64
 _PROCESS = uuid.uuid4().hex[:12]
 _NUMBERS = itertools.count(1)
@@ -114,8 +116,14 @@ class Guard:
             raise RefusedError(
                 401,
                 "this needs a token: send the header Authorization: Bearer ...",
-                {"WWW-Authenticate": "Bearer"},
+                {"WWW-Authenticate": "Bearer", **self._readable(headers)},
             )
+
+    def _readable(self, headers: Mapping[str, bytes]) -> dict[str, str]:
+        """What lets a page of an allowed origin read why it was refused."""
+        origin = headers.get("origin", b"").decode("latin-1")
+        known = origin in self._settings.cors_origins
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if known else {}
 
     def _told(self, scope: Scope, answer: _Answer, seconds: float) -> None:
         path = scope["path"] if scope["path"] in self._paths else "other"
@@ -124,7 +132,7 @@ class Guard:
         status = answer.status if answer.complete else 499  # the client has gone
         self._metrics.answered(path, status, seconds)
         logs.event(
-            logging.INFO,
+            logging.DEBUG if path in _ROUTINE and status == 200 else logging.INFO,
             "request",
             id=answer.request_id,
             method=scope["method"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import sys
 import time
@@ -20,24 +22,34 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-        }
-        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        facts = {name: value for name, value in vars(record).items() if name not in _PLAIN}
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+            facts["traceback"] = self.formatException(record.exc_info)
+        return _line(record.created, record.levelno, record.getMessage(), facts)
 
 
 def event(level: int, what: str, **facts: object) -> None:
     """One line, with less ado than logging makes: requests come by the thousand."""
-    if logger.isEnabledFor(level):
-        plain = {"name": logger.name, "msg": what, "levelno": level}
-        name = {"levelname": logging.getLevelName(level)}
-        logger.handle(logging.makeLogRecord(plain | name | facts))
+    if not logger.isEnabledFor(level):
+        return
+    for handler in logger.handlers:
+        if isinstance(handler, LineHandler):
+            now = time.time()
+            handler.write(_line(now, level, what, facts), now, level)
+            return
+    logger.log(level, what, extra=facts)
+
+
+def _line(created: float, level: int, what: str, facts: dict[str, object]) -> str:
+    name = logging.getLevelName(level).lower()
+    when = f"{_second(int(created))}.{int(created % 1 * 1000):03d}Z"
+    line = {"time": when, "level": name, "event": what, **facts}
+    return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+@functools.lru_cache(maxsize=2)
+def _second(created: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
@@ -48,14 +60,19 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._flushed = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, and out with it if it is time."""
+        """What logging calls."""
         try:
-            self.stream.write(self.format(record) + "\n")
-            if record.levelno >= logging.WARNING or record.created - self._flushed > _AFTER_SECONDS:
-                self._flushed = record.created
-                self.flush()
+            self.write(self.format(record), record.created, record.levelno)
         except Exception:
             self.handleError(record)
+
+    def write(self, line: str, created: float, level: int) -> None:
+        """Write a line, and out with it if it is time."""
+        with self.lock or contextlib.nullcontext():
+            self.stream.write(line + "\n")
+            if level >= logging.WARNING or created - self._flushed > _AFTER_SECONDS:
+                self._flushed = created
+                self.flush()
 
 
 def flush() -> None:
@@ -64,12 +81,20 @@ def flush() -> None:
         handler.flush()
 
 
+def _buffered(stream: TextIO) -> TextIO:
+    """The same file with a buffer; the stream itself if it is no file."""
+    try:
+        return open(stream.fileno(), "w", encoding="utf-8", closefd=False)
+    except (OSError, ValueError):
+        return stream
+
+
 def set_up(level: str) -> None:
     """Send the service's events, and uvicorn's own, to standard error."""
-    stream = open(sys.stderr.fileno(), "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    handler = LineHandler(stream)
+    handler = LineHandler(_buffered(sys.stderr))
     handler.setFormatter(JsonFormatter())
-    for name in ("nescio.service", "uvicorn", "uvicorn.error"):
+    logging.captureWarnings(True)
+    for name in ("nescio.service", "uvicorn", "uvicorn.error", "py.warnings"):
         log = logging.getLogger(name)
         log.handlers = [handler] if name != "uvicorn.error" else []
         log.setLevel(level.upper())

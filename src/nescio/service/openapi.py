@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nescio.service.bodies import ARROW, JSON, SAFETENSORS
+from starlette.responses import PlainTextResponse
+
+from nescio.service.bodies import ARROW, IMAGES, JSON, SAFETENSORS
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _MATRIX = {
@@ -116,9 +118,7 @@ PREDICT = _route(
     },
     400, 401, 403, 404, 408, 413, 415, 422, 503,
     body={
-        "image/jpeg": _BINARY,
-        "image/png": _BINARY,
-        "image/webp": _BINARY,
+        **dict.fromkeys(IMAGES, _BINARY),
         JSON: {
             "schema": {
                 **_object({"inputs": {"type": "object", "additionalProperties": True}}),
@@ -138,4 +138,6 @@ TRAFFIC = _route("What went through lately", _ANY_OBJECT, 401, 403)
 RELOAD = _route("Read the detector anew", _ANY_OBJECT, 401, 403, 409)
 HEALTH = _route("Alive?", _STATUS, 403)
 READY = _route("Ready for requests?", _STATUS, 403, 503)
-METRICS = _route("Figures for Prometheus", {"text/plain": {"schema": {"type": "string"}}}, 401, 403)
+METRICS = _route(
+    "Figures for Prometheus", {"text/plain": {"schema": {"type": "string"}}}, 401, 403
+) | {"response_class": PlainTextResponse}

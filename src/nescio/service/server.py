@@ -102,6 +102,7 @@ def serve(
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,
         date_header=False,
         lifespan="on",
         timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,

@@ -56,10 +56,7 @@ export function histogram(width, { edges, counts, tau, score }) {
     // The bin that tau falls into is drawn in two parts.
     const cut = within(tau, edges[bin], edges[bin + 1]);
     for (const [kind, from, to] of [["below", edges[bin], cut], ["above", cut, edges[bin + 1]]])
-      if (n && to > from)
-        svg.append(
-          draw("rect", { class: kind, x: x(from), y: y(n), width: x(to) - x(from), height: bottom - y(n) }),
-        );
+      if (n && to > from) svg.append(box(kind, x(from), x(to), y(n), bottom));
   });
   svg.append(draw("path", { class: "axis", d: `M${left} ${bottom}H${right}` }));
   for (const tick of ticks(low, high, width / 90))
@@ -68,13 +65,16 @@ export function histogram(width, { edges, counts, tau, score }) {
     draw("path", { class: "rule", "data-mark": "tau", d: `M${x(tau)} ${top - 9}V${bottom}` }),
     words(x(tau), top - 14, `τ ${number(tau)}`, { width }),
     marker(at, beyond, top, bottom, score < tau),
-    words(at, 13, `${beyond === "left" ? "◀ " : ""}this input ${number(score)}${beyond === "right" ? " ▶" : ""}`, {
-      width,
-      class: "strong",
-    }),
+    words(at, 13, pointed(`this input ${number(score)}`, beyond), { width, class: "strong" }),
   );
   return svg;
 }
+
+const pointed = (text, beyond) =>
+  beyond === "left" ? `◀ ${text}` : beyond === "right" ? `${text} ▶` : text;
+
+const box = (kind, left, right, top, bottom) =>
+  draw("rect", { class: kind, x: left, y: top, width: right - left, height: bottom - top });
 
 function marker(at, beyond, top, bottom, isOut) {
   const turn = { left: 90, right: -90 }[beyond] ?? 0;
@@ -162,9 +162,12 @@ export function scoresOverTime(width, { time, score, in_distribution: inside }, 
     draw("path", { class: score.length < 100 ? "dots few" : "dots", d: paths.in }),
     draw("path", { class: "crosses", d: paths.out, "data-n": flagged }),
   );
-  for (const tau of taus) svg.append(draw("path", { class: "rule", d: `M${LEFT} ${y(tau)}H${right}` }));
-  if (taus.length === 1)
-    svg.append(draw("text", { class: "strong", x: LEFT + 4, y: y(taus[0]) - 5 }, `τ ${number(taus[0])}`));
+  for (const tau of taus)
+    svg.append(draw("path", { class: "rule", d: `M${LEFT} ${y(tau)}H${right}` }));
+  if (taus.length === 1) {
+    const at = { class: "strong", x: LEFT + 4, y: y(taus[0]) - 5 };
+    svg.append(draw("text", at, `τ ${number(taus[0])}`));
+  }
   times(svg, time, x, bottom + 20, width);
   return svg;
 }
@@ -183,26 +186,28 @@ function frameOf(scores, edges, taus) {
 // The share flagged in each stretch of inputs, over the band where it is expected.
 export function sharesOverTime(width, chunks) {
   const [top, bottom, right] = [10, 110, width - 10];
-  const most = Math.min(1, 1.1 * Math.max(0.1, ...chunks.flatMap(({ share, high }) => [share, high])));
+  const largest = Math.max(...chunks.map(({ n }) => n));
+  // The latest stretch is left out until it says something: any share is expected of a few inputs.
+  const told = chunks.filter(({ n }) => 2 * n >= largest);
+  const shares = told.flatMap(({ share, high }) => [share, high]);
+  const most = Math.min(1, 1.1 * Math.max(0.1, ...shares));
   const total = chunks.reduce((sum, { n }) => sum + n, 0);
   const x = scale(0, total, LEFT, right);
   const y = scale(0, most, bottom, top);
-  const outside = chunks.filter(isOutside).length;
+  const outside = told.filter(isOutside).length;
   const svg = draw("svg", {
     viewBox: `0 0 ${width} 120`,
     width,
     height: 120,
     role: "img",
-    "aria-label": `Share flagged in ${chunks.length} stretches, ${outside} of them outside the band.`,
+    "aria-label": `Share flagged in ${told.length} stretches, ${outside} of them outside the band.`,
   });
   frame(svg, ticks(0, most, 3), y, percent, right);
   let [start, line] = [0, ""];
-  const points = chunks.map((chunk) => {
+  const points = told.map((chunk) => {
     const [from, to] = [x(start), x(start + chunk.n)];
     start += chunk.n;
-    svg.append(
-      draw("rect", { class: "band", x: from, y: y(chunk.high), width: to - from, height: y(chunk.low) - y(chunk.high) }),
-    );
+    svg.append(box("band", from, to, y(chunk.high), y(chunk.low)));
     const [px, py] = [(from + to) / 2, y(chunk.share)];
     line += `${line ? "L" : "M"}${px} ${py}`;
     return isOutside(chunk)

@@ -42,13 +42,14 @@ export function curl(method, path, type, example, needsToken) {
   if (needsToken) parts.push('-H "Authorization: Bearer $NESCIO_TOKEN"');
   if (type) parts.push(`-H ${quoted(`Content-Type: ${type}`)}`);
   if (type && example) parts.push(`-d ${quoted(JSON.stringify(example))}`);
-  else if (type) parts.push(`--data-binary @${type.startsWith("image/") ? "photo.jpg" : "body.bin"}`);
+  else if (type) parts.push(`--data-binary @${type.replace("/", ".")}`); // @image.jpeg
   return parts.join(" \\\n  ");
 }
 
 // --- one operation ---
 
-const code = (text, attributes = {}) => make("pre", { tabindex: "0", ...attributes }, make("code", {}, text));
+const code = (text, attributes = {}) =>
+  make("pre", { tabindex: "0", ...attributes }, make("code", {}, text));
 
 function parametersOf(parameters = []) {
   if (!parameters.length) return null;
@@ -80,7 +81,8 @@ function bodyOf(path, body, components, detector) {
       example ? code(JSON.stringify(example)) : null,
     );
   });
-  return make("div", {}, make("h3", {}, "Body, in one of"), make("ul", { class: "formats" }, formats));
+  const list = make("ul", { class: "formats" }, formats);
+  return make("div", {}, make("h3", {}, "Body, in one of"), list);
 }
 
 function answersOf(responses, components) {
@@ -118,7 +120,8 @@ function sender(method, path, type, example) {
       answer.replaceChildren(make("p", { class: "trouble" }, error.message));
     }
   };
-  return [make("button", { type: "button", class: "quiet", onclick: go }, "Send it from here"), answer];
+  const attributes = { type: "button", class: "quiet", onclick: go };
+  return [make("button", attributes, "Send it from here"), answer];
 }
 
 function operation(path, method, about, components, { detector, needsToken }) {
@@ -129,8 +132,8 @@ function operation(path, method, about, components, { detector, needsToken }) {
   return make(
     "article",
     { class: "part", id: anchor(method, path), "data-path": path },
-    make("h2", {}, make("code", { class: `method ${method.toLowerCase()}` }, method), make("code", {}, path)),
-    make("p", {}, make("b", {}, about.summary.replace(/[^?]$/, "$&."), " "), about.description ?? ""),
+    make("h2", {}, make("code", { class: "method" }, method), make("code", {}, path)),
+    make("p", {}, make("b", {}, `${sentence(about.summary)} `), about.description ?? ""),
     parametersOf(about.parameters),
     bodyOf(path, about.requestBody, components, detector),
     answersOf(about.responses, components),
@@ -139,6 +142,8 @@ function operation(path, method, about, components, { detector, needsToken }) {
     ...(sendable ? sender(method, path, type, example) : []),
   );
 }
+
+const sentence = (text) => (text.endsWith("?") ? text : `${text}.`);
 
 const anchor = (method, path) => `${method}-${path.replaceAll("/", "-")}`.toLowerCase();
 
@@ -170,7 +175,12 @@ async function start() {
   );
   byId("contents").replaceChildren(
     ...found.map(([path, method, about]) =>
-      make("a", { href: `#${anchor(method, path)}` }, make("code", {}, path), make("span", {}, about.summary)),
+      make(
+        "a",
+        { href: `#${anchor(method, path)}` },
+        make("code", {}, path),
+        make("span", {}, about.summary),
+      ),
     ),
   );
   const components = description.components?.schemas;

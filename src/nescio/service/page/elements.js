@@ -54,7 +54,8 @@ export const legend = (entries) =>
 
 export function percent(share) {
   if (share > 0.9995 && share < 1) return "over 99.9 %";
-  const digits = share === 0 || share === 1 || (share >= 0.1 && share < 0.99) ? 0 : share >= 0.001 ? 1 : 3;
+  const plain = share === 0 || share === 1 || (share >= 0.1 && share < 0.995);
+  const digits = plain ? 0 : share >= 0.001 ? 1 : 3;
   return `${(100 * share).toFixed(digits)} %`;
 }
 

@@ -19,7 +19,8 @@ export function watch(detector, { refused, changed }) {
       if (!alive) return;
       const another = pause > PAUSE || traffic.n_watched < seen;
       pause = PAUSE;
-      say(traffic.stopping ? "bad" : "good", traffic.stopping ? "The service is about to stop." : "Live, every two seconds.");
+      if (traffic.stopping) say("bad", "The service is about to stop.");
+      else say("good", "Live, every two seconds.");
       if (traffic.n_watched !== seen) byId("traffic").replaceChildren(...view(traffic, detector));
       seen = traffic.n_watched;
       if (another) changed();
@@ -52,19 +53,21 @@ function say(state, text) {
 function view({ n_watched: watched, recent, flagged, monitor }, detector) {
   const n = recent.score.length;
   if (!n) {
-    const text = "No traffic yet. Scores appear here as requests come in; those of this page count too.";
-    return [make("p", { class: "waiting" }, text)];
+    const text = "No traffic yet. Scores appear here as requests come in;";
+    return [make("p", { class: "waiting" }, `${text} those of this page count too.`)];
   }
-  const taus = Object.values(detector.tau);
-  const which = watched > n ? `the latest ${count(n)} of ${count(watched)} inputs` : plural(n, "input");
-  const threshold = taus.length === 1 ? "threshold τ" : "thresholds τ by number of predicted labels";
+  const [taus, edges] = [Object.values(detector.tau), detector.histogram.edges];
+  const which =
+    watched > n ? `the latest ${count(n)} of ${count(watched)} inputs` : plural(n, "input");
+  const threshold =
+    taus.length === 1 ? "threshold τ" : "thresholds τ by number of predicted labels";
   return [
     ...state(monitor),
     make(
       "figure",
       {},
       make("h3", {}, "Scores ", make("span", {}, `of ${which}, oldest first`)),
-      responsive((width) => scoresOverTime(width, recent, { taus, edges: detector.histogram.edges })),
+      responsive((width) => scoresOverTime(width, recent, { taus, edges })),
       legend([["dot", "in-distribution"], ["cross", "flagged"], ["dash", threshold]]),
     ),
     make(
@@ -79,7 +82,8 @@ function view({ n_watched: watched, recent, flagged, monitor }, detector) {
 
 function inWords(share) {
   const where = isOutside(share) ? "outside" : "within";
-  return `${percent(share.share)}, ${where} the expected ${percent(share.low)} to ${percent(share.high)}`;
+  const band = `${percent(share.low)} to ${percent(share.high)}`;
+  return `${percent(share.share)}, ${where} the expected ${band}`;
 }
 
 // --- the monitor ---
@@ -112,12 +116,16 @@ function state(monitor) {
   ];
 }
 
-const power = (exponent) => ["10", make("sup", {}, exponent.toFixed(1).replace(/^-0\.0$/, "0.0").replace("-", "−"))];
+function power(exponent) {
+  const text = exponent.toFixed(1).replace(/^-0\.0$/, "0.0").replace("-", "−");
+  return ["10", make("sup", {}, text)];
+}
 
 function headline(monitor, drifting) {
-  if (monitor.alarm) return `✗ ALARM after ${plural(monitor.alarm_at, "input")}: the stream has changed`;
-  if (drifting.length) return `✗ ${plural(drifting.length, "label")} ${drifting.length === 1 ? "drifts" : "drift"}`;
-  return "✓ No alarm: the stream looks like the calibration data";
+  if (monitor.alarm)
+    return `✗ ALARM after ${plural(monitor.alarm_at, "input")}: the stream has changed`;
+  if (drifting.length) return `✗ ${plural(drifting.length, "label drifts", "labels drift")}`;
+  return "✓ No alarm: nothing says that the stream has changed";
 }
 
 function ofLabels(monitor) {
@@ -125,7 +133,8 @@ function ofLabels(monitor) {
     return "Labels are not watched: the detector’s file does not say how often they fired.";
   if (!monitor.n_label_windows) return "Labels are compared once a window of inputs is full.";
   const windows = plural(monitor.n_label_windows, "window");
-  return monitor.labels.length ? `Labels that drift, over ${windows}:` : `No label drifts, over ${windows}.`;
+  if (!monitor.labels.length) return `No label drifts, over ${windows}.`;
+  return `Labels that drift, over ${windows}:`;
 }
 
 const drift = ({ label, rate, calibration_rate: usual }) =>

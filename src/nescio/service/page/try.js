@@ -44,7 +44,8 @@ export function parse(text, nLabels) {
   let rows = lines(trimmed);
   // One row that was wrapped, as NumPy prints it.
   if (rows.length > 1 && rows.flat().length === nLabels) rows = [rows.flat()];
-  rows.forEach((row, at) => check(row, rows.length > 1 ? `Row ${count(at + 1)}` : "The row", nLabels));
+  const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
+  rows.forEach((row, at) => check(row, nameOf(at), nLabels));
   return { logits: rows.map((row) => row.map(Number)) };
 }
 
@@ -67,7 +68,8 @@ function lines(text) {
 
 function check(row, name, nLabels) {
   const wrong = row.find((word) => !Number.isFinite(Number(word)));
-  if (wrong !== undefined) throw new SyntaxError(`${name}: “${wrong.slice(0, 40)}” is not a number.`);
+  if (wrong !== undefined)
+    throw new SyntaxError(`${name}: “${wrong.slice(0, 40)}” is not a number.`);
   if (nLabels !== null && row.length !== nLabels)
     throw new SyntaxError(
       `${name} has ${plural(row.length, "number")}; the detector takes ${count(nLabels)}, ` +

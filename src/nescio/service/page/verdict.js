@@ -102,12 +102,19 @@ function predicted(row, detector) {
   if (chosen.length > MOST_LABELS)
     list.append(make("li", {}, `and ${count(chosen.length - MOST_LABELS)} more`));
   const top = labels[0];
-  const none = `The model predicts no label; the likeliest is ${top?.name}, ${probability(top?.logit)}.`;
+  const likeliest = `${top?.name}, ${probability(top?.logit)}`;
   return make(
     "section",
     { class: row.inside ? "" : "doubtful" },
-    make("h3", {}, "What the model predicts", row.inside ? "" : make("span", {}, " and is not to be trusted on")),
-    chosen.length ? list : make("p", {}, none),
+    make(
+      "h3",
+      {},
+      "What the model predicts",
+      row.inside ? null : make("span", {}, " and is not to be trusted on"),
+    ),
+    chosen.length
+      ? list
+      : make("p", {}, `The model predicts no label; the likeliest is ${likeliest}.`),
   );
 }
 
@@ -131,13 +138,13 @@ function explained(row, detector) {
   if (!row.explanation) {
     const why = detector.explains
       ? "Send at most 100 rows to see each label’s part in the score."
-      : `The score of ${detector.detector} is not made of the labels, so there is nothing to take apart.`;
+      : `The score of ${detector.detector} is not a sum over labels: it cannot be taken apart.`;
     return [make("p", { class: "aside" }, why)];
   }
   const { term, summary, labels } = row.explanation;
   const shown = labels.slice(0, MOST_LABELS);
   const left = (row.logits?.length ?? labels.length) - shown.length;
-  const more = left > 0 ? `${plural(left, "other label")} ${left === 1 ? "is" : "are"} not shown.` : "";
+  const more = left > 0 ? `${plural(left, "other label is", "other labels are")} not shown.` : "";
   return [
     make(
       "figure",

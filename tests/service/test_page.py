@@ -1,0 +1,530 @@
+"""The page at / and the one at /docs in a real browser, against a real service."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.detectors import load
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+image = pytest.importorskip("PIL.Image")
+
+HOSTILE = "<img src=x onerror='window.hacked = 1'><script>window.hacked = 1</script>"
+NAMES = ("red", "green", HOSTILE, "chair", "table", "boat")
+OUT = [-2.5, -2.0, -1.5, -3.0, -2.25, -2.75]  # nothing is recognised
+IN = [4.5, -5.0, 4.0, -6.0, -5.5, -4.0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A detector, one by label count, a model, and images of which it knows the red one."""
+    folder = tmp_path_factory.mktemp("page")
+    rng = np.random.default_rng(0)
+    present = rng.random((2000, 6)) < 0.3
+    present[np.arange(2000), rng.integers(0, 6, 2000)] = True
+    logits = np.where(present, rng.normal(4, 1.2, (2000, 6)), rng.normal(-5, 1, (2000, 6)))
+    held_out = ns.Outputs(logits, label_names=NAMES)
+    ns.JointEnergy().calibrate(held_out).save(folder / "tagger.nescio")
+    ns.JointEnergy().calibrate(held_out, groups="label_count").save(folder / "counted.nescio")
+    ns.MaxLogit().calibrate(held_out).save(folder / "other.nescio")
+    _save_model(folder / "model.onnx")
+    for name, colour in {"red": (250, 20, 20), "grey": (90, 90, 90)}.items():
+        image.new("RGB", (40, 30), colour).save(folder / f"{name}.png")
+    (folder / "damaged.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    (folder / "notes.txt").write_text("not an image")
+    return folder
+
+
+def _save_model(path):
+    """The mean of the first two colours decides on the first two labels; the others are absent."""
+    helper, tensors = onnx.helper, onnx.numpy_helper
+    mix = np.zeros((3, 6), np.float32)
+    mix[:, 0], mix[:, 1] = [12, -6, -6], [-6, 12, -6]
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMean", ["image"], ["colour"], axes=[2, 3], keepdims=0),
+            helper.make_node("MatMul", ["colour", "mix"], ["mixed"]),
+            helper.make_node("Sub", ["mixed", "five"], ["logits"]),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("image", 1, ["batch", 3, 32, 32])],
+        [helper.make_tensor_value_info("logits", 1, ["batch", 6])],
+        [tensors.from_array(mix, "mix"), tensors.from_array(np.full(1, 5, np.float32), "five")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    scale = {"size": 32, "mean": [0.0] * 3, "std": [1.0] * 3}
+    metadata = {"nescio.label_names": list(NAMES), "nescio.preprocessing": scale}
+    helper.set_model_props(model, {key: json.dumps(value) for key, value in metadata.items()})
+    onnx.save(model, path)
+
+
+_QUIETLY = ("--port", "0", "--log-level", "warning", "--drain-seconds", "0")
+
+
+@contextlib.contextmanager
+def serving(detector, *options, token=None):
+    """A service in a process of its own; gives the process and the address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nescio", "serve", *map(str, (detector, *_QUIETLY, *options))],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | ({} if token is None else {"NESCIO_TOKEN": token}),
+    )
+    try:
+        line = process.stderr.readline()
+        assert "serving" in line, line + process.stderr.read()
+        yield process, json.loads(line)["url"]
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def url(browser, folder):
+    with serving(folder / "tagger.nescio", "--model", folder / "model.onnx") as (_, found):
+        yield found
+
+
+@pytest.fixture
+def page(browser, url):
+    """The page at /, ready."""
+    browser.open(f"{url}/")
+    browser.until(_READY)
+    yield browser
+    browser.close()
+
+
+_READY = "!document.getElementById('content').hidden"
+_FILE_INPUT = "document.getElementById('file')"
+
+
+def text(page, selector):
+    return page.run(f"document.querySelector({json.dumps(selector)})?.innerText")
+
+
+def paste(page, logits):
+    words = logits if isinstance(logits, str) else json.dumps(logits)
+    page.run("document.getElementById('verdict').replaceChildren()")
+    page.run(f"document.getElementById('logits').value = {json.dumps(words)}")
+    page.run("document.querySelector('#logits-form button.main').click()")
+
+
+def verdict(page):
+    """The large words, once they are there."""
+    page.until("document.querySelector('.verdict .word')")
+    return text(page, ".verdict .word")
+
+
+def shown_score(page):
+    return float(text(page, ".facts dd").replace("−", "-"))
+
+
+def middle(page, selector):
+    box = f"document.querySelector('{selector}').getBoundingClientRect()"
+    return page.run(f"{box}.x + {box}.width / 2")
+
+
+def score_of(folder, row):
+    return float(load(folder / "tagger.nescio").score_samples(np.array([row]))[0])
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def test_it_loads_quietly_and_asks_nobody_else(page, url):
+    page.until("document.getElementById('live').innerText.startsWith('Live')")
+    assert page.noise == []
+    assert all(asked.startswith((url, "data:")) for asked in page.requested)
+    assert text(page, "#name") == "joint_energy"
+    assert "Keeps 95 % of inputs like the 2,000" in text(page, "#guarantee")
+    assert "99 % confidence" in text(page, "#statement")
+    assert page.run("[...document.querySelectorAll('header a')].map(a => a.pathname)") == [
+        "/docs",
+        "/metrics",
+    ]
+
+
+def test_no_script_but_its_own_runs(page):
+    page.run(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+        "document.body.append(s); })()"
+    )
+    assert page.run("window.ran") is None
+
+
+def test_every_field_has_a_label_and_the_verdict_is_said_aloud(page):
+    fields = "[...document.querySelectorAll('input, textarea')]"
+    assert page.run(f"{fields}.every(field => field.labels.length === 1)")
+    assert page.run("document.getElementById('verdict').getAttribute('aria-live')") == "polite"
+    page.press("Tab", 9)
+    assert page.run("document.activeElement.className") == "skip"
+
+
+# --- logits -----------------------------------------------------------------------------------
+
+
+def test_an_ordinary_row_is_in(page, folder):
+    page.run("document.getElementById('example').click()")
+    assert "not a measured input" in text(page, "#example-note")
+    row = json.loads(f"[{page.run('document.getElementById(`logits`).value')}]")
+    page.run("document.querySelector('#logits-form button.main').click()")
+    assert verdict(page) == "✓ In-distribution"
+    assert shown_score(page) == pytest.approx(score_of(folder, row), rel=1e-3)
+    assert "in 100 ordinary inputs score this low or lower" in text(page, ".verdict")
+    page.until("document.querySelector('[data-mark=score]')")
+    assert middle(page, "[data-mark=score] path") > middle(page, "[data-mark=tau]")
+
+
+def test_a_row_without_any_certain_label_is_out(page, folder):
+    paste(page, OUT)
+    assert verdict(page) == "✗ OUT: do not trust"
+    assert shown_score(page) == pytest.approx(score_of(folder, OUT), rel=1e-3)
+    assert "None of the 2,000 calibration inputs scored this low" in text(page, ".verdict")
+    assert "predicts no label" in text(page, ".doubtful")
+    page.until("document.querySelector('[data-mark=score]')")
+    assert middle(page, "[data-mark=score] path") < middle(page, "[data-mark=tau]")
+    assert page.noise == []
+
+
+def test_a_score_beyond_the_histogram_points_there(page):
+    for row, side in ((np.full(6, -30.0), "left"), (np.full(6, 30.0), "right"), (IN, None)):
+        paste(page, list(row))
+        verdict(page)
+        page.until("document.querySelector('[data-mark=score]')")
+        marked = "document.querySelector('[data-mark=score]')"
+        assert page.run(f"{marked}.getAttribute('data-beyond')") == side
+        frame = page.run("document.querySelector('#details svg').clientWidth")
+        x = page.run(f"{marked}.firstChild.getBBox().x")
+        assert 0 < x < frame
+        if side:
+            assert x == pytest.approx({"left": 8, "right": frame - 8}[side])
+
+
+def test_bars_show_each_label_against_what_is_usual(page, folder):
+    paste(page, IN)
+    verdict(page)
+    names = page.run("[...document.querySelectorAll('.bars .name')].map(n => n.innerText)")
+    assert sorted(names) == sorted(NAMES)
+    assert names[:2] == ["red", HOSTILE]
+    values = page.run("[...document.querySelectorAll('.bars .value')].map(n => +n.innerText)")
+    assert values[:2] == [4.511, 4.018]
+    widths = page.run(
+        "[...document.querySelectorAll('.bars .bar')].map(b => b.getBoundingClientRect().width)"
+    )
+    assert widths[1] / widths[0] == pytest.approx(4.018 / 4.511, rel=0.01)
+    usual = load(folder / "tagger.nescio").usual_
+    track = "document.querySelector('.bars .track')"
+    marks = page.run(f"[...{track}.querySelectorAll('.mark')].map(m => parseFloat(m.style.left))")
+    largest = max(4.511, usual.ranks[0, 0], usual.labels.max())
+    expected = [0, usual.ranks[0, 0] / largest * 100, usual.labels[0, 0] / largest * 100]
+    assert marks == pytest.approx(expected, abs=0.1)
+
+
+def test_a_hostile_label_is_only_text(page):
+    paste(page, IN)
+    verdict(page)
+    assert HOSTILE in page.run("document.querySelector('.labels').innerText")
+    assert page.run("document.querySelectorAll('#details script, #details img').length") == 0
+    assert page.run("window.hacked") is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[[4.5, -5, 4.0, -6, -5.5, -4]]",
+        "4.5, -5.0, 4.0, -6.0, -5.5, -4.0",
+        "4.5\t-5e0\t4\t-6\t-5.5\t-4",
+        "[[ 4.5 -5.   4. \n  -6.  -5.5 -4. ]]",
+        '{"logits": [[4.5, -5, 4, -6, -5.5, -4]], "ids": ["a.jpg"]}',
+    ],
+    ids=["json", "commas", "tabs", "numpy", "object"],
+)
+def test_logits_come_in_many_forms(page, folder, words):
+    paste(page, words)
+    assert verdict(page) == "✓ In-distribution"
+    assert shown_score(page) == pytest.approx(score_of(folder, IN), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("1, 2, 3", "The row has 3 numbers; the detector takes 6, one for each label."),
+        ("[[1,2,3,4,5,6],[1,2]]", "Row 2 has 2 numbers; the detector takes 6, one for each label."),
+        ("1 2 3 4 5 six", "The row: “six” is not a number."),
+        ("1 2 3 4 5 NaN", "The row: “NaN” is not a number."),
+        ("  ", "Paste a row of logits first."),
+    ],
+)
+def test_what_is_wrong_with_the_text_is_said_before_the_service_is_asked(page, words, message):
+    paste(page, words)
+    assert text(page, "#logits-error") == message
+    assert page.run("document.getElementById('logits').getAttribute('aria-invalid')") == "true"
+    assert not any("/v1/score" in asked for asked in page.requested)
+    paste(page, IN)
+    verdict(page)
+    assert text(page, "#logits-error") == ""
+
+
+def test_several_rows_make_a_table_to_choose_from(page):
+    paste(page, [IN, OUT, IN])
+    assert verdict(page) == "✓ In-distribution"
+    assert text(page, "caption") == "1 of 3 flagged."
+    cells = "[...document.querySelectorAll('tbody tr')].map(r => r.cells[1].innerText)"
+    assert page.run(cells) == ["✓ in", "✗ OUT", "✓ in"]
+    page.run("document.querySelectorAll('tbody button')[1].focus()")
+    page.press("Enter", 13)
+    assert verdict(page) == "✗ OUT: do not trust"
+    assert text(page, ".which") == "Row 2"
+    pressed = "[...document.querySelectorAll('tbody button')].map(b => b.ariaPressed)"
+    assert page.run(pressed) == ["false", "true", "false"]
+
+
+def test_more_rows_than_can_be_explained_still_get_verdicts(page):
+    paste(page, [IN] * 600)
+    assert verdict(page) == "✓ In-distribution"
+    assert text(page, "caption") == "0 of 600 flagged; the first 500 are shown."
+    assert "at most 100 rows" in text(page, "#details")
+
+
+@pytest.mark.parametrize("status", [413, 422, 503])
+def test_a_refusal_is_shown_as_the_service_says_it(page, status):
+    answer = f'new Response(\'{{"detail": "because <b>so</b>"}}\', {{status: {status}}})'
+    page.run(f"window.fetch = async () => {answer}")
+    paste(page, IN)
+    page.until("document.querySelector('#verdict .trouble')")
+    assert text(page, "#verdict") == "because <b>so</b>"
+
+
+# --- images -----------------------------------------------------------------------------------
+
+
+def choose(page, *files):
+    """Choose files in the field, as a person would."""
+    page.run("document.getElementById('verdict').replaceChildren()")
+    root = page.send("DOM.getDocument")["root"]["nodeId"]
+    node = page.send("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+    page.send("DOM.setFileInputFiles", files=[str(file) for file in files], nodeId=node)
+
+
+def test_an_image_gets_labels_and_a_verdict(page, folder):
+    choose(page, folder / "red.png")
+    assert verdict(page) == "✓ In-distribution"
+    labels = page.run("[...document.querySelectorAll('.labels li')].map(l => l.innerText)")
+    assert labels == ["red99.7 %"]
+    page.until("document.querySelector('.verdict img').naturalWidth === 40")
+    choose(page, folder / "grey.png")
+    assert verdict(page) == "✗ OUT: do not trust"
+    assert text(page, ".which") == "grey.png"
+
+
+def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(page, folder):
+    names = ("red", "damaged", "grey")
+    bytes_of = {name: list((folder / f"{name}.png").read_bytes()) for name in names}
+    page.run(
+        f"""(() => {{
+            const dragged = new DataTransfer();
+            for (const [name, bytes] of Object.entries({json.dumps(bytes_of)}))
+                dragged.items.add(
+                    new File([new Uint8Array(bytes)], name + ".png", {{type: "image/png"}}));
+            document.getElementById("drop").dispatchEvent(new DragEvent(
+                "drop", {{dataTransfer: dragged, bubbles: true, cancelable: true}}));
+        }})()"""
+    )
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    rows = page.run("[...document.querySelectorAll('tbody tr')].map(r => r.innerText.split('\\t'))")
+    assert [row[:2] for row in rows] == [["red.png", "✓ in"], ["grey.png", "✗ OUT"]]
+    assert text(page, "caption") == "1 of 2 flagged."
+    assert text(page, "#rows .trouble").startswith("damaged.png: cannot read the image")
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"), [("damaged.png", "cannot read the image"), ("notes.txt", "Content-Type")]
+)
+def test_a_file_that_is_no_image_is_refused_in_the_service_s_words(page, folder, file, reason):
+    choose(page, folder / file)
+    page.until("document.querySelector('#verdict .trouble')")
+    assert reason in text(page, "#verdict")
+
+
+# --- traffic, token, life ---------------------------------------------------------------------
+
+
+def test_traffic_appears_after_scoring(page, url):
+    paste(page, [IN, OUT, OUT])
+    verdict(page)
+    with urllib.request.urlopen(f"{url}/v1/traffic") as answer:
+        traffic = json.load(answer)
+    flagged = traffic["recent"]["in_distribution"].count(False)
+    page.until(f"document.querySelector('.crosses')?.dataset.n === '{flagged}'")
+    dots = page.run("document.querySelector('.dots').getAttribute('d').split('M').length - 1")
+    assert dots + flagged == traffic["n_watched"]
+    crosses = page.run("document.querySelector('.crosses').getAttribute('d').split('M').length - 1")
+    assert crosses == flagged
+    points = page.run("document.querySelectorAll('#traffic .point').length")
+    sizes = [chunk["n"] for chunk in traffic["flagged"]["chunks"]]
+    assert points == sum(2 * size >= max(sizes) for size in sizes)
+    assert "Evidence that the inputs have changed: 10" in text(page, ".monitor")
+    assert page.noise == []
+
+
+def test_a_tab_out_of_sight_does_not_ask(page):
+    def asked():
+        page.run("0")  # so that the events are in
+        return sum("/v1/traffic" in address for address in page.requested)
+
+    page.until("document.getElementById('live').innerText.startsWith('Live')")
+    page.run("Object.defineProperty(document, 'hidden', {value: true, writable: true})")
+    before = asked()
+    time.sleep(2.3)
+    assert asked() == before
+    page.run("document.hidden = false; document.dispatchEvent(new Event('visibilitychange'))")
+    page.until("true")
+    assert asked() == before + 1
+
+
+def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
+    with serving(folder / "counted.nescio", token="open sesame") as (_, url):
+        browser.open(f"{url}/")
+        browser.until("!document.getElementById('token-form').hidden")
+        assert browser.run("document.getElementById('content').hidden")
+        assert browser.run("document.activeElement.id") == "token"
+        for given in ("wrong", "öffne dich"):
+            _enter(browser, given)
+            browser.until("document.getElementById('token-why').innerText.includes('not accept')")
+        _enter(browser, "open sesame")
+        browser.until(_READY)
+        browser.until("document.getElementById('traffic').innerText.startsWith('No traffic yet')")
+        assert "--model" in text(browser, "#no-images")
+        assert browser.run("document.getElementById('images').hidden")
+        paste(browser, IN)
+        assert verdict(browser) == "✓ In-distribution"
+        assert "τ of 2 predicted labels" in text(browser, ".facts")
+        assert "with 2 predicted labels" in text(browser, "#details figcaption")
+        browser.until("document.querySelector('.dots')")
+        browser.send("Page.reload")
+        browser.until(f"document.getElementById('content') && {_READY}")
+        assert browser.run("localStorage.length + document.cookie.length") == 0
+        _docs_name_the_token(browser, url)
+
+
+def _docs_name_the_token(browser, url):
+    browser.open(f"{url}/docs")  # in a new tab, which knows no token
+    browser.until("document.querySelector('article')")
+    assert "Bearer $NESCIO_TOKEN" in text(browser, '[data-path="/v1/score"] .curl')
+    assert "Bearer" not in text(browser, '[data-path="/healthz"] .curl')
+    _enter(browser, "open sesame")
+    browser.until("document.getElementById('token-form').hidden")
+    browser.run("document.querySelector('[data-path=\"/v1/detector\"] button').click()")
+    browser.until("document.querySelector('[data-path=\"/v1/detector\"] .answer')")
+    assert '"joint_energy"' in text(browser, '[data-path="/v1/detector"] .answer')
+    browser.close()
+
+
+def _enter(page, token):
+    page.run(f"document.getElementById('token').value = {json.dumps(token)}")
+    page.run("document.querySelector('#token-form button').click()")
+
+
+def test_it_follows_a_reload_and_says_when_the_service_stops(browser, folder, tmp_path):
+    detector = tmp_path / "changing.nescio"
+    shutil.copy(folder / "tagger.nescio", detector)
+    with serving(detector, "--drain-seconds", "15") as (process, url):
+        browser.open(f"{url}/")
+        browser.until(_READY)
+        paste(browser, IN)
+        browser.until("document.querySelector('.dots')")
+        shutil.copy(folder / "other.nescio", detector)
+        urllib.request.urlopen(urllib.request.Request(f"{url}/v1/reload", method="POST")).close()
+        browser.until("document.getElementById('name').innerText === 'max_logit'")
+        process.send_signal(signal.SIGTERM)
+        live = "document.getElementById('live').innerText"
+        browser.until(f"{live} === 'The service is about to stop.'")
+        process.send_signal(signal.SIGTERM)
+        browser.until(f"{live}.startsWith('The service cannot be reached. Trying again in 4')")
+        browser.close()
+
+
+# --- looks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_a_phone_in_the_dark_does_not_scroll_sideways(browser, url, path):
+    browser.open(f"{url}{path}", scheme="dark", width=390, height=800)
+    if path == "/":
+        browser.until(_READY)
+        paste(browser, [OUT, IN])
+        verdict(browser)
+        browser.until("document.querySelectorAll('svg').length >= 3")
+    else:
+        browser.until("document.querySelector('article')")
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    beyond = (
+        "[...document.querySelectorAll('main *')].filter(e => !e.closest('pre, .scroll, label')"
+        " && e.getBoundingClientRect().right > 391).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert browser.run(beyond) == []
+    colour = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert sum(map(int, colour[4:-1].split(", "))) < 150
+    browser.close()
+
+
+# --- /docs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def docs(browser, url):
+    browser.open(f"{url}/docs")
+    browser.until("document.querySelector('article')")
+    yield browser
+    browser.close()
+
+
+def test_the_docs_list_every_operation_with_its_answers(docs, url):
+    with urllib.request.urlopen(f"{url}/openapi.json") as answer:
+        described = json.load(answer)["paths"]
+    assert docs.noise == []
+    assert all(asked.startswith((url, "data:")) for asked in docs.requested)
+    listed = docs.run("[...document.querySelectorAll('article')].map(a => a.dataset.path)")
+    assert listed == [path for path, methods in described.items() for _ in methods]
+    for path, methods in described.items():
+        for about in methods.values():
+            words = text(docs, f'article[data-path="{path}"]')
+            assert about["summary"] in words
+            assert all(f"\n{status}\n" in words for status in about["responses"])
+            for kind in about.get("requestBody", {}).get("content", {}):
+                assert kind in words
+
+
+def test_the_command_that_the_docs_show_works(docs, url):
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    command = text(docs, '[data-path="/v1/score"] .curl')
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout)["in_distribution"] == [True]
+
+
+def test_the_docs_can_send(docs):
+    for path, words in (
+        ("/v1/score", '"in_distribution": [\n    true\n  ]'),
+        ("/metrics", "# HELP"),
+    ):
+        article = f'article[data-path="{path}"]'
+        docs.run(f"document.querySelector('{article} button').click()")
+        docs.until(f"document.querySelector('{article} .answer')")
+        assert words in text(docs, f"{article} .answer")
