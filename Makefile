@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types imports docs unit bench coco70 format clean
+.PHONY: demo test lint types imports docs unit bench serve-bench coco70 format clean
 
 demo: $(VENV)/.installed ## the whole job on data that ships with scikit-learn, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -28,6 +28,9 @@ unit: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev ## speed, side by side
 	$(BIN)/python benchmarks/speed.py
+
+serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
+	$(BIN)/python benchmarks/service.py
 
 coco70: $(VENV)/.installed-dev ## the paper's experiment on real images, where ../shared/data is
 	$(BIN)/nescio bench coco70 --output build/bench

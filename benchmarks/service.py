@@ -1,0 +1,621 @@
+"""The service under load and bad input, on this machine. Prints every figure that is promised.
+
+    python benchmarks/service.py                all of it, about three minutes
+    python benchmarks/service.py throughput     one part: throughput, decoding, clients, stop,
+                                                malformed, schema, profile
+    python benchmarks/service.py --quick        all of it, with less of everything
+
+The server and its clients are processes of their own and share the processors of the machine, so
+what is measured is both together. In-process scoring is timed in turn with the service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import selectors
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from malformed import ARROW, JSON, SAFETENSORS, malformed
+
+import nescio as ns
+from nescio.service.arrow import write_arrow
+from nescio.service.bodies import decode_outputs
+from nescio.tensors import encode_tensors
+
+N_ROWS, N_LABELS = 1_000, 80
+
+
+def some_logits(n_rows: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(-4, 3, (n_rows, N_LABELS)).astype(np.float32)
+
+
+# --- the server ---------------------------------------------------------------------------------
+
+
+class Server:
+    """`nescio serve` in another process; its log is read and kept."""
+
+    def __init__(self, folder: Path, *options: str, python: Sequence[str] = ()) -> None:
+        file = folder / "tagger.nescio"
+        ns.JointEnergy().calibrate(some_logits(5_000, seed=1)).save(file)
+        self.process = subprocess.Popen(
+            [sys.executable, *python, "-m", "nescio", "serve", str(file), "--port", "0", *options],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.log: list[dict[str, Any]] = []
+        first = json.loads(self._stderr().readline())
+        self.port = int(first["url"].rpartition(":")[2])
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        [answer] = run_clients(self.port, [plain_request("GET", "/readyz")], 1, n_requests=1).codes
+        if answer != 200:
+            raise SystemExit("the server does not start")
+
+    def _stderr(self) -> Any:
+        return self.process.stderr
+
+    def _read(self) -> None:
+        for line in self._stderr():
+            self.log.append(json.loads(line))
+
+    def resident(self) -> float:
+        """Megabytes in memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def processor_seconds(self) -> float:
+        """What it has used of the processors."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> dict[str, Any]:
+        """Ask it to stop; gives its last words."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.wait(90)
+        self._reader.join()
+        return next((line for line in reversed(self.log) if line["event"] == "stopped"), {})
+
+
+@contextlib.contextmanager
+def serving(
+    *options: str, with_a_model: bool = False, python: Sequence[str] = ()
+) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as folder:
+        model = ("--model", write_model(Path(folder) / "model.onnx")) if with_a_model else ()
+        server = Server(Path(folder), "--log-level", "warning", *model, *options, python=python)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def write_model(path: Path) -> str:
+    """A graph that makes logits of an image: a share of each colour's mean."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    mix = np.random.default_rng(0).normal(size=(3, N_LABELS)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMean", ["image"], ["mean"], axes=[2, 3], keepdims=0),
+            helper.make_node("MatMul", ["mean", "mix"], ["logits"]),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 32, 32])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", N_LABELS])],
+        [numpy_helper.from_array(mix, "mix")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return str(path)
+
+
+# --- clients: as lean as Python allows, since they share the processors with the server ---------
+
+
+def plain_request(method: str, path: str, kind: str = "", body: bytes = b"", **more: str) -> bytes:
+    """The bytes of a request."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}"]
+    lines += [f"Content-Type: {kind}"] if kind else []
+    lines += [f"{name}: {value}" for name, value in more.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class Load(NamedTuple):
+    """What clients saw."""
+
+    codes: collections.Counter[int]
+    sent: int
+    lost: int  # half an answer, or none to a request that was taken
+    refused: int  # the connection was closed, or not opened, before a request was read
+    latencies: list[float]
+    seconds: float
+
+
+class _Connection:
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.started = 0.0
+
+    def send(self, request: bytes) -> None:
+        self.started = time.perf_counter()
+        self.socket.sendall(request)
+
+    def answer(self, buffer: memoryview) -> tuple[int, bool] | None:
+        """The status, and whether the server closes; None if it has closed without an answer."""
+        size = self.socket.recv_into(buffer)
+        if not size:
+            return None
+        while (end := bytes(buffer[:size]).find(b"\r\n\r\n")) < 0:
+            got = self.socket.recv_into(buffer[size:])
+            if not got:
+                raise ConnectionError("half an answer")
+            size += got
+        head = bytes(buffer[:end]).lower()
+        found = re.search(rb"content-length: (\d+)", head)
+        length = end + 4 + (int(found[1]) if found else 0)
+        while size < length:
+            got = self.socket.recv_into(buffer[size % len(buffer) :])
+            if not got:
+                raise ConnectionError("half an answer")
+            size += got
+        return int(head[9:12]), b"connection: close" in head
+
+
+def run_clients(
+    port: int,
+    requests: Sequence[bytes],
+    n_clients: int,
+    *,
+    seconds: float = 60.0,
+    n_requests: int | None = None,
+) -> Load:
+    """Keep a request of each client under way, for a time or for a number of requests."""
+    buffer = memoryview(bytearray(1 << 22))
+    codes: collections.Counter[int] = collections.Counter()
+    latencies: list[float] = []
+    lost = refused = sent = 0
+    turn = 0
+    begun = time.perf_counter()
+    with selectors.DefaultSelector() as waiting:
+
+        def ask(connection: _Connection) -> None:
+            nonlocal sent, turn, refused
+            over = time.perf_counter() - begun >= seconds
+            if over or (n_requests is not None and sent >= n_requests):
+                connection.socket.close()
+                return
+            request = requests[turn % len(requests)]
+            turn += 1
+            sent += 1
+            try:
+                connection.send(request)
+            except OSError:
+                refused += 1
+                connection.socket.close()
+                return
+            waiting.register(connection.socket, selectors.EVENT_READ, connection)
+
+        def connect() -> None:
+            nonlocal refused
+            try:
+                ask(_Connection(port))
+            except OSError:
+                refused += 1
+
+        for _ in range(n_clients):
+            connect()
+        while waiting.get_map():
+            for key, _ in waiting.select(60):
+                connection: _Connection = key.data
+                waiting.unregister(connection.socket)
+                try:
+                    found = connection.answer(buffer)
+                except ConnectionResetError:
+                    found = None
+                except OSError:
+                    lost += 1
+                    connection.socket.close()
+                    continue
+                if found is None:
+                    refused += 1
+                    connection.socket.close()
+                    continue
+                latencies.append(time.perf_counter() - connection.started)
+                codes[found[0]] += 1
+                if found[1]:
+                    connection.socket.close()
+                    connect()
+                else:
+                    ask(connection)
+    return Load(codes, sent, lost, refused, latencies, time.perf_counter() - begun)
+
+
+class Clients:
+    """Clients in a process of their own, which is told what to do."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_obey, args=(theirs,), daemon=True)
+        self._process.start()
+
+    def start(self, *arguments: Any, **named: Any) -> None:
+        """As `run_clients`, without waiting."""
+        self._ours.send((arguments, named))
+
+    def result(self) -> Load:
+        """What the clients saw, once they are done."""
+        found: Load = self._ours.recv()
+        return found
+
+    def run(self, *arguments: Any, **named: Any) -> Load:
+        """As `run_clients`."""
+        self.start(*arguments, **named)
+        return self.result()
+
+    def end(self) -> None:
+        """Let the process go."""
+        self._ours.send(None)
+        self._process.join(10)
+
+
+def _obey(orders: Any) -> None:
+    while (order := orders.recv()) is not None:
+        orders.send(run_clients(*order[0], **order[1]))
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def show(title: str, rows: Sequence[tuple[str, object]]) -> None:
+    print(f"\n{title}")
+    for name, value in rows:
+        print(f"  {name:<58}{value:>16}", flush=True)
+
+
+def of(load: Load, share: float) -> str:
+    return f"{np.quantile(load.latencies, share) * 1e3:,.1f} ms"
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def bodies(n_rows: int = N_ROWS) -> dict[str, tuple[str, bytes]]:
+    logits = some_logits(n_rows)
+    names = [f"label {at}" for at in range(N_LABELS)]
+    return {
+        "safetensors": (SAFETENSORS, encode_tensors({"logits": logits}, {})),
+        "Arrow, a column of lists": (
+            ARROW,
+            write_arrow({"logits": _lists(logits)}),
+        ),
+        "Arrow, a column a label": (
+            ARROW,
+            write_arrow(dict(zip(names, logits.T.copy(), strict=True))),
+        ),
+        "JSON": (JSON, json.dumps({"logits": logits.astype(float).round(4).tolist()}).encode()),
+    }
+
+
+def _lists(logits: np.ndarray) -> Any:
+    import pyarrow
+
+    flat = pyarrow.array(logits.reshape(-1))
+    return pyarrow.FixedSizeListArray.from_arrays(flat, logits.shape[1])
+
+
+def throughput(quick: bool) -> None:
+    """Bodies of 1,000 x 80 through the service, against `assess` in this process."""
+    detector = ns.JointEnergy().calibrate(some_logits(5_000, seed=1))
+    logits = some_logits(N_ROWS)
+    seconds, rounds = (0.3, 3) if quick else (0.8, 9)
+    made = {name: plain_request("POST", "/v1/score", *body) for name, body in bodies().items()}
+    ways = {
+        "safetensors, 1 client": (made["safetensors"], 1),
+        "safetensors, 4 clients": (made["safetensors"], 4),
+        "safetensors, 8 clients": (made["safetensors"], 8),
+        "Arrow, a column of lists, 4 clients": (made["Arrow, a column of lists"], 4),
+        "Arrow, a column a label, 4 clients": (made["Arrow, a column a label"], 4),
+        "JSON, 4 clients": (made["JSON"], 4),
+    }
+    clients = Clients()
+    inside: list[float] = []
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+    with serving() as server:
+        for request, n_clients in ways.values():
+            clients.run(server.port, [request], n_clients, n_requests=30)
+        for _ in range(rounds):
+            for name, (request, n_clients) in ways.items():
+                here = in_process(detector, logits, seconds)
+                inside.append(here)
+                before = server.processor_seconds()
+                load = clients.run(server.port, [request], n_clients, seconds=seconds)
+                used = server.processor_seconds() - before
+                n = load.codes.total()
+                if load.codes != {200: n}:
+                    raise SystemExit(f"not only 200: {load.codes}")
+                rate = n / load.seconds
+                found[name].append((rate, rate / here, used / n))
+    clients.end()
+    print(f"\nThroughput: {N_ROWS:,} x {N_LABELS} float32 a request, {rounds} rounds, medians")
+    print(f"  {'':<40}{'requests/s':>12}{'rows/s':>14}{'ratio':>8}{'server CPU':>14}")
+    here = statistics.median(inside)
+    name = "in process: detector.assess(logits)"
+    print(f"  {name:<40}{here:>12,.0f}{here * N_ROWS:>14,.0f}{1:>8.2f}")
+    for name, figures in found.items():
+        rate, ratio, used = (statistics.median(column) for column in zip(*figures, strict=True))
+        print(
+            f"  {name:<40}{rate:>12,.0f}{rate * N_ROWS:>14,.0f}{ratio:>8.2f}{used * 1e6:>11,.0f} us"
+        )
+    print("  ratio: median over the rounds of service / in process; the bar is 0.50 for binary")
+
+
+def in_process(detector: Any, logits: np.ndarray, seconds: float) -> float:
+    """Calls a second."""
+    n, begun = 0, time.perf_counter()
+    while (passed := time.perf_counter() - begun) < seconds:
+        detector.assess(logits)
+        n += 1
+    return n / passed
+
+
+def decoding(quick: bool) -> None:
+    """One body of 1,000 x 80 into an array, in each format, and by pydantic."""
+    import pydantic
+
+    class Body(pydantic.BaseModel):
+        logits: list[list[float]]
+
+    found = bodies()
+    text = found["JSON"][1]
+    ways: dict[str, Callable[[], object]] = {
+        "pydantic: list[list[float]], as FastAPI does it, then an array": lambda: np.array(
+            Body.model_validate(json.loads(text)).logits
+        ),
+        "pydantic: straight from the text, then an array": lambda: np.array(
+            Body.model_validate_json(text).logits
+        ),
+        **{
+            f"nescio: {name}": lambda kind=kind, body=body: decode_outputs(kind, body, 10**6)
+            for name, (kind, body) in found.items()
+        },
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(5 if quick else 40):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way()
+            times[name].append(time.perf_counter() - begun)
+    medians = {name: statistics.median(column) for name, column in times.items()}
+    slowest = next(iter(medians.values()))
+    show(
+        f"Decoding: a body of {N_ROWS:,} x {N_LABELS} ({len(text) / 1e6:.1f} MB of JSON)",
+        [
+            (name, f"{median * 1e3:.2f} ms {slowest / median:6.1f}x")
+            for name, median in medians.items()
+        ],
+    )
+
+
+def mixed() -> list[bytes]:
+    """Small bodies, and one in eight of 1,000 x 80."""
+    one = json.dumps({"logits": some_logits(1).tolist(), "ids": ["a.jpg"]}).encode()
+    few = encode_tensors({"logits": some_logits(8)}, {})
+    many = encode_tensors({"logits": some_logits(N_ROWS)}, {})
+    small = [plain_request("POST", "/v1/score", JSON, one)] * 3
+    small += [plain_request("POST", "/v1/score", SAFETENSORS, few)] * 4
+    return [*small, plain_request("POST", "/v1/score", SAFETENSORS, many)]
+
+
+def clients(quick: bool) -> None:
+    """64 clients at once."""
+    seconds = 6 if quick else 30
+    for title, options in (
+        (f"64 clients for {seconds} s", ()),
+        (
+            f"64 clients for {seconds // 3} s, at most 16 requests under way",
+            ("--max-requests", "16"),
+        ),
+    ):
+        process = Clients()
+        with serving(*options) as server:
+            length = seconds // 3 if options else seconds
+            process.start(server.port, mixed(), 64, seconds=length)
+            time.sleep(length / 6)
+            early = server.resident()
+            load = process.result()
+            late = server.resident()
+            words = server.stop()
+        process.end()
+        other = {code: n for code, n in load.codes.items() if code not in (200, 503)}
+        show(
+            title,
+            [
+                ("requests sent", f"{load.sent:,}"),
+                ("answered", f"{load.codes.total():,}"),
+                ("  200", f"{load.codes[200]:,}"),
+                ("  503", f"{load.codes[503]:,}"),
+                ("  anything else (must be 0)", f"{sum(other.values()):,}"),
+                ("lost (must be 0)", f"{load.sent - load.codes.total():,}"),
+                ("server: accepted", f"{words.get('accepted', -1):,}"),
+                ("server: answered", f"{words.get('answered', -1):,}"),
+                ("requests a second", f"{load.codes.total() / load.seconds:,.0f}"),
+                ("latency, median", of(load, 0.5)),
+                ("latency, 99th percentile", of(load, 0.99)),
+                (f"server's memory after {length / 6:.0f} s", f"{early:.1f} MB"),
+                ("server's memory at the end", f"{late:.1f} MB"),
+            ],
+        )
+
+
+def stop(quick: bool) -> None:
+    """Send SIGTERM under the same load: nothing that was accepted is lost."""
+    rows = []
+    for attempt in range(2 if quick else 5):
+        process = Clients()
+        with serving() as server:
+            process.start(server.port, mixed(), 64, seconds=20)
+            time.sleep(1 + 0.13 * attempt)
+            begun = time.perf_counter()
+            words = server.stop()
+            took = time.perf_counter() - begun
+            load = process.result()
+            code = server.process.returncode
+        process.end()
+        # The server has answered one request before the load: /readyz.
+        accepted, answered = words.get("accepted", -1) - 1, words.get("answered", -1) - 1
+        fine = accepted == answered == load.codes.total() and not load.lost and code == 0
+        rows.append(
+            (
+                f"accepted {accepted:,}, answered {answered:,}, received {load.codes.total():,}, "
+                f"half {load.lost}",
+                f"{'fine' if fine else 'LOST'}, {took:.1f} s",
+            )
+        )
+    show("kill -TERM under the load of 64 clients", rows)
+
+
+def bad_bodies(quick: bool) -> None:
+    """200 malformed bodies."""
+    good = plain_request(
+        "POST", "/v1/score", SAFETENSORS, encode_tensors({"logits": some_logits(3)}, {})
+    )
+    seen: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    alive = 0
+    requests = list(malformed(200, N_LABELS))
+    with serving(with_a_model=True) as server:
+        run_clients(server.port, [good], 1, n_requests=50)
+        before = server.resident()
+        for request in requests:
+            kind = request.headers["content-type"]
+            more = {k: v for k, v in request.headers.items() if k != "content-type"}
+            raw = plain_request("POST", request.path, kind, request.body, **more)
+            seen[request.kind].update(run_clients(server.port, [raw], 1, n_requests=1).codes)
+            alive += run_clients(server.port, [good], 1, n_requests=1).codes[200]
+        after = server.resident()
+        errors = [line for line in server.log if line["level"] == "error"]
+    rows: list[tuple[str, object]] = [
+        (kind, ", ".join(f"{n} x {code}" for code, n in sorted(codes.items())))
+        for kind, codes in seen.items()
+    ]
+    total = sum(codes.total() for codes in seen.values())
+    refused = sum(n for codes in seen.values() for code, n in codes.items() if 400 <= code < 500)
+    show(
+        f"{len(requests)} malformed bodies",
+        [
+            *((f"  {kind}", value) for kind, value in rows),
+            ("answered with a 4xx", f"{refused} of {total}"),
+            ("good requests answered in between", f"{alive} of {len(requests)}"),
+            ("errors in the log", len(errors)),
+            ("server's memory before and after", f"{before:.0f}, {after:.0f} MB"),
+        ],
+    )
+
+
+def schema(quick: bool) -> None:
+    """Run schemathesis against the OpenAPI description of a running service."""
+    with serving(with_a_model=True) as server, tempfile.TemporaryDirectory() as folder:
+        command = [
+            str(Path(sys.executable).with_name("schemathesis")),
+            "run",
+            f"http://127.0.0.1:{server.port}/openapi.json",
+            "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
+            "response_schema_conformance",
+            "--max-examples", "20" if quick else "100",
+            "--seed", "1",
+            "--phases", "examples,coverage,fuzzing",
+            "--report-junit-path", str(Path(folder) / "report.xml"),
+            "--no-color",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+        with contextlib.suppress(OSError):
+            text = scrape(server.port)
+    by_status: collections.Counter[str] = collections.Counter()
+    for status, n in re.findall(r'nescio_requests_total\{.*?status="(\d+)".*?\} (\S+)', text):
+        by_status[status] += int(float(n))
+    summary = [line.strip() for line in done.stdout.splitlines() if "generated" in line.lower()]
+    show(
+        "schemathesis",
+        [
+            ("exit code (0: no failure)", done.returncode),
+            ("requests answered", f"{by_status.total():,}"),
+            ("5xx", sum(n for status, n in by_status.items() if status.startswith("5"))),
+            *((f"  {status}", f"{n:,}") for status, n in sorted(by_status.items())),
+        ],
+    )
+    for line in summary:
+        print(f"  {line}")
+    if done.returncode:
+        print(done.stdout[-3000:])
+
+
+def scrape(port: int) -> str:
+    """The metrics."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+
+
+def profile(quick: bool) -> None:
+    """Where the server's time goes: its event loop under cProfile, which slows it down."""
+    import pstats
+
+    process = Clients()
+    requests = [plain_request("POST", "/v1/score", *bodies()["safetensors"])]
+    with tempfile.TemporaryDirectory() as folder:
+        for n_clients in (1, 8):
+            file = Path(folder) / f"{n_clients}.profile"
+            with serving(python=("-m", "cProfile", "-o", str(file))) as server:
+                load = process.run(
+                    server.port, requests, n_clients, n_requests=300 if quick else 2_000
+                )
+            n = load.codes.total()
+            print(f"\nProfile of {n:,} requests of {N_ROWS:,} x {N_LABELS}, {n_clients} clients")
+            pstats.Stats(str(file)).sort_stats("tottime").print_stats(
+                r"nescio|uvicorn|starlette|uvloop|asyncio|method", 40
+            )
+    process.end()
+
+
+PARTS: dict[str, Callable[[bool], None]] = {
+    "throughput": throughput,
+    "decoding": decoding,
+    "clients": clients,
+    "stop": stop,
+    "malformed": bad_bodies,
+    "schema": schema,
+    "profile": profile,
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="The service under load and bad input.")
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
+    parser.add_argument("--quick", action="store_true", help="less of everything")
+    arguments = parser.parse_args()
+    chosen = arguments.parts or [name for name in PARTS if name != "profile"]
+    unknown = set(chosen) - set(PARTS)
+    if unknown:
+        parser.error(f"no part {sorted(unknown)[0]!r}; choose from {', '.join(PARTS)}")
+    for part in chosen:
+        PARTS[part](arguments.quick)

@@ -1,0 +1,211 @@
+"""Who may call: tokens, origins, and the address that may reload."""
+
+import hmac
+import logging
+
+import pytest
+
+from nescio.service import guard
+
+TOKEN = "correct-horse 42"
+OPEN = ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/page.js", "/page.css")
+CLOSED = ("/v1/detector", "/v1/traffic", "/metrics", "/nowhere")
+
+
+def bearer(token):
+    return {"authorization": f"Bearer {token}"}
+
+
+# --- the token ----------------------------------------------------------------------------------
+
+
+def test_without_a_token_everything_is_open(client):
+    service = client()
+    for path in (*OPEN, *CLOSED[:-1]):
+        assert service.get(path).status_code == 200, path
+
+
+def test_a_token_closes_all_but_the_page_and_the_probes(client):
+    service = client(token=TOKEN)
+    for path in OPEN:
+        assert service.get(path).status_code == 200, path
+    for path in CLOSED:
+        answer = service.get(path)
+        assert answer.status_code == 401, path
+        assert answer.headers["www-authenticate"] == "Bearer"
+    for path in ("/v1/score", "/v1/predict", "/v1/reload"):
+        assert service.post(path, json={"logits": [[1, 2, 3, 4]]}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer wrong",
+        b"Bearer correct-horse 4",
+        b"Bearer correct-horse 422",
+        b"Basic correct-horse 42",
+        b"correct-horse 42",
+        "Bearer pässword".encode("latin-1"),
+        "Bearer пароль".encode(),
+        b"Bearer \x00\xff",
+    ],
+)
+def test_a_wrong_token_is_refused(header, client):
+    answer = client(token=TOKEN).get("/v1/detector", headers={b"authorization": header})
+    assert answer.status_code == 401
+    assert TOKEN not in answer.text
+
+
+def test_the_right_token_opens(client):
+    service = client(token=TOKEN)
+    for header in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Bearer  {TOKEN} "):
+        assert service.get("/v1/detector", headers={"authorization": header}).status_code == 200
+    body = {"logits": [[1, 2, 3, 4]]}
+    assert service.post("/v1/score", json=body, headers=bearer(TOKEN)).status_code == 200
+    assert service.get("/nowhere", headers=bearer(TOKEN)).status_code == 404
+
+
+def test_tokens_are_compared_in_constant_time(client, monkeypatch):
+    compared = []
+
+    def compare(given, token):
+        compared.append((given, token))
+        return hmac.compare_digest(given, token)
+
+    class Spy:
+        compare_digest = staticmethod(compare)
+
+    monkeypatch.setattr(guard, "hmac", Spy)
+    service = client(token=TOKEN)
+    assert service.get("/v1/detector", headers=bearer("guess")).status_code == 401
+    assert service.get("/v1/detector", headers=bearer(TOKEN)).status_code == 200
+    assert compared == [(b"guess", TOKEN.encode()), (TOKEN.encode(), TOKEN.encode())]
+
+
+def test_tokens_bodies_and_queries_are_not_logged(client, caplog):
+    service = client(token=TOKEN)
+    with caplog.at_level(logging.DEBUG, "nescio.service"):
+        body = {"logits": [[12.3456, 2, 3, 4]], "ids": ["patient-7"]}
+        service.post("/v1/score?explain=true&note=private", json=body, headers=bearer(TOKEN))
+        service.post("/v1/score", json={"logits": "patient-7"}, headers=bearer(TOKEN))
+        service.get("/patient-7", headers=bearer("guess"))
+    records = [record for record in caplog.records if record.name == "nescio.service"]
+    assert [record.status for record in records] == [200, 400, 401]
+    assert [record.path for record in records] == ["/v1/score", "/v1/score", "other"]
+    assert records[0].rows == 1
+    text = str([vars(record) for record in records])
+    for secret in (TOKEN, "12.3456", "patient-7", "private", "guess"):
+        assert secret not in text
+
+
+# --- origins ------------------------------------------------------------------------------------
+
+
+def from_page(origin, host="127.0.0.1:8000"):
+    return {"origin": origin, "host": host}
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1", "x", "file://"],
+)
+def test_pages_of_other_origins_may_not_call(origin, client):
+    service = client()
+    for path in ("/v1/detector", "/metrics", "/healthz"):
+        assert service.get(path, headers=from_page(origin)).status_code == 403
+    answer = service.post("/v1/reload", headers=from_page(origin))
+    assert answer.status_code == 403
+    assert "--cors-origin" in answer.json()["detail"]
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_services_own_page_may_call(client):
+    service = client()
+    for origin, host in (
+        ("http://127.0.0.1:8000", "127.0.0.1:8000"),
+        ("http://localhost:8000", "localhost:8000"),
+        ("https://Score.Example", "score.example"),
+    ):
+        assert service.get("/v1/detector", headers=from_page(origin, host)).status_code == 200
+
+
+def test_no_cors_headers_unless_asked(client):
+    answer = client().get("/v1/detector", headers=from_page("http://127.0.0.1:8000"))
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+FRIEND = "https://friend.example"
+
+
+def test_an_origin_that_was_allowed_may_call(client):
+    service = client(cors_origins=(FRIEND,))
+    preflight = service.options(
+        "/v1/score",
+        headers={
+            **from_page(FRIEND),
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization, content-type",
+        },
+    )
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == FRIEND
+    assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+    body = {"logits": [[1, 2, 3, 4]]}
+    answer = service.post("/v1/score", json=body, headers=from_page(FRIEND))
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == FRIEND
+    assert "access-control-allow-credentials" not in answer.headers
+    assert service.get("/v1/detector", headers=from_page("https://evil.example")).status_code == 403
+
+
+def test_an_allowed_page_can_read_why_it_was_refused(client):
+    service = client(cors_origins=(FRIEND,), token=TOKEN)
+    headers = {**from_page(FRIEND), **bearer(TOKEN)}
+    wrong = service.post("/v1/score", json={"logits": [[1]]}, headers=headers)
+    assert wrong.status_code == 422
+    assert wrong.headers["access-control-allow-origin"] == FRIEND
+    nobody = service.get("/v1/detector", headers=from_page(FRIEND))
+    assert nobody.status_code == 401
+    assert nobody.headers["access-control-allow-origin"] == FRIEND
+
+
+def test_a_preflight_needs_no_token_and_does_nothing(client):
+    service = client(token=TOKEN)
+    assert service.options("/v1/reload").status_code == 405
+
+
+# --- reload -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "status"), [("127.0.0.1", 200), ("::1", 200), ("10.0.0.7", 403)]
+)
+def test_without_a_token_only_this_machine_may_reload(address, status, client):
+    service = client(address=(address, 50000))
+    assert service.post("/v1/reload").status_code == status
+
+
+def test_a_proxy_on_this_machine_does_not_open_reload_to_others(client):
+    service = client()
+    for name in ("X-Forwarded-For", "Forwarded"):
+        assert service.post("/v1/reload", headers={name: "10.0.0.7"}).status_code == 403
+
+
+def test_with_the_token_any_machine_may_reload(client):
+    service = client(address=("10.0.0.7", 50000), token=TOKEN)
+    assert service.post("/v1/reload", headers=bearer(TOKEN)).status_code == 200
+    assert service.post("/v1/reload").status_code == 401
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def test_answers_say_what_a_browser_may_do_with_them(client):
+    service = client()
+    page = service.get("/")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in ("/", "/healthz", "/nowhere"):
+        assert service.get(path).headers["x-content-type-options"] == "nosniff"

@@ -1,0 +1,236 @@
+"""Requests that wait together are scored together, and each gets its own answer."""
+
+import asyncio
+import json
+import threading
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.service.batching import Batcher
+from nescio.service.bodies import SAFETENSORS
+from nescio.service.engine import Engine
+from nescio.tensors import encode_tensors
+
+httpx = pytest.importorskip("httpx")
+
+
+def at_once(guard, requests):
+    """The answers to requests (path, content type, body) that are sent at the same time."""
+
+    async def run():
+        await guard.service.start()
+        transport = httpx.ASGITransport(guard, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            found = await asyncio.gather(
+                *(
+                    client.post(path, content=body, headers={"content-type": kind})
+                    for path, kind, body in requests
+                )
+            )
+        await guard.service.stop()
+        return found
+
+    return asyncio.run(run())
+
+
+def body_of(logits):
+    return ("/v1/score", SAFETENSORS, encode_tensors({"logits": np.asarray(logits)}, {}))
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Count the requests of each batch that the engine is given."""
+    seen = []
+    for name in ("score", "predict"):
+        original = getattr(Engine, name)
+
+        def counting(self, works, record, original=original):
+            seen.append(len(works))
+            return original(self, works, record)
+
+        monkeypatch.setattr(Engine, name, counting)
+    return seen
+
+
+def test_answers_are_those_of_each_request_alone(app, detector_file, some_logits, runs):
+    file = detector_file()
+    parts = [some_logits(n % 5 + 1, seed=n) for n in range(60)]
+    answers = at_once(app(file), [body_of(part) for part in parts])
+    detector = ns.load(file)
+    for part, answer in zip(parts, answers, strict=True):
+        expected = detector.assess(part)
+        alone = encode_tensors(
+            {
+                "score": expected.scores,
+                "p_value": expected.p_values,
+                "in_distribution": expected.in_distribution,
+            },
+            {},
+        )
+        assert answer.content == alone
+    assert sum(runs) == 60
+    assert len(runs) < 30
+
+
+def test_a_bad_request_spoils_only_itself(app, some_logits, runs):
+    parts = [some_logits(2, seed=n) for n in range(20)]
+    parts[7] = np.full((2, 4), np.nan, np.float32)
+    parts[11] = some_logits(2)[:, :3]  # another number of labels: never in one batch
+    answers = at_once(app(), [body_of(part) for part in parts])
+    statuses = [answer.status_code for answer in answers]
+    assert [at for at, status in enumerate(statuses) if status != 200] == [7, 11]
+    assert statuses[7] == statuses[11] == 422
+    assert max(runs) > 1
+
+
+def test_what_was_scored_is_counted_once(app, some_logits):
+    parts = [some_logits(2, seed=n) for n in range(20)]
+    parts[7] = np.full((2, 4), np.nan, np.float32)
+    guard = app()
+    at_once(guard, [body_of(part) for part in parts])
+    assert guard.service.current.traffic.snapshot()["n_watched"] == 38
+    assert "nescio_samples_total 38.0" in guard.service.metrics.text().decode()
+
+
+def test_formats_and_ids_are_kept_apart(app, some_logits):
+    logits = some_logits(3)
+    plain = json.dumps({"logits": logits.tolist(), "ids": ["x", "y", "z"]}).encode()
+    answers = at_once(app(), [body_of(logits), ("/v1/score", "application/json", plain)] * 10)
+    for at, answer in enumerate(answers):
+        assert answer.headers["content-type"] == (SAFETENSORS, "application/json")[at % 2]
+        if at % 2:
+            assert answer.json()["id"] == ["x", "y", "z"]
+
+
+def test_groups_by_label_count_stay_with_their_rows(app, detector_file, some_logits):
+    file = detector_file(groups="label_count")
+    parts = [some_logits(2, seed=n) for n in range(30)]
+    requests = [
+        ("/v1/score", "application/json", json.dumps({"logits": part.tolist()}).encode())
+        for part in parts
+    ]
+    answers = at_once(app(file), requests)
+    detector = ns.load(file)
+    for part, answer in zip(parts, answers, strict=True):
+        expected = detector.assess(part.astype(np.float64))
+        assert answer.json()["group"] == expected.groups.tolist()
+        assert answer.json()["score"] == expected.scores.tolist()
+
+
+def test_predictions_are_batched_too(app, detector_file, text_model, runs):
+    tokens = [np.array([[n % 50, (3 * n) % 50]]) for n in range(24)]
+    requests = [
+        (
+            "/v1/predict",
+            SAFETENSORS,
+            encode_tensors({"input_ids": ids, "attention_mask": np.ones_like(ids)}, {}),
+        )
+        for ids in tokens
+    ]
+    requests[5] = (
+        "/v1/predict",
+        SAFETENSORS,
+        encode_tensors({"input_ids": tokens[5] + 10**6, "attention_mask": tokens[5]}, {}),
+    )
+    file, model = detector_file(), text_model()
+    together = at_once(app(file, model=model), requests)
+    assert sum(runs) == 24
+    assert len(runs) < 24
+    alone = [at_once(app(file, model=model), [request])[0] for request in requests[:6]]
+    for one, other in zip(together, alone, strict=False):
+        assert one.status_code == other.status_code
+        if one.status_code == 200:
+            assert one.json()["logits"] == other.json()["logits"]
+            assert one.json()["score"] == pytest.approx(other.json()["score"], rel=1e-6)
+    assert [at for at, answer in enumerate(together) if answer.status_code != 200] == [5]
+
+
+# --- the bound ----------------------------------------------------------------------------------
+
+
+def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monkeypatch):
+    guard = app(max_requests=3)
+    released, entered = threading.Event(), threading.Event()
+    original = Engine.score
+
+    def slow(self, works, record):
+        entered.set()
+        released.wait(10)
+        return original(self, works, record)
+
+    monkeypatch.setattr(Engine, "score", slow)
+
+    async def run():
+        await guard.service.start()
+        transport = httpx.ASGITransport(guard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            path, kind, body = body_of(some_logits(2))
+
+            def post():
+                return client.post(path, content=body, headers={"content-type": kind})
+
+            first = [asyncio.create_task(post()) for _ in range(3)]
+            await asyncio.to_thread(entered.wait, 10)
+            refused = [await post() for _ in range(4)]
+            health = await client.get("/healthz")
+            released.set()
+            served = await asyncio.gather(*first)
+            after = await post()
+        await guard.service.stop()
+        return refused, health, served, after
+
+    refused, health, served, after = asyncio.run(run())
+    assert [answer.status_code for answer in refused] == [503] * 4
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+    assert health.status_code == 200
+    assert [answer.status_code for answer in (*served, after)] == [200] * 4
+    assert "nescio_busy_total 4.0" in guard.service.metrics.text().decode()
+
+
+# --- the batcher alone --------------------------------------------------------------------------
+
+
+def batched(run, works, max_size=100):
+    async def collect():
+        batcher = Batcher(run, max_size)
+        found = await asyncio.gather(
+            *(batcher.submit(work, size=size, kind=kind) for work, size, kind in works),
+            return_exceptions=True,
+        )
+        await batcher.stop()
+        return found
+
+    return asyncio.run(collect())
+
+
+def test_a_batch_has_one_kind_and_a_size():
+    batches = []
+
+    def run(works):
+        batches.append(list(works))
+        return list(works)
+
+    works = [(0, 40, "a"), (1, 40, "a"), (2, 40, "a"), (3, 40, "b"), (4, 500, "b"), (5, 1, "b")]
+    assert batched(run, works) == [0, 1, 2, 3, 4, 5]
+    assert batches == [[0, 1], [2], [3], [4], [5]]
+
+
+def test_a_run_that_fails_answers_all_of_its_batch_and_no_other():
+    def run(works):
+        if 1 in works:
+            raise RuntimeError("broken")
+        return list(works)
+
+    works = [(0, 1, "a"), (1, 1, "b"), (2, 1, "b"), (3, 1, "c")]
+    found = batched(run, works)
+    assert found[0] == 0
+    assert found[3] == 3
+    assert [str(error) for error in found[1:3]] == ["broken"] * 2
+
+
+@pytest.mark.parametrize("size", [0, 1, 10**9])
+def test_works_of_any_size_are_answered(size):
+    # What takes long goes to a thread, and what has no size has no time a unit.
+    assert batched(lambda works: list(works), [(at, size, at) for at in range(5)]) == [*range(5)]

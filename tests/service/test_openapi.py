@@ -1,0 +1,107 @@
+"""The OpenAPI description says what the service does: every route, and no more than it holds."""
+
+import contextlib
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+
+schemathesis = pytest.importorskip("schemathesis")
+checks = pytest.importorskip("schemathesis.specs.openapi.checks")
+
+PATHS = {
+    ("/v1/score", "post"),
+    ("/v1/predict", "post"),
+    ("/v1/detector", "get"),
+    ("/v1/traffic", "get"),
+    ("/v1/reload", "post"),
+    ("/healthz", "get"),
+    ("/readyz", "get"),
+    ("/metrics", "get"),
+}
+
+
+@pytest.fixture
+def document(client, detector_file, image_model):
+    return client(detector_file(), model=image_model()).get("/openapi.json").json()
+
+
+def operations(document):
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def test_every_route_is_described_and_says_how_it_may_refuse(document):
+    assert {(path, method) for path, method, _ in operations(document)} == PATHS
+    for path, method, operation in operations(document):
+        assert operation["summary"], path
+        assert operation["description"], path
+        assert "200" in operation["responses"]
+        assert "403" in operation["responses"], "a foreign origin"
+        if method == "post" and path != "/v1/reload":
+            assert {"400", "413", "415", "422", "503"} <= set(operation["responses"])
+            assert operation["requestBody"]["required"] is True
+
+
+def test_every_other_route_is_of_the_page(app, document):
+    described = {path for path, _ in PATHS}
+    others = {"/", "/docs", "/openapi.json", "/page.css"}
+    for path in app()._paths - described - others:
+        assert path.endswith(".js")
+
+
+def test_the_document_is_valid(document):
+    loaded = schemathesis.openapi.from_dict(document)
+    loaded.validate()
+    assert document["openapi"].startswith("3.1")
+    assert document["info"]["title"] == "nescio"
+
+
+def test_the_examples_of_the_document_can_be_read(client, tmp_path):
+    import numpy as np
+
+    import nescio as ns
+
+    three = np.random.default_rng(0).normal(-2, 3, (300, 3))
+    ns.JointEnergy().calibrate(three).save(tmp_path / "three.nescio")
+    service = client(tmp_path / "three.nescio")
+    bodies = service.get("/openapi.json").json()["paths"]["/v1/score"]["post"]["requestBody"]
+    answer = service.post("/v1/score", json=bodies["content"]["application/json"]["example"])
+    assert answer.status_code == 200
+    assert answer.json()["id"] == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize("mode", schemathesis.GenerationMode)
+def test_schemathesis_finds_no_server_error(mode, app, detector_file, image_model):
+    """Generated requests, good and bad: no 5xx, and every answer is as described."""
+    # How many labels a detector has is not in the description.
+    left_out = [checks.positive_data_acceptance]
+    guard = app(detector_file(), model=image_model())
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        document = schemathesis.openapi.from_asgi("/openapi.json", guard)
+        for result in document.get_all_operations():
+            operation = result.ok()
+
+            @seed(1)
+            @settings(
+                max_examples=30,
+                deadline=None,
+                database=None,
+                phases=[Phase.explicit, Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def check(case):
+                answer = case.call()
+                found.append((case.path, answer.status_code))
+                case.validate_response(answer, excluded_checks=left_out)
+
+            # There is no wrong way to ask for what takes neither a body nor a query.
+            with contextlib.suppress(Unsatisfiable):
+                check()
+    assert not [status for _, status in found if status >= 500]
+    assert len(found) >= 40

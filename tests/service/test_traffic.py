@@ -1,0 +1,176 @@
+"""What the page and Prometheus are told of the traffic."""
+
+import json
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.monitor import Monitor
+
+parser = pytest.importorskip("prometheus_client.parser")
+
+
+def samples(service):
+    """The metrics as {(name, labels): value}."""
+    text = service.get("/metrics").text
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def post(service, logits, **more):
+    return service.post("/v1/score", json={"logits": logits.tolist(), **more})
+
+
+def stream(service, parts):
+    """Post the parts so slowly that every row is watched."""
+    for part in parts:
+        assert post(service, part).status_code == 200
+        service.app.service.current.traffic.watch()
+
+
+def test_metrics_count_requests_scores_and_labels(client, detector_file, some_logits):
+    file = detector_file()
+    service, logits = client(file), some_logits(100, dtype=np.float64)
+    expected = ns.load(file).assess(logits)
+    for start in range(0, 100, 20):
+        assert post(service, logits[start : start + 20]).status_code == 200
+    service.post("/v1/score", content=b"x", headers={"content-type": "application/json"})
+    service.get("/nowhere")
+    service.get("/nowhere/else")
+    found = samples(service)
+
+    def value(name, **labels):
+        return found[name, tuple(sorted(labels.items()))]
+
+    assert value("nescio_requests_total", path="/v1/score", status="200") == 5
+    assert value("nescio_requests_total", path="/v1/score", status="400") == 1
+    assert value("nescio_requests_total", path="other", status="404") == 2
+    assert value("nescio_request_seconds_count", path="/v1/score") == 6
+    assert 0 < value("nescio_request_seconds_sum", path="/v1/score") < 60
+    assert value("nescio_samples_total") == 100
+    assert value("nescio_flagged_total") == len(expected.flagged) > 0
+    assert value("nescio_flagged_share") == pytest.approx(len(expected.flagged) / 100)
+    assert value("nescio_score_count") == 100
+    assert value("nescio_score_sum") == pytest.approx(expected.scores.sum())
+    buckets = {
+        float(dict(labels)["le"]): count
+        for (name, labels), count in found.items()
+        if name == "nescio_score_bucket"
+    }
+    for bound, count in buckets.items():
+        # The bounds are printed to nine digits.
+        assert abs(count - np.count_nonzero(expected.scores <= bound)) <= 1
+    assert buckets[np.inf] == 100
+    fired = {
+        dict(labels)["label"]: count
+        for (name, labels), count in found.items()
+        if name == "nescio_label_fired_total"
+    }
+    assert fired == dict(
+        zip(("cat", "dog", "bird", "car"), (logits > 0).sum(0).tolist(), strict=True)
+    )
+    assert value("nescio_under_way") == value("nescio_waiting_bytes") == 0
+    assert value("nescio_monitor_alarm") == 0
+
+
+def test_metrics_are_there_before_the_first_request(client):
+    found = samples(client())
+    assert found["nescio_samples_total", ()] == 0
+    assert found["nescio_flagged_share", ()] == 0
+
+
+def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_logits):
+    names = ['a"b', "c\nd", "e\\f", "ü {x=1}"]
+    detector = ns.JointEnergy().calibrate(ns.Outputs(some_logits(300), label_names=names))
+    detector.save(tmp_path / "odd.nescio")
+    service = client(tmp_path / "odd.nescio")
+    post(service, some_logits(10))
+    found = {dict(labels)["label"] for name, labels in samples(service) if "label_fired" in name}
+    assert found == set(names)
+
+
+def test_a_stream_like_the_calibration_data_raises_no_alarm(client, some_logits):
+    service = client()
+    stream(service, [some_logits(100, seed=100 + seed) for seed in range(20)])
+    found = service.get("/v1/traffic").json()
+    assert found["n_watched"] == found["monitor"]["n_samples"] == 2000
+    assert found["monitor"]["alarm"] is False
+    assert len(found["recent"]["score"]) == 2000
+    assert found["flagged"]["all"]["low"] <= found["flagged"]["all"]["share"]
+    assert found["flagged"]["all"]["share"] <= found["flagged"]["all"]["high"]
+
+
+def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):
+    service = client()
+    stream(service, [some_logits(100, seed=100 + seed, shift=-1.5) for seed in range(20)])
+    found = service.get("/v1/traffic").json()
+    assert found["monitor"]["alarm"] is True
+    share = found["flagged"]["all"]
+    assert share["share"] > share["high"]
+    metrics = samples(service)
+    assert metrics["nescio_monitor_alarm", ()] == 1
+    assert metrics["nescio_monitor_log10_evidence", ()] > 2
+
+
+def test_recent_traffic_goes_round(client, some_logits):
+    service = client()
+    stream(service, [some_logits(250, seed=seed) for seed in range(12)])
+    found = service.get("/v1/traffic").json()
+    assert found["n_watched"] == 3000
+    recent = found["recent"]
+    assert len(recent["time"]) == len(recent["score"]) == len(recent["in_distribution"]) == 2000
+    assert recent["time"] == sorted(recent["time"])
+    assert sum(chunk["n"] for chunk in found["flagged"]["chunks"]) == 2000
+
+
+def test_the_monitors_state_is_kept_between_runs(app, detector_file, some_logits, tmp_path):
+    from starlette.testclient import TestClient
+
+    file, state = detector_file(), tmp_path / "monitor.safetensors"
+    for run in (1, 2):
+        with TestClient(app(file, monitor_state=state)) as service:
+            before = service.get("/v1/traffic").json()["monitor"]["n_samples"]
+            assert before == 40 * (run - 1)
+            post(service, some_logits(40, seed=run))
+    assert Monitor.load(state, ns.load(file)).n_samples == 80
+
+
+def test_the_state_of_another_detector_is_replaced(
+    app, detector_file, some_logits, tmp_path, caplog
+):
+    from starlette.testclient import TestClient
+
+    file, state = detector_file(), tmp_path / "monitor.safetensors"
+    with TestClient(app(file, monitor_state=state)) as service:
+        post(service, some_logits(40))
+    detector_file(ns.MaxLogit())
+    with TestClient(app(file, monitor_state=state)) as service:
+        assert service.get("/v1/traffic").json()["monitor"]["n_samples"] == 0
+        post(service, some_logits(7))
+    assert "starts anew" in caplog.text
+    assert Monitor.load(state, ns.load(file)).n_samples == 7
+
+
+def test_a_file_that_is_no_state_is_never_replaced(app, detector_file):
+    file = detector_file()
+    before = file.read_bytes()
+    with pytest.raises(ns.NescioError, match="not a saved monitor"):
+        app(file, monitor_state=file)
+    assert file.read_bytes() == before
+
+
+def test_a_place_where_no_state_can_be_kept_is_said_at_the_start(app, detector_file, tmp_path):
+    with pytest.raises(ns.NescioError, match="directory"):
+        app(detector_file(), monitor_state=tmp_path / "nowhere" / "state.safetensors")
+
+
+def test_traffic_of_a_detector_by_groups(client, detector_file, some_logits):
+    service = client(detector_file(groups="label_count"))
+    post(service, some_logits(200))
+    found = service.get("/v1/traffic").json()
+    assert found["monitor"]["n_samples"] == 200
+    assert json.dumps(found)
