@@ -32,9 +32,10 @@ from nescio.service.bodies import (
     is_light,
     media_type,
 )
+from nescio.service.calls import Call, Endpoint, Reply
 from nescio.service.engine import Engine, Scored
 from nescio.service.errors import FAILED, RefusedError
-from nescio.service.guard import SCRIPTS, Endpoint, Guard
+from nescio.service.guard import SCRIPTS, Guard
 from nescio.service.service import Service
 from nescio.service.settings import Settings
 from nescio.version import __version__
@@ -106,51 +107,53 @@ def make_app(settings: Settings) -> Guard:
 
 
 def _add_scoring(app: FastAPI, service: Service) -> Endpoint:
+    async def scored(call: Call, explain: bool = False) -> Reply:
+        kind = _known(call, FORMATS)
+        with service.room.enter() as place:
+            body = await service.body(call, kind, place)
+            rows = service.settings.max_rows
+            outputs = (
+                decode_outputs(kind, body, rows)
+                if is_light(kind, body)
+                else await service.aside(lambda: decode_outputs(kind, body, rows))
+            )
+            scored = await _answered(service.score(outputs))
+            _note(call, scored, body)
+            headers = _warned(outputs)
+            if explain:
+                explained = _explained(service.current.engine, scored)
+                return Reply(encode_json(columns_of(scored.assessment) | explained), JSON, headers)
+            answer = _accepted(call, kind)
+            return Reply(encode_assessment(answer, scored.assessment), answer, headers)
+
     @app.post("/v1/score", **openapi.SCORE)
     async def score(request: Request, explain: _EXPLAIN = False) -> Response:
         """Scores, p-values and verdicts for a model's logits, a row an input."""
-        kind = _known(request, FORMATS)
-        with service.room.enter() as place:
-            body = await service.body(request, kind, place)
-            rows = service.settings.max_rows
-            outputs = await service.decoded(
-                lambda: decode_outputs(kind, body, rows), 0 if is_light(kind, body) else len(body)
-            )
-            scored = await _answered(service.score(outputs))
-            _note(request, scored, body)
-            engine = service.current.engine
-            answer = _accepted(request, kind)
-            headers = _warned(outputs)
-            if explain:
-                columns = columns_of(scored.assessment) | _explained(engine, scored)
-                return Response(encode_json(columns), 200, headers, JSON)
-            return Response(encode_assessment(answer, scored.assessment), 200, headers, answer)
+        reply = await scored(request.state.call, explain)
+        return Response(reply.body, 200, dict(reply.headers), reply.media_type)
 
     @app.post("/v1/predict", **openapi.PREDICT)
     async def predict(request: Request, explain: _EXPLAIN = False) -> Response:
         """Labels, probabilities and verdict for an image, or for the model's inputs by name."""
-        kind = _known(request, (*IMAGES, JSON, SAFETENSORS))
-        model = service.model()
+        call: Call = request.state.call
+        kind = _known(call, (*IMAGES, JSON, SAFETENSORS))
+        model, settings = service.model(), service.settings
         with service.room.enter() as place:
-            body = await service.body(request, kind, place)
+            body = await service.body(call, kind, place)
             if kind in IMAGES:
-                pixels = service.settings.max_pixels
-                inputs = await service.decoded(
-                    lambda: model.image_input(body, pixels), service.settings.max_body_bytes
-                )
+                inputs = await service.aside(lambda: model.image_input(body, settings.max_pixels))
             else:
-                rows = service.settings.max_rows
-                inputs = await service.decoded(
-                    lambda: model.checked(decode_inputs(kind, body), rows), len(body)
+                inputs = await service.aside(
+                    lambda: model.checked(decode_inputs(kind, body), settings.max_rows)
                 )
             scored = await _answered(service.predict(inputs))
-            _note(request, scored, body)
+            _note(call, scored, body)
             engine = service.current.engine
             return _json(
                 _predicted(engine, scored) | (_explained(engine, scored) if explain else {})
             )
 
-    return score
+    return scored
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
@@ -209,8 +212,8 @@ async def _page_file(content: bytes, kind: str) -> Response:
 # --- requests ---------------------------------------------------------------------------------
 
 
-def _known(request: Request, kinds: tuple[str, ...]) -> str:
-    kind = media_type(request.headers.get("content-type"))
+def _known(call: Call, kinds: tuple[str, ...]) -> str:
+    kind = media_type(call.header("content-type"))
     if kind not in kinds:
         came = f"got {kind[:60]!r}" if kind else "got none"
         raise RefusedError(
@@ -219,15 +222,15 @@ def _known(request: Request, kinds: tuple[str, ...]) -> str:
     return kind
 
 
-def _accepted(request: Request, kind: str) -> str:
+def _accepted(call: Call, kind: str) -> str:
     """The format of the answer: the first one accepted by name, or that of the request."""
-    asked = [media_type(part) for part in request.headers.get("accept", "").split(",")]
+    asked = map(media_type, call.header("accept").split(","))
     return next((name for name in asked if name in FORMATS), kind)
 
 
-def _note(request: Request, scored: Scored, body: bytes) -> None:
+def _note(call: Call, scored: Scored, body: bytes) -> None:
     """What the log says of a request beside its path and status."""
-    request.scope["state"]["facts"] = {
+    call.facts = {
         "rows": len(scored.outputs),
         "flagged": int(np.count_nonzero(~scored.assessment.in_distribution)),
         "bytes": len(body),

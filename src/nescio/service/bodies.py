@@ -27,6 +27,7 @@ IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "im
 _BODY = "the body"
 _MAX_HEADER_BYTES = 1_000_000  # of safetensors
 _LIGHT_BYTES, _LIGHT_HEADER = 1_000_000, 4_096
+_LIGHT_TEXT = 65_536
 
 
 class ScoreBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,10 +96,10 @@ def check_rows(n_rows: int, max_rows: int) -> None:
 
 
 def is_light(kind: str, data: bytes | bytearray) -> bool:
-    """Whether a body takes no time to decode: arrays that are only pointed at."""
-    return (
-        kind == SAFETENSORS and len(data) <= _LIGHT_BYTES and _header_bytes(data) <= _LIGHT_HEADER
-    )
+    """Whether a body takes no time to decode: a small one, or arrays that are only pointed at."""
+    if kind == SAFETENSORS:
+        return len(data) <= _LIGHT_BYTES and _header_bytes(data) <= _LIGHT_HEADER
+    return len(data) <= _LIGHT_TEXT
 
 
 def _with_a_short_header(data: bytes | bytearray) -> bytes | bytearray:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nescio.arrays import Array
+from nescio.arrays import Array, looks_like_probabilities
 from nescio.assessment import Assessment
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
@@ -113,9 +114,7 @@ class Engine:
             raise ShapeError(
                 f"the detector was made for {self.n_labels} labels, got {joined.n_labels} logits."
             )
-        with warnings.catch_warnings():
-            # The caller is told in the answer.
-            warnings.simplefilter("ignore", ProbabilitiesWarning)
+        with _quiet(joined):
             whole = Scored(joined, self.detector.assess(joined))
         record(whole)
         if len(works) == 1:
@@ -139,8 +138,7 @@ class Engine:
 
     def explain(self, outputs: Outputs) -> Explanation:
         """Each label's part in the scores; a `NescioError` if the detector has no such parts."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbabilitiesWarning)
+        with _quiet(outputs):
             return self.detector.explain(outputs)
 
     # --- what it is ---
@@ -187,6 +185,17 @@ class Engine:
             warnings.simplefilter("ignore", ProbabilitiesWarning)
             ordinary = self.detector.assess(row[None, :]).in_distribution[0]
         return row.tolist() if ordinary else None
+
+
+@contextlib.contextmanager
+def _quiet(outputs: Outputs) -> Iterator[None]:
+    """Without the warning that these look like probabilities, which the answer gives the caller."""
+    if not looks_like_probabilities(outputs.logits):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbabilitiesWarning)
+        yield
 
 
 def kind_of(outputs: Outputs) -> Hashable:

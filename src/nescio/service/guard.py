@@ -7,14 +7,13 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nescio.service import logs
 from nescio.service.bodies import JSON, encode_json
+from nescio.service.calls import Call, Endpoint, Reply
 from nescio.service.errors import FAILED, RefusedError
 from nescio.service.logs import logger
 from nescio.service.service import Service
@@ -31,9 +30,6 @@ _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # aske
 _MAX_ID_LENGTH = 64
 _PROCESS = uuid.uuid4().hex[:12]
 _NUMBERS = itertools.count(1)
-
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Guard:
@@ -84,25 +80,24 @@ class Guard:
         self.accepted += 1
         headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
         answer = _Answer(send, request_id(headers), self)
-        scope.setdefault("state", {})["request_id"] = answer.request_id
+        call = scope.setdefault("state", {})["call"] = Call(headers, receive)
         try:
             self._check(scope, headers)
-            await self._serve(scope, receive, answer.send)
+            await self._serve(scope, call, answer)
         except RefusedError as refused:
             await answer.refuse(refused)
         except Exception:
             logger.exception("failed", extra={"id": answer.request_id, "path": scope["path"]})
             await answer.refuse(RefusedError(500, FAILED))
         finally:
-            self._told(scope, answer, time.perf_counter() - started)
+            self._told(scope, call, answer, time.perf_counter() - started)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, call: Call, answer: _Answer) -> None:
         endpoint = self._direct.get(scope["path"])
         if endpoint is None or scope["method"] != "POST" or scope["query_string"]:
-            await self._app(scope, receive, send)
-            return
-        answer = await endpoint(Request(scope, receive))
-        await answer(scope, receive, send)
+            await self._app(scope, call.receive, answer.send)
+        else:
+            await answer.give(200, await endpoint(call))
 
     def _check(self, scope: Scope, headers: Mapping[str, bytes]) -> None:
         """Raise unless the caller may do this."""
@@ -125,7 +120,7 @@ class Guard:
         known = origin in self._settings.cors_origins
         return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if known else {}
 
-    def _told(self, scope: Scope, answer: _Answer, seconds: float) -> None:
+    def _told(self, scope: Scope, call: Call, answer: _Answer, seconds: float) -> None:
         path = scope["path"] if scope["path"] in self._paths else "other"
         if answer.complete:
             self.answered += 1
@@ -139,7 +134,7 @@ class Guard:
             path=path,
             status=status,
             ms=round(seconds * 1e3, 2),
-            **scope["state"].get("facts", {}),
+            **call.facts,
         )
 
 
@@ -170,16 +165,17 @@ class _Answer:
     async def refuse(self, refused: RefusedError) -> None:
         if self.status:  # half an answer is out already
             return
-        body = encode_json({"detail": refused.detail})
-        headers = {"content-type": JSON, "content-length": str(len(body)), **refused.headers}
-        await self.send(
-            {
-                "type": "http.response.start",
-                "status": refused.status,
-                "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()],
-            }
-        )
-        await self.send({"type": "http.response.body", "body": body})
+        reply = Reply(encode_json({"detail": refused.detail}), JSON, refused.headers)
+        await self.give(refused.status, reply)
+
+    async def give(self, status: int, reply: Reply) -> None:
+        headers = [
+            (b"content-type", reply.media_type.encode()),
+            (b"content-length", str(len(reply.body)).encode()),
+        ]
+        headers += [(k.lower().encode(), v.encode("latin-1")) for k, v in reply.headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": reply.body})
 
 
 def request_id(headers: Mapping[str, bytes]) -> str:

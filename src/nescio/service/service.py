@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from starlette.requests import Request
-
 from nescio.arrays import Array, available_cpus
 from nescio.data.images import content_hash
 from nescio.errors import NescioError
@@ -19,6 +17,7 @@ from nescio.outputs import Outputs
 from nescio.service import logs
 from nescio.service.batching import Batcher
 from nescio.service.bodies import JSON, check_rows
+from nescio.service.calls import Call
 from nescio.service.engine import Engine, Scored, kind_of
 from nescio.service.errors import RefusedError
 from nescio.service.logs import logger
@@ -34,7 +33,6 @@ _SAVE_EVERY = 240  # times that the traffic was watched
 # size; of larger ones, copying takes longer than that.
 _BATCH_VALUES = 1 << 15
 _BATCH_INPUTS = 1 << 24  # numbers that go through the model together: a hundred images
-_DECODED_AT_ONCE = 65_536  # bytes that are decoded right away; more would hold up the others
 
 Value = TypeVar("Value")
 
@@ -95,7 +93,7 @@ class Service:
         """Take the detector, and the model, that the files hold now; the old ones if that fails."""
         async with self._reloading:
             try:
-                fresh = await self._aside(self._loaded)
+                fresh = await self.aside(self._loaded)
             except (NescioError, OSError) as error:
                 self.metrics.reloads.labels("failed").inc()
                 logger.error("reload failed", extra={"reason": str(error)})
@@ -145,12 +143,12 @@ class Service:
         for turn in itertools.count(1):
             await asyncio.sleep(_WATCH_EVERY_SECONDS)
             try:
-                await self._aside(self.current.traffic.watch)
+                await self.aside(self.current.traffic.watch)
             except Exception:  # a flaw of the monitor must not end the watch, nor go unseen
                 logger.exception("the monitor failed")
             logs.flush()
             if turn % _SAVE_EVERY == 0:
-                await self._aside(self._save)
+                await self.aside(self._save)
 
     # --- work ---
 
@@ -172,11 +170,8 @@ class Service:
             raise RefusedError(404, "there is no model here: start the service with --model.")
         return self.current.engine.model
 
-    async def decoded(self, decode: Callable[[], Value], n_bytes: int) -> Value:
-        """What a body holds; a large one is decoded beside the event loop."""
-        return decode() if n_bytes <= _DECODED_AT_ONCE else await self._aside(decode)
-
-    async def _aside(self, work: Callable[[], Value]) -> Value:
+    async def aside(self, work: Callable[[], Value]) -> Value:
+        """What a work gives that would hold up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._decoders, work)
 
     def _score(self, works: Sequence[Outputs]) -> list[Scored | Exception]:
@@ -187,15 +182,15 @@ class Service:
         current = self.current
         return current.engine.predict(works, current.record)
 
-    async def body(self, request: Request, kind: str, place: Place) -> bytes:
+    async def body(self, call: Call, kind: str, place: Place) -> bytes:
         """The whole body, within the limits."""
         settings = self.settings
         limit = settings.max_json_bytes if kind == JSON else settings.max_body_bytes
-        announced = request.headers.get("content-length", "")
+        announced = call.header("content-length")
         if announced.isdecimal():
             _check_size(int(announced), limit)
             place.hold(int(announced))
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
+        if call.header("content-encoding").lower() not in ("", "identity"):
             raise RefusedError(415, "compressed bodies are not taken: send it as it is.")
         chunks: list[bytes] = []
         size = 0
@@ -203,7 +198,7 @@ class Service:
             async with asyncio.timeout(settings.body_seconds):
                 more = True
                 while more:
-                    message = await request.receive()
+                    message = await call.receive()
                     if message["type"] == "http.disconnect":
                         raise RefusedError(400, "the connection ended within the body.")
                     chunk = message.get("body", b"")
