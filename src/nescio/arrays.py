@@ -86,8 +86,8 @@ def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) 
     """Whether every value (but NaN) lies within [0, 1], and there are at least so many values."""
     if logits.size < max(at_least, 1):
         return False
-    first = logits[:1]
-    if ((first < 0) | (first > 1)).any():  # most often one row tells
+    first = logits.flat[0]
+    if first < 0 or first > 1:  # most often one value tells
         return False
     low, high = np.fmin.reduce(logits, axis=None), np.fmax.reduce(logits, axis=None)
     return bool(low >= 0 and high <= 1)

@@ -7,6 +7,7 @@ the same bytes (the package writes its metadata in a random order).
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import mmap
@@ -21,6 +22,7 @@ from nescio.errors import FileError, FileFormatError
 from nescio.files import existing_file, replacing
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_SHORT = 4_096  # bytes of a header worth remembering
 _MAX_DIMENSIONS = 8
 _MAX_SIZE = 1 << 48  # of a dimension, and of a file in bytes
 _DTYPES = {
@@ -124,19 +126,19 @@ def decode_tensors(
 
     `what` is named in errors.
     """
-    data_start, header = _read_header(what, data)
-    metadata = _our_metadata(what, header.pop("__metadata__", {}))
-    entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
-    _check_layout(what, entries, len(data) - data_start)
+    encoded = _encoded_header(what, data)
+    header = _known_header(encoded, what) if len(encoded) <= _SHORT else _header(encoded, what)
+    data_start = 8 + len(encoded)
+    _check_size(what, header.n_bytes, len(data) - data_start)
     tensors = {}
-    for name, entry in entries.items():
+    for name, entry in header.entries.items():
         flat = np.frombuffer(data, entry.dtype, entry.n_elements, data_start + entry.begin)
         try:
             array = flat.reshape(entry.shape)
         except ValueError as error:
             raise FileFormatError(f"{what} is damaged: {name[:40]!r} has no such shape.") from error
         tensors[name] = _widen_bfloat16(array) if entry.code == "BF16" else array
-    return tensors, metadata
+    return tensors, dict(header.metadata)
 
 
 class _Entry(NamedTuple):
@@ -148,20 +150,43 @@ class _Entry(NamedTuple):
     end: int
 
 
-def _check_layout(path: object, entries: Mapping[str, _Entry], size: int) -> None:
-    """The arrays must fill the file, one after another."""
-    expected = 0
+class _Header(NamedTuple):
+    metadata: Mapping[str, Any]
+    entries: Mapping[str, _Entry]
+    n_bytes: int  # of all arrays together
+
+
+def _header(encoded: bytes, what: object) -> _Header:
+    """A header whose entries make sense and follow one another without a gap."""
+    try:
+        header = json.loads(encoded)
+        if not isinstance(header, dict):
+            raise TypeError
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"{what} is not a safetensors file: unreadable header.") from error
+    metadata = _our_metadata(what, header.pop("__metadata__", {}))
+    entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
+    end = 0
     for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
-        if entry.begin != expected:
-            raise FileFormatError(f"{path} is damaged: its arrays overlap or leave gaps.")
-        expected = entry.end
+        if entry.begin != end:
+            raise FileFormatError(f"{what} is damaged: its arrays overlap or leave gaps.")
+        end = entry.end
+    return _Header(metadata, entries, end)
+
+
+# A service is sent the same header again and again, if the arrays are of one shape.
+_known_header = functools.lru_cache(maxsize=64)(_header)
+
+
+def _check_size(what: object, expected: int, size: int) -> None:
+    """Raise unless the arrays fill the file."""
     if expected > size:
         raise FileFormatError(
-            f"{path} is truncated: its arrays take {expected:,} bytes, the file has {size:,}."
+            f"{what} is truncated: its arrays take {expected:,} bytes, the file has {size:,}."
         )
     if expected < size:
         raise FileFormatError(
-            f"{path} has {size - expected:,} bytes after its last array; it is damaged."
+            f"{what} has {size - expected:,} bytes after its last array; it is damaged."
         )
 
 
@@ -176,20 +201,14 @@ def _little_endian(array: Array) -> Array:
     return array
 
 
-def _read_header(path: object, data: bytes | bytearray | mmap.mmap) -> tuple[int, dict[str, Any]]:
+def _encoded_header(what: object, data: bytes | bytearray | mmap.mmap) -> bytes:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= length <= _MAX_HEADER_BYTES:
-        raise FileFormatError(f"{path} is not a safetensors file (or is truncated).")
-    encoded = data[8 : 8 + length]
+        raise FileFormatError(f"{what} is not a safetensors file (or is truncated).")
+    encoded = bytes(data[8 : 8 + length])
     if len(encoded) < length:
-        raise FileFormatError(f"{path} is truncated within its header, or not a safetensors file.")
-    try:
-        header = json.loads(encoded)
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not a safetensors file: unreadable header.") from error
-    if not isinstance(header, dict):
-        raise FileFormatError(f"{path} is not a safetensors file: unreadable header.")
-    return 8 + length, header
+        raise FileFormatError(f"{what} is truncated within its header, or not a safetensors file.")
+    return encoded
 
 
 def _checked_entry(path: object, name: str, entry: Any) -> _Entry:
