@@ -116,7 +116,7 @@ def test_a_body_that_is_under_way_is_waited_for(served, some_logits):
     server = served("--drain-seconds", "0")
     body = encode_tensors({"logits": some_logits(50)}, {})
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        head = f"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Type: {SAFETENSORS}\r\n"
+        head = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body[:100])
         while b"under_way 1.0" not in request(server.port, path="/metrics")[1]:
@@ -135,7 +135,7 @@ def test_a_body_that_is_under_way_is_waited_for(served, some_logits):
 def test_a_second_signal_ends_it_at_once(number, served):
     server = served("--drain-seconds", "60")
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        connection.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n")
+        connection.sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n")
         connection.sendall(b"Content-Type: application/json\r\n\r\n{")
         request(server.port)
         server.signal(number)

@@ -33,7 +33,7 @@ from nescio.service.bodies import (
     media_type,
 )
 from nescio.service.calls import Call, Endpoint, Reply
-from nescio.service.engine import Engine, Scored
+from nescio.service.engine import Scored
 from nescio.service.errors import FAILED, RefusedError
 from nescio.service.guard import SCRIPTS, Guard
 from nescio.service.service import Service
@@ -121,7 +121,7 @@ def _add_scoring(app: FastAPI, service: Service) -> Endpoint:
             _note(call, scored, body)
             headers = _warned(outputs)
             if explain:
-                explained = _explained(service.current.engine, scored)
+                explained = _explained(scored)
                 return Reply(encode_json(columns_of(scored.assessment) | explained), JSON, headers)
             answer = _accepted(call, kind)
             return Reply(encode_assessment(answer, scored.assessment), answer, headers)
@@ -148,10 +148,7 @@ def _add_scoring(app: FastAPI, service: Service) -> Endpoint:
                 )
             scored = await _answered(service.predict(inputs))
             _note(call, scored, body)
-            engine = service.current.engine
-            return _json(
-                _predicted(engine, scored) | (_explained(engine, scored) if explain else {})
-            )
+            return _json(_predicted(scored) | (_explained(scored) if explain else {}))
 
     return scored
 
@@ -265,9 +262,9 @@ def _warned(outputs: Outputs) -> dict[str, str]:
     return {"x-nescio-warning": "all values lie within [0, 1]: are these probabilities?"}
 
 
-def _predicted(engine: Engine, scored: Scored) -> dict[str, Any]:
+def _predicted(scored: Scored) -> dict[str, Any]:
     logits = scored.outputs.logits
-    names = engine.label_names or tuple(map(str, range(logits.shape[1])))
+    names = scored.engine.label_names or tuple(map(str, range(logits.shape[1])))
     return columns_of(scored.assessment) | {
         "labels": [[names[at] for at in row.nonzero()[0]] for row in logits > 0],
         "probs": label_prob(logits).tolist(),
@@ -275,12 +272,12 @@ def _predicted(engine: Engine, scored: Scored) -> dict[str, Any]:
     }
 
 
-def _explained(engine: Engine, scored: Scored) -> dict[str, Any]:
+def _explained(scored: Scored) -> dict[str, Any]:
     """For each row, what the verdict rests on and the labels that say most."""
     if len(scored.outputs) > _EXPLAINED_ROWS:
         raise RefusedError(413, f"only {_EXPLAINED_ROWS} rows can be explained in one request.")
     try:
-        explanation = engine.explain(scored.outputs)
+        explanation = scored.engine.explain(scored.outputs)
     except NescioError as error:
         raise RefusedError(422, str(error)) from error
     return {

@@ -16,7 +16,7 @@ from nescio.assessment import Assessment
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.inputs import ONE_COLUMN_A_LABEL
-from nescio.errors import InputError, NescioError, ProbabilitiesWarning, ShapeError
+from nescio.errors import InputError, ProbabilitiesWarning, ShapeError
 from nescio.explain import Explanation
 from nescio.outputs import Outputs
 from nescio.service.errors import RefusedError
@@ -33,6 +33,7 @@ class Scored(NamedTuple):
 
     outputs: Outputs
     assessment: Assessment
+    engine: Engine  # that gave them: a reload may have put another in its place since
 
 
 Recorder = Callable[[Scored], object]
@@ -115,14 +116,14 @@ class Engine:
                 f"the detector was made for {self.n_labels} labels, got {joined.n_labels} logits."
             )
         with _quiet(joined):
-            whole = Scored(joined, self.detector.assess(joined))
+            whole = Scored(joined, self.detector.assess(joined), self)
         record(whole)
         if len(works) == 1:
             return [whole]
         ends = np.cumsum([len(work) for work in works]).tolist()
         rows = [slice(end - len(work), end) for work, end in zip(works, ends, strict=True)]
         return [
-            Scored(work, replace(whole.assessment[part], ids=work.ids))
+            Scored(work, replace(whole.assessment[part], ids=work.ids), self)
             for work, part in zip(works, rows, strict=True)
         ]
 
@@ -230,7 +231,7 @@ def _together(
     """Run all at once; if that fails, one by one, so that each gets its own result or reason."""
     try:
         return list(run(works))
-    except NescioError as error:
+    except Exception as error:
         if len(works) == 1:
             return [error]
     return [outcome for work in works for outcome in _together([work], run)]

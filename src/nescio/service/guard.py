@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import itertools
 import logging
 import time
@@ -48,6 +49,8 @@ class Guard:
     Attributes
     ----------
     service : Service
+    for_this_machine : bool
+        Whether only this machine's own addresses may be called, so that no other name may be.
     draining : bool
         Whether the service is about to stop: every answer then closes its connection.
     accepted, answered : int
@@ -67,6 +70,7 @@ class Guard:
         self._metrics = service.metrics
         self.service = service
         self._paths = paths
+        self.for_this_machine = False
         self.draining = False
         self.accepted = 0
         self.answered = 0
@@ -103,6 +107,8 @@ class Guard:
         """Raise unless the caller may do this."""
         _check_origin(headers, self._settings.cors_origins)
         token = self._settings.token
+        if token is None and self.for_this_machine:
+            _check_host(headers)
         if token is None or scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS":
             return
         scheme, _, given = headers.get("authorization", b"").partition(b" ")
@@ -185,6 +191,24 @@ def request_id(headers: Mapping[str, bytes]) -> str:
         return f"{_PROCESS}-{next(_NUMBERS):x}"
     plain = given.replace("-", "").replace("_", "").isalnum() and given.isascii()
     return given if plain and len(given) <= _MAX_ID_LENGTH else request_id({})
+
+
+def _check_host(headers: Mapping[str, bytes]) -> None:
+    """A name that was made to lead here (DNS rebinding) would make a foreign page one of ours."""
+    host = headers.get("host", b"").decode("latin-1").lower()
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    if name not in ("", "localhost") and not is_loopback(name.strip("[]")):
+        raise RefusedError(
+            403, f"called as {host[:100]!r}; without a token, call it as localhost or 127.0.0.1."
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether this is an address of the machine that only itself can call."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_origin(headers: Mapping[str, bytes], allowed: tuple[str, ...]) -> None:

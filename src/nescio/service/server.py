@@ -15,7 +15,7 @@ import uvicorn
 from nescio.errors import FileError, NescioError
 from nescio.service import logs
 from nescio.service.app import make_app
-from nescio.service.guard import Guard
+from nescio.service.guard import Guard, is_loopback
 from nescio.service.logs import logger
 from nescio.service.service import Service
 from nescio.service.settings import Settings
@@ -108,7 +108,8 @@ def serve(
         timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,
     )
     name, number = listening.getsockname()[:2]
-    if settings.token is None and not _is_loopback(name):
+    guard.for_this_machine = is_loopback(name)
+    if settings.token is None and not is_loopback(name):
         logger.warning("anyone who reaches this address may call", extra={"host": name})
     logger.warning(
         "serving", extra={"url": f"http://{f'[{name}]' if ':' in name else name}:{number}"}
@@ -125,7 +126,3 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"cannot listen on {host} port {port}: {reason}.") from error
-
-
-def _is_loopback(name: str) -> bool:
-    return name.startswith("127.") or name == "::1"

@@ -189,7 +189,6 @@ class Service:
         announced = call.header("content-length")
         if announced.isdecimal():
             _check_size(int(announced), limit)
-            place.hold(int(announced))
         if call.header("content-encoding").lower() not in ("", "identity"):
             raise RefusedError(415, "compressed bodies are not taken: send it as it is.")
         chunks: list[bytes] = []

@@ -75,7 +75,7 @@ class Traffic:
     def record(self, scored: Scored) -> None:
         """Note what was answered, to be looked at later."""
         assessment, logits = scored.assessment, scored.outputs.logits
-        n_rows = min(len(assessment), _OF_A_BATCH, _AT_ONCE - self._n_noted)
+        n_rows = max(0, min(len(assessment), _OF_A_BATCH, _AT_ONCE - self._n_noted))
         self._n_labels = self._n_labels or logits.shape[1]
         if not n_rows or logits.shape[1] != self._n_labels:
             return
@@ -166,7 +166,10 @@ def _joined(parts: list[Assessment]) -> Assessment:
 def _monitor(detector: Detector, alpha: float, state: Path | None) -> Monitor:
     if state is not None and state.exists():
         try:
-            return Monitor.load(state, detector)
+            kept = Monitor.load(state, detector)
+            if kept.alpha != alpha:
+                _log.warning("the monitor keeps its alpha", extra={"alpha": kept.alpha})
+            return kept
         except InputError as error:  # of another detector; any other file is not to be replaced
             _log.warning("the monitor starts anew", extra={"reason": str(error)})
     return Monitor.for_detector(detector, alpha=alpha)
