@@ -61,7 +61,8 @@ class Server:
             text=True,
         )
         self.log: list[dict[str, Any]] = []
-        first = json.loads(self._stderr().readline())
+        lines = map(json.loads, self._stderr())
+        first = next(line for line in lines if line["event"] == "serving")
         self.port = int(first["url"].rpartition(":")[2])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

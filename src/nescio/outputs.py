@@ -11,6 +11,7 @@ import re
 import tokenize
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from nescio.errors import FileError, FileFormatError, InputError, ParameterError
 from nescio.files import existing_file
 from nescio.scores import logits_from_probs
 from nescio.tables import read_csv, read_parquet
-from nescio.tensors import Stacked, decode_tensors, read_tensors, write_tensors
+from nescio.tensors import Stacked, read_tensors, write_tensors
 from nescio.version import __version__
 
 _KIND = "nescio.outputs"
@@ -169,9 +170,14 @@ class Outputs:
             return cls(**content)
 
     @classmethod
-    def from_safetensors(cls, data: bytes | bytearray, what: object = "the data") -> Outputs:
-        """From the bytes of a .safetensors file; `what` is named in errors."""
-        return cls(**_from_tensors(what, *decode_tensors(data, what)))
+    def from_tensors(
+        cls,
+        tensors: Mapping[str, Array],
+        metadata: Mapping[str, Any],
+        what: object = "the data",
+    ) -> Outputs:
+        """From what a .safetensors file holds; `what` is named in errors."""
+        return cls(**_from_tensors(what, tensors, metadata))
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Array], what: object = "the data") -> Outputs:
@@ -223,9 +229,9 @@ def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
     names = tuple(map(str, names))
     if len(names) != n_labels:
         raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"label_names must differ from each other; {twice!r} stands there twice.")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"label_names must differ from each other; {name!r} stands there twice.")
     return names
 
 
@@ -302,7 +308,7 @@ def _from_tensors(
     if "ids.utf8" in tensors and "ids.ends" in tensors:
         content["ids"] = _unpack_strings(path, tensors)
     label_names, manifest = metadata.get("label_names"), metadata.get("manifest", {})
-    if not isinstance(label_names, list | None) or not isinstance(manifest, dict):
+    if not _are_names(label_names) or not isinstance(manifest, dict):
         raise FileFormatError(f"{path} is damaged: unreadable metadata.")
     perturbed = {
         name.removeprefix(_PERTURBED): array
@@ -310,6 +316,19 @@ def _from_tensors(
         if name.startswith(_PERTURBED)
     }
     return content | {"label_names": label_names, "manifest": manifest, "perturbed": perturbed}
+
+
+def _are_names(names: Any) -> bool:
+    """Whether these are names as JSON may hold them: None, or a list of text that UTF-8 has."""
+    if names is None:
+        return True
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return False
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read_npy(path: Path) -> dict[str, Any]:

@@ -209,3 +209,29 @@ def test_answers_say_what_a_browser_may_do_with_them(client):
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for path in ("/", "/healthz", "/nowhere"):
         assert service.get(path).headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("127.4.5.6:80", 200),
+        ("[::1]:8000", 200),
+        ("evil.example:8000", 403),
+        ("127.evil.example", 403),
+        ("192.168.0.4", 403),
+    ],
+)
+def test_on_this_machine_it_answers_to_no_other_name(host, status, client):
+    service = client()
+    headers = {"host": host, "origin": f"http://{host}"}
+    service.app.for_this_machine = True
+    assert service.get("/v1/detector", headers=headers).status_code == status
+    service.app.for_this_machine = False
+    assert service.get("/v1/detector", headers=headers).status_code == 200
+
+
+def test_probes_answer_head_too(client):
+    service = client()
+    assert [service.head(path).status_code for path in ("/healthz", "/readyz", "/")] == [200] * 3

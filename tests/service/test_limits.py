@@ -1,6 +1,7 @@
 """What is too large, too slow, compressed or damaged is refused, and takes no memory."""
 
 import asyncio
+import gc
 import io
 import json
 import struct
@@ -9,8 +10,10 @@ import zlib
 import numpy as np
 import pytest
 
+import nescio as ns
 from nescio.service.arrow import write_arrow
 from nescio.service.bodies import ARROW, JSON, SAFETENSORS, decode_outputs
+from nescio.service.calls import Call
 from nescio.service.errors import RefusedError
 from nescio.tensors import encode_tensors
 
@@ -302,6 +305,65 @@ def test_a_body_cut_anywhere_is_refused(kind, client, some_logits):
     for cut in range(0, end, 7):
         assert 400 <= post(service, body[:cut], kind).status_code < 500, cut
     assert post(service, body, kind).status_code == 200
+
+
+def test_many_equal_label_names_are_refused_at_once(client):
+    # Looking for each name among all took seconds for a body of this size.
+    names = ["n" * (at % 7) + str(at) for at in range(60_000)] + ["twice", "twice"]
+    body = {"logits": [[0.0] * len(names)], "label_names": names}
+    answer = client().post("/v1/score", json=body)
+    assert answer.status_code == 422
+    assert "'twice' stands there twice" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("names", [["\ud800", "b", "c", "d"], [1, 2, 3, 4], [["a"], {}, None, 2]])
+def test_label_names_that_are_no_text_are_refused(names, client, some_logits):
+    body = encode_tensors({"logits": some_logits(3)}, {"label_names": names})
+    answer = client().post(
+        "/v1/score?explain=true", content=body, headers={"Content-Type": SAFETENSORS}
+    )
+    assert answer.status_code == 400
+
+
+def test_whole_numbers_which_would_grow_are_refused(client):
+    body = encode_tensors({"logits": np.ones((3, 4), np.uint8)}, {})
+    answer = client().post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
+    assert answer.status_code == 422
+    assert "floating point numbers, got uint8" in answer.json()["detail"]
+
+
+def test_what_was_refused_is_freed_at_once(client):
+    gc.collect()
+    gc.disable()
+    try:
+        service = client()
+        held_before = sum(isinstance(found, ns.Outputs) for found in gc.get_objects())
+        body = encode_tensors({"logits": np.zeros((20_000, 5), np.float32)}, {})
+        for _ in range(5):
+            answer = service.post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
+            assert answer.status_code == 422
+        held = sum(isinstance(found, ns.Outputs) for found in gc.get_objects())
+        assert held <= held_before + 1
+    finally:
+        gc.enable()
+
+
+def test_a_long_body_that_is_only_announced_takes_no_room(app):
+    guard = app(max_body_bytes=1000, max_waiting_bytes=1000)
+    service = guard.service
+
+    async def idle():
+        await asyncio.sleep(60)
+
+    async def try_it():
+        with service.room.enter() as place:
+            call = Call({"content-length": b"1000"}, idle)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await service.body(call, SAFETENSORS, place)
+            assert service.room.n_bytes == 0
+
+    asyncio.run(try_it())
 
 
 def test_ids_of_which_one_is_long_take_no_room(some_logits):

@@ -255,3 +255,82 @@ def test_texts_of_no_tokens_are_answered_somehow_and_others_after_them(texts):
     assert answer.status_code in (200, 422)
     inputs = {"input_ids": [[1]], "attention_mask": [[1]]}
     assert service.post("/v1/predict", json={"inputs": inputs}).status_code == 200
+
+
+# --- models and detectors that do not go together -----------------------------------------------
+
+
+def test_a_model_of_another_number_of_labels_is_refused_at_the_start(
+    app, detector_file, image_model
+):
+    file = detector_file(name="five.nescio")
+    ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(200, 5))).save(
+        file, force=True
+    )
+    with pytest.raises(ns.NescioError, match="gives 4 logits, and the detector was made for 5"):
+        app(file, model=image_model(metadata={"nescio.preprocessing": HALF}))
+
+
+def test_a_file_with_the_verdicts_of_another_detector_is_reported(
+    app, detector_file, image_model, caplog
+):
+    file = detector_file()
+    taus = ns.load(file).calibration_.taus
+    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.tau": taus}))
+    assert caplog.text == ""
+    other = {"nescio.preprocessing": HALF, "nescio.tau": {"all": 7.0}}
+    app(file, model=image_model(metadata=other))
+    assert "verdicts of another detector" in caplog.text
+
+
+def test_the_scale_of_images_is_asked_for_stored_or_reported(
+    client, detector_file, image_model, encoded_image, caplog
+):
+    picture = {
+        "content": encoded_image(np.full((9, 9, 3), 255)),
+        "headers": {"content-type": "image/png"},
+    }
+    plain = image_model()
+    asked = client(detector_file(), model=plain, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    logits = asked.post("/v1/predict", **picture).json()["logits"][0]
+    assert logits == pytest.approx(logits_of((1, 1, 1)), abs=1e-5)
+    assert caplog.text == ""
+    client(detector_file(), model=plain)
+    assert "scaled as for ImageNet" in caplog.text
+
+
+def test_a_model_that_gives_probabilities_is_reported_with_the_answer(
+    client, detector_file, image_model, encoded_image
+):
+    half = {"size": 8, "mean": [0.0] * 3, "std": [1.0] * 3}
+    service = client(detector_file(), model=image_model(metadata={"nescio.preprocessing": half}))
+    inputs = np.full((4, 3, 8, 8), 0.6, np.float32)  # logits of 0.8
+    answer = service.post("/v1/predict", json={"inputs": {"image": inputs.tolist()}})
+    assert "probabilities" in answer.headers["x-nescio-warning"]
+
+
+def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
+    client, detector_file, image_model, encoded_image, monkeypatch
+):
+    metadata = {"nescio.preprocessing": HALF, "nescio.label_names": NAMES}
+    model = image_model(metadata=metadata)
+    service = client(detector_file(), model=model)
+    inside = service.app.service
+    predict = inside.predict
+
+    async def reload_first(current, inputs):
+        image_model(metadata={"nescio.preprocessing": HALF | {"size": 16}}, size=16)
+        detector_file(named=False)
+        await inside.reload()
+        return await predict(current, inputs)
+
+    monkeypatch.setattr(inside, "predict", reload_first)
+    picture = {
+        "content": encoded_image(np.full((9, 9, 3), 255)),
+        "headers": {"content-type": "image/png"},
+    }
+    answer = service.post("/v1/predict?explain=true", **picture)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["labels"] == [NAMES]
+    monkeypatch.undo()
+    assert service.post("/v1/predict", **picture).json()["labels"] == [["0", "1", "2", "3"]]

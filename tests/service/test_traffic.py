@@ -139,20 +139,46 @@ def test_the_monitors_state_is_kept_between_runs(app, detector_file, some_logits
     assert Monitor.load(state, ns.load(file)).n_samples == 80
 
 
-def test_the_state_of_another_detector_is_replaced(
-    app, detector_file, some_logits, tmp_path, caplog
+def test_a_state_that_does_not_fit_is_refused_at_the_start(
+    app, detector_file, some_logits, tmp_path
 ):
     from starlette.testclient import TestClient
 
     file, state = detector_file(), tmp_path / "monitor.safetensors"
     with TestClient(app(file, monitor_state=state)) as service:
         post(service, some_logits(40))
+    before = state.read_bytes()
+    with pytest.raises(ns.NescioError, match=r"begun with alpha 0\.01, and 0\.2 is asked for"):
+        app(file, monitor_state=state, alpha=0.2)
     detector_file(ns.MaxLogit())
-    with TestClient(app(file, monitor_state=state)) as service:
-        assert service.get("/v1/traffic").json()["monitor"]["n_samples"] == 0
+    with pytest.raises(ns.NescioError, match=r"another detector.*Remove the file"):
+        app(file, monitor_state=state)
+    assert state.read_bytes() == before
+
+
+def test_a_detector_that_is_exchanged_starts_the_monitor_anew(
+    app, detector_file, some_logits, tmp_path, caplog
+):
+    from starlette.testclient import TestClient
+
+    file, state = detector_file(), tmp_path / "monitor.safetensors"
+    with TestClient(app(file, monitor_state=state), client=("127.0.0.1", 1)) as service:
+        post(service, some_logits(40))
+        service.app.service.current.traffic.save()
+        detector_file(ns.MaxLogit())
+        assert service.post("/v1/reload").status_code == 200
         post(service, some_logits(7))
     assert "starts anew" in caplog.text
     assert Monitor.load(state, ns.load(file)).n_samples == 7
+
+
+def test_of_a_large_request_all_rows_are_watched_while_there_is_room(client, some_logits):
+    service = client()
+    post(service, some_logits(1500))
+    assert service.get("/v1/traffic").json()["n_watched"] == 1500
+    for _ in range(20):
+        post(service, some_logits(3000))
+    assert 3000 < service.get("/v1/traffic").json()["n_watched"] < 61_500
 
 
 def test_a_file_that_is_no_state_is_never_replaced(app, detector_file):

@@ -59,6 +59,18 @@ def serve(
         int | None,
         typer.Option(min=8, help="Pixels a side of the model's images, if its file does not say."),
     ] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R,G,B",
+            help="The mean of each colour of its images, from 0 to 1, if its file does not say; "
+            "without either, ImageNet's.",
+        ),
+    ] = None,
+    std: Annotated[
+        str | None,
+        typer.Option(metavar="R,G,B", help="The standard deviation of each colour, likewise."),
+    ] = None,
     max_body_mb: Annotated[
         float, typer.Option(min=0.001, help="The largest body, in megabytes; of JSON a quarter.")
     ] = 32.0,
@@ -105,6 +117,8 @@ def serve(
         features=features,
         from_probs=from_probs,
         image_size=image_size,
+        mean=_colours("--mean", mean),
+        std=_colours("--std", std),
         token=_token(token_file),
         cors_origins=tuple(cors_origin or ()),
         max_body_bytes=body_bytes,
@@ -117,6 +131,19 @@ def serve(
         alpha=alpha,
     )
     service.serve(settings, host=host, port=port, log_level=log_level)
+
+
+def _colours(option: str, text: str | None) -> tuple[float, float, float] | None:
+    """Three numbers with commas between them."""
+    if text is None:
+        return None
+    try:
+        red, green, blue = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ParameterError(
+            f"{option} takes three numbers, as 0.5,0.5,0.5; got {text!r}."
+        ) from error
+    return red, green, blue
 
 
 def _token(path: Path | None) -> str | None:

@@ -33,13 +33,15 @@ from nescio.service.bodies import (
     media_type,
 )
 from nescio.service.calls import Call, Endpoint, Reply
-from nescio.service.engine import Scored
+from nescio.service.engine import Engine, Scored
 from nescio.service.errors import FAILED, RefusedError
 from nescio.service.guard import SCRIPTS, Guard
+from nescio.service.model import Model
 from nescio.service.service import Service
 from nescio.service.settings import Settings
 from nescio.version import __version__
 
+_ENOUGH_TO_WARN = 5  # numbers within [0, 1]; that they are not probabilities would be a chance
 _EXPLAINED_ROWS = 100
 _EXPLAINED_LABELS = 20
 _PAGE = {
@@ -111,17 +113,17 @@ def _add_scoring(app: FastAPI, service: Service) -> Endpoint:
         kind = _known(call, FORMATS)
         with service.room.enter() as place:
             body = await service.body(call, kind, place)
-            rows = service.settings.max_rows
+            current, rows = service.current, service.settings.max_rows
             outputs = (
                 decode_outputs(kind, body, rows)
                 if is_light(kind, body)
                 else await service.aside(lambda: decode_outputs(kind, body, rows))
             )
-            scored = await _answered(service.score(outputs))
+            scored = await _answered(service.score(current, outputs))
             _note(call, scored, body)
             headers = _warned(outputs)
             if explain:
-                explained = _explained(scored)
+                explained = _explained(current.engine, scored)
                 return Reply(encode_json(columns_of(scored.assessment) | explained), JSON, headers)
             answer = _accepted(call, kind)
             return Reply(encode_assessment(answer, scored.assessment), answer, headers)
@@ -137,18 +139,23 @@ def _add_scoring(app: FastAPI, service: Service) -> Endpoint:
         """Labels, probabilities and verdict for an image, or for the model's inputs by name."""
         call: Call = request.state.call
         kind = _known(call, (*IMAGES, JSON, SAFETENSORS))
-        model, settings = service.model(), service.settings
+        settings = service.settings
+        _require_model(service.current.engine)
         with service.room.enter() as place:
             body = await service.body(call, kind, place)
+            current = service.current
+            model = _require_model(current.engine)
             if kind in IMAGES:
                 inputs = await service.aside(lambda: model.image_input(body, settings.max_pixels))
             else:
                 inputs = await service.aside(
                     lambda: model.checked(decode_inputs(kind, body), settings.max_rows)
                 )
-            scored = await _answered(service.predict(inputs))
+            scored = await _answered(service.predict(current, inputs))
             _note(call, scored, body)
-            return _json(_predicted(scored) | (_explained(scored) if explain else {}))
+            explained = _explained(current.engine, scored) if explain else {}
+            answer = encode_json(_predicted(current.engine, scored) | explained)
+            return Response(answer, 200, _warned(scored.outputs), JSON)
 
     return scored
 
@@ -176,11 +183,13 @@ def _add_state(app: FastAPI, service: Service) -> None:
             raise RefusedError(409, f"nothing was changed: {error}") from error
         return _json(engine.describe())
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", **openapi.HEALTH)
     async def healthz() -> Response:
         """Whether the process lives."""
         return _json({"status": "ok"})
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", **openapi.READY)
     async def readyz() -> Response:
         """Whether to send requests here: not while it is about to stop."""
@@ -191,7 +200,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", **openapi.METRICS)
     async def metrics() -> Response:
         """For Prometheus."""
-        service.current.traffic.watch()
+        service.watch()
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
@@ -199,7 +208,7 @@ def _add_page(app: FastAPI) -> None:
     for path, (name, kind) in _PAGE.items():
         content = (resources.files("nescio.service") / "page" / name).read_bytes()
         answer = functools.partial(_page_file, content, kind)
-        app.add_api_route(path, answer, include_in_schema=False)
+        app.add_api_route(path, answer, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 async def _page_file(content: bytes, kind: str) -> Response:
@@ -241,6 +250,12 @@ def _is_local(request: Request) -> bool:
     return here and not forwarded
 
 
+def _require_model(engine: Engine) -> Model:
+    if engine.model is None:
+        raise RefusedError(404, "there is no model here: start the service with --model.")
+    return engine.model
+
+
 async def _answered(work: Any) -> Scored:
     try:
         scored: Scored = await work
@@ -257,14 +272,14 @@ def _json(value: Any) -> Response:
 
 
 def _warned(outputs: Outputs) -> dict[str, str]:
-    if not looks_like_probabilities(outputs.logits):
+    if not looks_like_probabilities(outputs.logits, at_least=_ENOUGH_TO_WARN):
         return {}
     return {"x-nescio-warning": "all values lie within [0, 1]: are these probabilities?"}
 
 
-def _predicted(scored: Scored) -> dict[str, Any]:
+def _predicted(engine: Engine, scored: Scored) -> dict[str, Any]:
     logits = scored.outputs.logits
-    names = scored.engine.label_names or tuple(map(str, range(logits.shape[1])))
+    names = engine.label_names or tuple(map(str, range(logits.shape[1])))
     return columns_of(scored.assessment) | {
         "labels": [[names[at] for at in row.nonzero()[0]] for row in logits > 0],
         "probs": label_prob(logits).tolist(),
@@ -272,12 +287,12 @@ def _predicted(scored: Scored) -> dict[str, Any]:
     }
 
 
-def _explained(scored: Scored) -> dict[str, Any]:
+def _explained(engine: Engine, scored: Scored) -> dict[str, Any]:
     """For each row, what the verdict rests on and the labels that say most."""
     if len(scored.outputs) > _EXPLAINED_ROWS:
         raise RefusedError(413, f"only {_EXPLAINED_ROWS} rows can be explained in one request.")
     try:
-        explanation = scored.engine.explain(scored.outputs)
+        explanation = engine.explain(scored.outputs)
     except NescioError as error:
         raise RefusedError(422, str(error)) from error
     return {

@@ -71,14 +71,22 @@ class Batcher(Generic[Work, Result]):
             self._idle.clear()
             # After the other requests that this turn of the loop has brought.
             loop.call_soon(self._next)
-        return await answer
+        try:
+            return await answer
+        finally:
+            # An error holds this frame, and the frame the answer with the error: without this,
+            # the two would keep the whole request until the next garbage collection.
+            del answer
 
     def _alone(self, work: Work, size: int) -> Result:
         """The result of a work that would not be joined to others, here and now."""
         (result,) = self._results([work], size)
-        if isinstance(result, Exception):
-            raise result
-        return result
+        try:
+            if isinstance(result, Exception):
+                raise result
+            return result
+        finally:
+            del result  # as above
 
     def _is_quick(self, size: int) -> bool:
         return size * self._seconds_a_unit <= _A_MOMENT

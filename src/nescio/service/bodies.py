@@ -25,6 +25,7 @@ FORMATS = (JSON, SAFETENSORS, ARROW)
 IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 
 _BODY = "the body"
+_MATRICES = ("logits", "features")
 _MAX_HEADER_BYTES = 1_000_000  # of safetensors
 _LIGHT_BYTES, _LIGHT_HEADER = 1_000_000, 4_096
 _LIGHT_TEXT = 65_536
@@ -67,7 +68,9 @@ def decode_outputs(kind: str, data: bytes | bytearray, max_rows: int) -> Outputs
                 label_names=body.label_names,
             )
         if kind == SAFETENSORS:
-            return Outputs.from_safetensors(_with_a_short_header(data), _BODY)
+            tensors, metadata = decode_tensors(_with_a_short_header(data), _BODY)
+            _check_floats({name: tensors[name] for name in tensors if name in _MATRICES})
+            return Outputs.from_tensors(tensors, metadata, _BODY)
         return Outputs.from_columns(read_arrow(data, _BODY), _BODY)
     except FileFormatError as error:
         raise RefusedError(400, str(error)) from error
@@ -84,6 +87,13 @@ def decode_inputs(kind: str, data: bytes | bytearray) -> dict[str, Array]:
             raise RefusedError(400, str(error)) from error
     raw: Mapping[str, msgspec.Raw] = _decoded(_PREDICT_DECODER, data).inputs
     return {name: _nested(name, value) for name, value in raw.items()}
+
+
+def _check_floats(tensors: Mapping[str, Array]) -> None:
+    """Whole numbers of a byte would take eight when they are scored: eight times the body."""
+    for name, array in tensors.items():
+        if array.dtype.kind != "f":
+            raise InputError(f"{name} must be floating point numbers, got {array.dtype}.")
 
 
 def check_rows(n_rows: int, max_rows: int) -> None:

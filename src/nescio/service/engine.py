@@ -33,7 +33,6 @@ class Scored(NamedTuple):
 
     outputs: Outputs
     assessment: Assessment
-    engine: Engine  # that gave them: a reload may have put another in its place since
 
 
 Recorder = Callable[[Scored], object]
@@ -116,14 +115,14 @@ class Engine:
                 f"the detector was made for {self.n_labels} labels, got {joined.n_labels} logits."
             )
         with _quiet(joined):
-            whole = Scored(joined, self.detector.assess(joined), self)
+            whole = Scored(joined, self.detector.assess(joined))
         record(whole)
         if len(works) == 1:
             return [whole]
         ends = np.cumsum([len(work) for work in works]).tolist()
         rows = [slice(end - len(work), end) for work, end in zip(works, ends, strict=True)]
         return [
-            Scored(work, replace(whole.assessment[part], ids=work.ids), self)
+            Scored(work, replace(whole.assessment[part], ids=work.ids))
             for work, part in zip(works, rows, strict=True)
         ]
 

@@ -114,9 +114,10 @@ class Guard:
         scheme, _, given = headers.get("authorization", b"").partition(b" ")
         same = hmac.compare_digest(given.strip(), token.encode())
         if not same or scheme.lower() != b"bearer":
+            what = "the token is another one" if given else "this needs a token"
             raise RefusedError(
                 401,
-                "this needs a token: send the header Authorization: Bearer ...",
+                f"{what}: send the header Authorization: Bearer ...",
                 {"WWW-Authenticate": "Bearer", **self._readable(headers)},
             )
 

@@ -40,6 +40,14 @@ def event(level: int, what: str, **facts: object) -> None:
     logger.log(level, what, extra=facts)
 
 
+def announce(what: str, **facts: object) -> None:
+    """A line of level info that is written whatever the level: where it serves, and the end."""
+    now = time.time()
+    for handler in logger.handlers:
+        if isinstance(handler, LineHandler):
+            handler.write(_line(now, logging.INFO, what, facts), now, logging.WARNING)
+
+
 def _line(created: float, level: int, what: str, facts: dict[str, object]) -> str:
     name = logging.getLevelName(level).lower()
     when = f"{_second(int(created))}.{int(created % 1 * 1000):03d}Z"
@@ -89,6 +97,10 @@ def _buffered(stream: TextIO) -> TextIO:
         return stream
 
 
+def _number(level: str) -> int:
+    return logging.getLevelNamesMapping()[level.upper()]
+
+
 def set_up(level: str) -> None:
     """Send the service's events, and uvicorn's own, to standard error."""
     handler = LineHandler(_buffered(sys.stderr))
@@ -97,5 +109,6 @@ def set_up(level: str) -> None:
     for name in ("nescio.service", "uvicorn", "uvicorn.error", "py.warnings"):
         log = logging.getLogger(name)
         log.handlers = [handler] if name != "uvicorn.error" else []
-        log.setLevel(level.upper())
+        own = name.startswith("nescio")
+        log.setLevel(level.upper() if own else max(logging.WARNING, _number(level)))
         log.propagate = name == "uvicorn.error"

@@ -1,7 +1,7 @@
 """What Prometheus reads: requests, latency, scores, the flagged share, how often labels fire.
 
 Inputs and alarms are all counted; the histogram of scores and the firing of labels are of the
-inputs that the monitor watches: all of them, unless there are thousands a second.
+inputs that the monitor watches: all of them, unless they come by the thousand.
 """
 
 from __future__ import annotations
@@ -107,15 +107,16 @@ class ScoreMetrics:
             self._samples += len(assessment)
             self._flagged += flagged
 
-    def watched(self, assessment: Assessment, logits: FloatArray) -> None:
+    def watched(self, assessment: Assessment, logits: FloatArray | None) -> None:
         """Count the rows that are watched: of a busy stream, some."""
         at = np.searchsorted(self._bounds, assessment.scores, side="left")
         counts = np.bincount(at, minlength=len(self._counts))
-        fired = (logits > 0).sum(0, dtype=np.int64)
+        fired = None if logits is None else (logits > 0).sum(0, dtype=np.int64)
         with self._lock:
             self._counts += counts
             self._sum += float(assessment.scores.sum(where=np.isfinite(assessment.scores)))
-            self._fired = fired if self._fired is None else self._fired + fired
+            if fired is not None:
+                self._fired = fired if self._fired is None else self._fired + fired
 
     def collect(self) -> Iterator[Metric]:
         """The samples, as prometheus_client asks for them."""

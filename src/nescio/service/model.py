@@ -12,16 +12,18 @@ import numpy as np
 from nescio.arrays import Array
 from nescio.data.images import read_image
 from nescio.detectors import Detector
-from nescio.errors import DatasetError, FileFormatError, InputError, ParameterError
+from nescio.errors import DatasetError, FileFormatError, InputError, ParameterError, ShapeError
 from nescio.outputs import Outputs
-from nescio.preprocessing import Preprocessing
+from nescio.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.service.bodies import check_rows
 from nescio.service.errors import RefusedError
+from nescio.service.logs import logger
 from nescio.service.settings import Settings
 from nescio.wrapping import Wrapped, wrap
 
 PREPROCESSING_KEY = "nescio.preprocessing"
 LABEL_NAMES_KEY = "nescio.label_names"
+TAU_KEY = "nescio.tau"
 
 _DTYPES = {
     "tensor(float)": np.float32,
@@ -78,8 +80,9 @@ class Model:
         names = _json(metadata, LABEL_NAMES_KEY)
         wrapped = wrap(plain, detector=detector, label_names=names)
         inputs = tuple(_described(entry) for entry in session.get_inputs())
-        preprocessing = _preprocessing(inputs, metadata, settings.image_size)
-        return cls(wrapped, inputs, preprocessing, wrapped.label_names)
+        _check_width(plain, detector)
+        _compare_taus(metadata, detector)
+        return cls(wrapped, inputs, _preprocessing(inputs, metadata, settings), wrapped.label_names)
 
     @property
     def batches(self) -> bool:
@@ -106,7 +109,10 @@ class Model:
         """Inputs by name in the types the graph takes; a `RefusedError` where they do not fit."""
         expected = [entry.name for entry in self.inputs]
         if sorted(inputs) != sorted(expected):
-            raise RefusedError(422, f"the model takes {expected}, got {sorted(inputs)}.")
+            names = ", ".join(name[:40] for name in sorted(inputs)[:10])
+            raise RefusedError(
+                422, f"the model takes {', '.join(expected)}; got {names or 'none'}."
+            )
         found = {}
         for entry in self.inputs:
             found[entry.name] = _fitting(entry, inputs[entry.name])
@@ -162,10 +168,32 @@ def _described(entry: Any) -> ModelInput:
     return ModelInput(entry.name, shape, np.dtype(_DTYPES[entry.type]))
 
 
+def _check_width(wrapped: Wrapped, detector: Detector) -> None:
+    """Raise if the graph says that it gives another number of logits than the detector takes."""
+    shapes = {node.name: node.shape for node in wrapped.session.get_outputs()}  # type: ignore[attr-defined]
+    width = (shapes.get(wrapped.output) or [None])[-1]
+    known = isinstance(width, int) and detector.input_name() == "logits"
+    if known and width != detector.n_features_in_:
+        raise ShapeError(
+            f"the model gives {width} logits, and the detector was made for "
+            f"{detector.n_features_in_} labels. Calibrate one on outputs of this very model."
+        )
+
+
+def _compare_taus(metadata: Mapping[str, str], detector: Detector) -> None:
+    """Say so if the graph has a detector in it that is not the one in use."""
+    stored = _json(metadata, TAU_KEY)
+    if stored is not None and stored != detector.calibration_.taus:
+        logger.warning(
+            "the model's file holds the verdicts of another detector; they are not used",
+            extra={"its_tau": stored, "tau": detector.calibration_.taus},
+        )
+
+
 def _preprocessing(
-    inputs: tuple[ModelInput, ...], metadata: Mapping[str, str], image_size: int | None
+    inputs: tuple[ModelInput, ...], metadata: Mapping[str, str], settings: Settings
 ) -> Preprocessing | None:
-    """As the file says; otherwise the size asked for or that of the graph, and ImageNet's scale."""
+    """As asked for; otherwise as the file says; otherwise the graph's size and ImageNet's scale."""
     image = (
         len(inputs) == 1
         and len(inputs[0].shape) == 4
@@ -176,7 +204,7 @@ def _preprocessing(
         return None
     stored = _json(metadata, PREPROCESSING_KEY)
     found = None if stored is None else Preprocessing.from_dict(stored)
-    size = image_size or (found.size if found else inputs[0].shape[2])
+    size = settings.image_size or (found.size if found else inputs[0].shape[2])
     if size is None:
         raise ParameterError(
             "the model takes images of any size. Say which it was made for: --image-size 224."
@@ -184,7 +212,13 @@ def _preprocessing(
     for fixed in inputs[0].shape[2:]:
         if fixed not in (None, size):
             raise ParameterError(f"the model takes images of {fixed} pixels a side, not {size}.")
-    return Preprocessing(size, found.mean, found.std) if found else Preprocessing(size)
+    if found is None and settings.mean is None and settings.std is None:
+        logger.warning(
+            "images are scaled as for ImageNet: neither the model's file nor --mean and --std say",
+            extra={"mean": IMAGENET_MEAN, "std": IMAGENET_STD},
+        )
+    usual = found or Preprocessing(size)
+    return Preprocessing(size, settings.mean or usual.mean, settings.std or usual.std)
 
 
 def _json(metadata: Mapping[str, str], key: str) -> Any:

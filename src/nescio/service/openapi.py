@@ -16,6 +16,7 @@ _MATRIX = {
 }
 _NAMES = {"type": "array", "items": {"type": "string"}}
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
+_NUMBERS_OR_NULL = {"type": "array", "items": {"type": ["number", "null"]}}  # null is -inf
 _PROBLEM = {
     "type": "object",
     "required": ["detail"],
@@ -110,7 +111,7 @@ PREDICT = _route(
                     **_COLUMNS,
                     "labels": {"type": "array", "items": _NAMES},
                     "probs": {"type": "array", "items": _NUMBERS},
-                    "logits": {"type": "array", "items": _NUMBERS},
+                    "logits": {"type": "array", "items": _NUMBERS_OR_NULL},
                 },
                 **_MORE_COLUMNS,
             )

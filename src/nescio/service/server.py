@@ -19,6 +19,7 @@ from nescio.service.guard import Guard, is_loopback
 from nescio.service.logs import logger
 from nescio.service.service import Service
 from nescio.service.settings import Settings
+from nescio.tables import require
 
 _SETTLE_SECONDS = 0.25
 _LONGEST_REQUEST_SECONDS = 60
@@ -68,6 +69,7 @@ class Server(uvicorn.Server):
         await asyncio.sleep(self._settings.drain_seconds)
         for server in self.servers:
             server.close()
+        logger.info("closed to new connections")
         # What a client has sent before the door closed is still in the socket's buffer.
         await asyncio.sleep(_SETTLE_SECONDS)
         self.should_exit = True
@@ -95,6 +97,9 @@ def serve(
         At "warning", requests are not logged.
     """
     logs.set_up(log_level)
+    if settings.model is not None:
+        # What goes wrong is raised; its own log would stand between lines of JSON.
+        require("onnxruntime", "onnx").set_default_logger_severity(4)
     guard = make_app(settings)
     listening = _bound(host, port)
     config = uvicorn.Config(
@@ -109,13 +114,19 @@ def serve(
     )
     name, number = listening.getsockname()[:2]
     guard.for_this_machine = is_loopback(name)
+    engine = guard.service.current.engine
+    logs.announce(
+        "serving",
+        url=f"http://{f'[{name}]' if ':' in name else name}:{number}",
+        detector=engine.detector.name,
+        tau=engine.calibration.taus,
+        model=None if settings.model is None else settings.model.name,
+        token=settings.token is not None,
+    )
     if settings.token is None and not is_loopback(name):
         logger.warning("anyone who reaches this address may call", extra={"host": name})
-    logger.warning(
-        "serving", extra={"url": f"http://{f'[{name}]' if ':' in name else name}:{number}"}
-    )
     Server(config, guard, settings).run(sockets=[listening])
-    logger.warning("stopped", extra={"accepted": guard.accepted, "answered": guard.answered})
+    logs.announce("stopped", accepted=guard.accepted, answered=guard.answered)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from nescio.arrays import Array, available_cpus
-from nescio.data.images import content_hash
 from nescio.errors import NescioError
 from nescio.files import check_target
+from nescio.monitor.references import fingerprint
 from nescio.outputs import Outputs
 from nescio.service import logs
 from nescio.service.batching import Batcher
@@ -22,10 +22,10 @@ from nescio.service.engine import Engine, Scored, kind_of
 from nescio.service.errors import RefusedError
 from nescio.service.logs import logger
 from nescio.service.metrics import Metrics, ScoreMetrics
-from nescio.service.model import Model, kind_of_inputs
+from nescio.service.model import kind_of_inputs
 from nescio.service.room import Place, Room
 from nescio.service.settings import Settings
-from nescio.service.traffic import Traffic
+from nescio.service.traffic import Traffic, stored_monitor
 
 _WATCH_EVERY_SECONDS = 0.25
 _SAVE_EVERY = 240  # times that the traffic was watched
@@ -93,7 +93,7 @@ class Service:
         """Take the detector, and the model, that the files hold now; the old ones if that fails."""
         async with self._reloading:
             try:
-                fresh = await self.aside(self._loaded)
+                fresh = await self.aside(lambda: self._loaded(again=True))
             except (NescioError, OSError) as error:
                 self.metrics.reloads.labels("failed").inc()
                 logger.error("reload failed", extra={"reason": str(error)})
@@ -109,14 +109,13 @@ class Service:
             logger.info("reloaded", extra={"changed": fresh.fingerprint != old.fingerprint})
             return fresh.engine
 
-    def _loaded(self) -> Current:
-        engine = Engine.load(self.settings)
-        fingerprint = content_hash(self.settings.detector)
+    def _loaded(self, *, again: bool = False) -> Current:
+        settings = self.settings
+        engine = Engine.load(settings)
+        monitor = stored_monitor(engine.detector, settings.alpha, settings.monitor_state, again)
         counted = ScoreMetrics(engine)
-        traffic = Traffic(
-            engine.detector, self.settings.alpha, self.settings.monitor_state, counted.watched
-        )
-        return Current(engine, traffic, counted, fingerprint)
+        traffic = Traffic(monitor, engine.n_labels, settings.monitor_state, counted.watched)
+        return Current(engine, traffic, counted, fingerprint(engine.detector))
 
     def _watch(self) -> None:
         watch = self.metrics.watch
@@ -139,48 +138,52 @@ class Service:
         except (NescioError, OSError) as error:
             logger.error("the monitor's state was not saved", extra={"reason": str(error)})
 
+    def watch(self) -> None:
+        """Let the monitor look at what went through since it last did."""
+        try:
+            self.current.traffic.watch()
+        except Exception:  # a flaw of the monitor must not end the watch, nor go unseen
+            logger.exception("the monitor failed")
+
     async def _watch_traffic(self) -> None:
         for turn in itertools.count(1):
             await asyncio.sleep(_WATCH_EVERY_SECONDS)
-            try:
-                await self.aside(self.current.traffic.watch)
-            except Exception:  # a flaw of the monitor must not end the watch, nor go unseen
-                logger.exception("the monitor failed")
+            await self.aside(self.watch)
             logs.flush()
             if turn % _SAVE_EVERY == 0:
                 await self.aside(self._save)
 
     # --- work ---
 
-    async def score(self, outputs: Outputs) -> Scored:
+    async def score(self, current: Current, outputs: Outputs) -> Scored:
         """The verdicts on a request's outputs."""
         if not len(outputs):
             raise RefusedError(422, "there are no rows to score.")
         check_rows(len(outputs), self.settings.max_rows)
-        return await self._scoring.submit(outputs, size=outputs.logits.size, kind=kind_of(outputs))
+        kind = (id(current), kind_of(outputs))
+        return await self._scoring.submit((current, outputs), size=outputs.logits.size, kind=kind)
 
-    async def predict(self, inputs: Mapping[str, Array]) -> Scored:
+    async def predict(self, current: Current, inputs: Mapping[str, Array]) -> Scored:
         """The model's outputs for a request's inputs, and the verdicts."""
+        kind = (id(current), kind_of_inputs(inputs))
         size = sum(array.size for array in inputs.values())
-        return await self._predicting.submit(inputs, size=size, kind=kind_of_inputs(inputs))
-
-    def model(self) -> Model:
-        """The model in use; a `RefusedError` if there is none."""
-        if self.current.engine.model is None:
-            raise RefusedError(404, "there is no model here: start the service with --model.")
-        return self.current.engine.model
+        return await self._predicting.submit((current, inputs), size=size, kind=kind)
 
     async def aside(self, work: Callable[[], Value]) -> Value:
         """What a work gives that would hold up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._decoders, work)
 
-    def _score(self, works: Sequence[Outputs]) -> list[Scored | Exception]:
-        current = self.current
-        return current.engine.score(works, current.record)
+    @staticmethod
+    def _score(works: Sequence[tuple[Current, Outputs]]) -> list[Scored | Exception]:
+        current = works[0][0]  # works of one kind have one
+        return current.engine.score([outputs for _, outputs in works], current.record)
 
-    def _predict(self, works: Sequence[Mapping[str, Array]]) -> list[Scored | Exception]:
-        current = self.current
-        return current.engine.predict(works, current.record)
+    @staticmethod
+    def _predict(
+        works: Sequence[tuple[Current, Mapping[str, Array]]],
+    ) -> list[Scored | Exception]:
+        current = works[0][0]
+        return current.engine.predict([inputs for _, inputs in works], current.record)
 
     async def body(self, call: Call, kind: str, place: Place) -> bytes:
         """The whole body, within the limits."""
@@ -188,7 +191,7 @@ class Service:
         limit = settings.max_json_bytes if kind == JSON else settings.max_body_bytes
         announced = call.header("content-length")
         if announced.isdecimal():
-            _check_size(int(announced), limit)
+            _check_size(int(announced), limit, kind)
         if call.header("content-encoding").lower() not in ("", "identity"):
             raise RefusedError(415, "compressed bodies are not taken: send it as it is.")
         chunks: list[bytes] = []
@@ -202,7 +205,7 @@ class Service:
                         raise RefusedError(400, "the connection ended within the body.")
                     chunk = message.get("body", b"")
                     size += len(chunk)
-                    _check_size(size, limit)
+                    _check_size(size, limit, kind)
                     place.hold(size)
                     chunks.append(chunk)
                     more = message.get("more_body", False)
@@ -215,9 +218,7 @@ class Service:
         return b"".join(chunks)
 
 
-def _check_size(n_bytes: int, limit: int) -> None:
+def _check_size(n_bytes: int, limit: int, kind: str) -> None:
     if n_bytes > limit:
-        raise RefusedError(
-            413,
-            f"the body has more than {limit:,} bytes. Send it in parts, or binary (safetensors).",
-        )
+        other = ", or as safetensors, which may be larger" if kind == JSON else ""
+        raise RefusedError(413, f"the body has more than {limit:,} bytes. Send it in parts{other}.")

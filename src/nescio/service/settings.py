@@ -28,6 +28,8 @@ class Settings:
         Whether the model gives probabilities.
     image_size : int, optional
         Pixels a side of the model's images, where its file does not say.
+    mean, std : tuple of three floats, optional
+        Of each colour of its images, on the scale from 0 to 1; as its file says, if not given.
     token : str, optional
         Every request under /v1 and to /metrics must then bring it as a bearer token.
     cors_origins : tuple of str
@@ -58,6 +60,8 @@ class Settings:
     features: str | None = None
     from_probs: bool = False
     image_size: int | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
     token: str | None = None
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32 * MEGABYTE

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nescio.arrays import FloatArray
 from nescio.assessment import Assessment
 from nescio.detectors import Detector
-from nescio.errors import InputError
+from nescio.errors import InputError, ParameterError
 from nescio.monitor import Monitor
 from nescio.service.engine import Scored
 
@@ -23,8 +23,8 @@ _RECENT = 2_000
 
 # Watching a row costs more than scoring it. So of a busy stream only some rows are watched, chosen
 # by their place alone: a choice that no score has a part in leaves the monitor's promise as it is.
-_OF_A_BATCH = 256
-_AT_ONCE = 2_048
+# A request may take half of the room that is left, so that there is some for the next one.
+_AT_ONCE = 4_096
 
 _CHUNKS = 40
 _SMALLEST_CHUNK = 25
@@ -35,7 +35,7 @@ _log = logging.getLogger("nescio.service")
 class _Noted(NamedTuple):
     time: float
     assessment: Assessment
-    logits: FloatArray
+    logits: FloatArray | None
 
 
 class Traffic:
@@ -43,45 +43,45 @@ class Traffic:
 
     Parameters
     ----------
-    detector : Detector
-    alpha : float
-        The probability of a false alarm.
+    monitor : Monitor
+    n_labels : int or None
+        How many logits an input has; where it is not known, labels are not watched.
     state : Path, optional
-        Where the monitor goes on from, and is saved to.
+        Where the monitor is saved to.
     on_watched : callable
         Is given the same rows as the monitor.
     """
 
     def __init__(
         self,
-        detector: Detector,
-        alpha: float,
-        state: Path | None = None,
-        on_watched: Callable[[Assessment, FloatArray], object] = lambda assessment, logits: None,
+        monitor: Monitor,
+        n_labels: int | None,
+        state: Path | None,
+        on_watched: Callable[[Assessment, FloatArray | None], object],
     ) -> None:
+        self._monitor = monitor
+        self._n_labels = n_labels
         self._on_watched = on_watched
         self._noting = threading.Lock()
         self._noted: list[_Noted] = []
         self._n_noted = 0
-        self._n_labels: int | None = None  # a detector of features may not know it
         self._watching = threading.Lock()
         self._times = np.zeros(_RECENT)
         self._scores = np.zeros(_RECENT)
         self._inside = np.ones(_RECENT, dtype=np.bool_)
         self._n = 0  # rows ever written; they go round
         self._state = state
-        self._monitor = _monitor(detector, alpha, state)
 
     def record(self, scored: Scored) -> None:
         """Note what was answered, to be looked at later."""
-        assessment, logits = scored.assessment, scored.outputs.logits
-        n_rows = max(0, min(len(assessment), _OF_A_BATCH, _AT_ONCE - self._n_noted))
-        self._n_labels = self._n_labels or logits.shape[1]
-        if not n_rows or logits.shape[1] != self._n_labels:
+        assessment = scored.assessment
+        logits = None if self._n_labels is None else scored.outputs.logits
+        n_rows = min(len(assessment), (_AT_ONCE - self._n_noted) // 2)
+        if n_rows <= 0:
             return
         if n_rows < len(assessment):
             rows = np.arange(n_rows) * len(assessment) // n_rows
-            assessment, logits = assessment[rows], logits[rows]
+            assessment, logits = assessment[rows], None if logits is None else logits[rows]
         with self._noting:
             self._noted.append(_Noted(time.time(), assessment, logits))
             self._n_noted += n_rows
@@ -95,7 +95,9 @@ class Traffic:
                 self._see(_joined([note.assessment for note in noted]), noted)
 
     def _see(self, assessment: Assessment, noted: list[_Noted]) -> None:
-        logits = np.concatenate([note.logits for note in noted])
+        logits = None
+        if self._n_labels is not None:
+            logits = np.concatenate([note.logits for note in noted if note.logits is not None])
         self._on_watched(assessment, logits)
         self._monitor.update(assessment, logits=logits)
         times = np.repeat([note.time for note in noted], [len(note.assessment) for note in noted])
@@ -109,7 +111,6 @@ class Traffic:
     @property
     def evidence(self) -> tuple[float, bool]:
         """The martingale's logarithm to base 10, and whether it has given the alarm."""
-        self.watch()
         return self._monitor.log10_martingale, self._monitor.alarm
 
     def snapshot(self) -> dict[str, Any]:
@@ -163,13 +164,26 @@ def _joined(parts: list[Assessment]) -> Assessment:
     )
 
 
-def _monitor(detector: Detector, alpha: float, state: Path | None) -> Monitor:
-    if state is not None and state.exists():
-        try:
-            kept = Monitor.load(state, detector)
-            if kept.alpha != alpha:
-                _log.warning("the monitor keeps its alpha", extra={"alpha": kept.alpha})
-            return kept
-        except InputError as error:  # of another detector; any other file is not to be replaced
-            _log.warning("the monitor starts anew", extra={"reason": str(error)})
-    return Monitor.for_detector(detector, alpha=alpha)
+def stored_monitor(
+    detector: Detector, alpha: float, state: Path | None, again: bool = False
+) -> Monitor:
+    """The monitor that goes on from a state, or a new one if there is none.
+
+    A state of another detector is refused, unless the detector was exchanged while serving: then
+    the monitor starts `again`.
+    """
+    if state is None or not state.exists():
+        return Monitor.for_detector(detector, alpha=alpha)
+    try:
+        kept = Monitor.load(state, detector)
+    except InputError as error:
+        if not again:
+            raise InputError(f"{error} Remove the file, or name another.") from error
+        _log.warning("the monitor starts anew", extra={"reason": "the detector is another"})
+        return Monitor.for_detector(detector, alpha=alpha)
+    if kept.alpha != alpha:
+        raise ParameterError(
+            f"{state} was begun with alpha {kept.alpha:g}, and {alpha:g} is asked for: pass "
+            f"--alpha {kept.alpha:g}, or another file."
+        )
+    return kept

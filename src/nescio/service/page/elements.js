@@ -56,7 +56,7 @@ export function percent(share) {
   if (share > 0.9995 && share < 1) return "over 99.9 %";
   const plain = share === 0 || share === 1 || (share >= 0.1 && share < 0.995);
   const digits = plain ? 0 : share >= 0.001 ? 1 : 3;
-  return `${(100 * share).toFixed(digits)} %`;
+  return `${Number((100 * share).toFixed(digits))} %`; // 1 %, not 1.0 %
 }
 
 export const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");

@@ -117,8 +117,8 @@ function state(monitor) {
 }
 
 function power(exponent) {
-  const text = exponent.toFixed(1).replace(/^-0\.0$/, "0.0").replace("-", "−");
-  return ["10", make("sup", {}, text)];
+  const rounded = Number(exponent.toFixed(1));
+  return rounded ? ["10", make("sup", {}, String(rounded).replace("-", "−"))] : ["1"];
 }
 
 function headline(monitor, drifting) {
@@ -131,10 +131,9 @@ function headline(monitor, drifting) {
 function ofLabels(monitor) {
   if (monitor.labels === null)
     return "Labels are not watched: the detector’s file does not say how often they fired.";
-  if (!monitor.n_label_windows) return "Labels are compared once a window of inputs is full.";
-  const windows = plural(monitor.n_label_windows, "window");
-  if (!monitor.labels.length) return `No label drifts, over ${windows}.`;
-  return `Labels that drift, over ${windows}:`;
+  if (!monitor.n_label_tests) return "Labels are compared once a window of inputs is full.";
+  const tests = plural(monitor.n_label_tests, "test");
+  return monitor.labels.length ? `Labels that drift, in ${tests}:` : `No label drifts, in ${tests}.`;
 }
 
 const drift = ({ label, rate, calibration_rate: usual }) =>
