@@ -150,7 +150,7 @@ class Engine:
         names = self.label_names
         return {
             "detector": self.detector.name,
-            "params": self.detector.get_params(),
+            "params": {k: v for k, v in self.detector.get_params().items() if k != "tpr"},
             "reads": self.detector.input_name(),
             "n_inputs": self.detector.n_features_in_,
             "label_names": None if names is None else list(names),

@@ -77,6 +77,11 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_body_bytes", "max_rows", "max_pixels", "max_requests"):
             checked_whole(name, getattr(self, name), minimum=1)
+        of_a_model = ("logits", "features", "from_probs", "image_size", "mean", "std")
+        given = [name for name in of_a_model if getattr(self, name)]
+        if self.model is None and given:
+            option = given[0].replace("_", "-")
+            raise ParameterError(f"--{option} is about a model, and there is none: pass --model.")
         if self.max_waiting_bytes < self.max_body_bytes:
             raise ParameterError(
                 f"max_waiting_bytes must be at least max_body_bytes, {self.max_body_bytes:,}, "

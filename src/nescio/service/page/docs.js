@@ -28,7 +28,27 @@ export function shape(schema, components, indent = "") {
 
 // --- an example that fits this service's own detector ---
 
+const PREDICT = "/v1/predict";
+const ANY = 3; // how large a dimension of any size is in an example
+const LONGEST_EXAMPLE = 1_000; // numbers
+
+// The model's inputs by name, all zeros or ones; nothing if that would be too much to read.
+function exampleInputs({ inputs }) {
+  const sizes = inputs.map(({ shape }) => shape.map((n, at) => n ?? (at ? ANY : 1)));
+  const total = sizes.reduce((sum, one) => sum + one.reduce((a, b) => a * b, 1), 0);
+  if (total > LONGEST_EXAMPLE) return undefined;
+  const filled = ([n, ...rest], value) =>
+    n === undefined ? value : Array.from({ length: n }, () => filled(rest, value));
+  const value = (dtype) => (dtype === "bool" ? true : dtype.includes("int") ? 1 : 0);
+  return {
+    inputs: Object.fromEntries(
+      inputs.map(({ name, dtype }, at) => [name, filled(sizes[at], value(dtype))]),
+    ),
+  };
+}
+
 function exampleOf(path, body, detector) {
+  if (path === PREDICT && detector?.model) return body.example && exampleInputs(detector.model);
   if (path !== "/v1/score" || detector?.reads !== "logits") return body.example;
   const made = Array.from({ length: detector.n_inputs }, (_, at) => (at < 2 ? 2.5 : -4));
   return { logits: [detector.example ?? made] };
@@ -36,14 +56,25 @@ function exampleOf(path, body, detector) {
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
+const fileOf = (type) => (type.startsWith("image/") ? "photo.jpg" : "inputs.safetensors");
+
 export function curl(method, path, type, example, needsToken) {
   const parts = [`curl ${quoted(location.origin + path)}`];
   if (method === "POST" && !type) parts[0] = `curl -X POST ${quoted(location.origin + path)}`;
   if (needsToken) parts.push('-H "Authorization: Bearer $NESCIO_TOKEN"');
   if (type) parts.push(`-H ${quoted(`Content-Type: ${type}`)}`);
   if (type && example) parts.push(`-d ${quoted(JSON.stringify(example))}`);
-  else if (type) parts.push(`--data-binary @${type.replace("/", ".")}`); // @image.jpeg
+  else if (type) parts.push(`--data-binary @${fileOf(type)}`);
   return parts.join(" \\\n  ");
+}
+
+// The body that the command for the shell sends: an image, if the model takes one.
+function chosenBody(path, body, detector) {
+  const formats = Object.entries(body?.content ?? {});
+  const { model } = detector ?? {};
+  if (path !== PREDICT || !model || model.preprocessing) return formats[0] ?? [];
+  const shown = formats.find(([, content]) => exampleOf(path, content, detector));
+  return shown ?? formats.at(-1); // else a file of arrays
 }
 
 // --- one operation ---
@@ -65,6 +96,24 @@ function parametersOf(parameters = []) {
         make("dd", {}, one.description ?? one.schema?.description ?? ""),
       ]),
     ),
+  );
+}
+
+function modelOf(path, detector) {
+  if (path !== PREDICT || !detector) return null;
+  const { model } = detector;
+  if (!model) return make("p", {}, "This service has no model: it was started without --model.");
+  const inputs = model.inputs.flatMap(({ name, shape: sizes, dtype }) => [
+    make("dt", {}, make("code", {}, name)),
+    make("dd", {}, `${dtype}, shape [${sizes.map((n) => n ?? "any").join(", ")}]`),
+  ]);
+  const image = "An image file is brought to this shape. Arrays are taken as they are.";
+  return make(
+    "div",
+    { class: "model" },
+    make("h3", {}, "What the model takes"),
+    make("dl", { class: "meanings" }, inputs),
+    model.preprocessing ? make("p", { class: "aside" }, image) : null,
   );
 }
 
@@ -125,7 +174,7 @@ function sender(method, path, type, example) {
 }
 
 function operation(path, method, about, components, { detector, needsToken }) {
-  const [type, content] = Object.entries(about.requestBody?.content ?? {})[0] ?? [];
+  const [type, content] = chosenBody(path, about.requestBody, detector);
   const example = content && exampleOf(path, content, detector);
   const sendable = method === "GET" || Boolean(example);
   const isOpen = !path.startsWith("/v1/") && path !== "/metrics";
@@ -135,6 +184,7 @@ function operation(path, method, about, components, { detector, needsToken }) {
     make("h2", {}, make("code", { class: "method" }, method), make("code", {}, path)),
     make("p", {}, make("b", {}, `${sentence(about.summary)} `), about.description ?? ""),
     parametersOf(about.parameters),
+    modelOf(path, detector),
     bodyOf(path, about.requestBody, components, detector),
     answersOf(about.responses, components),
     make("h3", {}, "From a shell"),

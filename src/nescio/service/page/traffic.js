@@ -133,7 +133,8 @@ function ofLabels(monitor) {
     return "Labels are not watched: the detector’s file does not say how often they fired.";
   if (!monitor.n_label_tests) return "Labels are compared once a window of inputs is full.";
   const tests = plural(monitor.n_label_tests, "test");
-  return monitor.labels.length ? `Labels that drift, in ${tests}:` : `No label drifts, in ${tests}.`;
+  if (!monitor.labels.length) return `No label drifts, in ${tests}.`;
+  return `Labels that drift, in ${tests}:`;
 }
 
 const drift = ({ label, rate, calibration_rate: usual }) =>
