@@ -305,3 +305,31 @@ def test_the_fingerprint_depends_on_names_and_order():
     assert label_fingerprint(["a", "b"]) != label_fingerprint(["b", "a"])
     assert label_fingerprint(["a", "b"]) == label_fingerprint(("a", "b"))
     assert label_fingerprint(None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        (
+            "net.onnx",
+            b"\x08\x08\x12\x07pytorch\x1a\x05",
+            ": that is an ONNX model, .*. Did you swap",
+        ),
+        ("day.parquet", b"PAR1\x15\x04\x15\x10\x15\x14", ": that looks like data. Did"),
+        ("day.csv", b"cat,dog,tree\n1,2,3\n", ": that looks like data"),
+        ("notes.txt", b"to be or not to be", r"\.$"),
+    ],
+)
+def test_what_is_no_detector_at_all_is_called_by_its_name(tmp_path, name, content, hint):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        FileFormatError, match=rf"{name} is not a detector saved by nescio fit{hint}"
+    ):
+        ns.load(tmp_path / name)
+
+
+def test_a_detector_cut_short_is_truncated(saved):
+    path = saved("joint_energy")
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(FileFormatError, match="truncated"):
+        ns.load(path)

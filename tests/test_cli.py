@@ -247,7 +247,7 @@ MISTAKES = {
     ),
     "not a folder": (("demo", "-o", "val.npy"), "val.npy is not a folder"),
     "no such folder": (("fit", "val.npy", "-o", "a/x.nescio"), "there is no directory"),
-    "not a detector": (("score", "val.npy", "new.parquet"), "val.npy is not a safetensors file"),
+    "not a detector": (("score", "val.npy", "new.parquet"), "not a detector saved by nescio fit"),
     "outputs for a detector": (
         ("score", "far.safetensors", "new.parquet"),
         "not a saved detector: it holds 'nescio.outputs'",

@@ -165,3 +165,60 @@ def test_labels_of_another_model_are_refused(files, nescio):
     code, _, err = nescio("monitor", "quiet.csv", *WITH, "--outputs", "turned.safetensors")
     assert code == 1
     assert "label" in err
+
+
+def test_logits_of_other_rows_are_refused(files, nescio):
+    outputs = ns.Outputs.load("quiet.safetensors")
+    ns.Outputs(outputs.logits[::-1].copy(), label_names=NAMES).save("backwards.safetensors")
+    code, _, err = nescio("monitor", "quiet.csv", *WITH, "--outputs", "backwards.safetensors")
+    assert code == 1
+    assert "was scored there. The rows must be the same, and in the same order" in err
+    # Rounding is no reason.
+    nearly = outputs.logits * np.float32(1 + 1e-6)
+    ns.Outputs(nearly, label_names=NAMES).save("nearly.safetensors")
+    assert nescio("monitor", "quiet.csv", *WITH, "--outputs", "nearly.safetensors")[0] == 0
+
+
+def test_the_same_file_is_not_counted_twice(files, nescio):
+    state = ("--state", "state.safetensors")
+    assert nescio("monitor", "quiet.csv", *WITH, *state)[0] == 0
+    before = (files / "state.safetensors").read_bytes()
+    # Under another name it is the same file.
+    (files / "renamed.csv").write_bytes((files / "quiet.csv").read_bytes())
+    code, out, err = nescio("monitor", "renamed.csv", *WITH, *state, "--force")
+    assert (code, out) == (1, "")
+    assert "state.safetensors counted last" in err
+    assert (files / "state.safetensors").read_bytes() == before
+    code, out, _ = nescio("monitor", "quiet.csv", *WITH, *state, "--again", "--json")
+    assert json.loads(out)["n_samples"] == 2400
+    # Without a state nothing is counted together.
+    assert nescio("monitor", "quiet.csv", *WITH)[0] == 0
+
+
+def test_a_state_of_before_that_goes_on(files, nescio):
+    assert nescio("monitor", "quiet.csv", *WITH, "--state", "state.safetensors")[0] == 0
+    tensors, metadata = read_tensors("state.safetensors")
+    old = {key: value for key, value in metadata.items() if key not in ("last_file", "sha256")}
+    write_tensors("old.safetensors", tensors, old | {"sha256": digest(tensors, old)})
+    code, out, _ = nescio("monitor", "quiet.csv", *WITH, "--state", "old.safetensors", "--json")
+    assert code == 0
+    assert json.loads(out)["n_samples"] == 2400
+
+
+def test_json_is_short_unless_all_is_asked_for(files, nescio):
+    arguments = ("monitor", "quiet.csv", *WITH, "--window", "10", "--json")
+    short, whole = (json.loads(nescio(*arguments, *more)[1]) for more in ((), ("--trace",)))
+    assert "trace" not in short
+    assert short["n_windows"] == 120
+    assert short["windows"] == whole["windows"][-20:]
+    assert len(whole["windows"]) == 120
+    assert len(whole["trace"]) == 1200
+    code, _, err = nescio("monitor", "quiet.csv", *WITH, "--trace")
+    assert code == 1
+    assert "--trace needs --json" in err
+
+
+def test_swapped_arguments_are_told(files, nescio):
+    code, _, err = nescio("score", "quiet.csv", "tagger.nescio")
+    assert code == 1
+    assert "quiet.csv is not a detector saved by nescio fit: that looks like data. Did you" in err

@@ -1,6 +1,7 @@
 """The monitor: its promises over many streams, what it finds, and that nothing gets lost."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -450,17 +451,56 @@ def test_a_label_that_fires_more_often_is_found_and_named(rng):
     assert "tree: fires for" in str(monitor.report())
 
 
-def test_rows_without_finite_logits_do_not_count(rng):
+def test_rows_with_nan_or_plus_infinity_do_not_count(rng):
     logits = rng.normal(size=(700, 4)).astype(np.float32)
     logits[5, 1], logits[300, 0], logits[699, 3] = np.nan, -np.inf, np.inf
-    clean = np.delete(logits, [5, 300, 699], axis=0)
+    clean = np.delete(logits, [5, 699], axis=0)
     firing = Firing.from_logits(logits)
-    assert firing.n_samples == 697
+    assert firing.n_samples == 698
     assert firing.counts.tolist() == (clean > 0).sum(0).tolist()
     # A sum that overflows is no reason to leave a row out.
     large = np.full((300, 4), 3e38, np.float32)
     assert Firing.from_logits(large).counts.tolist() == [300] * 4
     assert Firing.from_logits(logits[:0]).n_samples == 0
+
+
+@pytest.mark.parametrize("beside", [np.nan, np.inf])
+def test_minus_infinity_hides_no_bad_value(beside):
+    firing = Firing.from_logits(np.array([[-np.inf, beside], [-np.inf, 1.0]]))
+    assert (firing.n_samples, firing.counts.tolist()) == (1, [0, 1])
+
+
+def test_labels_are_watched_where_one_is_masked(rng):
+    held_out, after = logits_of(rng, 2000), logits_of(rng, 1000)
+    held_out[:, 0] = after[:, 0] = -np.inf
+    after[:, 3] += 2.0
+    detector = ns.JointEnergy().calibrate(held_out)
+    assert detector.firing_.n_samples == 2000
+    report = fed(Monitor.for_detector(detector), detector, after).report()
+    assert [drift.label for drift in report.labels] == ["label 3"]
+
+
+def test_where_no_row_could_be_counted_labels_are_not_watched(rng):
+    held_out, after = logits_of(rng, 300), logits_of(rng, 600)
+    detector = ns.JointEnergy().calibrate(held_out)
+    detector.firing_ = Firing(np.zeros(6, np.int64), 0)
+    monitor = fed(Monitor.for_detector(detector), detector, after)
+    assert not monitor.watches_labels
+    assert monitor.report().labels is None
+    assert "labels: not watched" in str(monitor.report())
+
+
+def test_numbers_in_the_report_are_as_one_would_write_them(detector, rng):
+    monitor = Monitor.for_detector(detector, window=10)
+    assert "stands at 1, at most it was 1; alarm at 100" in str(monitor.report())
+    fed(monitor, detector, logits_of(rng, 1))
+    assert "1 input, " in str(monitor.report())
+    monitor.log10_martingale = -0.01
+    assert "stands at 1," in str(monitor.report())
+    monitor.log10_martingale = 2.0
+    assert "stands at 10^2," in str(monitor.report())
+    fed(monitor, detector, logits_of(rng, 9))
+    assert str(monitor.report()).endswith("no drift in 1 test")
 
 
 def test_without_counts_of_labels_their_drift_is_not_known(rng):
@@ -835,6 +875,10 @@ def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng, suffix):
     assert text.count('class="dot out"') == 3
     assert f"alarm, input {monitor.alarm_at:,}" in text
     assert "Labels that drift" in text
+    if suffix == ".html":
+        [summary] = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
+        assert re.search(r"p = [\d.]+e\N{MINUS SIGN}\d", summary)  # else it may break after e-
+        assert "pre { white-space: pre-wrap; font: inherit; }" in text
     with pytest.raises(FileError, match="exists already"):
         write_plot(monitor.report(), tmp_path / f"plot{suffix}")
     with pytest.raises(ParameterError, match=r"\.html or \.svg"):

@@ -26,6 +26,7 @@ _LEARNED = "learned."
 _CALIBRATION_SCORES = "calibration.scores"
 _MEDIANS = "medians."
 _FIRING = "firing."
+_DATA = (".parquet", ".csv", ".jsonl", ".npy", ".npz")
 
 
 @dataclass(frozen=True)
@@ -97,20 +98,14 @@ class Artifact:
     @classmethod
     def read(cls, path: str | Path) -> Artifact:
         """Read and check a file; every flaw is a `FileFormatError` that says which."""
-        tensors, metadata = read_tensors(path)
-        kind = metadata.get("kind")
-        if kind != KIND:
-            found = f"it holds {kind!r}" if kind else "nescio did not write it"
-            raise FileFormatError(f"{path} is not a saved detector: {found}.")
-        schema = metadata.get("schema")
-        if not isinstance(schema, int) or schema > SCHEMA:
-            raise FileFormatError(
-                f"{path} was written by a newer nescio ({metadata.get('nescio_version')!r}, "
-                f"schema {schema}; this one reads up to {SCHEMA}). Upgrade nescio to read it."
-            )
         try:
-            if metadata.pop("sha256") != digest(tensors, metadata):
-                raise ValueError("its contents do not match their checksum")
+            tensors, metadata = read_whole(path, kind=KIND, schema=SCHEMA, what="detector")
+        except FileFormatError as error:
+            # Who swapped two arguments is not helped by a word about safetensors.
+            if _begins_like_ours(path):
+                raise
+            raise FileFormatError(_is_something_else(path)) from error
+        try:
             label_names = metadata["label_names"]
             if not isinstance(label_names, list | None):
                 raise TypeError("its label names are not a list")
@@ -129,6 +124,53 @@ class Artifact:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"{path} is damaged: {_reason(error)}.") from error
+
+
+def read_whole(
+    path: str | Path, *, kind: str, schema: int, what: str
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays and the metadata of a file that nescio wrote, of one kind and with its checksum.
+
+    Parameters
+    ----------
+    path : str or Path
+    kind : str
+        What the file must say that it is.
+    schema : int
+        The newest one that can be read.
+    what : str
+        The same as `kind`, in a word for an error.
+    """
+    tensors, metadata = read_tensors(path)
+    found = metadata.get("kind")
+    if found != kind:
+        reason = f"it holds {found!r}" if found else "nescio did not write it"
+        raise FileFormatError(f"{path} is not a saved {what}: {reason}.")
+    stored = metadata.get("schema")
+    if not isinstance(stored, int) or stored > schema:
+        raise FileFormatError(
+            f"{path} was written by a newer nescio ({metadata.get('nescio_version')!r}, "
+            f"schema {stored}; this one reads up to {schema}). Upgrade nescio to read it."
+        )
+    if metadata.pop("sha256", None) != digest(tensors, metadata):
+        raise FileFormatError(f"{path} is damaged: its contents do not match their checksum.")
+    return tensors, metadata
+
+
+def _begins_like_ours(path: str | Path) -> bool:
+    """Whether it could be a detector, perhaps a damaged one: a length, and then JSON."""
+    with open(path, "rb") as stream:
+        first = stream.read(10)
+    return len(first) < 10 or first[8:] == b'{"'
+
+
+def _is_something_else(path: str | Path) -> str:
+    suffix = Path(path).suffix.lower()
+    guess = "that looks like data"
+    if suffix == ".onnx":
+        guess = "that is an ONNX model, which nescio serve takes as --model"
+    hint = f": {guess}. Did you swap the arguments?" if suffix in (".onnx", *_DATA) else "."
+    return f"{path} is not a detector saved by nescio fit{hint}"
 
 
 def _under(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:

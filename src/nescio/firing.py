@@ -1,4 +1,4 @@
-"""How often each label fires: counts of logits above 0, over rows without NaN or infinity."""
+"""How often each label fires: counts of logits above 0. One of -inf is masked: not fired."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Firing:
     counts : array of int of shape (n_labels,)
         Inputs whose logit of the label is above 0.
     n_samples : int
-        Inputs counted: those without NaN or infinite logits.
+        Inputs counted: those without a logit of NaN or plus infinity.
     """
 
     counts: NDArray[np.int64]
@@ -42,10 +42,11 @@ class Firing:
         ([2, 1], 2)
         """
         with np.errstate(all="ignore"):
-            # One pass tells that all is finite; a sum that overflows only costs a second look.
-            clean = np.isfinite(np.add.reduce(logits, axis=None)) or not len(logits)
+            # One pass tells that all is well: NaN and +inf would show in the sum, also beside -inf.
+            # A sum that overflows only costs a second look.
+            clean = np.add.reduce(logits, axis=None) < np.inf
         if not clean:
-            logits = logits[np.isfinite(logits).all(1)]
+            logits = logits[(logits < np.inf).all(1)]
         counts = np.zeros(logits.shape[1], np.int64)
         for start in range(0, len(logits), _ROWS_AT_ONCE):
             above = (logits[start : start + _ROWS_AT_ONCE] > 0).view(np.uint8)

@@ -5,6 +5,7 @@ Exit code 3 means an alarm.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,15 +30,20 @@ from nescio.errors import (
     ShapeError,
     about,
 )
-from nescio.files import check_target
+from nescio.files import check_target, existing_file
 from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
     from nescio.monitor import Monitor
+    from nescio.monitor.report import MonitorReport
     from nescio.outputs import Outputs
 
 ALARM = 3
+
+_WINDOWS = 20  # of the report, in short JSON
+_ROWS_COMPARED = 16
+_CLOSE = 1e-4  # of the largest score: more than another order of adding up makes
 
 
 def monitor(
@@ -77,8 +83,15 @@ def monitor(
     plot: Annotated[Path | None, typer.Option(help="Where to draw it: .html or .svg.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random ranks among ties.")] = 0,
     from_probs: FromProbs = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Count the same file as in the last run of --state anew."),
+    ] = False,
     force: Force = False,
     as_json: AsJson = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="With --json: the evidence over time, all windows too.")
+    ] = False,
 ) -> None:
     """Say whether a stream of verdicts is still like the calibration data.
 
@@ -96,12 +109,15 @@ def monitor(
         refuse_overwriting(plot, state)
     if plot is not None:
         check_plot_target(plot, force=force)
+    if trace and not as_json:
+        raise ParameterError("--trace needs --json.")
     if outputs is not None and detector is None:
         raise ParameterError("--outputs needs --detector, which knows how often its labels fired.")
     verdicts = read_scored(scored)
     loaded = None if detector is None else _load(detector)
     with about(scored):
         watch = _monitor(verdicts, loaded, state, alpha=alpha, window=window, seed=seed)
+    _count_once(scored, watch, state, again=again)
     logits = None
     if outputs is not None and loaded is not None:
         read = read_outputs(outputs, from_probs=from_probs)
@@ -116,7 +132,8 @@ def monitor(
     inferred = _inferred(watch)
     if as_json:
         written = {name: None if p is None else str(p) for name, p in _files(state, plot)}
-        typer.echo(to_json(report.as_dict() | {"n_calibration_inferred": inferred} | written))
+        content = _content(report, whole=trace) | {"n_calibration_inferred": inferred}
+        typer.echo(to_json(content | written))
     else:
         console = terminal()
         console.print(report.summary(), soft_wrap=True)
@@ -141,6 +158,29 @@ def _check_state_target(state: Path) -> None:
     if state.suffix.lower() != ".safetensors":
         raise ParameterError(f"cannot write {state}: the name must end in .safetensors.")
     check_target(state, force=True)
+
+
+def _count_once(scored: Path, watch: Monitor, state: Path | None, *, again: bool) -> None:
+    """Note which file is counted; refuse the one that was counted last, as after a failed job."""
+    if state is None:
+        return
+    with existing_file(scored).open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found == watch.last_file and not again:
+        raise InputError(
+            f"{scored} holds the same as the file that {state} counted last. Pass the next one, or "
+            "--again to count it once more."
+        )
+    watch.last_file = found
+
+
+def _content(report: MonitorReport, *, whole: bool) -> dict[str, Any]:
+    """The report as JSON has it, short unless all of it is wanted."""
+    content = report.as_dict()
+    if not whole:
+        del content["trace"]
+        content["windows"] = content["windows"][-_WINDOWS:]
+    return content
 
 
 def _load(path: Path) -> Detector:
@@ -189,7 +229,7 @@ def _logits(
     if not watch.watches_labels:
         raise MissingInputError(
             "the detector does not know how often its labels fired: it was calibrated without "
-            "logits, or by an older nescio. Calibrate again, or leave out --outputs."
+            "usable logits, or by an older nescio. Calibrate again, or leave out --outputs."
         )
     if len(outputs) != len(verdicts):
         raise ShapeError(f"{path} has {len(outputs):,} rows, and {len(verdicts):,} were scored.")
@@ -204,7 +244,26 @@ def _logits(
     names, known = outputs.label_names, detector.label_names_
     if names is not None and known is not None and names != known:
         raise LabelMismatchError(f"{path}: {label_difference(known, names)}")
+    _check_scores(verdicts, outputs, path, detector)
     return outputs.logits
+
+
+def _check_scores(verdicts: Assessment, outputs: Outputs, path: Path, detector: Detector) -> None:
+    """Raise if some of the rows do not get the scores that they had."""
+    rows = np.unique(np.linspace(0, len(verdicts) - 1, _ROWS_COMPARED).astype(int))
+    scores = np.asarray(verdicts.scores, np.float64)[rows]
+    if np.isnan(scores).all() or (detector.input_name() == "features" and outputs.features is None):
+        return
+    with about(path):
+        found = np.asarray(detector.score_samples(outputs[rows]), np.float64)
+    largest = np.abs(scores[np.isfinite(scores)]).max(initial=0.0)
+    same = np.isclose(found, scores, rtol=0.0, atol=_CLOSE * largest, equal_nan=True)
+    if not same.all():
+        at = int(np.flatnonzero(~same)[0])
+        raise InputError(
+            f"{path}: row {rows[at]} scores {found[at]:g}, and {scores[at]:g} was scored there. "
+            "The rows must be the same, and in the same order."
+        )
 
 
 def _inferred(watch: Monitor) -> int | None:

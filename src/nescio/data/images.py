@@ -6,7 +6,9 @@ import hashlib
 import io
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nescio.errors import DatasetError
 from nescio.tables import require
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 
 _USUAL = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_DEEP = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})  # greyscale of 16 bits, or of 32
 
 
 def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> Image:
     """A whole image in RGB; a `DatasetError` if it is missing or damaged, never half of one.
 
     `source` is a path, or what such a file holds. An image of more pixels than Pillow's own limit,
-    or than `max_pixels`, is refused before it is decoded.
+    or than `max_pixels`, is refused before it is decoded. Greyscale of 16 bits, as of X-rays, is
+    scaled to 8.
     """
     pil = require("PIL.Image", "vision")
     path = "that was sent" if isinstance(source, bytes) else source
@@ -31,22 +35,49 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
     # Pillow knows many formats, and runs Ghostscript for one: a stranger gets the usual ones.
     formats = _USUAL if isinstance(source, bytes) else None
     limit = max_pixels or pil.MAX_IMAGE_PIXELS
+    own = "" if not max_pixels else "--max-megapixels" if formats else "max_pixels"
     try:
         with pil.open(content, formats=formats) as image:
             if limit and math.prod(image.size) > limit:
-                raise ValueError(f"it has {image.size[0]:,} by {image.size[1]:,} pixels")
-            converted: Image = image.convert("RGB")
-            return converted
+                size = f"{image.size[0]:,} by {image.size[1]:,}"
+                raise ValueError(f"it has {size} pixels, {_limit(limit, own)}")
+            return _rgb(image)
     except FileNotFoundError as error:
         raise DatasetError(f"there is no image {path}.") from error
     # Pillow's decoders raise whatever they like on damaged files.
     except Exception as error:
-        unknown = isinstance(error, pil.UnidentifiedImageError)
         reason = str(error).rstrip(".") or type(error).__name__
-        reason = "it is no image that Pillow knows" if unknown else reason
-        if formats and isinstance(error, pil.UnidentifiedImageError):
-            reason = f"it is none of {', '.join(formats)}"
+        if isinstance(error, pil.UnidentifiedImageError):
+            known = f"none of {', '.join(formats)}" if formats else "no image that Pillow knows"
+            reason = f"it is {known}"
+        # Pillow refuses what has twice its own limit as soon as it is opened.
+        elif isinstance(error, pil.DecompressionBombError | pil.DecompressionBombWarning):
+            most = min(limit, 2 * pil.MAX_IMAGE_PIXELS)
+            reason = f"it has too many pixels, {_limit(most, own if most == max_pixels else '')}"
         raise DatasetError(f"cannot read the image {path}: {reason}.") from error
+
+
+def _limit(limit: int, own: str) -> str:
+    """The limit in words, and where it can be set: by us, or else in Pillow."""
+    where = own or "Pillow's own, PIL.Image.MAX_IMAGE_PIXELS"
+    return f"more than the limit of {limit / 1e6:.4g} megapixels ({where})"
+
+
+def _rgb(image: Image) -> Image:
+    """In RGB of 8 bits. Pillow itself cuts off what 8 bits cannot hold, and all becomes white."""
+    if image.mode in _DEEP:
+        from PIL.Image import fromarray
+
+        values: Any = np.asarray(image)
+        if values.min(initial=0) < 0 or values.max(initial=0) > 65_535:
+            raise ValueError("its values do not lie within 0 to 65,535; convert it to 8 or 16 bits")
+        return fromarray(np.rint(values / 257).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise ValueError(
+            "its values are floating-point numbers, of which white is not known; convert it to 8 "
+            "or 16 bits"
+        )
+    return image.convert("RGB")
 
 
 def content_hash(path: str | Path) -> str:

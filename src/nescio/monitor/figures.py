@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,8 @@ _STYLE = """
 body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
   color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .2rem; }
-p { color: var(--soft); margin: .2rem 0 .6rem; } pre { white-space: pre-wrap; }
+p { color: var(--soft); margin: .2rem 0 .6rem; }
+pre { white-space: pre-wrap; font: inherit; }
 svg { max-width: 100%; } .paper { fill: var(--paper); }
 .chart text, .head { font: 12px system-ui, sans-serif; fill: var(--soft); }
 .head { font-size: 15px; font-weight: 600; fill: var(--ink); }
@@ -191,6 +193,8 @@ def _page(report: MonitorReport, figures: list[_Figure]) -> str:
         f"{figure.drawing}</section>"
         for figure in figures
     )
+    # A line may break after a hyphen, but not after a minus: 1e-22 stays in one piece.
+    summary = re.sub(r"(?<=[e^])-(?=\d)", "\N{MINUS SIGN}", report.summary())
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
@@ -198,7 +202,7 @@ def _page(report: MonitorReport, figures: list[_Figure]) -> str:
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>nescio monitor</title><style>{_STYLE}</style></head><body>"
         f"<h1>Is the stream still the one calibrated on?</h1>"
-        f"<pre>{escape(report.summary())}</pre>\n{parts}\n</body></html>\n"
+        f"<pre>{escape(summary)}</pre>\n{parts}\n</body></html>\n"
     )
 
 

@@ -38,8 +38,8 @@ class MonitorReport:
     n_windows, n_outside : int
         Full windows since the start, and how many lie outside their band.
     labels : tuple of LabelDrift or None
-        The labels that drift; None where it is not known how often they fired in the calibration
-        data.
+        The labels that drift; None where they are not watched, as it is not known how often they
+        fired in the calibration data.
     n_label_tests : int
         How often the labels were tested: in every window, and in several together.
     """
@@ -95,16 +95,16 @@ class MonitorReport:
 
     def _stream(self) -> str:
         share = f" ({self.flagged / self.n_samples:.2%})" if self.n_samples else ""
-        return f"{self.n_samples:,} inputs, {self.flagged:,} flagged{share}"
+        return f"{_plural(self.n_samples, 'input')}, {self.flagged:,} flagged{share}"
 
     def _evidence(self) -> str:
         now, most = self.log10_martingale, self.max_log10_martingale
-        evidence = f"the martingale stands at 10^{now:.1f}, at most it was 10^{most:.1f}"
+        evidence = f"the martingale stands at {_power(now)}, at most it was {_power(most)}"
         if self.alarm_at is None:
             return f"no alarm: {evidence}; alarm at {1 / self.alpha:,.4g}"
         return (
-            f"ALARM after {self.alarm_at:,} inputs: {evidence}. Without a change it would have "
-            f"reached {1 / self.alpha:,.4g} with a probability of at most {self.alpha:g}"
+            f"ALARM after {_plural(self.alarm_at, 'input')}: {evidence}. Without a change it would "
+            f"have reached {1 / self.alpha:,.4g} with a probability of at most {self.alpha:g}"
         )
 
     def _chart(self) -> str:
@@ -119,11 +119,11 @@ class MonitorReport:
 
     def _drift(self) -> list[str]:
         if self.labels is None:
-            return ["labels: not known how often they fired in the calibration data"]
+            return ["labels: not watched, not known how often they fired in the calibration data"]
         if not self.n_label_tests:
             return ["labels: no full window with logits yet"]
         if not self.labels:
-            return [f"labels: no drift in {self.n_label_tests:,} tests"]
+            return [f"labels: no drift in {_plural(self.n_label_tests, 'test')}"]
         worst = sorted(self.labels, key=lambda drift: drift.p_value)
         lines = [
             f"  {drift.label}: fires for {drift.rate:.2%} of {drift.n_inputs:,}, in the "
@@ -132,4 +132,14 @@ class MonitorReport:
         ]
         if len(worst) > _SHOWN_LABELS:
             lines.append(f"  and {len(worst) - _SHOWN_LABELS:,} more")
-        return [f"labels: ALARM, {len(worst):,} drift", *lines]
+        return [f"labels: ALARM, {len(worst):,} {'drifts' if len(worst) == 1 else 'drift'}", *lines]
+
+
+def _power(exponent: float) -> str:
+    """A power of ten to one decimal of its exponent, without needless zeros."""
+    written = f"{exponent:.1f}".removesuffix(".0")
+    return "1" if written in ("0", "-0") else f"10^{written}"
+
+
+def _plural(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio.arrays import Array
-from nescio.artifact import digest
+from nescio.artifact import digest, read_whole
 from nescio.errors import FileFormatError, InputError
 from nescio.firing import Firing
 from nescio.monitor.chart import Window
@@ -18,7 +18,7 @@ from nescio.monitor.references import fingerprint
 from nescio.monitor.stream import Monitor
 from nescio.monitor.trace import Trace
 from nescio.parameters import checked_whole
-from nescio.tensors import read_tensors, write_tensors
+from nescio.tensors import write_tensors
 from nescio.version import __version__
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
         "trace_step": monitor.trace.step,
         "generator": monitor.generator.bit_generator.state,
         "labels": None,
+        "last_file": monitor.last_file,
     }
     if monitor.labels is not None:
         metadata["labels"] = _add_labels(monitor.labels, tensors)
@@ -77,20 +78,8 @@ def _add_labels(watch: LabelWatch, tensors: dict[str, Array]) -> dict[str, Any]:
 
 def load(path: str | Path, detector: Detector | None) -> Monitor:
     """The monitor that was saved; raises if it was made for another detector."""
-    tensors, metadata = read_tensors(path)
-    kind = metadata.get("kind")
-    if kind != KIND:
-        found = f"it holds {kind!r}" if kind else "nescio did not write it"
-        raise FileFormatError(f"{path} is not a saved monitor: {found}.")
-    schema = metadata.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise FileFormatError(
-            f"{path} was written by a newer nescio ({metadata.get('nescio_version')!r}). Upgrade "
-            "nescio to read it."
-        )
+    tensors, metadata = read_whole(path, kind=KIND, schema=SCHEMA, what="monitor")
     try:
-        if metadata.pop("sha256") != digest(tensors, metadata):
-            raise ValueError("its contents do not match their checksum")
         monitor = _new(path, metadata, detector)
         _restore(monitor, tensors, metadata)
     except InputError:
@@ -138,6 +127,7 @@ def _restore(monitor: Monitor, tensors: dict[str, Array], metadata: dict[str, An
         bag.counts = _like(tensors[f"counts.{at}"], bag.counts)
     monitor.trace = Trace(metadata["trace_step"], np.array(tensors["trace"], np.float64))
     monitor.generator.bit_generator.state = metadata["generator"]
+    monitor.last_file = metadata.get("last_file")  # older states do not have it
     labels = metadata["labels"]
     if (monitor.labels is None) != (labels is None):
         raise ValueError("its labels do not fit the detector")

@@ -48,6 +48,8 @@ class Monitor:
         The evidence against an unchanged stream, as a power of ten; alarm at -log10(alpha).
     max_log10_martingale : float
         The most that there has been.
+    last_file : str or None
+        A hash of the last file that `nescio monitor` counted, which must not be counted twice.
     """
 
     def __init__(
@@ -73,10 +75,11 @@ class Monitor:
         parts = {name: reference.part(0) for name, reference in groups}
         self.chart = Chart(parts, self.window, self.coverage)
         self.labels: LabelWatch | None = None
-        if firing is not None:
+        if firing is not None and firing.n_samples:
             names = label_names or tuple(f"label {at}" for at in range(firing.n_labels))
             self.labels = LabelWatch(firing, names, self.alpha)
         self.generator = np.random.Generator(np.random.PCG64(self.seed))
+        self.last_file: str | None = None
         self.reset()
 
     @classmethod
@@ -159,7 +162,10 @@ class Monitor:
     def reset(self) -> None:
         """Start again, after an alarm has been dealt with; the calibration stays.
 
-        The promise of `alpha` holds for each stretch from one reset to the next.
+        The promise of `alpha` holds anew after a reset at a time fixed in advance. It does not
+        after one that an alarm prompted: a false alarm is likelier where the calibration sample
+        happens to be unlucky, and the same sample is used again. After a false alarm, calibrate
+        anew on other data.
         """
         self.alarm_at: int | None = None
         self.log10_martingale = 0.0
