@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import Array, FloatArray, check_matrix, check_multi_hot, to_float, to_numpy
-from nescio.errors import FileError, FileFormatError, InputError, ParameterError, ShapeError, about
+from nescio.arrays import (
+    Array,
+    FloatArray,
+    check_matrix,
+    check_multi_hot,
+    looks_like_probabilities,
+    to_float,
+    to_numpy,
+)
+from nescio.errors import (
+    FileError,
+    FileFormatError,
+    InputError,
+    ParameterError,
+    ProbabilitiesWarning,
+    ShapeError,
+    about,
+)
 from nescio.files import existing_file
 from nescio.scores import logits_from_probs
 from nescio.tables import read_csv, read_parquet
@@ -183,6 +201,17 @@ class Outputs:
     def from_columns(cls, columns: Mapping[str, Array], what: object = "the data") -> Outputs:
         """From the columns of a table, as `load` reads them; `what` is named in errors."""
         return cls(**_from_columns(what, dict(columns)))
+
+
+@contextmanager
+def quiet_about_probabilities(outputs: Outputs) -> Iterator[None]:
+    """Without a detector's warning that these look like probabilities, if the caller is told."""
+    if not looks_like_probabilities(outputs.logits):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProbabilitiesWarning)
+        yield
 
 
 def check_outputs_target(path: str | Path) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+PREPROCESSING_KEY = "nescio.preprocessing"
+"""Where the metadata of an ONNX file keeps it."""
+
 
 @dataclass(frozen=True)
 class Preprocessing:

@@ -1,9 +1,14 @@
-"""Every detector that can be exported, alone, under onnxruntime: the same verdicts as in Python."""
+"""Every detector that can be exported, under onnxruntime: the same verdicts as in Python."""
 
 import numpy as np
 import pytest
+import torch
 
 import nescio as ns
+from nescio.export import DetectorHead
+from nescio.export.graphs import detector_graph, to_bytes
+from nescio.export.parity import run_graph, session_of
+from nescio.export.tracing import traced
 
 from .conftest import N_LABELS, metadata, run, some_logits, tau_of
 from .test_fused import LOGIT_DETECTORS, mahalanobis, rows_to_judge
@@ -27,45 +32,103 @@ def close(found, wanted, calibration, tolerance=1e-5):
     assert near.mean() < 0.05
 
 
-# One in two by label count: the search for the p-value does not depend on the score.
-@pytest.mark.parametrize(
-    ("name", "groups"),
-    [(name, (None, "label_count")[at % 2]) for at, name in enumerate(LOGIT_DETECTORS)],
-)
-def test_a_logit_detector_alone(name, groups, tmp_path):
-    detector = ns.DETECTORS[name](nonfinite="out").calibrate(some_logits(), groups=groups)
+class _NoVerdict(torch.nn.Module):
+    """In place of the search for the p-value, which does not depend on the detector."""
+
+    by_count = False
+
+    def forward(self, scores, logits):
+        return ()
+
+
+class _AllScores(torch.nn.Module):
+    """Several detectors as one graph: a graph takes seconds, however small it is."""
+
+    def __init__(self, detectors):
+        super().__init__()
+        self.heads = torch.nn.ModuleList(map(DetectorHead, detectors))
+        for head in self.heads:
+            head.verdict = _NoVerdict()
+
+    def forward(self, *inputs):
+        return tuple(score for head in self.heads for score in head.judge(*inputs))
+
+
+@pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["float32", "float64"])
+def scored(request):
+    """For each detector, the scores that onnxruntime gives, and those that Python gives."""
+    detectors = {
+        name: ns.DETECTORS[name](nonfinite="out").calibrate(some_logits())
+        for name in LOGIT_DETECTORS
+    }
+    detectors["mahalanobis max"], given = mahalanobis("max")
+    detectors["mahalanobis sum"], _ = mahalanobis("sum")
+    rows = rows_to_judge().astype(request.param)
+    features = 2 * given.features[: len(rows)].astype(request.param)
+    features[:3, 0] = np.nan, np.inf, -np.inf
+    feed = {"logits": rows, "features": features}
+    graph = traced(
+        _AllScores(detectors.values()).eval(),
+        [torch.from_numpy(array[:3]) for array in feed.values()],
+        [{0: torch.export.Dim.DYNAMIC}] * 2,
+        input_names=feed,
+        output_names=detectors,
+        what="all of them",
+        exact=True,
+    )
+    found = run_graph(session_of(to_bytes(graph, {})), feed, None)
+    outputs = ns.Outputs(rows, features=features)
+    return {name: (found[name], detectors[name].assess(outputs).scores) for name in detectors}
+
+
+@pytest.mark.parametrize("name", [*LOGIT_DETECTORS, "mahalanobis max", "mahalanobis sum"])
+def test_the_scores_of_every_detector(name, scored):
+    found, wanted = scored[name]
+    # Relative, so that scores of inputs far away, as small as 1e-13, count too.
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    if name.startswith("mahalanobis"):
+        assert (found[:3] == -np.inf).all()
+
+
+def test_probabilities_in_float64():
+    detector = ns.JointEnergy().calibrate(some_logits())
+    probs = ns.scores.label_prob(some_logits(50, seed=9).astype(np.float64))
+    probs[0], probs[1], probs[2] = 0.0, 1.0, 1e-300
+    head = DetectorHead(detector, from_probs=True)
+    graph = detector_graph(head, {"logits": torch.from_numpy(probs)})
+    found = run_graph(session_of(to_bytes(graph, {})), {"given_logits": probs}, None)
+    logits = ns.scores.logits_from_probs(probs)
+    np.testing.assert_allclose(found["logits"], logits, rtol=1e-12)
+    np.testing.assert_allclose(found["score"], detector.score_samples(logits), rtol=1e-12)
+
+
+def test_a_detector_of_logits_alone(tmp_path):
+    detector = ns.TopKJointEnergy(k=3, nonfinite="out").calibrate(
+        some_logits(), groups="label_count"
+    )
     path = tmp_path / "alone.onnx"
     exported = ns.export_onnx(None, path, detector=detector)
     assert exported.inputs == {"logits": ("batch", N_LABELS)}
     assert exported.outputs == ("probs", "score", "p_value", "in_distribution")
     rows = rows_to_judge()
     found = run(path, logits=rows)
-    # Relative, so that scores of inputs far away, as small as 1e-13, count too.
     close(found, detector.assess(rows), detector.calibration_)
     np.testing.assert_allclose(found["probs"], ns.scores.label_prob(rows), rtol=1e-5)
     assert tau_of(path) == detector.calibration_.taus
-    assert metadata(path)["nescio.detector"] == name
+    assert metadata(path)["nescio.detector"] == "top_k_joint_energy"
     one = run(path, logits=rows[:1])
     assert one["score"].shape == (1,)
     assert one["score"][0] == pytest.approx(found["score"][0], rel=1e-6)
 
 
-@pytest.mark.parametrize(("aggregate", "groups"), [("max", None), ("sum", "label_count")])
-def test_mahalanobis_alone(aggregate, groups, tmp_path):
-    detector, outputs = mahalanobis(aggregate, groups)
+def test_a_detector_of_features_and_label_count_alone(tmp_path):
+    detector, outputs = mahalanobis("sum", "label_count")
     path = tmp_path / "alone.onnx"
     exported = ns.export_onnx(None, path, detector=detector, samples=outputs[:50])
-    feed = {"features": outputs.features * 2}
-    if groups is None:
-        assert exported.outputs == ("score", "p_value", "in_distribution")
-    else:
-        assert exported.outputs == ("probs", "score", "p_value", "in_distribution")
-        feed["logits"] = outputs.logits
-    feed["features"][:3, 0] = np.nan, np.inf, -np.inf
-    found = run(path, **feed)
-    wanted = detector.assess(ns.Outputs(outputs.logits, features=feed["features"]))
-    close(found, wanted, detector.calibration_)
-    assert (found["score"][:3] == -np.inf).all()
+    assert exported.outputs == ("probs", "score", "p_value", "in_distribution")
+    assert list(exported.inputs) == ["logits", "features"]
+    found = run(path, logits=outputs.logits, features=outputs.features)
+    close(found, detector.assess(outputs), detector.calibration_)
 
 
 def test_rows_that_python_refuses_are_out(tmp_path):

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import nescio as ns
-from nescio.errors import ExportError, FileError, ParameterError, ShapeError
-from nescio.export.scoring import TracedScore
+from nescio.errors import ExportError, FileError, InputError, ParameterError, ShapeError
+from nescio.export import DetectorHead
+from nescio.export.parity import check_parity
 from nescio.preprocessing import Preprocessing
 
 from .conftest import N_LABELS, a_network, metadata, run, some_inputs, some_logits
@@ -118,11 +119,8 @@ def test_features_come_along_if_the_detector_reads_them(tmp_path):
     labels[0] = 1
     detector = ns.Mahalanobis().fit(outputs.features[:200], labels[:200])
     wrapped = wrapped.calibrate(inputs[200:], detector)
-    exported = ns.export_onnx(
-        wrapped, path, samples=torch.from_numpy(inputs[:30]), preprocessing=Preprocessing(32)
-    )
+    exported = ns.export_onnx(wrapped, path, samples=torch.from_numpy(inputs[:30]))
     assert exported.outputs == (*OUTPUTS, "features")
-    assert json.loads(metadata(path)["nescio.preprocessing"])["size"] == 32
     found, wanted = run(path, input=inputs), wrapped(inputs)
     np.testing.assert_allclose(found["features"], outputs.features, atol=1e-5)
     np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4, atol=1e-6)
@@ -137,8 +135,13 @@ def test_torchvision(tmp_path):
     images = torch.randn(40, 3, 32, 32)
     wrapped = ns.wrap(models.resnet18(num_classes=4)).calibrate(images, tpr=0.9)
     path = tmp_path / "resnet.onnx"
-    exported = ns.export_onnx(wrapped, path, samples=images[:3])
+    with pytest.raises(ParameterError, match=r"makes images of 64 x 64 pixels .* takes 32 x 32"):
+        ns.export_onnx(wrapped, path, samples=images[:3], preprocessing=Preprocessing(64))
+    preprocessing = Preprocessing(32, mean=(0, 0, 0))
+    exported = ns.export_onnx(wrapped, path, samples=images[:3], preprocessing=preprocessing)
     assert exported.inputs == {"x": ("batch", 3, 32, 32)}
+    stored = json.loads(metadata(path)["nescio.preprocessing"])
+    assert Preprocessing.from_dict(stored) == preprocessing
     found, wanted = run(path, x=images.numpy()), wrapped(images)
     np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
 
@@ -213,13 +216,16 @@ def test_a_graph_that_does_something_else_is_refused_and_the_old_file_stays(tmp_
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_score_that_is_off_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["score", "p_value", "in_distribution"])
+def test_what_is_off_is_refused(name):
     detector = ns.JointEnergy().calibrate(some_logits())
-    plain = TracedScore.forward
-    monkeypatch.setattr(TracedScore, "forward", lambda self, inputs: plain(self, inputs) + 0.01)
-    with pytest.raises(ExportError, match="score of sample"):
-        ns.export_onnx(None, tmp_path / "alone.onnx", detector=detector)
-    assert not list(tmp_path.iterdir())
+    rows = some_logits(20, seed=2)
+    outputs = DetectorHead(detector)(torch.from_numpy(rows))
+    found = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
+    check_parity(found, ns.Outputs(rows), detector, tolerance=1e-4)
+    off = ~found[name] if name == "in_distribution" else found[name] + 0.01
+    with pytest.raises(ExportError, match=f"{name} of sample"):
+        check_parity({**found, name: off}, ns.Outputs(rows), detector, tolerance=1e-4)
 
 
 def test_what_torch_cannot_trace(tmp_path):
@@ -248,7 +254,25 @@ def test_refusals_come_before_the_work(fused, tmp_path):
         ns.export_onnx(ns.wrap(nn.Linear(5, 3)), path, detector=detector, input_shape=(5,))
     with pytest.raises(ExportError, match="how many labels"):
         ns.export_onnx(None, path, detector=by_count)
+    with pytest.raises(ParameterError, match=r"one input, images of .* takes \(12, 5\)"):
+        ns.export_onnx(fused.wrapped, path, input_shape=(5,), preprocessing=Preprocessing(32))
+    with pytest.raises(ParameterError, match="takes no images"):
+        ns.export_onnx(None, path, detector=detector, preprocessing=Preprocessing(32))
+    with pytest.raises(InputError, match=r"of the shape 1,9: .*one input, without the batch"):
+        ns.export_onnx(fused.wrapped, path, input_shape=(1, 9))
     assert not list(tmp_path.iterdir())
+
+
+def test_16_bits(tmp_path):
+    detector = ns.JointEnergy().calibrate(some_logits())
+    settings = {"detector": detector, "samples": some_inputs(20)}
+    path = tmp_path / "fused.onnx"
+    with pytest.raises(ExportError, match=r"bfloat16.*\.float\(\)"):
+        ns.export_onnx(a_network().bfloat16(), path, **settings)
+    # As the message about its rounding says.
+    exported = ns.export_onnx(a_network().half(), path, tolerance=0.01, **settings)
+    assert exported.differences.logits > 1e-4
+    assert run(path, input=some_inputs(3).astype(np.float16))["logits"].dtype == np.float32
 
 
 def test_scikit_learn_goes_through_skl2onnx(tmp_path):
@@ -258,7 +282,7 @@ def test_scikit_learn_goes_through_skl2onnx(tmp_path):
     inputs = some_inputs()
     model = OneVsRestClassifier(LogisticRegression()).fit(inputs, inputs > 0)
     wrapped = ns.wrap(model).calibrate(inputs)
-    with pytest.raises(ExportError, match="skl2onnx"):
+    with pytest.raises(ExportError, match=r"skl2onnx .*run these in Python"):
         ns.export_onnx(wrapped, tmp_path / "fused.onnx", samples=inputs)
 
 

@@ -75,15 +75,18 @@ def agrees(path, wrapped, inputs, name):
     return found
 
 
-def test_names_that_clash(tmp_path):
-    wrapped = ns.wrap(classifier(tmp_path / "model.onnx"), output="in_distribution")
+def test_names_that_clash_and_a_fixed_batch(tmp_path):
+    wrapped = ns.wrap(classifier(tmp_path / "model.onnx", batch=4), output="in_distribution")
     wrapped = wrapped.calibrate(some_inputs(), tpr=0.9)
     path = tmp_path / "fused.onnx"
-    exported = ns.export_onnx(wrapped, path)
+    exported = ns.export_onnx(wrapped, path, samples=some_inputs(10))
+    assert (exported.fixed_batch, exported.n_samples) == (4, 12)
     # Only the input that bears the name of an output has to give way.
-    assert exported.inputs == {"classifier_score": ("N", 5)}
+    assert exported.inputs == {"classifier_score": (4, 5)}
     assert exported.outputs == ("logits", "probs", "score", "p_value", "in_distribution")
-    agrees(path, wrapped, some_inputs(50, seed=3), "classifier_score")
+    session = onnxruntime.InferenceSession(path)
+    assert [output.shape[0] for output in session.get_outputs()] == [4] * 5
+    agrees(path, wrapped, some_inputs(4, seed=3), "classifier_score")
     fused = onnx.load(path)
     onnx.checker.check_model(fused, full_check=True)
     assert not {"Relu", "Neg"} & {
@@ -92,19 +95,6 @@ def test_names_that_clash(tmp_path):
     facts = metadata(path)
     assert facts["author"] == "someone"
     assert facts["nescio.tau"] != "an old one"
-
-
-def test_a_file_with_a_fixed_batch_keeps_it(tmp_path):
-    model = classifier(tmp_path / "model.onnx", batch=4, input_name="image")
-    wrapped = ns.wrap(model, output="in_distribution").calibrate(some_inputs(200), tpr=0.9)
-    path = tmp_path / "fused.onnx"
-    exported = ns.export_onnx(wrapped, path, samples=some_inputs(10))
-    assert exported.fixed_batch == 4
-    assert exported.n_samples == 12
-    assert exported.inputs == {"image": (4, 5)}
-    session = onnxruntime.InferenceSession(path)
-    assert [output.shape[0] for output in session.get_outputs()] == [4] * 5
-    agrees(path, wrapped, some_inputs(4, seed=3), "image")
 
 
 def test_an_old_file_of_probabilities(tmp_path):

@@ -59,7 +59,7 @@ def test_features_are_another_output(onnx_file, inputs):
 def test_which_output_is_said_or_found(onnx_file, inputs):
     assert ns.wrap(onnx_file(logits="scores")).output == "scores"
     two = onnx_file("two.onnx", logits="scores", probs="probs")
-    with pytest.raises(ParameterError, match=r"scores \(tensor\(float\).*probs.*output="):
+    with pytest.raises(ParameterError, match=r"scores \(tensor\(float\).*probs.*--logits"):
         ns.wrap(two)
     expected = ns.wrap(two, output="scores").outputs(inputs).logits
     found = ns.wrap(two, output="probs", from_probs=True).outputs(inputs).logits
@@ -68,6 +68,21 @@ def test_which_output_is_said_or_found(onnx_file, inputs):
         ns.wrap(two, output="sco")
     with pytest.raises(ParameterError, match=r"features must be an output of the graph, got 'h'"):
         ns.wrap(two, output="scores", features="h")
+
+
+def test_what_skl2onnx_makes_of_a_forest(tmp_path):
+    helper, proto = pytest.importorskip("onnx.helper"), pytest.importorskip("onnx").TensorProto
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["probabilities"])],
+        "forest",
+        [helper.make_tensor_value_info("x", proto.FLOAT, [3, "n", 2])],
+        [helper.make_tensor_value_info("probabilities", proto.FLOAT, [3, "n", 2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (tmp_path / "forest.onnx").write_bytes(model.SerializeToString())
+    for output in (None, "probabilities"):
+        with pytest.raises(ParameterError, match=r"Run a forest .* in Python: wrap the estimator"):
+            ns.wrap(tmp_path / "forest.onnx", output=output, from_probs=True)
 
 
 def test_verdicts(onnx_file, inputs, rng):

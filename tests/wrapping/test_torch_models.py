@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
+from nescio.errors import (
+    InputError,
+    LabelMismatchError,
+    MissingInputError,
+    ParameterError,
+    ProbabilitiesWarning,
+    ShapeError,
+)
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -98,8 +105,9 @@ def test_an_error_in_the_middle_leaves_the_model_as_it_was():
 
     model = nn.Sequential(OrderedDict(body=small(), fails=Fails())).train()
     before = state(model)
-    with pytest.raises(RuntimeError, match="no room"):
+    with pytest.raises(InputError, match="no room") as raised:
         ns.wrap(model, features="body.flat").outputs(images(10), batch_size=4)
+    assert isinstance(raised.value.__cause__, RuntimeError)
     assert_same(before, state(model))
 
 
@@ -348,6 +356,24 @@ def test_probabilities_are_converted_or_warned_of():
     np.testing.assert_allclose(logits, own_logits(model[0], x), atol=1e-4)
     with pytest.warns(UserWarning, match="from_probs=True"):
         ns.wrap(model).outputs(x)
+    for call in (ns.wrap(model).calibrate, ns.wrap(model, detector=made_for(20))):
+        with pytest.warns(ProbabilitiesWarning, match="from_probs=True") as given:
+            call(torch.randn(60, 3))
+        assert len(given) == 1
+
+
+def made_for(n_labels, names=None):
+    """A detector of so many labels."""
+    logits = np.random.default_rng(0).normal(size=(200, n_labels))
+    return ns.JointEnergy().calibrate(ns.Outputs(logits, label_names=names))
+
+
+def test_a_detector_of_another_model():
+    detector = made_for(5, list("abcde"))
+    with pytest.raises(ShapeError, match=r"made for 5 labels \(a, b, c, .*and the model gives 4"):
+        ns.wrap(small(), detector=detector)(images())
+    with pytest.raises(LabelMismatchError, match="the model has other labels than the detector"):
+        ns.wrap(small(), detector=detector, label_names=list("abcd"))
 
 
 # --- rubbish ----------------------------------------------------------------------------------
@@ -368,6 +394,9 @@ def test_probabilities_are_converted_or_warned_of():
         ([(images(2), torch.ones(3, 4))], ShapeError, "labels have 3 rows"),
         ([(images(2), torch.ones(2, 4)), images(2)], InputError, "some of the batches"),
         (np.array([["a"]]), InputError, "takes numbers"),
+        (images(2)[0, 0], InputError, r"float32 of shape \(8, 8\): .*one alone as x\[None\]"),
+        (images(2).byte(), InputError, r"uint8 of shape \(2, 3, 8, 8\): .* in the type"),
+        ([images(2)[0, 0]], InputError, "a list is taken as batches"),
     ],
 )
 def test_inputs_that_cannot_be_used(inputs, error, message):
@@ -379,6 +408,15 @@ def test_labels_come_once():
     loader = [(images(2), torch.ones(2, 4))]
     with pytest.raises(InputError, match="pass them once"):
         ns.wrap(small()).outputs(loader, labels=np.ones((2, 4)))
+
+
+def test_memory_that_runs_out_is_told_as_it_is():
+    class Large(nn.Module):
+        def forward(self, x):
+            raise torch.OutOfMemoryError("2 GiB")
+
+    with pytest.raises(torch.OutOfMemoryError, match=r"^2 GiB$"):
+        ns.wrap(Large()).outputs(images())
 
 
 def test_a_class_is_no_model():

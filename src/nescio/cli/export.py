@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nescio.arrays import looks_like_probabilities
 from nescio.cli.options import (
     AsJson,
     DetectorFile,
@@ -19,14 +20,14 @@ from nescio.cli.options import (
     working,
 )
 from nescio.cli.vision import Module, require_vision
-from nescio.errors import ParameterError
+from nescio.errors import InputError, MissingInputError, ParameterError
 from nescio.files import check_target
+from nescio.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.tables import require, to_json
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
     from nescio.export import Exported
-    from nescio.preprocessing import Preprocessing
     from nescio.wrapping import Wrapped
 
 _OWN = "module:"
@@ -34,7 +35,9 @@ _OWN = "module:"
 
 def export(
     detector: DetectorFile,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the ONNX file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where to write the ONNX file, name.onnx.")
+    ],
     model: Annotated[
         str | None,
         typer.Option(
@@ -71,6 +74,29 @@ def export(
             metavar="SIZES", help="The shape of one input, for random samples: 3,224,224."
         ),
     ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Pixels a side of the images that the model takes, for a service to scale images "
+            "to. An .onnx file may say it itself.",
+        ),
+    ] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R,G,B",
+            help="What is subtracted from each colour, on the scale from 0 to 1; ImageNet's, "
+            "0.485,0.456,0.406, if not given.",
+        ),
+    ] = None,
+    std: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R,G,B",
+            help="What each colour is then divided by; ImageNet's, 0.229,0.224,0.225, if not "
+            "given.",
+        ),
+    ] = None,
     opset: Annotated[
         int | None,
         typer.Option(help="The ONNX opset, 18 or above; that of an .onnx file, or 18."),
@@ -92,38 +118,88 @@ def export(
 
     Example: nescio export tagger.nescio --model model.onnx -o fused.onnx
     """
+    if output.suffix.lower() != ".onnx":
+        raise ParameterError(f"--output must end in .onnx, got {str(output)!r}.")
     check_target(output, force=force)
     refuse_overwriting(output, detector, samples, None if model is None else Path(model))
     shape = None if input_shape is None else _sizes(input_shape)
+    images = None if (image_size, mean, std) == (None, None, None) else (image_size, mean, std)
     for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
         require(package, "export")
     from nescio.export import export_onnx
-    from nescio.export.sample_files import read_samples
 
     loaded = load_detector(detector)
-    wrapped, preprocessing = None, None
-    if model is not None:
-        wrapped, preprocessing = _wrapped(model, loaded, logits, features, from_probs, module)
-    given: Any = None
-    if samples is not None and wrapped is None:
-        given = read_outputs(samples, from_probs=from_probs)
-    elif samples is not None:
-        given = read_samples(samples)
+    settings: dict[str, Any] = {"detector": loaded, "opset": opset, "tolerance": tolerance}
+    with working("exporting"):
+        if model is None:
+            if images is not None:
+                raise ParameterError("--image-size, --mean and --std need --model.")
+            given = None if samples is None else read_outputs(samples, from_probs=from_probs)
+            exported = export_onnx(None, output, samples=given, force=force, **settings)
+        else:
+            wrapped, stored = _wrapped(model, loaded, logits, features, from_probs, module)
+            if images is not None and stored is not None:
+                raise ParameterError(
+                    "the network brings its preprocessing: leave --image-size, --mean and --std "
+                    "out."
+                )
+            settings["preprocessing"] = stored if images is None else _images(wrapped, *images)
+            inputs = _checked_inputs(
+                wrapped, samples, shape, settings["preprocessing"], from_probs=from_probs
+            )
+            exported = export_onnx(wrapped, output, samples=inputs, force=force, **settings)
+    _print(exported, loaded, as_json=as_json)
+
+
+def _images(wrapped: Wrapped, size: int | None, mean: str | None, std: str | None) -> Preprocessing:
+    """What the options say of images, and the graph of their size."""
+    if size is None and wrapped.kind == "onnx":
+        shapes = [node.shape for node in wrapped.session.get_inputs()]  # type: ignore[attr-defined]
+        size = next((shape[2] for shape in shapes if len(shape) == 4), None)
+    if not isinstance(size, int):
+        raise ParameterError("say how large the images are, too: --image-size 224.")
+    return Preprocessing(
+        size,
+        IMAGENET_MEAN if mean is None else _colours("--mean", mean),
+        IMAGENET_STD if std is None else _colours("--std", std),
+    )
+
+
+def _colours(option: str, text: str) -> Any:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ParameterError(
+            f"{option} must be three numbers, such as 0.485,0.456,0.406, got {text!r}."
+        ) from error
+
+
+def _checked_inputs(
+    wrapped: Wrapped,
+    samples: Path | None,
+    shape: tuple[int, ...] | None,
+    preprocessing: Preprocessing | None,
+    *,
+    from_probs: bool | None,
+) -> Any:
+    """Inputs to check the graph on; what looks like probabilities is refused unless announced."""
+    from nescio.export.exporting import run_samples, sample_inputs
+    from nescio.export.sample_files import read_samples
+    from nescio.export.samples import check_images
+
+    if preprocessing is not None and wrapped.kind == "onnx":
+        check_images(wrapped, preprocessing, None)
     if preprocessing is not None and shape is None:
         shape = (3, preprocessing.size, preprocessing.size)
-    with working("exporting"):
-        exported = export_onnx(
-            wrapped,
-            output,
-            detector=loaded,
-            samples=given,
-            input_shape=shape,
-            preprocessing=preprocessing,
-            opset=opset,
-            tolerance=tolerance,
-            force=force,
+    given = None if samples is None else read_samples(samples)
+    inputs = sample_inputs(wrapped, given, shape)
+    outputs = run_samples(wrapped, inputs, shape if samples is None else None)
+    if from_probs is None and looks_like_probabilities(outputs.logits, at_least=1):
+        raise InputError(
+            "every output of the model lies within [0, 1]. These look like probabilities, and "
+            "logits are expected. Pass --from-probs if they are, --from-logits if not."
         )
-    _print(exported, loaded, as_json=as_json)
+    return inputs.data
 
 
 def _wrapped(
@@ -139,14 +215,19 @@ def _wrapped(
 
     settings: dict[str, Any] = {"from_probs": bool(from_probs), "output": logits}
     if model.startswith(_OWN):
-        from nescio.models.backbones import import_factory
-
-        own = import_factory(model.removeprefix(_OWN))()
+        own = _own_module(model.removeprefix(_OWN))
         return wrap(own, features=features, **settings), None
     if Path(model).suffix.lower() == ".onnx":
-        reads_features = detector.input_name() == "features"
-        name = "features" if features is None and reads_features else features
-        return wrap(model, features=name, **settings), None
+        file = wrap(model, features=features, **settings)
+        if features is None and detector.input_name() == "features":
+            names = [node.name for node in file.session.get_outputs()]  # type: ignore[attr-defined]
+            if "features" not in names:
+                raise MissingInputError(
+                    f"{detector.name} reads features, and no output of {model} has that name. Say "
+                    f"which holds them: --features NAME, one of {', '.join(names)}."
+                )
+            file = wrap(file, features="features")
+        return file, None
     require_vision()
     from nescio.models import load_checkpoint
 
@@ -156,6 +237,25 @@ def _wrapped(
         checkpoint.network, features=layer, label_names=checkpoint.label_names, **settings
     )
     return wrapped, checkpoint.preprocessing
+
+
+def _own_module(target: str) -> Any:
+    """What a function of the user's own makes: a torch module."""
+    import torch
+
+    from nescio.models.backbones import import_factory
+
+    factory = import_factory(target)
+    try:
+        made = factory()
+    except Exception as error:  # it is not ours, and may raise anything
+        raise ParameterError(
+            f"{target}() failed: {type(error).__name__}: {error}. It must take no arguments and "
+            "give a torch module."
+        ) from error
+    if not isinstance(made, torch.nn.Module):
+        raise ParameterError(f"{target}() must give a torch module, got a {type(made).__name__}.")
+    return made
 
 
 def _layer(network: Any, features: str) -> str:
@@ -201,15 +301,16 @@ def _print(exported: Exported, detector: Detector, *, as_json: bool) -> None:
     figures = [f"score {differences.score:.1e}", f"p-value {differences.p_value:.1e}"]
     if "logits" in exported.outputs:
         figures.insert(0, f"logits {differences.logits:.1e}")
+    samples = "1 sample" if exported.n_samples == 1 else f"{exported.n_samples:,} samples"
+    one = differences.verdicts == 1
     console.print(
-        f"checked on {exported.n_samples:,} samples; largest difference to Python: "
-        f"{', '.join(figures)}; {differences.verdicts:,} verdicts differ",
+        f"checked on {samples}; largest difference to Python: {', '.join(figures)}; "
+        + ("1 verdict differs" if one else f"{differences.verdicts:,} verdicts differ"),
         soft_wrap=True,
     )
     if exported.fixed_batch is not None:
+        inputs = "1 input" if exported.fixed_batch == 1 else f"{exported.fixed_batch} inputs"
         console.print(
-            f"it takes {exported.fixed_batch} inputs at a time, no more and no fewer, as the model "
-            "does",
-            soft_wrap=True,
+            f"it takes {inputs} at a time, no more and no fewer, as the model does", soft_wrap=True
         )
     console.print(f"saved {exported.path}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,11 @@ def check_kind(wrapped: Wrapped) -> None:
     """Raise if there is no way from this kind of model to a graph."""
     if wrapped.kind not in ("onnx", "torch", "transformers"):
         raise ExportError(
-            f"a {wrapped.kind} model cannot be exported from here. Convert it with skl2onnx "
-            "(zipmap=False) and wrap the ONNX file; or export the detector alone (model=None)."
+            f"a {wrapped.kind} model cannot be exported from here. Convert a OneVsRestClassifier "
+            "or an MLPClassifier with skl2onnx (zipmap=False), and wrap the ONNX file. Of others, "
+            "such as forests and MultiOutputClassifier, it makes graphs that give no matrix of "
+            "probabilities: run these in Python, wrapped, and export the detector alone if need "
+            "be (model=None)."
         )
     if wrapped.kind == "onnx" and wrapped.path is None:  # type: ignore[attr-defined]
         raise ExportError("a session does not give its graph away: wrap the path of the ONNX file.")
@@ -96,6 +100,7 @@ def _of_torch(wrapped: Any, samples: Samples, takes: tuple[str, ...]) -> Classif
     dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
     with torch.no_grad():
         given = module(*inputs)
+    _check_precision([*module.parameters(), *given])
     names = [f"classifier_{name}" for name in takes]
     model = traced(
         module,
@@ -113,6 +118,15 @@ def _of_torch(wrapped: Any, samples: Samples, takes: tuple[str, ...]) -> Classif
         dict(zip(takes, given, strict=True)),
         open_length=all("length" in map(str, value.shape) for value in model.graph.inputs),
     )
+
+
+def _check_precision(tensors: Iterable[Tensor]) -> None:
+    """Raise for bfloat16, which onnxruntime does not compute with on the CPU."""
+    if any(tensor.dtype == torch.bfloat16 for tensor in tensors):
+        raise ExportError(
+            "the model computes in bfloat16, which onnxruntime does not on the CPU. Export a copy "
+            "in float32: copy.deepcopy(model).float()."
+        )
 
 
 def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:

@@ -14,22 +14,29 @@ import torch
 
 from nescio.arrays import Array, to_numpy
 from nescio.detectors import Detector, load
-from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
+from nescio.errors import ExportError, InputError, MissingInputError, ParameterError, ShapeError
 from nescio.export.classifiers import Classifier, check_kind, classifier_graph, fixed_batch_of
 from nescio.export.fused import DetectorHead
 from nescio.export.graphs import at_opset, detector_graph, join, to_bytes
 from nescio.export.parity import Differences, check_parity, run_graph, session_of
 from nescio.export.probes import probes_of
-from nescio.export.samples import Feed, Samples, given_samples, random_samples
+from nescio.export.samples import (
+    Feed,
+    Samples,
+    check_images,
+    given_samples,
+    random_samples,
+)
 from nescio.files import check_target, replacing
 from nescio.outputs import Outputs
-from nescio.preprocessing import Preprocessing
+from nescio.preprocessing import PREPROCESSING_KEY, Preprocessing
 from nescio.scores import label_prob, logits_from_probs
 from nescio.tables import require
 from nescio.version import __version__
 from nescio.wrapping import Wrapped, wrap
+from nescio.wrapping.onnx_models import LABEL_NAMES_KEY
 
-__all__ = ["Exported", "export_onnx"]
+__all__ = ["Exported", "export_onnx", "run_samples", "sample_inputs"]
 
 _ROWS_AT_ONCE = 64
 
@@ -93,7 +100,8 @@ def export_onnx(
     input_shape : sequence of int, optional
         The shape of one input, for random samples of a torch module.
     preprocessing : Preprocessing, optional
-        What is done to images before; kept in the file for a service to read.
+        What is done to images before; kept in the file for a service to read. Only for a model
+        with one input, of images of that size.
     opset : int, optional
         At least 18. That of an ONNX file, or 18, if not given.
     tolerance : float
@@ -120,12 +128,17 @@ def export_onnx(
         raise ParameterError("there is no detector to export: pass detector=..., calibrated.")
     head = DetectorHead(detector, from_probs=wrapped is not None and wrapped.from_probs)
     if wrapped is None:
-        plan = _detector_alone(detector, head, samples, opset, tolerance)
+        if preprocessing is not None:
+            raise ParameterError("a detector alone takes no images: leave preprocessing out.")
+        plan = _detector_alone(detector, head, samples, opset)
     else:
         check_kind(wrapped)
         wrapped = wrapped.with_detector(detector)
-        inputs = _inputs(wrapped, samples, input_shape)
-        plan = _fused(wrapped, detector, head, inputs, opset, tolerance)
+        inputs = sample_inputs(wrapped, samples, input_shape)
+        if preprocessing is not None:
+            check_images(wrapped, preprocessing, inputs)
+        expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
+        plan = _fused(wrapped, head, (inputs, expected), opset, tolerance)
     with replacing(path, force=force) as temporary:
         temporary.write_bytes(to_bytes(plan.model, _metadata(detector, plan, preprocessing)))
         session = session_of(temporary)
@@ -161,7 +174,7 @@ class _Plan:
 
 
 def _detector_alone(
-    detector: Detector, head: DetectorHead, samples: Any, opset: int | None, tolerance: float
+    detector: Detector, head: DetectorHead, samples: Any, opset: int | None
 ) -> _Plan:
     given = _given_outputs(samples, head)
     widths = {head.reads: head.n_columns}
@@ -203,7 +216,7 @@ def _n_labels(detector: Detector, head: DetectorHead, given: Outputs | None) -> 
         return len(detector.label_names_)
     raise ExportError(
         f"{detector.name} was calibrated by label count and does not know how many labels there "
-        "are. Pass samples=..., Outputs with logits and features (--samples)."
+        "are. Pass samples with logits and features (--samples, in Python samples)."
     )
 
 
@@ -213,7 +226,7 @@ def _expected(feed: Mapping[str, Array]) -> Outputs:
     return Outputs(feed.get("logits", np.zeros((rows, 1))), features=feed.get("features"))
 
 
-def _inputs(wrapped: Wrapped, samples: Any, input_shape: Sequence[int] | None) -> Samples:
+def sample_inputs(wrapped: Wrapped, samples: Any, input_shape: Sequence[int] | None) -> Samples:
     """Samples for a classifier: enough rows to show that any number will do."""
     if samples is None:
         found = random_samples(wrapped, input_shape)
@@ -226,13 +239,14 @@ def _inputs(wrapped: Wrapped, samples: Any, input_shape: Sequence[int] | None) -
 
 def _fused(
     wrapped: Wrapped,
-    detector: Detector,
     head: DetectorHead,
-    samples: Samples,
+    checked: tuple[Samples, Outputs],
     opset: int | None,
     tolerance: float,
 ) -> _Plan:
-    expected = _run(wrapped, samples)
+    samples, expected = checked
+    detector = wrapped.detector
+    assert detector is not None
     _check_columns(head, expected)
     takes = ("logits", "features") if "features" in head.needs else ("logits",)
     classifier = classifier_graph(wrapped, samples, takes)
@@ -244,7 +258,9 @@ def _fused(
     join(classifier.model, tail, classifier.sources)
     # An input that bore the name of one of our outputs has another now.
     renamed = dict(zip(names, classifier.model.graph.inputs, strict=True))
-    texts = [(part, _run(wrapped, part)) for part in _shorter_texts(wrapped, samples, classifier)]
+    texts = [
+        (part, run_samples(wrapped, part)) for part in _shorter_texts(wrapped, samples, classifier)
+    ]
     checks = [
         ({renamed[name].name: array for name, array in part.feed.items()}, outputs)
         for part, outputs in [(samples, expected), *texts]
@@ -252,8 +268,21 @@ def _fused(
     return _Plan(classifier.model, checks, wrapped.label_names, classifier.fixed_batch)
 
 
-def _run(wrapped: Wrapped, samples: Samples) -> Outputs:
-    return wrapped.outputs(samples.data, batch_size=_ROWS_AT_ONCE)
+def run_samples(
+    wrapped: Wrapped, samples: Samples, input_shape: Sequence[int] | None = None
+) -> Outputs:
+    """What Python makes of samples; an error names the shape that these were made of, if any."""
+    try:
+        return wrapped.outputs(samples.data, batch_size=_ROWS_AT_ONCE)
+    except InputError as error:
+        if input_shape is None or error.__cause__ is None:  # it is not the model that failed
+            raise
+        reason = str(error.__cause__).strip().partition("\n")[0].rstrip(".")
+        raise InputError(
+            f"the model failed on random inputs of the shape {','.join(map(str, input_shape))}: "
+            f"{reason}. Check it: it must be the shape of one input, without the batch "
+            "(--input-shape, in Python input_shape)."
+        ) from error
 
 
 def _shorter_texts(wrapped: Wrapped, samples: Samples, classifier: Classifier) -> list[Samples]:
@@ -314,12 +343,13 @@ def _metadata(
         "groups": calibration.by,
         "n_calibration": calibration.n_samples,
         "inputs": [value.name for value in plan.model.graph.inputs],
-        "label_names": plan.label_names,
-        "preprocessing": None if preprocessing is None else preprocessing.as_dict(),
     }
+    named = {f"nescio.{name}": value for name, value in facts.items()}
+    named[LABEL_NAMES_KEY] = plan.label_names
+    named[PREPROCESSING_KEY] = None if preprocessing is None else preprocessing.as_dict()
     return {
-        f"nescio.{name}": value if isinstance(value, str) else json.dumps(value, default=_plain)
-        for name, value in facts.items()
+        key: value if isinstance(value, str) else json.dumps(value, default=_plain)
+        for key, value in named.items()
         if value is not None
     }
 

@@ -158,8 +158,11 @@ class FusedModel(nn.Module):
 
 def _logits_from_probs(probs: Tensor) -> Tensor:
     """As `nescio.scores.logits_from_probs`, but for NaN where that raises."""
-    below_one = 1.0 - torch.finfo(probs.dtype).eps / 2
-    capped = _widened(torch.where(probs <= 1.0, probs.clamp(max=below_one), torch.nan))
+    # A tensor: of a plain number, the exporter keeps float32, which has no such number below 1.
+    below_one = torch.tensor(
+        1.0 - torch.finfo(probs.dtype).eps / 2, dtype=probs.dtype, device=probs.device
+    )
+    capped = _widened(torch.where(probs <= 1.0, torch.minimum(probs, below_one), torch.nan))
     return capped.log() - (-capped).log1p()
 
 

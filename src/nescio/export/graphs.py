@@ -182,8 +182,9 @@ def too_large(size: int) -> ExportError:
     """Above what one file holds."""
     return ExportError(
         f"the graph would have {size / 1e9:.1f} GB, and an ONNX file holds up to 2 GB. Files that "
-        "keep their weights beside them are not supported: convert the model to 16 bits, or export "
-        "the detector alone (model=None) and run it after the model."
+        "keep their weights beside them are not supported: export the detector alone (model=None; "
+        "without --model) and run it after the model. Or convert the model to float16, and allow "
+        "for its rounding (tolerance=0.01, --tolerance 0.01)."
     )
 
 

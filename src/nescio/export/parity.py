@@ -192,9 +192,10 @@ def _refusal(
     return ExportError(
         f"the graph does not give what Python gives: {name} of sample {at[0]} is {graph[at]!s} in "
         f"the graph and {python[at]!s} in Python, and {tolerance:g} (of the value, if above 1) is "
-        "allowed. Nothing was written. If the model is sound, its rounding may be to blame: allow "
-        "more with tolerance=... (--tolerance). If it computes with the values of its input in "
-        "Python, or keeps something from one call to the next, no graph can follow it."
+        "allowed. Nothing was written. If the model is sound, its rounding may be to blame, that "
+        "of float16 above all: allow more (tolerance=0.01, --tolerance 0.01). If it computes with "
+        "the values of its input in Python, or keeps something from one call to the next, no graph "
+        "can follow it."
     )
 
 

@@ -11,11 +11,13 @@ import numpy as np
 from torch import Tensor
 
 from nescio.arrays import Array, to_numpy
-from nescio.errors import ExportError, ShapeError
+from nescio.errors import ExportError, InputError, ParameterError, ShapeError
+from nescio.preprocessing import Preprocessing
 from nescio.wrapping import Wrapped
 from nescio.wrapping.batches import n_rows
+from nescio.wrapping.onnx_models import DTYPES
 
-__all__ = ["Feed", "Samples", "given_samples", "random_samples"]
+__all__ = ["Feed", "Samples", "check_images", "given_samples", "random_samples"]
 
 Feed = dict[str, Array]
 """What a graph takes, by name, samples first."""
@@ -84,19 +86,11 @@ def given_samples(wrapped: Wrapped, given: Any) -> Samples:
 def _typed(model: Any, name: str, part: Any) -> Array:
     """An input in the graph's type, however many rows it has."""
     array = to_numpy(part)
-    wanted = graph_dtype(model.session, name)
-    return array if wanted is None else array.astype(wanted, casting="same_kind", copy=False)
-
-
-def graph_dtype(session: Any, name: str) -> Any:
-    """The NumPy type of a graph's input; None if NumPy has none."""
-    [node] = [node for node in session.get_inputs() if node.name == name]
-    found = {"float": "float32", "double": "float64"}
-    kind = node.type.removeprefix("tensor(").removesuffix(")")
-    try:
-        return np.dtype(found.get(kind, kind))
-    except TypeError:
-        return None
+    [kind] = [node.type for node in model.session.get_inputs() if node.name == name]
+    wanted = DTYPES.get(kind, array.dtype)
+    if not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise InputError(f"input {name!r} must be {kind}, got {array.dtype}.")
+    return array.astype(wanted, copy=False)
 
 
 def _argument_names(model: Any, count: int) -> tuple[str, ...]:
@@ -115,15 +109,67 @@ def random_samples(wrapped: Wrapped, input_shape: Sequence[int] | None = None) -
 def _random(wrapped: Wrapped, input_shape: Sequence[int] | None) -> Any:
     rng = np.random.default_rng(0)
     if input_shape is not None:
+        if wrapped.kind == "onnx":
+            _check_shape(wrapped, tuple(input_shape))
         return _scaled(rng, (_N_RANDOM, *input_shape))
     if wrapped.kind == "onnx":
         return _of_graph(wrapped, rng)
     if wrapped.kind == "transformers":
         return _of_config(wrapped, rng)
     raise ExportError(
-        "a torch module does not say what it takes. Pass samples=..., a few real inputs, or "
-        "input_shape=..., the shape of one input, such as (3, 224, 224) (--samples, --input-shape)."
+        "a torch module does not say what it takes. Give the shape of one input, such as 3,224,224 "
+        "(--input-shape, in Python input_shape), or a few real inputs (--samples, samples)."
     )
+
+
+def _check_shape(wrapped: Any, given: tuple[int, ...]) -> None:
+    """Raise unless an input of this shape fits a graph's only one."""
+    nodes = wrapped.session.get_inputs()
+    if len(nodes) != 1:
+        raise ParameterError(
+            f"the shape of one input was given, and the graph takes "
+            f"{', '.join(node.name for node in nodes)}. Pass a few real inputs instead (--samples)."
+        )
+    expected = (nodes[0].shape or [0])[1:]
+    fits = len(given) == len(expected) and all(
+        size == wanted or not isinstance(wanted, int)
+        for size, wanted in zip(given, expected, strict=True)
+    )
+    if nodes[0].shape and not fits:
+        raise ShapeError(
+            f"one input of the graph has the shape ({_sizes(expected)}), and the shape given "
+            f"(--input-shape) is ({_sizes(given)})."
+        )
+
+
+def _sizes(shape: Sequence[Any]) -> str:
+    return ", ".join(map(str, shape))
+
+
+def check_images(wrapped: Wrapped, preprocessing: Preprocessing, samples: Samples | None) -> None:
+    """Raise unless the model takes one image, and one of the size that preprocessing gives."""
+    model: Any = wrapped
+    shapes: list[Sequence[Any]] = []
+    if wrapped.kind == "onnx":
+        shapes = [node.shape or [] for node in model.session.get_inputs()]
+    elif samples is not None:
+        shapes = [array.shape for array in samples.feed.values()]
+    if (
+        len(shapes) != 1
+        or len(shapes[0]) != 4
+        or (isinstance(shapes[0][1], int) and shapes[0][1] != 3)
+    ):
+        raise ParameterError(
+            "preprocessing is for models with one input, images of shape (batch, 3, height, "
+            f"width), and this one takes {' and '.join(f'({_sizes(s)})' for s in shapes)}. Leave "
+            "it out (--image-size, --mean, --std)."
+        )
+    size, sides = preprocessing.size, shapes[0][2:]
+    if any(isinstance(side, int) and side != size for side in sides):
+        raise ParameterError(
+            f"preprocessing makes images of {size} x {size} pixels (--image-size), and the model "
+            f"takes {sides[0]} x {sides[1]}."
+        )
 
 
 def _scaled(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -151,8 +197,8 @@ def _of_graph(wrapped: Any, rng: np.random.Generator) -> Feed:
             feed[node.name] = rng.integers(0, _A_FEW_TOKENS, shape)
         else:
             raise ExportError(
-                f"input {node.name!r} is {node.type}: pass samples=..., a few real inputs "
-                "(--samples)."
+                f"input {node.name!r} is {node.type}: pass a few real inputs (--samples, in Python "
+                "samples)."
             )
     return feed
 
@@ -169,7 +215,7 @@ def _of_config(wrapped: Any, rng: np.random.Generator) -> Feed:
     if main != "input_ids" or n_tokens is None:
         raise ExportError(
             f"a {type(wrapped.model).__name__} takes {main}, and its config does not say of what "
-            "size. Pass samples=..., a few real inputs (--samples)."
+            "size. Pass a few real inputs (--samples, in Python samples)."
         )
     length = min(_LONGEST_TEXT, getattr(config, "max_position_embeddings", _LONGEST_TEXT) - 2)
     feed = {main: rng.integers(0, n_tokens, (_N_RANDOM, length))}

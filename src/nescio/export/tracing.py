@@ -112,8 +112,18 @@ def _reason(error: BaseException) -> str:
 def _softplus(f: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     scaled = f * beta
     small = torch.exp(-scaled.abs())
-    # ONNX has no log1p; log1p(x) = 2 atanh(x / (2 + x)).
-    return (scaled.clamp(min=0) + 2 * torch.atanh(small / (small + 2))) / beta
+    return (scaled.clamp(min=0) + _log1p(small)) / beta
+
+
+def _log1p(x: Tensor) -> Tensor:
+    """For x from 0 to 1; ONNX has none."""
+    if x.dtype != torch.float64:
+        return 2 * torch.atanh(x / (x + 2))
+    # onnxruntime has no Atanh of doubles. What 1 + x rounds off, the quotient puts right.
+    rounded = 1 + x
+    kept = rounded - 1
+    nothing = kept == 0
+    return torch.where(nothing, x, rounded.log() * (x / torch.where(nothing, 1.0, kept)))
 
 
 def _sigmoid(f: Tensor) -> Tensor:

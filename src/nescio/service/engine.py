@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nescio.arrays import Array, looks_like_probabilities
+from nescio.arrays import Array
 from nescio.assessment import Assessment
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.inputs import ONE_COLUMN_A_LABEL
 from nescio.errors import InputError, ProbabilitiesWarning, ShapeError
 from nescio.explain import Explanation
-from nescio.outputs import Outputs
+from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.service.errors import RefusedError
 from nescio.service.model import Model
 from nescio.service.settings import Settings
@@ -114,7 +113,7 @@ class Engine:
             raise ShapeError(
                 f"the detector was made for {self.n_labels} labels, got {joined.n_labels} logits."
             )
-        with _quiet(joined):
+        with quiet_about_probabilities(joined):
             whole = Scored(joined, self.detector.assess(joined))
         record(whole)
         if len(works) == 1:
@@ -138,7 +137,7 @@ class Engine:
 
     def explain(self, outputs: Outputs) -> Explanation:
         """Each label's part in the scores; a `NescioError` if the detector has no such parts."""
-        with _quiet(outputs):
+        with quiet_about_probabilities(outputs):
             return self.detector.explain(outputs)
 
     # --- what it is ---
@@ -185,17 +184,6 @@ class Engine:
             warnings.simplefilter("ignore", ProbabilitiesWarning)
             ordinary = self.detector.assess(row[None, :]).in_distribution[0]
         return row.tolist() if ordinary else None
-
-
-@contextlib.contextmanager
-def _quiet(outputs: Outputs) -> Iterator[None]:
-    """Without the warning that these look like probabilities, which the answer gives the caller."""
-    if not looks_like_probabilities(outputs.logits):
-        yield
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ProbabilitiesWarning)
-        yield
 
 
 def kind_of(outputs: Outputs) -> Hashable:

@@ -14,26 +14,20 @@ from nescio.data.images import read_image
 from nescio.detectors import Detector
 from nescio.errors import DatasetError, FileFormatError, InputError, ParameterError, ShapeError
 from nescio.outputs import Outputs
-from nescio.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from nescio.preprocessing import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PREPROCESSING_KEY,
+    Preprocessing,
+)
 from nescio.service.bodies import check_rows
 from nescio.service.errors import RefusedError
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
 from nescio.wrapping import Wrapped, wrap
+from nescio.wrapping.onnx_models import DTYPES
 
-PREPROCESSING_KEY = "nescio.preprocessing"
-LABEL_NAMES_KEY = "nescio.label_names"
 TAU_KEY = "nescio.tau"
-
-_DTYPES = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(uint8)": np.uint8,
-    "tensor(bool)": np.bool_,
-}
 
 
 @dataclass(frozen=True)
@@ -77,8 +71,7 @@ class Model:
         )
         session = plain.session  # type: ignore[attr-defined]
         metadata = session.get_modelmeta().custom_metadata_map
-        names = _json(metadata, LABEL_NAMES_KEY)
-        wrapped = wrap(plain, detector=detector, label_names=names)
+        wrapped = wrap(plain, detector=detector)
         inputs = tuple(_described(entry) for entry in session.get_inputs())
         _check_width(plain, detector)
         _compare_taus(metadata, detector)
@@ -158,14 +151,14 @@ def _fitting(entry: ModelInput, array: Array) -> Array:
 
 
 def _described(entry: Any) -> ModelInput:
-    if entry.type not in _DTYPES:
+    if entry.type not in DTYPES:
         raise InputError(
             f"the model's input {entry.name!r} is a {entry.type}, which is not served."
         )
     if not entry.shape:
         raise InputError(f"the model's input {entry.name!r} has no rows, which is not served.")
     shape = tuple(size if isinstance(size, int) else None for size in entry.shape)
-    return ModelInput(entry.name, shape, np.dtype(_DTYPES[entry.type]))
+    return ModelInput(entry.name, shape, np.dtype(DTYPES[entry.type]))
 
 
 def _check_width(wrapped: Wrapped, detector: Detector) -> None:

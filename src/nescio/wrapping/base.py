@@ -23,7 +23,7 @@ from nescio.errors import (
     ShapeError,
     warn,
 )
-from nescio.outputs import Outputs, check_label_names
+from nescio.outputs import Outputs, check_label_names, quiet_about_probabilities
 from nescio.parameters import checked_whole
 from nescio.scores import logits_from_probs
 from nescio.version import __version__
@@ -165,10 +165,7 @@ class Wrapped(ABC):
     def _as_logits(self, values: Array) -> Array:
         n_labels = values.shape[1]
         if self.label_names is not None and len(self.label_names) != n_labels:
-            raise ShapeError(
-                f"the model gives {n_labels} outputs a sample, and there are "
-                f"{len(self.label_names)} label names. Name each of its labels, in its order."
-            )
+            raise self._other_count(self.label_names, n_labels)
         if self.from_probs:
             return np.asarray(logits_from_probs(values))
         if looks_like_probabilities(values):
@@ -178,6 +175,18 @@ class Wrapped(ABC):
                 ProbabilitiesWarning,
             )
         return values
+
+    def _other_count(self, names: Sequence[str], n_labels: int) -> ShapeError:
+        if self._own_names is not None:
+            return ShapeError(
+                f"the model gives {n_labels} outputs a sample, and there are {len(names)} label "
+                "names. Name each of its labels, in its order."
+            )
+        told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        return ShapeError(
+            f"the detector was made for {len(names)} labels ({told}), and the model gives "
+            f"{n_labels}. Calibrate one on outputs of this very model."
+        )
 
     def _manifest(self) -> dict[str, Any]:
         return {
@@ -217,7 +226,8 @@ class Wrapped(ABC):
                 "wrapped.calibrate(held_out), or pass one: wrap(model, detector=...)."
             )
         outputs = self.outputs(inputs, labels=labels, ids=ids, batch_size=batch_size)
-        assessment = self.detector.assess(outputs, groups=groups, fdr=fdr)
+        with quiet_about_probabilities(outputs):
+            assessment = self.detector.assess(outputs, groups=groups, fdr=fdr)
         return Prediction(outputs, assessment, threshold)
 
     # --- the detector ---
@@ -260,7 +270,8 @@ class Wrapped(ABC):
         )
         self._check_reads(own)
         outputs = self.outputs(held_out, batch_size=batch_size)
-        own.calibrate(outputs, tpr=tpr, confidence=confidence, groups=groups)
+        with quiet_about_probabilities(outputs):
+            own.calibrate(outputs, tpr=tpr, confidence=confidence, groups=groups)
         return self.with_detector(own)
 
     def _fitting(self, detector: Any) -> Detector:
@@ -279,12 +290,15 @@ class Wrapped(ABC):
             )
         ours, theirs = self._own_names, detector.label_names_
         if ours is not None and theirs is not None and ours != theirs:
-            raise LabelMismatchError(label_difference(theirs, ours))
+            raise LabelMismatchError(
+                label_difference(theirs, ours).replace("the data", "the model")
+            )
         n_labels = detector.n_features_in_
         by_label = detector.input_name() in ONE_COLUMN_A_LABEL
         if ours is not None and by_label and n_labels != len(ours):
             raise ShapeError(
-                f"the detector was made for {n_labels} labels, and the model has {len(ours)}."
+                f"the detector was made for {n_labels} labels, and the model has {len(ours)}. "
+                "Calibrate one on outputs of this very model."
             )
         return detector
 
@@ -292,8 +306,8 @@ class Wrapped(ABC):
         reads = detector.input_name()
         if reads == "features" and self.features is None:
             raise MissingInputError(
-                f"{detector.name} reads features. Say where the model has them: "
-                "wrap(model, features=...)."
+                f"{detector.name} reads features. Say where the model has them (--features, in "
+                "Python wrap(model, features=...))."
             )
         if reads not in ("logits", "features"):
             raise MissingInputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays import Array, is_torch, to_numpy
+from nescio.data.images import content_hash
 from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError
 from nescio.files import existing_file
 from nescio.tables import require
 from nescio.wrapping.base import Wrapped
 
-_LABEL_NAMES = "nescio.label_names"
-_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
-_DTYPES: dict[str, Any] = {
+LABEL_NAMES_KEY = "nescio.label_names"
+"""Where the metadata of a file keeps them."""
+
+DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
     "tensor(double)": np.float64,
@@ -28,6 +29,9 @@ _DTYPES: dict[str, Any] = {
     "tensor(uint8)": np.uint8,
     "tensor(bool)": np.bool_,
 }
+"""NumPy's type for what onnxruntime calls it, of those that are taken."""
+
+_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 
 
 class OnnxModel(Wrapped):
@@ -74,22 +78,37 @@ class OnnxModel(Wrapped):
     def _logits_name(self, output: Any) -> str:
         if output is not None:
             self._check_output("output", output)
-            return str(output)
         matrices = [
             str(name)
             for name, node in self._outputs.items()
             if node.type in _FLOATS and (not node.shape or len(node.shape) == 2)
         ]
+        if output in matrices:
+            return str(output)
+        if output is not None:
+            raise ParameterError(
+                f"output {output!r} is no matrix of floating point. The graph has the outputs "
+                f"{self._listed()}.{self._sklearn_hint()}"
+            )
         if "logits" in matrices:
             return "logits"
         if len(matrices) == 1:
             return matrices[0]
-        hint = "Say which holds the logits: wrap(path, output=...)."
+        hint = "Say which holds the logits (--logits, in Python output)."
         if not matrices:
-            hint = "None is a matrix of floating point."
-            if any(node.type.startswith("seq(map") for node in self._outputs.values()):
-                hint += " Convert the scikit-learn model again, with zipmap=False."
+            hint = "None is a matrix of floating point." + self._sklearn_hint()
         raise ParameterError(f"the graph has the outputs {self._listed()}. {hint}")
+
+    def _sklearn_hint(self) -> str:
+        kinds = [node.type for node in self._outputs.values()]
+        if any(kind.startswith("seq(map") for kind in kinds):
+            return " Convert the scikit-learn model again, with zipmap=False."
+        if any(kind.startswith("seq(") for kind in kinds) or "probabilities" in self._outputs:
+            return (
+                " skl2onnx gives one for OneVsRestClassifier and MLPClassifier. Run a forest or a "
+                "MultiOutputClassifier in Python: wrap the estimator itself."
+            )
+        return ""
 
     def _check_output(self, parameter: str, name: Any) -> None:
         if name not in self._outputs:
@@ -143,7 +162,7 @@ class OnnxModel(Wrapped):
     def _typed(self, name: str, part: Any) -> Array:
         """An input in the type that the graph takes; integers may become floats, not vice versa."""
         node, array = self._inputs[name], to_numpy(part)
-        wanted = _DTYPES.get(node.type)
+        wanted = DTYPES.get(node.type)
         if wanted is not None and array.dtype != wanted:
             # Precision may go, as NumPy's own float64 is more than most graphs take.
             if not np.can_cast(array.dtype, wanted, "same_kind"):
@@ -160,8 +179,7 @@ class OnnxModel(Wrapped):
     def _sha256(self) -> str | None:
         if self.path is None:
             return None
-        with self.path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return content_hash(self.path)
 
     def _describe(self) -> dict[str, Any]:
         name = "InferenceSession" if self.path is None else self.path.name
@@ -194,13 +212,13 @@ def _opened(path: Path, device: Any) -> Any:
 
 def _label_names(session: Any) -> list[str] | None:
     """The names in the file, if nescio has exported it."""
-    text = session.get_modelmeta().custom_metadata_map.get(_LABEL_NAMES, "null")
+    text = session.get_modelmeta().custom_metadata_map.get(LABEL_NAMES_KEY, "null")
     try:
         names = json.loads(text)
     except ValueError:
         names = text
     if names is not None and not isinstance(names, list):
-        raise FileFormatError(f"the graph's metadata {_LABEL_NAMES} is damaged: {text[:40]!r}.")
+        raise FileFormatError(f"the graph's metadata {LABEL_NAMES_KEY} is damaged: {text[:40]!r}.")
     return names
 
 

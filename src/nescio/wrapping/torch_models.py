@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.models.tapped import nearest
 from nescio.wrapping.base import Wrapped
 
@@ -247,11 +247,16 @@ class TorchModel(Wrapped):
         if isinstance(inputs, Mapping):
             named, inputs = {name: self._placed(part) for name, part in inputs.items()}, ()
         parts = inputs if isinstance(inputs, tuple) else (inputs,)
+        placed = [self._placed(part) for part in parts]
         with left_as_it_was(self.model):
             whole = LogitsAndFeatures(self.model, self._tap, self.output)
             try:
-                logits, features = whole(*(self._placed(part) for part in parts), **named)
+                logits, features = whole(*placed, **named)
                 return logits, features
+            except (NescioError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # torch and models raise many kinds
+                raise _failed([*placed, *named.values()], error) from error
             finally:
                 whole.release()
 
@@ -272,6 +277,16 @@ class TorchModel(Wrapped):
 
     def _describe(self) -> dict[str, Any]:
         return {**super()._describe(), "torch_version": torch.__version__}
+
+
+def _failed(inputs: list[Any], error: Exception) -> InputError:
+    lines = str(error).strip().splitlines()
+    reason = lines[0].rstrip(".") if lines else type(error).__name__
+    return InputError(
+        f"the model failed on a batch, {' and '.join(map(_described, inputs))}: {reason}. Pass "
+        "samples first (one alone as x[None]), in the type and the size that the model takes; a "
+        "list is taken as batches."
+    )
 
 
 def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
