@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow
 import pyarrow.ipc
 
-from nescio.tensors import encode_tensors
+from nescio._io.tensors import encode_tensors
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"

@@ -35,9 +35,9 @@ import numpy as np
 from malformed import ARROW, JSON, SAFETENSORS, malformed
 
 import nescio as ns
+from nescio._io.tensors import encode_tensors
 from nescio.service.arrow import write_arrow
 from nescio.service.bodies import decode_outputs
-from nescio.tensors import encode_tensors
 
 N_ROWS, N_LABELS = 1_000, 80
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 import numpy as np
 
 from nescio import LocalOutlierFactor, Mahalanobis, evaluate, scores
-from nescio.arrays import map_rows
-from nescio.kernels import joint_energy_by_products, joint_energy_direct
+from nescio._threads import map_rows
+from nescio.scores.kernels import joint_energy_by_products, joint_energy_direct
 
 # torch's and BLAS's idle threads keep a processor busy for a while after their work.
 SETTLE_SECONDS = 0.25
@@ -160,9 +160,9 @@ def neighbours() -> None:
 def perturbation() -> None:
     import torch
 
-    from nescio.models import Preprocessing, build_network
-    from nescio.models.network import prepared
-    from nescio.models.perturb import ODIN_EPSILONS, TEMPERATURES, find_directions, step
+    from nescio.networks.network import prepared
+    from nescio.training import Preprocessing, build_network
+    from nescio.training.perturb import ODIN_EPSILONS, TEMPERATURES, find_directions, step
 
     torch.manual_seed(0)
     network = prepared(build_network("resnet18", 80), "cpu")

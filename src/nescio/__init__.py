@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from nescio.version import __version__ as __version__
+from nescio._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from nescio import calibration, checks, errors, metrics, scores
-    from nescio.assessment import Assessment
     from nescio.calibration import Calibration, Threshold, benjamini_hochberg
+    from nescio.data.preprocessing import Preprocessing
     from nescio.detectors import (
         DETECTORS,
         MSP,
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
         TopKProb,
         load,
     )
+    from nescio.detectors.assessment import Assessment
     from nescio.errors import NescioError
     from nescio.explain import Explanation
     from nescio.export import FusedModel, export_onnx
     from nescio.metrics import Evaluation, evaluate
     from nescio.monitor import Monitor
     from nescio.outputs import Outputs
-    from nescio.preprocessing import Preprocessing
-    from nescio.wrapping import Prediction, Wrapped, wrap
+    from nescio.runners import Prediction, Wrapped, wrap
 
 # Where each public name lives. Names are imported at first use, so that `import nescio` is quick
 # and brings in neither scikit-learn nor torch.
 _MODULE_OF = {
-    "Assessment": "assessment",
+    "Assessment": "detectors.assessment",
     "Calibration": "calibration",
     "DETECTORS": "detectors",
     "Detector": "detectors",
@@ -70,20 +70,20 @@ _MODULE_OF = {
     "ODIN": "detectors",
     "Outputs": "outputs",
     "PerturbedMahalanobis": "detectors",
-    "Preprocessing": "preprocessing",
-    "Prediction": "wrapping",
+    "Preprocessing": "data.preprocessing",
+    "Prediction": "runners",
     "SumLogit": "detectors",
     "SumProb": "detectors",
     "Threshold": "calibration",
     "TopKJointEnergy": "detectors",
     "TopKLogit": "detectors",
     "TopKProb": "detectors",
-    "Wrapped": "wrapping",
+    "Wrapped": "runners",
     "benjamini_hochberg": "calibration",
     "evaluate": "metrics",
     "export_onnx": "export",
     "load": "detectors",
-    "wrap": "wrapping",
+    "wrap": "runners",
 }
 _MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
 

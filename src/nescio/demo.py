@@ -12,15 +12,15 @@ from pathlib import Path
 
 import torch
 
+from nescio._io.files import check_target
 from nescio.benchmark.folder import BenchmarkRun
 from nescio.benchmark.pipeline import Watch, make_pipelines, unwatched
-from nescio.benchmark.report import write_report
 from nescio.benchmark.run import CACHE, run_benchmark
 from nescio.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.detectors import Detector, JointEnergy
 from nescio.errors import FileError
-from nescio.files import check_target
 from nescio.outputs import Outputs
+from nescio.report import write_report
 
 REPORT = "report.html"
 DETECTOR = "digits.nescio"

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torchvision")
 
+from nescio._io.tensors import read_tensors, write_tensors
 from nescio.benchmark import pipeline as pipelines
 from nescio.benchmark.evidence import load_evidence
 from nescio.benchmark.folder import BenchmarkRun
@@ -17,7 +18,6 @@ from nescio.benchmark.spec import parse_benchmark
 from nescio.detectors import JointEnergy
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.metrics import auroc
-from nescio.tensors import read_tensors, write_tensors
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import nescio as ns
+from fixtures.export import N_LABELS, metadata, run, some_logits, tau_of
 from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes
 from nescio.export.parity import run_graph, session_of
 from nescio.export.tracing import traced
 
-from .conftest import N_LABELS, metadata, run, some_logits, tau_of
 from .test_fused import LOGIT_DETECTORS, mahalanobis, rows_to_judge
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import nescio as ns
+from fixtures.export import N_LABELS, a_network, metadata, run, some_inputs, some_logits
+from nescio.data.preprocessing import Preprocessing
 from nescio.errors import ExportError, FileError, InputError, ParameterError, ShapeError
 from nescio.export import DetectorHead
 from nescio.export.parity import check_parity
-from nescio.preprocessing import Preprocessing
 
-from .conftest import N_LABELS, a_network, metadata, run, some_inputs, some_logits
 from .test_fused import mahalanobis
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")

@@ -8,10 +8,9 @@ from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeE
 
 torch = pytest.importorskip("torch")
 
+from fixtures.export import N_LABELS, a_network, mahalanobis, some_inputs, some_logits  # noqa: E402
 from nescio.export import DetectorHead, FusedModel  # noqa: E402
 from nescio.export.parity import check_parity  # noqa: E402
-
-from .conftest import N_LABELS, a_network, some_inputs, some_logits  # noqa: E402
 
 LOGIT_DETECTORS = [name for name, kind in ns.DETECTORS.items() if kind.traceable]
 REFUSED = ("odin", "mahalanobis_perturbed", "lof", "isolation_forest")
@@ -25,17 +24,6 @@ def rows_to_judge():
     bad = some_logits(3, seed=5)
     bad[[0, 1, 2], 2] = np.nan, np.inf, -np.inf
     return np.concatenate([some_logits(200, seed=4), some_logits()[:50], *levels, bad])
-
-
-def mahalanobis(aggregate="max", groups=None, tpr=0.9):
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 2, (900, N_LABELS))
-    features = (labels @ rng.normal(size=(N_LABELS, 9)) + rng.normal(size=(900, 9))).astype("f4")
-    outputs = ns.Outputs(some_logits(900), features=features, labels=labels)
-    detector = ns.Mahalanobis(aggregate, nonfinite="out").fit(outputs[:200])
-    detector.calibrate(outputs[200:], tpr=tpr, groups=groups)
-    assert len(detector.calibration_.thresholds) > 1 or groups is None
-    return detector, outputs
 
 
 def same(assessment, outputs):

@@ -4,67 +4,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import nescio as ns
+from fixtures.export import classifier, metadata, run, some_inputs, some_logits
 from nescio.errors import ExportError
 
-from .conftest import N_LABELS, metadata, run, some_inputs, some_logits
-
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
-
-
-def classifier(
-    path, *, opset=18, batch="N", probabilities=False, old=False, input_name="score", maps=False
-):
-    """A linear classifier whose tensors bear the names of our outputs, and one within an If."""
-    rng = np.random.default_rng(3)
-    weights = {
-        "p_value": rng.normal(size=(5, N_LABELS)).astype("f4"),
-        "nescio/node_neg": rng.normal(size=N_LABELS).astype("f4"),
-    }
-    inner = helper.make_graph(
-        [helper.make_node("Add", ["probs", "nescio/node_neg"], ["logits"])],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
-    )
-    nodes = [
-        helper.make_node("MatMul", [input_name, "p_value"], ["probs"]),
-        helper.make_node("If", ["yes"], ["in_distribution"], then_branch=inner, else_branch=inner),
-        helper.make_node("Relu", ["probs"], ["hidden"]),
-        helper.make_node("Neg", ["hidden"], ["unused"]),
-    ]
-    output = "in_distribution"
-    if probabilities:
-        nodes.append(helper.make_node("Sigmoid", ["in_distribution"], ["logits"]))
-        output = "logits"
-    outputs = [(output, [batch, N_LABELS]), ("hidden", [batch, N_LABELS]), ("unused", None)]
-    if maps:
-        nodes.append(helper.make_node("Reshape", ["hidden", "as maps"], ["maps"]))
-        outputs.append(("maps", [batch, 2, 3, 1]))
-    initializers = [numpy_helper.from_array(value, name) for name, value in weights.items()]
-    initializers.append(numpy_helper.from_array(np.array(True), "yes"))
-    initializers.append(numpy_helper.from_array(np.array([-1, 2, 3, 1]), "as maps"))
-    inputs = [helper.make_tensor_value_info(input_name, TensorProto.FLOAT, [batch, 5])]
-    if old:  # weights are inputs too
-        inputs += [
-            helper.make_tensor_value_info(value.name, value.data_type, value.dims)
-            for value in initializers
-        ]
-    graph = helper.make_graph(
-        nodes,
-        "classifier",
-        inputs,
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in outputs],
-        initializers,
-    )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3 if old else 8
-    )
-    helper.set_model_props(model, {"author": "someone", "nescio.tau": "an old one"})
-    onnx.save(model, path)
-    return path
 
 
 def agrees(path, wrapped, inputs, name):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio._io.tensors import encode_tensors
 from nescio.service.batching import Batcher
 from nescio.service.bodies import SAFETENSORS
 from nescio.service.engine import Engine
-from nescio.tensors import encode_tensors
 
 httpx = pytest.importorskip("httpx")
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio._io.tensors import encode_tensors
 from nescio.service.arrow import write_arrow
 from nescio.service.bodies import ARROW, JSON, SAFETENSORS, decode_outputs
 from nescio.service.calls import Call
 from nescio.service.errors import RefusedError
-from nescio.tensors import encode_tensors
 
 pyarrow = pytest.importorskip("pyarrow")
 ipc = pytest.importorskip("pyarrow.ipc")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio._io.tensors import encode_tensors
 from nescio.monitor import Monitor
 from nescio.service.bodies import SAFETENSORS
-from nescio.tensors import encode_tensors
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 

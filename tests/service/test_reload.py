@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio._io.tensors import encode_tensors
 from nescio.service.bodies import SAFETENSORS
-from nescio.tensors import encode_tensors
 
 httpx = pytest.importorskip("httpx")
 

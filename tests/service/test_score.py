@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.checks import make_outputs
 from nescio.service.arrow import write_arrow
 from nescio.service.bodies import ARROW, JSON, SAFETENSORS
-from nescio.tensors import decode_tensors, encode_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.ProbabilitiesWarning")
 

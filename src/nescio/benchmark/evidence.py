@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nescio.comparison import Scored
+from nescio._io.kinds import FileKind
 from nescio.errors import FileFormatError
+from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
-from nescio.tensors import read_tensors, write_tensors
 
-_KIND = "nescio.evidence"
-_SCHEMA = 1
+_KIND = FileKind("nescio.evidence", "file of a benchmark's scores")
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,6 @@ def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[s
         for number, ood in enumerate(oods):
             tensors[f"{at}.{number}"] = scored.ood_scores[ood]
     metadata = {
-        "kind": _KIND,
-        "schema": _SCHEMA,
         "id": evidence.id_name,
         "seed": evidence.seed,
         "ood": oods,
@@ -67,17 +64,12 @@ def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[s
         },
         "image_roots": {name: str(root.resolve()) for name, root in evidence.image_roots.items()},
     }
-    write_tensors(path, tensors, metadata, force=True)
+    _KIND.write(path, tensors, metadata, force=True)
 
 
 def load_evidence(path: str | Path) -> Evidence:
     """Read what `save_evidence` wrote, and the outputs from where they are."""
-    tensors, metadata = read_tensors(path)
-    if metadata.get("kind") != _KIND:
-        raise FileFormatError(f"{path} does not hold the scores of a benchmark.")
-    schema = metadata.get("schema")
-    if not isinstance(schema, int) or schema > _SCHEMA:
-        raise FileFormatError(f"{path} was written by a newer nescio. Upgrade to read it.")
+    tensors, metadata = _KIND.read(path)
     try:
         oods, detectors = list(metadata["ood"]), list(metadata["detectors"])
         folder = Path(path).parent

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nescio.files import replacing
+from nescio._io.files import replacing
 
 _SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
 

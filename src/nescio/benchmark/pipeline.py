@@ -21,11 +21,15 @@ from typing import Any
 
 import torch
 
+from nescio._io.files import replacing
+from nescio._version import __version__
 from nescio.benchmark.spec import BenchmarkSet, BenchmarkSpec
 from nescio.data import CORRUPTIONS, Split, content_hash, load
 from nescio.errors import ParameterError
-from nescio.files import replacing
-from nescio.models import (
+from nescio.networks.backbones import OWN
+from nescio.outputs import Outputs
+from nescio.runners.images import Reader, readable
+from nescio.training import (
     Checkpoint,
     TrainSettings,
     Tuning,
@@ -34,10 +38,6 @@ from nescio.models import (
     train,
     tune,
 )
-from nescio.models.backbones import OWN
-from nescio.models.images import Reader, readable
-from nescio.outputs import Outputs
-from nescio.version import __version__
 
 _BEST = "best.json"
 _KEY_LENGTH = 16

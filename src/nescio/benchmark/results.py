@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from nescio.comparison import Comparison
+from nescio._io.files import existing_file, replacing
 from nescio.errors import FileFormatError
-from nescio.files import existing_file, replacing
 from nescio.metrics import Evaluation
+from nescio.metrics.comparison import Comparison
 
 MEASURES = ("fpr", "auroc", "aupr")
 """What the paper reports, in its order; of the first, less is better."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nescio._version import __version__
 from nescio.benchmark.evidence import Evidence, load_evidence, save_evidence
 from nescio.benchmark.folder import RESULTS, BenchmarkRun, run_file
 from nescio.benchmark.pipeline import Pipeline, Watch, make_pipelines, unwatched
@@ -24,11 +25,10 @@ from nescio.benchmark.results import (
 )
 from nescio.benchmark.spec import BenchmarkSpec, resolve_detector
 from nescio.benchmark.tables import benchmark_tables
-from nescio.comparison import compare
 from nescio.errors import FileError
-from nescio.models import Checkpoint, Tuning
+from nescio.metrics.comparison import compare
 from nescio.outputs import Outputs
-from nescio.version import __version__
+from nescio.training import Checkpoint, Tuning
 
 CACHE = "cache"
 

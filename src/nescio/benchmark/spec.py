@@ -28,14 +28,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from nescio._io.files import existing_file
+from nescio._validation import checked_whole
 from nescio.benchmark.paper import find_paper_table
 from nescio.benchmark.results import file_name
 from nescio.data import parse_spec, split_spec
 from nescio.detectors import Detector
 from nescio.detectors.naming import build_detector, parse_detector
 from nescio.errors import FileFormatError, NescioError, ParameterError
-from nescio.files import existing_file
-from nescio.parameters import checked_whole
 
 MEAN_LABELS = "mean_labels"
 """As the value of k: the mean number of labels of a training image, rounded up, as in the paper."""

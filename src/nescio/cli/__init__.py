@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nescio._version import __version__
 from nescio.cli import (
     bench,
     convert,
@@ -34,7 +35,6 @@ from nescio.cli import (
     tune,
 )
 from nescio.errors import NescioError, ProbabilitiesWarning
-from nescio.version import __version__
 
 app = typer.Typer(
     name="nescio",

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, terminal
 from nescio.cli.tables import print_table
 from nescio.cli.vision import BatchSize, Device, require_vision
 from nescio.errors import ParameterError
-from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from nescio.benchmark.pipeline import Watch
@@ -80,7 +80,7 @@ def bench(
     from nescio.benchmark.folder import RESULTS
     from nescio.benchmark.run import run_benchmark
     from nescio.benchmark.tables import benchmark_tables
-    from nescio.models import choose_device
+    from nescio.training import choose_device
 
     with stages() as watch:
         run = run_benchmark(

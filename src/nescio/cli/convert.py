@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nescio._io.files import check_target
+from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, Force, terminal
 from nescio.cli.vision import read_label_names, require_vision
 from nescio.errors import ParameterError, ShapeError
-from nescio.files import check_target
-from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,14 +59,14 @@ def convert(
     coco:/data/coco -o coco.safetensors
     """
     require_vision()
-    from nescio.models import (
+    from nescio.networks.network import HIDDEN_UNITS
+    from nescio.training import (
         Architecture,
         Checkpoint,
         Preprocessing,
         build_network,
         load_paper_checkpoint,
     )
-    from nescio.models.network import HIDDEN_UNITS
 
     check_target(output, force=force)
     label_names = read_label_names(labels)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, terminal, working
-from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from nescio.data import Finding, ProtocolReport

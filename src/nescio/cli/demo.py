@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from nescio._io.tables import require, to_json
 from nescio.cli.bench import stages
 from nescio.cli.options import AsJson, Force, terminal
 from nescio.cli.vision import Device, require_vision
-from nescio.tables import require, to_json
 
 if TYPE_CHECKING:
     from nescio.demo import Demo
@@ -37,7 +37,7 @@ def demo(
     require_vision()
     require("jinja2", "report")
     from nescio.demo import run_demo
-    from nescio.models import choose_device
+    from nescio.training import choose_device
 
     with stages() as watch:
         done = run_demo(output, seeds=seeds, device=choose_device(device), force=force, watch=watch)

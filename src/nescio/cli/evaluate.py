@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nescio._io.tables import to_json
 from nescio.cli.options import (
     AsJson,
     FromProbs,
@@ -24,10 +25,9 @@ from nescio.cli.options import (
 )
 from nescio.errors import MissingInputError, ParameterError
 from nescio.outputs import Outputs
-from nescio.tables import to_json
 
 if TYPE_CHECKING:
-    from nescio.comparison import Comparison
+    from nescio.metrics.comparison import Comparison
 
 
 _ID = typer.Option(
@@ -71,7 +71,7 @@ def evaluate_detectors(
 
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
-    from nescio.comparison import compare
+    from nescio.metrics.comparison import compare
 
     wanted = names or ["all"]
     if settings and (len(wanted) > 1 or "all" in wanted):

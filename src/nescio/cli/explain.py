@@ -13,6 +13,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from nescio._io.tables import to_json
+from nescio._validation import checked_whole
 from nescio.cli.options import (
     AsJson,
     DetectorFile,
@@ -24,11 +26,8 @@ from nescio.cli.options import (
     working,
 )
 from nescio.errors import InputError, ParameterError, about
-from nescio.explain import LabelTerm, Reason, cells
-from nescio.label_terms import checked_terms
+from nescio.explain import LabelTerm, Reason, cells, checked_terms
 from nescio.outputs import Outputs
-from nescio.parameters import checked_whole
-from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nescio.arrays import looks_like_probabilities
+from nescio._io.files import check_target
+from nescio._io.tables import require, to_json
+from nescio._validation import looks_like_probabilities
 from nescio.cli.options import (
     AsJson,
     DetectorFile,
@@ -20,15 +22,13 @@ from nescio.cli.options import (
     working,
 )
 from nescio.cli.vision import Module, require_vision
+from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.errors import InputError, MissingInputError, ParameterError
-from nescio.files import check_target
-from nescio.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from nescio.tables import require, to_json
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
     from nescio.export import Exported
-    from nescio.wrapping import Wrapped
+    from nescio.runners import Wrapped
 
 _OWN = "module:"
 
@@ -211,7 +211,7 @@ def _wrapped(
     module: str | None,
 ) -> tuple[Wrapped, Preprocessing | None]:
     """The classifier, and what is done to images before it, where that is known."""
-    from nescio.wrapping import wrap
+    from nescio.runners import wrap
 
     settings: dict[str, Any] = {"from_probs": bool(from_probs), "output": logits}
     if model.startswith(_OWN):
@@ -229,7 +229,7 @@ def _wrapped(
             file = wrap(file, features="features")
         return file, None
     require_vision()
-    from nescio.models import load_checkpoint
+    from nescio.training import load_checkpoint
 
     checkpoint = load_checkpoint(model, module=module)
     layer = _layer(checkpoint.network, "pooled" if features is None else features)
@@ -243,7 +243,7 @@ def _own_module(target: str) -> Any:
     """What a function of the user's own makes: a torch module."""
     import torch
 
-    from nescio.models.backbones import import_factory
+    from nescio.networks.backbones import import_factory
 
     factory = import_factory(target)
     try:
@@ -260,8 +260,8 @@ def _own_module(target: str) -> Any:
 
 def _layer(network: Any, features: str) -> str:
     """The layer whose output 'nescio extract' stores under that name."""
-    from nescio.models import TappedNetwork
-    from nescio.models.extract import FEATURES
+    from nescio.runners.extract import FEATURES
+    from nescio.training import TappedNetwork
 
     if features not in FEATURES:
         raise ParameterError(f"--features must be one of {', '.join(FEATURES)}, got {features!r}.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, Force, progress_bar, terminal
 from nescio.cli.vision import (
     BatchSize,
@@ -18,7 +19,6 @@ from nescio.cli.vision import (
     require_vision,
 )
 from nescio.errors import FileError, ParameterError
-from nescio.tables import to_json
 
 
 def extract(
@@ -56,8 +56,8 @@ def extract(
     """
     require_vision()
     from nescio.data import load
-    from nescio.models import Tuning, choose_device, load_checkpoint
-    from nescio.models import extract as run_extraction
+    from nescio.training import Tuning, choose_device, load_checkpoint
+    from nescio.training import extract as run_extraction
 
     where = choose_device(device)
     checkpoint = load_checkpoint(model, module=module)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from nescio._io.files import check_target
+from nescio._io.tables import to_json
 from nescio.cli.options import (
     AsJson,
     Force,
@@ -23,8 +25,6 @@ from nescio.cli.options import (
     working,
 )
 from nescio.errors import MissingInputError, ParameterError, about
-from nescio.files import check_target
-from nescio.tables import to_json
 
 
 def fit(

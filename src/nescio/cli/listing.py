@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, calibration_facts, terminal
-from nescio.tables import to_json
 
 
 def detectors(as_json: AsJson = False) -> None:
@@ -47,8 +47,8 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show what a saved detector is, its threshold and its guarantee."""
-    from nescio.artifact import label_fingerprint
     from nescio.detectors import load
+    from nescio.detectors.artifact import label_fingerprint
     from nescio.detectors.inputs import ONE_COLUMN_A_LABEL
 
     detector = load(file)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from nescio.assessment import Assessment
+from nescio._io.files import check_target, existing_file
+from nescio._io.tables import to_json
 from nescio.cli.options import (
     AsJson,
     Force,
@@ -22,6 +23,7 @@ from nescio.cli.options import (
     terminal,
     working,
 )
+from nescio.detectors.assessment import Assessment
 from nescio.errors import (
     InputError,
     LabelMismatchError,
@@ -30,8 +32,6 @@ from nescio.errors import (
     ShapeError,
     about,
 )
-from nescio.files import check_target, existing_file
-from nescio.tables import to_json
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.status import Status
 
-from nescio.arrays import looks_like_probabilities
+from nescio._validation import looks_like_probabilities
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
 from nescio.outputs import Outputs

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nescio._io.files import check_target
+from nescio._io.tables import require
 from nescio.cli.evaluate import IdPath, OodPaths, Train, read_sets
 from nescio.cli.options import (
     Force,
@@ -19,8 +21,6 @@ from nescio.cli.options import (
     terminal,
 )
 from nescio.errors import ParameterError
-from nescio.files import check_target
-from nescio.tables import require
 
 if TYPE_CHECKING:
     from nescio.benchmark.evidence import Evidence
@@ -66,7 +66,7 @@ def report(
     nescio report --id test.npy --ood textures.npy -o report.html
     """
     require("jinja2", "report")
-    from nescio.benchmark.report import write_report
+    from nescio.report import write_report
 
     check_target(output, force=force)
     if (results is None) == (id_path is None and not ood_paths):
@@ -114,7 +114,7 @@ def _from_outputs(
 ) -> tuple[list[Line], list[Evidence]]:
     from nescio.benchmark.evidence import Evidence
     from nescio.benchmark.results import comparison_lines
-    from nescio.comparison import compare
+    from nescio.metrics.comparison import compare
 
     id_outputs, ood_outputs, training = sets
     name = id_path.stem if id_path.stem not in ood_outputs else str(id_path)

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from nescio.assessment import Assessment
+from nescio._io.tables import check_table_target, to_json
 from nescio.cli.options import (
     AsJson,
     DetectorFile,
@@ -22,8 +22,8 @@ from nescio.cli.options import (
     terminal,
     working,
 )
+from nescio.detectors.assessment import Assessment
 from nescio.errors import about
-from nescio.tables import check_table_target, to_json
 
 _SHOWN_ROWS = 20
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from nescio._io.files import existing_file
+from nescio._io.tables import require
 from nescio.cli.options import DetectorFile
 from nescio.errors import ParameterError
-from nescio.files import existing_file
-from nescio.tables import require
 
 _LEVELS = ("debug", "info", "warning", "error")
 _TOKEN_VARIABLE = "NESCIO_TOKEN"

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from nescio._validation import checked_choice
 from nescio.cli.options import terminal
 from nescio.errors import ParameterError
-from nescio.parameters import checked_choice
 
 if TYPE_CHECKING:
     from nescio.benchmark.formats import Cell, Table

@@ -16,14 +16,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, terminal
 from nescio.cli.vision import Device, SkipBad, WholeData, chosen_splits, require_vision
 from nescio.errors import ParameterError
-from nescio.tables import to_json
 
 if TYPE_CHECKING:
-    from nescio.models.settings import TrainSettings
-    from nescio.models.trainer import Epoch
+    from nescio.training.settings import TrainSettings
+    from nescio.training.trainer import Epoch
 
 
 def train(
@@ -83,9 +83,9 @@ def train(
     Several GPUs: torchrun --nproc-per-node 4 -m nescio train coco:/data/coco -o runs/coco
     """
     require_vision()
-    from nescio.models import TrainSettings, choose_device
-    from nescio.models import train as run_training
-    from nescio.models.distributed import World
+    from nescio.training import TrainSettings, choose_device
+    from nescio.training import train as run_training
+    from nescio.training.distributed import World
 
     if resume and force:
         raise ParameterError("--resume goes on with a run and --force replaces it: choose one.")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from nescio._io.files import check_target
+from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, Force, progress_bar, terminal
 from nescio.cli.vision import (
     BatchSize,
@@ -21,12 +23,10 @@ from nescio.cli.vision import (
     require_vision,
 )
 from nescio.errors import ParameterError
-from nescio.files import check_target
 from nescio.outputs import Outputs
-from nescio.tables import to_json
 
 if TYPE_CHECKING:
-    from nescio.models import Tuning
+    from nescio.training import Tuning
 
 
 def tune(
@@ -67,10 +67,10 @@ def tune(
     """
     require_vision()
     from nescio.data import CORRUPTIONS
-    from nescio.models import choose_device, extract, load_checkpoint
-    from nescio.models import tune as run_tuning
-    from nescio.models.images import Reader, readable
-    from nescio.models.perturb import AGGREGATES
+    from nescio.runners.images import Reader, readable
+    from nescio.training import choose_device, extract, load_checkpoint
+    from nescio.training import tune as run_tuning
+    from nescio.training.perturb import AGGREGATES
 
     wanted = list(dict.fromkeys(aggregates or AGGREGATES))
     for name in wanted:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from nescio._io.tables import require
 from nescio.data import DATASETS, Split, load, parse_spec
 from nescio.errors import ParameterError
-from nescio.tables import require
 
 NetworkFile = Annotated[
     Path,
@@ -52,7 +52,7 @@ def require_vision() -> None:
     """Raise, with what to install, unless the packages are there; make the process fit for them."""
     for module in ("torch", "torchvision", "PIL"):
         require(module, "vision")
-    from nescio.models.devices import keep_freed_memory
+    from nescio.runners.devices import keep_freed_memory
 
     keep_freed_memory()
     # Odd metadata is common in photographs from the web and harms nothing.

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._io.tables import require
 from nescio.data.layout import check_split, read_lines
 from nescio.data.split import Split
 from nescio.errors import DatasetError
-from nescio.tables import require
 
 KNOWN_DIGITS = (0, 1, 2, 3, 4, 5, 6)
 UNSEEN_DIGITS = (7, 8, 9)

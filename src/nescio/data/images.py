@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nescio._io.tables import require
 from nescio.errors import DatasetError
-from nescio.tables import require
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._io.files import existing_file
+from nescio._io.tables import require
 from nescio.data.layout import HOW_TO, checked_presence
 from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError, ParameterError
-from nescio.files import existing_file
-from nescio.tables import require
 
 SEPARATOR = ";"
 _RESERVED = ("path", "split", "id", "labels")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nescio.artifact import Artifact
+from nescio.detectors.artifact import Artifact
 from nescio.detectors.base import Detector, NotCalibratedError
 from nescio.detectors.isolation_forest import IsolationForest
 from nescio.detectors.local_outlier_factor import LocalOutlierFactor

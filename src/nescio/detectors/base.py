@@ -18,17 +18,26 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
-from nescio.arrays import Array, BoolArray, FloatArray, looks_like_probabilities, to_numpy
-from nescio.artifact import Artifact
-from nescio.assessment import Assessment
+from nescio._validation import (
+    Array,
+    BoolArray,
+    FloatArray,
+    checked_choice,
+    checked_share,
+    looks_like_probabilities,
+    to_numpy,
+)
 from nescio.calibration import (
     LABEL_COUNT,
     Calibration,
+    Firing,
     Scores,
     benjamini_hochberg,
     empirical_threshold,
 )
 from nescio.detectors import inputs
+from nescio.detectors.artifact import Artifact
+from nescio.detectors.assessment import Assessment
 from nescio.errors import (
     FileFormatError,
     InputError,
@@ -40,11 +49,8 @@ from nescio.errors import (
     ShapeError,
     warn,
 )
-from nescio.explain import Explanation
-from nescio.firing import Firing
-from nescio.label_terms import Terms, Usual, checked_terms, terms_of
+from nescio.explain import Explanation, Terms, Usual, checked_terms, terms_of
 from nescio.outputs import Outputs, check_label_names
-from nescio.parameters import checked_choice, checked_share
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]

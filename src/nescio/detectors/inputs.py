@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from nescio.arrays import BoolArray, FloatArray, check_matrix, is_torch, to_numpy
+from nescio._validation import BoolArray, FloatArray, check_matrix, is_torch, to_numpy
 from nescio.errors import InputError, MissingInputError, NonFiniteError
 from nescio.outputs import Outputs
 

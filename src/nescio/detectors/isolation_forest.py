@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import Array, FloatArray
+from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.base import Detector
-from nescio.parameters import checked_whole
 
 _ROWS_AT_ONCE = 4096
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays import Array, FloatArray
+from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.base import Detector
 from nescio.errors import InputError
-from nescio.parameters import checked_whole
 
 # Up to here a k-d tree beats a blocked matrix product for exact neighbours: measured at 5,000 and
 # 40,000 samples. scikit-learn's own choice changes at 15, where the tree is 6 to 7 times slower.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from nescio import scores
-from nescio.arrays import Array, FloatArray
+from nescio._validation import Array, FloatArray
 from nescio.detectors.base import Detector
-from nescio.label_terms import Terms
+from nescio.explain import Terms
 
 _WANG = "Wang et al., NeurIPS 2021"
 _HENDRYCKS_2017 = "Hendrycks & Gimpel, ICLR 2017"

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import Array, FloatArray, check_multi_hot, to_numpy
+from nescio._validation import Array, FloatArray, check_multi_hot, checked_choice, to_numpy
 from nescio.detectors.base import Detector
 from nescio.errors import EmptyLabelWarning, InputError, ShapeError, warn
-from nescio.parameters import checked_choice
 
 Matrix = NDArray[np.float64]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from nescio import scores
-from nescio.arrays import Array, FloatArray
+from nescio._validation import Array, FloatArray, checked_choice
 from nescio.detectors.base import Detector
-from nescio.parameters import checked_choice
 
 
 class ODIN(Detector):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from nescio import scores
-from nescio.arrays import Array, FloatArray
+from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.base import Detector
-from nescio.label_terms import Terms
-from nescio.parameters import checked_whole
+from nescio.explain import Terms
 
 
 class _TopK(Detector):

@@ -6,7 +6,7 @@ pip install 'nescio[export]'.
 
 from __future__ import annotations
 
-from nescio.tables import require
+from nescio._io.tables import require
 
 require("torch", "export")
 

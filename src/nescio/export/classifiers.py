@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nescio._io.tables import require
 from nescio.errors import ExportError, FileFormatError
 from nescio.export.graphs import name_sizes, too_large
 from nescio.export.samples import Samples
 from nescio.export.tracing import LARGEST_FILE, traced
-from nescio.tables import require
-from nescio.wrapping import Wrapped
+from nescio.runners import Wrapped
 
 __all__ = ["Classifier", "check_kind", "classifier_graph", "fixed_batch_of"]
 

@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from nescio.arrays import Array, to_numpy
+from nescio._io.files import check_target, replacing
+from nescio._io.tables import require
+from nescio._validation import Array, to_numpy
+from nescio._version import __version__
+from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
 from nescio.detectors import Detector, load
 from nescio.errors import ExportError, InputError, MissingInputError, ParameterError, ShapeError
 from nescio.export.classifiers import Classifier, check_kind, classifier_graph, fixed_batch_of
@@ -27,14 +31,10 @@ from nescio.export.samples import (
     given_samples,
     random_samples,
 )
-from nescio.files import check_target, replacing
 from nescio.outputs import Outputs
-from nescio.preprocessing import PREPROCESSING_KEY, Preprocessing
+from nescio.runners import Wrapped, wrap
+from nescio.runners.onnx_models import LABEL_NAMES_KEY
 from nescio.scores import label_prob, logits_from_probs
-from nescio.tables import require
-from nescio.version import __version__
-from nescio.wrapping import Wrapped, wrap
-from nescio.wrapping.onnx_models import LABEL_NAMES_KEY
 
 __all__ = ["Exported", "export_onnx", "run_samples", "sample_inputs"]
 

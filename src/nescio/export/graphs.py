@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nescio._io.tables import require
+from nescio._version import __version__
 from nescio.errors import ExportError
 from nescio.export.fused import DetectorHead
 from nescio.export.tracing import LARGEST_FILE, OPSET, traced
-from nescio.tables import require
-from nescio.version import __version__
 
 __all__ = ["BATCH", "OUTPUTS", "at_opset", "detector_graph", "join", "name_sizes", "to_bytes"]
 

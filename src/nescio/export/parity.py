@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import Array, BoolArray
+from nescio._io.tables import require
+from nescio._validation import Array, BoolArray
 from nescio.calibration import LABEL_COUNT
 from nescio.detectors import Detector
 from nescio.errors import ExportError, NescioWarning
 from nescio.export.samples import Feed
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
-from nescio.tables import require
 
 __all__ = ["Differences", "check_parity", "run_graph", "session_of"]
 

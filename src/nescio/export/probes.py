@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays import Array
+from nescio._validation import Array
 from nescio.detectors import Detector
 
 __all__ = ["probes_of"]

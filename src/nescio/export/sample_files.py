@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays import Array
+from nescio._io.files import existing_file
+from nescio._io.tables import read_parquet
+from nescio._io.tensors import read_tensors
+from nescio._validation import Array
 from nescio.errors import FileFormatError
-from nescio.files import existing_file
-from nescio.tables import read_parquet
-from nescio.tensors import read_tensors
 
 __all__ = ["read_samples"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nescio.arrays import Array, to_numpy
+from nescio._validation import Array, to_numpy
+from nescio.data.preprocessing import Preprocessing
 from nescio.errors import ExportError, InputError, ParameterError, ShapeError
-from nescio.preprocessing import Preprocessing
-from nescio.wrapping import Wrapped
-from nescio.wrapping.batches import n_rows
-from nescio.wrapping.onnx_models import DTYPES
+from nescio.runners import Wrapped
+from nescio.runners.batches import n_rows
+from nescio.runners.onnx_models import DTYPES
 
 __all__ = ["Feed", "Samples", "check_images", "given_samples", "random_samples"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nescio._io.tables import require
 from nescio.errors import ExportError, NescioError
-from nescio.tables import require
 
 __all__ = ["LARGEST_FILE", "OPSET", "traced"]
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nescio._io.files import check_target, replacing
 from nescio.errors import ParameterError
-from nescio.files import check_target, replacing
 from nescio.monitor.report import MonitorReport
-from nescio.svg import (
+from nescio.report.svg import (
     Chart,
     Markup,
     Scale,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.firing import Firing
+from nescio.calibration import Firing
 from nescio.monitor.betting import share_at
 
 Floats = NDArray[np.float64]

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import BoolArray
+from nescio._validation import BoolArray, checked_whole
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.monitor.chart import Part
-from nescio.parameters import checked_whole
 
 if TYPE_CHECKING:
-    from nescio.assessment import Assessment
+    from nescio.calibration import Firing
     from nescio.detectors import Detector
-    from nescio.firing import Firing
+    from nescio.detectors.assessment import Assessment
 
 Floats = NDArray[np.float64]
 Groups = NDArray[np.str_] | None

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import BoolArray
-from nescio.assessment import Assessment
+from nescio._io.files import existing_file
+from nescio._io.tables import WRITABLE, read_parquet
+from nescio._validation import BoolArray
+from nescio.detectors.assessment import Assessment
 from nescio.errors import FileFormatError, InputError, ParameterError
-from nescio.files import existing_file
-from nescio.tables import WRITABLE, read_parquet
 
 Floats = NDArray[np.float64]
 

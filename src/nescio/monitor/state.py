@@ -8,24 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nescio.arrays import Array
-from nescio.artifact import digest, read_whole
+from nescio._io.kinds import FileKind
+from nescio._validation import Array, checked_whole
+from nescio.calibration import Firing
 from nescio.errors import FileFormatError, InputError
-from nescio.firing import Firing
 from nescio.monitor.chart import Window
 from nescio.monitor.labels import LabelDrift, LabelWatch
 from nescio.monitor.references import fingerprint
 from nescio.monitor.stream import Monitor
 from nescio.monitor.trace import Trace
-from nescio.parameters import checked_whole
-from nescio.tensors import write_tensors
-from nescio.version import __version__
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
 
-KIND = "nescio.monitor"
-SCHEMA = 1
+_KIND = FileKind("nescio.monitor", "saved monitor")
 
 _SETTINGS = ("alpha", "window", "seed", "coverage")
 _EVIDENCE = ("alarm_at", "log10_martingale", "max_log10_martingale")
@@ -45,9 +41,6 @@ def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
         tensors[f"counts.{at}"] = bag.counts
     groups = monitor.references.by_group.items()
     metadata: dict[str, Any] = {
-        "kind": KIND,
-        "schema": SCHEMA,
-        "nescio_version": __version__,
         "fingerprint": monitor.fingerprint,
         "grouped": monitor.references.grouped,
         "groups": [[name, len(reference.scores), reference.rank] for name, reference in groups],
@@ -61,8 +54,7 @@ def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
     }
     if monitor.labels is not None:
         metadata["labels"] = _add_labels(monitor.labels, tensors)
-    metadata["sha256"] = digest(tensors, metadata)
-    write_tensors(path, tensors, metadata, force=force)
+    _KIND.write_with_checksum(path, tensors, metadata, force=force)
 
 
 def _add_labels(watch: LabelWatch, tensors: dict[str, Array]) -> dict[str, Any]:
@@ -78,7 +70,7 @@ def _add_labels(watch: LabelWatch, tensors: dict[str, Array]) -> dict[str, Any]:
 
 def load(path: str | Path, detector: Detector | None) -> Monitor:
     """The monitor that was saved; raises if it was made for another detector."""
-    tensors, metadata = read_whole(path, kind=KIND, schema=SCHEMA, what="monitor")
+    tensors, metadata = _KIND.read(path, checksum=True)
     try:
         monitor = _new(path, metadata, detector)
         _restore(monitor, tensors, metadata)

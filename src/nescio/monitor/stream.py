@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import BoolArray, check_matrix, to_float, to_numpy
+from nescio._validation import (
+    BoolArray,
+    check_matrix,
+    checked_share,
+    checked_whole,
+    to_float,
+    to_numpy,
+)
 from nescio.errors import ShapeError
 from nescio.monitor.betting import Martingale
 from nescio.monitor.chart import Chart
@@ -19,12 +26,11 @@ from nescio.monitor.ranks import Bag
 from nescio.monitor.references import Floats, Groups, References, fingerprint
 from nescio.monitor.report import MonitorReport
 from nescio.monitor.trace import Trace
-from nescio.parameters import checked_share, checked_whole
 
 if TYPE_CHECKING:
-    from nescio.assessment import Assessment
+    from nescio.calibration import Firing
     from nescio.detectors import Detector
-    from nescio.firing import Firing
+    from nescio.detectors.assessment import Assessment
 
 THREE_SIGMA = 0.9973
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block

@@ -14,7 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from nescio.arrays import looks_like_probabilities
+from nescio._validation import looks_like_probabilities
+from nescio._version import __version__
 from nescio.errors import InputError, NescioError
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
@@ -39,7 +40,6 @@ from nescio.service.guard import SCRIPTS, Guard
 from nescio.service.model import Model
 from nescio.service.service import Service
 from nescio.service.settings import Settings
-from nescio.version import __version__
 
 _ENOUGH_TO_WARN = 5  # numbers within [0, 1]; that they are not probabilities would be a chance
 _EXPLAINED_ROWS = 100

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from nescio.arrays import Array
+from nescio._io.tables import arrow_columns, require
+from nescio._validation import Array
 from nescio.errors import FileFormatError
-from nescio.tables import arrow_columns, require
 
 _MAX_COLUMNS = 20_000  # each takes time of its own
 _HEADER = 2  # the field of a Message that holds a RecordBatch

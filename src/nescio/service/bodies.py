@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import Array
-from nescio.assessment import Assessment
+from nescio._io.tensors import decode_tensors, encode_tensors
+from nescio._validation import Array
+from nescio.detectors.assessment import Assessment
 from nescio.errors import FileFormatError, InputError
 from nescio.outputs import Outputs
 from nescio.service.arrow import read_arrow, write_arrow
 from nescio.service.errors import RefusedError
-from nescio.tensors import decode_tensors, encode_tensors
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nescio.arrays import Array
-from nescio.assessment import Assessment
+from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
+from nescio.detectors.assessment import Assessment
 from nescio.detectors.inputs import ONE_COLUMN_A_LABEL
 from nescio.errors import InputError, ProbabilitiesWarning, ShapeError
 from nescio.explain import Explanation

@@ -19,8 +19,8 @@ from prometheus_client.core import (
     Metric,
 )
 
-from nescio.arrays import FloatArray
-from nescio.assessment import Assessment
+from nescio._validation import FloatArray
+from nescio.detectors.assessment import Assessment
 from nescio.service.engine import Engine
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays import Array
+from nescio._validation import Array
 from nescio.data.images import read_image
-from nescio.detectors import Detector
-from nescio.errors import DatasetError, FileFormatError, InputError, ParameterError, ShapeError
-from nescio.outputs import Outputs
-from nescio.preprocessing import (
+from nescio.data.preprocessing import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     PREPROCESSING_KEY,
     Preprocessing,
 )
+from nescio.detectors import Detector
+from nescio.errors import DatasetError, FileFormatError, InputError, ParameterError, ShapeError
+from nescio.outputs import Outputs
+from nescio.runners import Wrapped, wrap
+from nescio.runners.onnx_models import DTYPES
 from nescio.service.bodies import check_rows
 from nescio.service.errors import RefusedError
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
-from nescio.wrapping import Wrapped, wrap
-from nescio.wrapping.onnx_models import DTYPES
 
 TAU_KEY = "nescio.tau"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import uvicorn
 
+from nescio._io.tables import require
 from nescio.errors import FileError, NescioError
 from nescio.service import logs
 from nescio.service.app import make_app
@@ -19,7 +20,6 @@ from nescio.service.guard import Guard, is_loopback
 from nescio.service.logs import logger
 from nescio.service.service import Service
 from nescio.service.settings import Settings
-from nescio.tables import require
 
 _SETTLE_SECONDS = 0.25
 _LONGEST_REQUEST_SECONDS = 60

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from nescio.arrays import Array, available_cpus
+from nescio._io.files import check_target
+from nescio._threads import available_cpus
+from nescio._validation import Array
 from nescio.errors import NescioError
-from nescio.files import check_target
 from nescio.monitor.references import fingerprint
 from nescio.outputs import Outputs
 from nescio.service import logs

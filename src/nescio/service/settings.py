@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from nescio._validation import checked_whole
 from nescio.errors import ParameterError
-from nescio.parameters import checked_whole
 
 MEGABYTE = 1_000_000
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays import FloatArray
-from nescio.assessment import Assessment
+from nescio._validation import FloatArray
 from nescio.detectors import Detector
+from nescio.detectors.assessment import Assessment
 from nescio.errors import InputError, ParameterError
 from nescio.monitor import Monitor
 from nescio.service.engine import Scored

@@ -1,0 +1,230 @@
+"""CSV and Parquet: columns in, columns out."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nescio._io.files import check_target, existing_file, replacing
+from nescio._validation import Array
+from nescio.errors import FileFormatError, MissingDependencyError, ParameterError
+
+WRITABLE = (".parquet", ".csv", ".jsonl")
+_CSV_ROWS_AT_ONCE = 10_000
+
+_Row = tuple[int, list[str]]  # line number, cells
+
+
+def read_csv(path: str | Path) -> dict[str, Array]:
+    """The columns of a CSV file by name, numbered if it has no header.
+
+    A column named id holds text; every other column must hold numbers.
+    """
+    path = existing_file(path)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            names, rows = _split_header(path, ((reader.line_num, row) for row in reader if row))
+            at_id = next((at for at, name in enumerate(names) if name.lower() == "id"), None)
+            ids: list[str] = []
+            blocks = [np.empty((0, len(names) - (at_id is not None)))]
+            while block := list(itertools.islice(rows, _CSV_ROWS_AT_ONCE)):
+                blocks.append(_parse_rows(path, names, at_id, block, ids))
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not UTF-8 text. Save it as CSV in UTF-8.") from error
+    except csv.Error as error:
+        raise FileFormatError(f"cannot read {path} as CSV: {error}.") from error
+    numbers = iter(np.concatenate(blocks).T)
+    return {
+        name: np.array(ids, dtype=object) if at == at_id else next(numbers)
+        for at, name in enumerate(names)
+    }
+
+
+def _split_header(path: Path, rows: Iterator[_Row]) -> tuple[list[str], Iterator[_Row]]:
+    """The names of the columns, and the rows that are data."""
+    first = next(rows, None)
+    if first is None:
+        raise FileFormatError(f"{path} is empty.")
+    names = [name.strip() for name in first[1]]
+    numbered = [[str(start + at) for at in range(len(names))] for start in (0, 1)]
+    # pandas numbers unnamed columns; a single 0 or 1 is more likely a logit.
+    if all(map(_is_number, names)) and not (names in numbered and len(names) > 1):
+        if len(names) > 1 and _count_up(names):
+            raise FileFormatError(
+                f"the first line of {path} may be logits or the numbers of labels. Give the "
+                "columns names that are not numbers."
+            )
+        return numbered[0], itertools.chain([first], rows)
+    if names[-1] == "":
+        raise FileFormatError(
+            f"the lines of {path} end in a comma, or its last column has no name."
+        )
+    if "" in names:
+        raise FileFormatError(
+            f"column {names.index('') + 1} of {path} has no name. If it is pandas's index, write "
+            "the file with index=False, or name the column id."
+        )
+    if len(set(names)) != len(names):
+        raise FileFormatError(f"{path} has two columns of the same name.")
+    return names, rows
+
+
+def _parse_rows(
+    path: Path, names: list[str], at_id: int | None, rows: list[_Row], ids: list[str]
+) -> Array:
+    """The numbers of some rows; their ids are added to `ids`."""
+    for line, row in rows:
+        if len(row) != len(names):
+            raise FileFormatError(
+                f"{path}, line {line}: {len(row)} cells, and {len(names)} columns. "
+                + _hint(" ".join([*names, *row]))
+            )
+        if at_id is not None:
+            ids.append(row.pop(at_id))
+    try:
+        # Objects, not fixed-width strings: one long cell must not widen all the others.
+        return np.array([row for _, row in rows], dtype=object).astype(np.float64)
+    except ValueError:
+        pass
+    numeric = [name for at, name in enumerate(names) if at != at_id]
+    line, name, cell = next(
+        (line, name, cell)
+        for line, row in rows
+        for name, cell in zip(numeric, row, strict=True)
+        if not _is_number(cell)
+    )
+    what = f"{cell[:40]!r} is not a number" if cell.strip() else "the cell is empty"
+    hint = _hint(name + cell)
+    raise FileFormatError(f"{path}, line {line}, column {name[:40]!r}: {what}. {hint}")
+
+
+def _hint(text: str) -> str:
+    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
+        if separator in text:
+            return f"Is it separated by {name}? Save it with commas, and decimal points."
+    return "Every column but id must be the logits of one label; nan and -inf are numbers."
+
+
+def _count_up(names: list[str]) -> bool:
+    """Whether these are whole numbers in ascending order, as label numbers would be."""
+    return all(name.isdigit() for name in names) and all(
+        int(a) < int(b) for a, b in itertools.pairwise(names)
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_parquet(path: str | Path) -> dict[str, Array]:
+    """The columns of a Parquet file by name; a column of lists becomes a matrix."""
+    path = existing_file(path)
+    pyarrow = require("pyarrow", "parquet")
+    parquet = require("pyarrow.parquet", "parquet")
+    try:
+        table = parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FileFormatError(f"cannot read {path} as Parquet: {_first_line(error)}") from error
+    return arrow_columns(table, path)
+
+
+def arrow_columns(table: Any, what: object) -> dict[str, Array]:
+    """The columns of an Arrow table by name; a column of lists becomes a matrix."""
+    pyarrow = require("pyarrow", "parquet")
+    require("pyarrow.compute", "parquet")
+    names = table.column_names
+    if len(set(names)) != len(names):
+        raise FileFormatError(f"{what} has two columns of the same name.")
+    return {
+        name: _arrow_to_numpy(pyarrow, what, name, table.column(at))
+        for at, name in enumerate(names)
+    }
+
+
+def _arrow_to_numpy(pyarrow: Any, path: object, name: str, column: Any) -> Array:
+    types = pyarrow.types
+    if column.null_count:
+        raise FileFormatError(f"column {name!r} of {path} has {column.null_count:,} empty cells.")
+    column = column.combine_chunks()
+    kind = column.type
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        lengths = set(pyarrow.compute.list_value_length(column).unique().to_pylist())
+        if len(lengths) > 1:
+            raise FileFormatError(
+                f"the lists of column {name!r} of {path} differ in length: "
+                f"{min(lengths)} to {max(lengths)}."
+            )
+        values = column.flatten().to_numpy(zero_copy_only=False)
+        return np.asarray(values).reshape(len(column), lengths.pop() if lengths else 0)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def check_table_target(path: str | Path, *, force: bool) -> Path:
+    """The path of a table to write; raises before any work is done if it cannot be."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in WRITABLE:
+        raise ParameterError(f"cannot write {path}: the name must end in .parquet, .csv or .jsonl.")
+    if suffix == ".parquet":
+        require("pyarrow", "parquet")
+    return check_target(path, force=force)
+
+
+def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = False) -> None:
+    """Write columns of equal length as .parquet, .csv or .jsonl, by the ending of the path."""
+    check_table_target(path, force=force)
+    suffix = Path(path).suffix.lower()
+    with replacing(path, force=force) as temporary:
+        if suffix == ".parquet":
+            pyarrow = require("pyarrow", "parquet")
+            require("pyarrow.parquet", "parquet").write_table(pyarrow.table(columns), temporary)
+            return
+        rows = zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True)
+        with temporary.open("w", newline="", encoding="utf-8") as stream:
+            if suffix == ".csv":
+                writer = csv.writer(stream)
+                writer.writerow(columns)
+                writer.writerows(rows)
+            else:
+                for row in rows:
+                    stream.write(to_json(dict(zip(columns, row, strict=True))) + "\n")
+
+
+def to_json(value: Any) -> str:
+    """Strict JSON: an infinite number or NaN, which JSON does not have, becomes null."""
+    return json.dumps(_finite(value), ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def require(module: str, extra: str) -> Any:
+    """Import an optional module, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingDependencyError(
+            f"this needs {package}, which is not installed: pip install 'nescio[{extra}]'"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,57 @@
+"""Row-wise work in cache-sized blocks, on every available processor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from nescio._validation import Array, FloatArray
+
+# (rows of the input, work space of the same shape, one result per row)
+RowKernel = Callable[[Array, FloatArray, FloatArray], None]
+
+# 1 MiB of float32: small enough for a second-level cache, large enough that the interpreter's
+# share of a block is below a percent.
+_BLOCK_ELEMENTS = 1 << 18
+
+
+def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The precision to compute in: 16-bit input is widened to float32."""
+    return np.dtype(np.float64) if dtype.itemsize > 4 else np.dtype(np.float32)
+
+
+def available_cpus() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
+    """Run `kernel` over blocks of rows on every available processor; one result per row.
+
+    A kernel must treat each row alone, so that the result does not depend on the blocks.
+    """
+    n_rows, n_columns = matrix.shape
+    result = np.empty(n_rows, accumulator(matrix.dtype))
+    block = max(1, _BLOCK_ELEMENTS // n_columns)
+    starts = range(0, n_rows, block)
+    workers = min(available_cpus(), len(starts))
+
+    def run(worker: int) -> None:
+        work = np.empty((min(block, n_rows), n_columns), result.dtype)
+        with np.errstate(all="ignore"):
+            for start in starts[worker::workers]:
+                rows = slice(start, min(start + block, n_rows))
+                kernel(matrix[rows], work[: rows.stop - start], result[rows])
+
+    if workers == 1:
+        run(0)
+    elif workers > 1:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(run, range(workers)))
+    return result

@@ -1,0 +1,115 @@
+"""Checks of arrays and parameters: NumPy or torch in, checked NumPy out.
+
+An error names the parameter, what is allowed and what was given. torch is never imported here: a
+tensor can only come from a process that has already imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import InputError, ParameterError, ShapeError
+
+Array = NDArray[Any]
+FloatArray = NDArray[np.floating[Any]]
+BoolArray = NDArray[np.bool_]
+
+# A row or two of true logits may well lie within [0, 1]; this many values do not.
+_ENOUGH_TO_TELL = 50
+
+
+def is_torch(value: object) -> bool:
+    """Whether `value` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def to_numpy(value: Any) -> Array:
+    """A NumPy array of anything array-like; tensors come off their device and out of autograd.
+
+    bfloat16, which NumPy does not have, becomes float32.
+    """
+    if is_torch(value):
+        value = value.detach()
+        if str(value.dtype) == "torch.bfloat16":
+            value = value.float()
+        return np.asarray(value.cpu().numpy())
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            "masked arrays are not taken: fill the masked labels, logits.filled(-np.inf)."
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"expected an array of numbers: {error}") from error
+    # Its kind first: the name of a dtype is made anew each time it is asked for.
+    bfloat16 = array.dtype.kind in "Vf" and array.dtype.num > 255 and array.dtype.name == "bfloat16"
+    return array.astype(np.float32) if bfloat16 else array
+
+
+def to_float(array: Array) -> FloatArray:
+    """`array` as floating point; float16, float32 and float64 stay what they are."""
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+        return array
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"logits must be real numbers, got an array of dtype {array.dtype}.")
+    return array.astype(np.float64)
+
+
+def check_matrix(array: Any, name: str = "logits") -> None:
+    """Raise unless `array` has two dimensions and at least one column."""
+    shape = tuple(array.shape)
+    columns = "n_labels" if name == "logits" else "n_features"
+    if len(shape) == 1:
+        raise ShapeError(
+            f"{name} must have shape (n_samples, {columns}), got {shape}. "
+            f"Reshape your data: for one sample, pass {name}[None, :]."
+        )
+    if len(shape) != 2 or shape[1] == 0:
+        raise ShapeError(f"{name} must have shape (n_samples, {columns}), got {shape}.")
+
+
+def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
+    """Whether every value (but NaN) lies within [0, 1], and there are at least so many values."""
+    if logits.size < max(at_least, 1):
+        return False
+    first = logits.flat[0]
+    if first < 0 or first > 1:  # most often one value tells
+        return False
+    low, high = np.fmin.reduce(logits, axis=None), np.fmax.reduce(logits, axis=None)
+    return bool(low >= 0 and high <= 1)
+
+
+def check_multi_hot(labels: Array) -> None:
+    """Raise unless every value is 0 or 1."""
+    if labels.dtype != np.bool_ and not np.isin(labels, (0, 1)).all():
+        raise InputError("labels must be multi-hot: every value 0 or 1.")
+
+
+def checked_share(name: str, value: Any) -> float:
+    """A number strictly between 0 and 1."""
+    number = float(value) if isinstance(value, Real) else -1.0
+    if not 0 < number < 1:
+        raise ParameterError(f"{name} must lie between 0 and 1 (exclusive), got {value!r}.")
+    return number
+
+
+def checked_whole(name: str, value: Any, *, minimum: int) -> int:
+    """A whole number of at least `minimum`."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < minimum:
+        raise ParameterError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
+    return int(value)
+
+
+def checked_choice(name: str, value: Any, allowed: Sequence[str]) -> str:
+    """One of some names."""
+    if value not in allowed:
+        raise ParameterError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}.")
+    return str(value)

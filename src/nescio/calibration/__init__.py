@@ -1,0 +1,35 @@
+"""Calibration: thresholds, p-values, guarantees and groups."""
+
+from __future__ import annotations
+
+from nescio.calibration.calibration import (
+    CUSTOM,
+    LABEL_COUNT,
+    MIN_GROUP_SIZE,
+    Calibration,
+    benjamini_hochberg,
+)
+from nescio.calibration.firing import Firing
+from nescio.calibration.thresholds import (
+    Scores,
+    Threshold,
+    checked_scores,
+    conformal_rank,
+    empirical_threshold,
+    required_samples,
+)
+
+__all__ = [
+    "CUSTOM",
+    "LABEL_COUNT",
+    "MIN_GROUP_SIZE",
+    "Calibration",
+    "Firing",
+    "Scores",
+    "Threshold",
+    "benjamini_hochberg",
+    "checked_scores",
+    "conformal_rank",
+    "empirical_threshold",
+    "required_samples",
+]

@@ -1,0 +1,102 @@
+"""What happens to an image before the network, for NumPy and torch alike."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._validation import checked_whole, is_torch
+from nescio.errors import ParameterError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor, device
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+PREPROCESSING_KEY = "nescio.preprocessing"
+"""Where the metadata of an ONNX file keeps it."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """An image is squashed to a square, then normalised.
+
+    Parameters
+    ----------
+    size : int
+        Pixels a side.
+    mean, std : tuple of three floats
+        Of each colour, on the scale from 0 to 1.
+    """
+
+    size: int = 256
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        checked_whole("image size", self.size, minimum=8)
+        for name in ("mean", "std"):
+            values = tuple(float(value) for value in getattr(self, name))
+            if len(values) != 3 or not all(map(math.isfinite, values)):
+                raise ParameterError(f"{name} must be three numbers, one a colour, got {values}.")
+            object.__setattr__(self, name, values)
+        if min(self.std) <= 0:
+            raise ParameterError(f"std must be above 0, got {self.std}.")
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Preprocessing:
+        """From what `as_dict` gave."""
+        try:
+            return cls(**stored)
+        except TypeError as error:
+            raise ParameterError(f"this is no preprocessing of images: {stored!r}.") from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    def pixels(
+        self, image: Image, box: tuple[float, float, float, float] | None = None
+    ) -> NDArray[np.uint8]:
+        """An RGB image, or the part of it in a box, as bytes of shape (3, size, size)."""
+        from PIL.Image import Resampling
+
+        square = image.resize((self.size, self.size), Resampling.BILINEAR, box=box)
+        return np.asarray(square, dtype=np.uint8).transpose(2, 0, 1)
+
+    def normalise(self, pixels: Any) -> Any:
+        """Pixels, as bytes or on the scale from 0 to 1, to what the network takes.
+
+        An array or a tensor whose last dimensions are (3, height, width); bytes become float32.
+
+        Examples
+        --------
+        >>> white = np.full((3, 8, 8), 255, np.uint8)
+        >>> Preprocessing(8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.25)).normalise(white)[:, 0, 0]
+        array([1., 1., 2.], dtype=float32)
+        """
+        if is_torch(pixels):
+            pixels = pixels.float() / 255 if not pixels.is_floating_point() else pixels
+        elif pixels.dtype.kind != "f":
+            pixels = pixels.astype(np.float32) / np.float32(255)
+        return (pixels - self.per_colour(self.mean, pixels)) / self.per_colour(self.std, pixels)
+
+    def inputs(self, pixels: Tensor, device: device) -> Tensor:
+        """Pixels as the network's input on its device, laid out for convolutions."""
+        normalised: Tensor = self.normalise(pixels.to(device))
+        return normalised.contiguous(memory_format=sys.modules["torch"].channels_last)
+
+    @staticmethod
+    def per_colour(values: Sequence[float], like: Any) -> Any:
+        """Three numbers in a shape that goes with images: (3, 1, 1)."""
+        if is_torch(like):
+            return like.new_tensor(values).view(3, 1, 1)
+        return np.asarray(values, dtype=like.dtype).reshape(3, 1, 1)

@@ -1,0 +1,98 @@
+"""The verdict on each input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._io.tables import write_table
+from nescio._validation import BoolArray
+
+_SHOWN_ROWS = 10
+
+
+class Verdict(NamedTuple):
+    """One input's score, p-value and whether it is taken as in-distribution."""
+
+    score: float
+    p_value: float
+    in_distribution: bool
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Assessment:
+    """Scores, p-values and verdicts, one row a sample.
+
+    Attributes
+    ----------
+    scores : array of shape (n_samples,)
+        Higher means more in-distribution.
+    p_values : array of shape (n_samples,)
+        How often an in-distribution input scores as low or lower; small means suspicious.
+    in_distribution : array of bool of shape (n_samples,)
+        The verdict.
+    groups : array of str of shape (n_samples,) or None
+        The group whose threshold was used, where the calibration was by group.
+    ids : array of str of shape (n_samples,) or None
+        The samples' ids, where the outputs had any.
+    """
+
+    scores: NDArray[np.float64]
+    p_values: NDArray[np.float64]
+    in_distribution: BoolArray
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @overload
+    def __getitem__(self, rows: int) -> Verdict: ...
+    @overload
+    def __getitem__(self, rows: slice | Sequence[int] | NDArray[Any]) -> Assessment: ...
+    def __getitem__(self, rows: Any) -> Verdict | Assessment:
+        """One row's verdict; or, for a slice, indices or a mask, the assessment of those rows."""
+        columns = (self.scores, self.p_values, self.in_distribution, self.groups, self.ids)
+        if not isinstance(rows, int | np.integer):
+            return Assessment(*(None if column is None else column[rows] for column in columns))  # type: ignore[arg-type]
+        score, p_value, inside = (column[rows] for column in columns[:3] if column is not None)
+        return Verdict(float(score), float(p_value), bool(inside))
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def flagged(self) -> NDArray[np.intp]:
+        """The rows that should not be trusted."""
+        return np.flatnonzero(~self.in_distribution)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The table as columns: id (where known), score, p_value, in_distribution, group."""
+        columns: dict[str, NDArray[Any] | None] = {
+            "id": self.ids,
+            "score": self.scores,
+            "p_value": self.p_values,
+            "in_distribution": self.in_distribution,
+            "group": self.groups,
+        }
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the table as .parquet, .csv or .jsonl, atomically."""
+        write_table(path, self.columns(), force=force)
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self):,} assessed, {len(self.flagged):,} flagged"]
+        lines.append(f"{'':>8} {'score':>12} {'p_value':>9}  verdict")
+        for row, verdict in zip(range(_SHOWN_ROWS), self, strict=False):
+            name = str(row) if self.ids is None else str(self.ids[row])
+            word = "in" if verdict.in_distribution else "OUT"
+            lines.append(f"{name:>8.8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  {word}")
+        if len(self) > _SHOWN_ROWS:
+            lines.append(f"{'...':>8}")
+        return "\n".join(lines)

@@ -1,0 +1,17 @@
+"""Why an input was flagged: each label's share of its score, against what is usual."""
+
+from __future__ import annotations
+
+from nescio.explain.explanation import Explanation, LabelTerm, Reason, cells
+from nescio.explain.terms import Terms, Usual, checked_terms, terms_of
+
+__all__ = [
+    "Explanation",
+    "LabelTerm",
+    "Reason",
+    "Terms",
+    "Usual",
+    "cells",
+    "checked_terms",
+    "terms_of",
+]

@@ -1,0 +1,88 @@
+"""What the charts draw, as numbers: ROC curves, densities, shares kept. Rows of -inf count."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.calibration import empirical_threshold
+from nescio.errors import NescioError
+
+Values = NDArray[np.float64]
+
+_BINS = 600
+_TAIL = 0.003  # the share of each side that may lie outside of a chart
+
+
+def roc(id_scores: Values, ood_scores: Values, n_points: int = 160) -> tuple[Values, Values]:
+    """(FPR, TPR) with ID as the positive side, thinned evenly along the curve."""
+    id_, ood = np.sort(id_scores), np.sort(ood_scores)
+    taus = np.unique(np.concatenate([id_, ood]))[::-1]
+    fpr = np.concatenate([[0.0], share_kept(ood, taus)])
+    tpr = np.concatenate([[0.0], share_kept(id_, taus)])
+    along = fpr + tpr  # from 0 to 2, never falling
+    picked = np.searchsorted(along, np.linspace(0, 2, n_points))
+    picked = np.unique(np.append(np.minimum(picked, len(along) - 1), [0, len(along) - 1]))
+    return fpr[picked], tpr[picked]
+
+
+def share_kept(ordered: Values, taus: Values) -> Values:
+    """The share of ascending scores that is at or above each tau."""
+    below: Values = np.searchsorted(ordered, taus, side="left") / len(ordered)
+    return 1.0 - below
+
+
+def visible_range(*sides: Values) -> tuple[float, float] | None:
+    """The ends of an axis that shows nearly all of each side; None without a finite score."""
+    ends = []
+    for side in sides:
+        finite = side[np.isfinite(side)]
+        if len(finite):
+            ends.append(np.quantile(finite, [_TAIL, 1 - _TAIL]))
+    if not ends:
+        return None
+    low, high = float(np.min(ends)), float(np.max(ends))
+    if not math.isfinite(high - low):  # scores near the largest float
+        return None
+    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):
+        margin = abs(low) / 10 or 1.0
+    else:
+        margin = 0.02 * (high - low)
+    return low - margin, high + margin
+
+
+def density(values: Values, low: float, high: float, n_points: int = 128) -> tuple[Values, Values]:
+    """A smoothed histogram within [low, high], as the density of all finite values."""
+    finite = values[np.isfinite(values)]
+    grid = np.linspace(low, high, n_points)
+    # What lies just outside is counted too, so that the curve does not fall off at the frame.
+    margin = (high - low) / 4
+    near = finite[(finite >= low - margin) & (finite <= high + margin)]
+    if not len(near):
+        return grid, np.zeros(n_points)
+    from scipy.ndimage import gaussian_filter1d
+
+    counts, edges = np.histogram(near, bins=_BINS, range=(low - margin, high + margin))
+    step = float(edges[1] - edges[0])
+    # No narrower than what the grid can show.
+    width = max(_bandwidth(near), float(grid[1] - grid[0])) / step
+    smooth = gaussian_filter1d(counts / (len(finite) * step), width, mode="constant")
+    heights: Values = np.interp(grid, (edges[:-1] + edges[1:]) / 2, smooth)
+    return grid, heights
+
+
+def _bandwidth(values: Values) -> float:
+    """Silverman's rule, with the spread that outliers do not widen."""
+    low, high = np.quantile(values, [0.25, 0.75])
+    spread = min(float(np.std(values)), float(high - low) / 1.34) or float(np.std(values))
+    return float(0.9 * spread * len(values) ** -0.2)
+
+
+def find_tau(id_scores: Values, tpr: float) -> float | None:
+    """The threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
+    try:
+        return empirical_threshold(id_scores, tpr)
+    except NescioError:
+        return None

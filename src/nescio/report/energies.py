@@ -1,0 +1,136 @@
+"""The figures of label-wise energies: each label on its own, and the k largest together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nescio import scores
+from nescio._validation import FloatArray
+from nescio.benchmark.evidence import Evidence
+from nescio.metrics import auroc, fpr_at_tpr
+from nescio.report.curves import Values, density, visible_range
+from nescio.report.panels import (
+    Figure,
+    Option,
+    Panel,
+    Select,
+    Switch,
+    carried_labels,
+    label_energies,
+    label_names,
+    rowwise,
+    set_legend,
+    set_style,
+)
+from nescio.report.svg import Chart, Markup, Scale, percent, percent_ticks
+
+_LABELS_AT_FIRST = 6
+_LABELS_DRAWN = 100  # a panel takes some 4 kB of the page
+_TOP_K = (1, 2, 3, 5, 10, 20, 40, 80, 160, 320, 640)
+_SMALLEST_ENERGY = 1e-9
+
+
+def label_switch(evidence: Evidence) -> Switch:
+    """Densities of the energies of the most frequent labels, of which the very first are shown."""
+    names = label_names(evidence)
+    has, is_truth = carried_labels(evidence)
+    # Without truth every ID input counts: the predicted ones are chosen by the energy itself.
+    counts = has.sum(axis=0)
+    by_count = np.argsort(-counts, kind="stable")
+    frequent = by_count[:_LABELS_AT_FIRST].tolist()
+    drawn = np.sort(by_count[:_LABELS_DRAWN])
+    sets = (evidence.id_outputs, *evidence.ood_outputs.values())
+    # Each of shape (n_samples, n_drawn).
+    logs = [
+        np.log10(np.maximum(label_energies(one.logits[:, drawn]), _SMALLEST_ENERGY)) for one in sets
+    ]
+    low, _ = visible_range(*(one.ravel() for one in logs)) or (-3.0, 1.0)
+    # One label may have all the large energies: the upper end is the largest of all.
+    high = max(float(one.max()) for one in logs) + 0.15
+    panels = []
+    for place, at in enumerate(drawn.tolist()):
+        own = logs[0][has[:, at], place] if is_truth else logs[0][:, place]
+        kind = "with it" if is_truth else "predicted"
+        panels.append(
+            Panel(
+                at,
+                names[at],
+                _energy_chart(names[at], own, [one[:, place] for one in logs[1:]], (low, high)),
+                f"{counts[at]:,} ID inputs {kind}",
+                at in frequent,
+            )
+        )
+    several = Option(
+        " ".join(map(str, frequent)), f"the {len(frequent)} most frequent labels", True
+    )
+    every = [Option(str(panel.key), panel.name) for panel in panels]
+    return Switch([Select("Label", [several, *every])], panels)
+
+
+def _energy_chart(
+    name: str, of_id: Values, of_oods: Sequence[Values], ends: tuple[float, float]
+) -> Markup:
+    """Values are powers of ten; the axis says what they stand for."""
+    curves = [density(one, *ends, n_points=72) for one in (*of_oods, of_id)]
+    top = max(float(heights.max()) for _, heights in curves) or 1.0
+    chart = Chart(
+        Scale(10.0 ** ends[0], 10.0 ** ends[1], log=True),
+        Scale(0.0, 1.06 * top),
+        name=f"Densities of the energy of {name}, ID against OOD",
+        width=320,
+        height=150,
+        y_ticks=[],
+    )
+    styles = [*(set_style(at) for at in range(len(of_oods))), "id"]
+    for (grid, heights), css in zip(curves, styles, strict=True):
+        chart.area(10.0**grid, heights, f"line {css}")
+    return chart.draw()
+
+
+def top_k_figure(evidence: Evidence, tpr: float) -> Figure:
+    """FPR and AUROC of the joint energy of the k largest logits, over k."""
+    n_labels = evidence.id_outputs.n_labels
+    ks = [*(k for k in _TOP_K if k < n_labels), n_labels]
+    sets = {"": evidence.id_outputs, **evidence.ood_outputs}
+    by_k = {k: {ood: _top_k_scores(one.logits, k) for ood, one in sets.items()} for k in ks}
+    fpr_name = f"FPR{percent(tpr)}"
+    values = {
+        fpr_name: {
+            ood: [fpr_at_tpr(by_k[k][""], by_k[k][ood], tpr) for k in ks]
+            for ood in evidence.ood_outputs
+        },
+        "AUROC": {
+            ood: [auroc(by_k[k][""], by_k[k][ood]) for k in ks] for ood in evidence.ood_outputs
+        },
+    }
+    charts = [_top_k_chart(name, ks, by_ood) for name, by_ood in values.items()]
+    return Figure(charts, set_legend(evidence)[1:])
+
+
+def _top_k_scores(logits: FloatArray, k: int) -> Values:
+    return rowwise(scores.top_k_joint_energy(logits, k))
+
+
+def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -> Markup:
+    pooled = [value for values in by_ood.values() for value in values]
+    margin = 0.08 * (max(pooled) - min(pooled)) or 0.02
+    y = Scale(max(0.0, min(pooled) - margin), min(1.0, max(pooled) + margin))
+    # "all" needs room beside the last k.
+    ticks = [(float(k), str(k)) for k in ks[:-1] if k <= ks[-1] / 1.5]
+    chart = Chart(
+        Scale(0.85, max(ks[-1], 2) * 1.15, log=True),
+        y,
+        name=f"{name} of the joint energy of the k largest logits, over k",
+        height=270,
+        x_label="k, largest logits that count",
+        y_label=f"{name}, %",
+        x_ticks=[*ticks, (float(ks[-1]), f"all {ks[-1]}")],
+        y_ticks=percent_ticks(y),
+    )
+    for at, (ood, values) in enumerate(by_ood.items()):
+        chart.line(ks, values, set_style(at), tip=ood)
+        for k, value in zip(ks, values, strict=True):
+            chart.dot(k, value, set_style(at), tip=f"{ood}, k = {k}: {100 * value:.2f} %")
+    return chart.draw()

@@ -1,0 +1,182 @@
+"""The figures of detectors' scores: ROC curves, densities, and tau."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from nescio.benchmark.evidence import Evidence
+from nescio.metrics import auroc, fpr_at_tpr
+from nescio.report.curves import (
+    Values,
+    density,
+    find_tau,
+    roc,
+    share_kept,
+    visible_range,
+)
+from nescio.report.panels import (
+    JOINT,
+    MAX,
+    Figure,
+    Legend,
+    Panel,
+    Switch,
+    chooser,
+    curve_style,
+    set_style,
+)
+from nescio.report.svg import Chart, Markup, Scale, percent, percent_ticks, short
+
+_WHOLE = Scale(0.0, 1.0)
+_CORNER = (0.3, 0.7)  # the zoom: FPR up to, TPR from
+
+
+def roc_figure(evidence: Evidence, ood: str, tpr: float) -> Figure:
+    """All detectors' ROC curves, whole and, if one gets there, the corner that matters."""
+    pair = f"{evidence.id_name} against {ood}"
+    whole = _roc_chart(_WHOLE, _WHOLE, f"ROC curves, {pair}", tpr)
+    corner = _roc_chart(
+        Scale(0.0, _CORNER[0]),
+        Scale(_CORNER[1], 1.0),
+        f"ROC curves, {pair}, upper left corner",
+        tpr,
+    )
+    legend = []
+    near = False
+    curves = list(enumerate(evidence.scores))
+    # Joint energy comes last, on top of the others.
+    for at, name in sorted(curves, key=lambda curve: curve[1] == JOINT):
+        found = evidence.scores[name]
+        fpr, kept = roc(found.id_scores, found.ood_scores[ood])
+        near |= bool(np.interp(_CORNER[0], fpr, kept) > _CORNER[1])
+        area = f"{100 * auroc(found.id_scores, found.ood_scores[ood]):.2f}"
+        for chart in (whole, corner):
+            chart.line(fpr, kept, curve_style(at, name), curve=at, tip=f"{name}: AUROC {area}")
+        legend.append(Legend(curve_style(at, name), name, at, area))
+    legend.sort(key=lambda entry: -float(entry.note))
+    return Figure([whole.draw(), corner.draw()] if near else [whole.draw()], legend)
+
+
+def _roc_chart(x: Scale, y: Scale, name: str, tpr: float) -> Chart:
+    chart = Chart(
+        x,
+        y,
+        name=name,
+        height=380,
+        x_label="OOD let through, %",
+        y_label="ID kept, %",
+        x_ticks=percent_ticks(x),
+        y_ticks=percent_ticks(y),
+    )
+    chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
+    return chart
+
+
+def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch | None:
+    """Every detector's densities of ID against OOD; two are shown."""
+    panels: list[Panel] = []
+    for at, (name, found) in enumerate(evidence.scores.items()):
+        chart = _density_chart(name, found.id_scores, found.ood_scores[ood], tpr, css)
+        if chart is not None:
+            fpr = 100 * fpr_at_tpr(found.id_scores, found.ood_scores[ood], tpr)
+            area = 100 * auroc(found.id_scores, found.ood_scores[ood])
+            note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
+            lost = _without_score(found.id_scores, found.ood_scores[ood])
+            panels.append(Panel(at, name, chart, note + lost))
+    if not panels:
+        return None
+    names = [panel.name for panel in panels]
+    left = MAX if MAX in names else names[0]
+    right = JOINT if JOINT in names else names[-1]
+    shown = [replace(panel, shown=panel.name in (left, right)) for panel in panels]
+    return Switch([chooser("Left", shown, left), chooser("Right", shown, right)], shown)
+
+
+def _without_score(id_scores: Values, ood_scores: Values) -> str:
+    lost = int(np.isneginf(id_scores).sum() + np.isneginf(ood_scores).sum())
+    return f" {lost:,} inputs of score −∞ are out and not drawn." if lost else ""
+
+
+def _density_chart(
+    name: str, id_scores: Values, ood_scores: Values, tpr: float, css: str
+) -> Markup | None:
+    ends = visible_range(id_scores, ood_scores)
+    if ends is None:
+        return None
+    grid, of_id = density(id_scores, *ends)
+    _, of_ood = density(ood_scores, *ends)
+    top = max(float(of_id.max()), float(of_ood.max())) or 1.0
+    chart = Chart(
+        Scale(*ends),
+        Scale(0.0, 1.06 * top),
+        name=f"Densities of {name}, ID against OOD",
+        height=270,
+        x_label=f"{name}, higher is more in-distribution",
+        y_ticks=[],
+    )
+    chart.area(grid, of_ood, f"line {css}")
+    chart.area(grid, of_id, "line id")
+    tau = find_tau(id_scores, tpr)
+    if tau is not None:
+        # The part of the OOD density that gets through is the FPR.
+        through = np.union1d(grid[grid > tau], [tau])
+        chart.area(through, np.interp(through, grid, of_ood), f"{css} through")
+    if tau is not None:
+        chart.rule(x=tau, text=_tau_text(tau))
+    return chart.draw()
+
+
+def tau_switch(evidence: Evidence, tpr: float) -> Switch | None:
+    """For every detector, the share of each set that is kept as tau moves; one is shown."""
+    panels = []
+    for at, (name, found) in enumerate(evidence.scores.items()):
+        sets = {evidence.id_name: found.id_scores, **found.ood_scores}
+        ends = visible_range(*sets.values())
+        if ends is not None:
+            tau = find_tau(found.id_scores, tpr)
+            chart = _tau_chart(name, sets, ends, tau)
+            panels.append(Panel(at, name, chart, "" if tau is None else _tau_note(sets, tau)))
+    if not panels:
+        return None
+    names = [panel.name for panel in panels]
+    first = JOINT if JOINT in names else names[0]
+    shown = [replace(panel, shown=panel.name == first) for panel in panels]
+    return Switch([chooser("Detector", shown, first)], shown)
+
+
+def _tau_chart(
+    name: str, sets: Mapping[str, Values], ends: tuple[float, float], tau: float | None
+) -> Markup:
+    """The first set is the ID set."""
+    chart = Chart(
+        Scale(*ends),
+        _WHOLE,
+        name=f"Share kept as tau moves, {name}",
+        width=620,
+        height=300,
+        x_label=f"τ on {name}",
+        y_label="kept, %",
+        y_ticks=percent_ticks(_WHOLE),
+    )
+    if tau is not None:
+        chart.rule(x=tau, text=_tau_text(tau))
+    grid = np.linspace(*ends, 200)
+    for at, (set_name, values) in enumerate(sets.items()):
+        css = "id" if at == 0 else set_style(at - 1)
+        chart.line(grid, share_kept(np.sort(values), grid), css, tip=set_name)
+        if tau is not None:
+            kept = float(np.mean(values >= tau))
+            chart.dot(tau, kept, css, tip=f"{set_name}: {100 * kept:.2f} %")
+    return chart.draw()
+
+
+def _tau_note(sets: Mapping[str, Values], tau: float) -> str:
+    kept = [f"{100 * np.mean(values >= tau):.2f} % of {name}" for name, values in sets.items()]
+    return f"{_tau_text(tau)} keeps {kept[0]} and lets through {', '.join(kept[1:])}."
+
+
+def _tau_text(tau: float) -> str:
+    return f"τ = {short(tau)}"

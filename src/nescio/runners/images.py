@@ -1,0 +1,167 @@
+"""From image files to batches of pixels, read by threads ahead of the network.
+
+Threads and not processes: Pillow decodes and resizes without the interpreter's lock, nothing is
+copied between processes, and an image's random crop depends on its index alone, so the result is
+the same for any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nescio._threads import available_cpus
+from nescio.data.images import read_image
+from nescio.data.preprocessing import Preprocessing
+from nescio.data.split import BadFile, Split
+from nescio.errors import DatasetError, ParameterError
+
+_BATCHES_AHEAD = 2
+_CROP_ATTEMPTS = 10
+_CROP_RATIO = (3 / 4, 4 / 3)
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """A random part of the image, stretched to the square, and a mirror image half of the time.
+
+    Parameters
+    ----------
+    crop_scale : tuple of two floats
+        The smallest and largest share of the image's area to keep.
+    flip : bool
+    """
+
+    crop_scale: tuple[float, float] = (0.5, 1.0)
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        scale = tuple(float(value) for value in self.crop_scale)
+        if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
+            raise ParameterError(f"crop_scale must be two shares, as [0.5, 1.0], got {scale}.")
+        object.__setattr__(self, "crop_scale", scale)
+
+    def box(self, width: int, height: int, rng: np.random.Generator) -> Box:
+        """Left, top, right and bottom of a random part."""
+        for _ in range(_CROP_ATTEMPTS):
+            area = width * height * rng.uniform(*self.crop_scale)
+            ratio = math.exp(rng.uniform(math.log(_CROP_RATIO[0]), math.log(_CROP_RATIO[1])))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                left = int(rng.integers(width - w + 1))
+                top = int(rng.integers(height - h + 1))
+                return left, top, left + w, top + h
+        # An image so long and narrow that no part fits: the middle of it.
+        w = min(width, round(height * _CROP_RATIO[1]))
+        h = min(height, round(width / _CROP_RATIO[0]))
+        left, top = (width - w) // 2, (height - h) // 2
+        return left, top, left + w, top + h
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some images that were read, and those that could not be."""
+
+    indices: NDArray[np.int64]  # into the split
+    pixels: Tensor  # (n_images, 3, size, size), bytes
+    bad: tuple[BadFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the images of a split.
+
+    Parameters
+    ----------
+    split : Split
+    preprocessing : Preprocessing
+    augmentation : Augmentation, optional
+        With it, each image's crop is drawn from `seed` and its index.
+    seed : sequence of int
+    skip_bad : bool
+        Leave out images that cannot be read instead of raising.
+    n_threads : int, optional
+        As many as there are processors, if not given.
+    """
+
+    split: Split
+    preprocessing: Preprocessing
+    augmentation: Augmentation | None = None
+    seed: tuple[int, ...] = ()
+    skip_bad: bool = False
+    n_threads: int | None = None
+
+    def reseeded(self, *seed: int) -> Reader:
+        """The same with other random crops."""
+        return replace(self, seed=seed)
+
+    def pixels(self, index: int) -> NDArray[np.uint8]:
+        """One image of shape (3, size, size)."""
+        image = read_image(self.split.path(index))
+        if self.augmentation is None:
+            return self.preprocessing.pixels(image)
+        rng = np.random.default_rng((*self.seed, index))
+        pixels = self.preprocessing.pixels(image, self.augmentation.box(*image.size, rng))
+        flipped = self.augmentation.flip and rng.random() < 0.5
+        return pixels[:, :, ::-1] if flipped else pixels
+
+    def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[Batch]:
+        """The images of each batch of indices, in order; reading runs ahead of the caller."""
+        pending: deque[list[tuple[int, Future[NDArray[np.uint8]]]]] = deque()
+        with ThreadPoolExecutor(self.n_threads or available_cpus()) as pool:
+            try:
+                for indices in batches:
+                    pending.append([(int(i), pool.submit(self.pixels, int(i))) for i in indices])
+                    if len(pending) > _BATCHES_AHEAD:
+                        yield self._collected(pending.popleft())
+                while pending:
+                    yield self._collected(pending.popleft())
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _collected(self, reading: list[tuple[int, Future[NDArray[np.uint8]]]]) -> Batch:
+        indices, images, bad = [], [], []
+        for index, future in reading:
+            try:
+                images.append(future.result())
+                indices.append(index)
+            except DatasetError as error:
+                if not self.skip_bad:
+                    raise DatasetError(
+                        f"{error} Mend it, or pass skip_bad=True (--skip-bad) to leave it out."
+                    ) from error
+                bad.append(BadFile(self.split.files[index], str(error)))
+        size = self.preprocessing.size
+        stacked = np.stack(images) if images else np.empty((0, 3, size, size), np.uint8)
+        return Batch(np.array(indices, np.int64), torch.from_numpy(stacked), tuple(bad))
+
+
+def in_batches(n_items: int, batch_size: int) -> list[range]:
+    """Consecutive indices, so many at a time."""
+    return [
+        range(start, min(start + batch_size, n_items)) for start in range(0, n_items, batch_size)
+    ]
+
+
+def readable(reader: Reader, on_images: Callable[[int], object] = lambda count: None) -> Split:
+    """The split without the images that cannot be opened, found by opening every one."""
+    good: list[int] = []
+    bad: list[BadFile] = []
+    for batch in reader.batches(in_batches(len(reader.split), 64)):
+        on_images(len(batch.indices) + len(batch.bad))
+        good += batch.indices.tolist()
+        bad += batch.bad
+    if not bad:
+        return reader.split
+    return replace(reader.split.subset(good), skipped=(*reader.split.skipped, *bad))

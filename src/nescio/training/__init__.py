@@ -1,0 +1,44 @@
+"""Networks on images: build, train, and extract the `Outputs` that everything else reads.
+
+This part of nescio needs torch, torchvision and pillow: pip install 'nescio[vision]'.
+"""
+
+from __future__ import annotations
+
+from nescio.data.preprocessing import Preprocessing
+from nescio.networks.backbones import build_network
+from nescio.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
+from nescio.networks.network import Network, NetworkOutputs, TwoLayerHead
+from nescio.networks.paper import load_paper_checkpoint
+from nescio.networks.tapped import TappedNetwork
+from nescio.runners.devices import choose_device
+from nescio.runners.extract import Extraction, extract
+from nescio.runners.images import Augmentation
+from nescio.training.settings import TrainSettings
+from nescio.training.train import Run, train
+from nescio.training.trainer import Epoch
+from nescio.training.tuning import Setting, Tuning, tune
+
+__all__ = [
+    "Architecture",
+    "Augmentation",
+    "Checkpoint",
+    "Epoch",
+    "Extraction",
+    "Network",
+    "NetworkOutputs",
+    "Preprocessing",
+    "Run",
+    "Setting",
+    "TappedNetwork",
+    "TrainSettings",
+    "Tuning",
+    "TwoLayerHead",
+    "build_network",
+    "choose_device",
+    "extract",
+    "load_checkpoint",
+    "load_paper_checkpoint",
+    "train",
+    "tune",
+]

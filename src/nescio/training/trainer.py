@@ -1,0 +1,295 @@
+"""One training run: its epochs, and its state on disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from nescio._io.files import replacing
+from nescio._io.tables import to_json
+from nescio.errors import NonFiniteError, ParameterError
+from nescio.metrics import mean_average_precision
+from nescio.networks.checkpoint import Checkpoint, load_with_state
+from nescio.runners.images import in_batches
+from nescio.training.distributed import World
+from nescio.training.examples import Examples
+from nescio.training.settings import OptimiserSettings, TrainSettings
+
+BEST, LAST, METRICS = "best.safetensors", "last.safetensors", "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+_LOWER_IS_BETTER = {"val_loss": True, "val_map": False}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A line of metrics.jsonl."""
+
+    epoch: int
+    train_loss: float
+    val_loss: float
+    val_map: float
+
+
+class Trainer:
+    """One run: the network, its optimiser and what they have come to."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        settings: TrainSettings,
+        data: tuple[Examples, Examples],
+        folder: Path,
+        device: torch.device,
+        world: World,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.settings = settings.training
+        self.train_data, self.val_data = data
+        self.folder = folder
+        self.device = device
+        self.world = world
+        self.history: list[Epoch] = []
+        network = checkpoint.network.to(device)
+        self.trained: nn.Module = network.head if settings.model.freeze else network  # type: ignore[assignment]
+        self.optimiser = torch.optim.Adam(
+            _parameter_groups(self.trained, self.settings),
+            betas=self.settings.betas,
+            weight_decay=self.settings.weight_decay,
+        )
+        self.half = _half_precision(device, self.settings)
+        self.scaler = torch.amp.GradScaler(enabled=self.half == torch.float16)
+
+    # --- the run ---
+
+    def run(self, on_images: Callable[[int], object], on_epoch: Callable[[Epoch], object]) -> None:
+        """Every epoch that is left."""
+        parallel = self.world.parallel(self.trained, self.device)
+        with _tensorboard(self.folder, len(self.history), self.world) as board:
+            for number in range(len(self.history) + 1, self.settings.epochs + 1):
+                # Dropout and the like: each process its own, the same when the epoch is repeated.
+                torch.manual_seed(_mixed_seed(self.settings.seed, number, self.world.rank))
+                train_loss = self._train_epoch(parallel, number, on_images)
+                val_loss, val_map = self.validate()
+                epoch = Epoch(number, train_loss, val_loss, val_map)
+                self.history.append(epoch)
+                if self.world.leads:
+                    self.save()
+                    board(epoch)
+                    on_epoch(epoch)
+            self.world.wait()
+
+    def best(self) -> Epoch:
+        """The best epoch so far; of equals, the first."""
+        sign = 1 if _LOWER_IS_BETTER[self.settings.select] else -1
+        return min(self.history, key=lambda epoch: sign * getattr(epoch, self.settings.select))
+
+    def _train_epoch(
+        self, parallel: nn.Module, number: int, on_images: Callable[[int], object]
+    ) -> float:
+        parallel.train()
+        total = 0.0
+        batches = self._batches_of(number)
+        for inputs, labels in self.train_data.batches(
+            [batch[self.world.rank :: self.world.size] for batch in batches],
+            seed=(self.settings.seed, number),
+        ):
+            self.optimiser.zero_grad(set_to_none=True)
+            with self._precision():
+                logits = parallel(inputs)[0]
+            loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
+            total += float(loss.detach())
+            on_images(len(inputs) * self.world.size)
+        mean = math.fsum(self.world.gather(total)) / (self.world.size * len(batches))
+        _check_finite(mean, "training")
+        return mean
+
+    def _precision(self) -> Any:
+        """The precision of a forward pass in training."""
+        if self.half is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.half)
+
+    def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
+        """An epoch's batches over all processes, in random order; the rest of the last is left."""
+        n_images = len(self.train_data)
+        order = np.random.default_rng((self.settings.seed, number)).permutation(n_images)
+        size = min(self.settings.batch_size, n_images - n_images % self.world.size)
+        return [order[start : start + size] for start in range(0, n_images - size + 1, size)]
+
+    def validate(self) -> tuple[float, float]:
+        """Loss and mAP on the validation data; the network is back in train mode afterwards."""
+        self.trained.eval()
+        batches = in_batches(len(self.val_data), self.settings.batch_size)
+        mine = batches[self.world.rank :: self.world.size]
+        logits, labels = [], []
+        with torch.inference_mode():
+            for inputs, truth in self.val_data.batches(mine):
+                logits.append(self.trained(inputs)[0].float().cpu())
+                labels.append(truth.cpu())
+        self.trained.train()
+        gathered = self.world.gather((logits, labels))
+        # Everyone's batches back in their order, so that the sum does not depend on the processes.
+        all_logits, all_labels = (
+            torch.cat(_interleaved([part[at] for part in gathered])) for at in (0, 1)
+        )
+        loss = float(binary_cross_entropy_with_logits(all_logits.double(), all_labels.double()))
+        _check_finite(loss, "validation")
+        return loss, mean_average_precision(all_labels.numpy(), all_logits.numpy())
+
+    # --- on disk ---
+
+    def save(self) -> None:
+        """Write the best network first: if the rest is lost, this epoch is only repeated."""
+        facts = {
+            **self.checkpoint.training,
+            "epoch": self.history[-1].epoch,
+            "history": [asdict(epoch) for epoch in self.history],
+        }
+        checkpoint = replace(self.checkpoint, training=facts)
+        if self.best() is self.history[-1]:
+            checkpoint.save(self.folder / BEST, force=True)
+        checkpoint.save(self.folder / LAST, state=self._state(), force=True)
+        self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        with replacing(self.folder / METRICS, force=True) as temporary:
+            lines = [to_json(asdict(epoch)) + "\n" for epoch in self.history]
+            temporary.write_text("".join(lines), "utf-8")
+
+    def restore(self) -> None:
+        """Go back to where the last epoch ended."""
+        path = self.folder / LAST
+        module = self.checkpoint.architecture.name.removeprefix("module:")
+        own = module != self.checkpoint.architecture.name
+        saved, state = load_with_state(path, module=module if own else None)
+        _check_same_run(path, saved.training, self.checkpoint.training)
+        self.checkpoint.network.load_state_dict(saved.network.state_dict())
+        self.history = [Epoch(**epoch) for epoch in saved.training["history"]]
+        if len(self.history) > self.settings.epochs:
+            raise ParameterError(
+                f"{path} has {len(self.history)} epochs already, and {self.settings.epochs} were "
+                "asked for."
+            )
+        self._restore_state(state)
+        if self.world.leads:
+            self._write_metrics()  # the crash may have come between the two files
+
+    def _state(self) -> dict[str, Tensor]:
+        state = {
+            f"adam.{index}.{name}": value
+            for index, values in self.optimiser.state_dict()["state"].items()
+            for name, value in values.items()
+        }
+        if self.scaler.is_enabled():
+            found = self.scaler.state_dict()
+            state["scaler"] = torch.tensor([found["scale"], found["_growth_tracker"]])
+        return state
+
+    def _restore_state(self, state: Mapping[str, Tensor]) -> None:
+        adam: dict[int, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            if key.startswith("adam."):
+                _, index, name = key.split(".")
+                adam.setdefault(int(index), {})[name] = value
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": adam, "param_groups": groups})
+        if self.scaler.is_enabled() and "scaler" in state:
+            scale, tracker = state["scaler"].tolist()
+            found = {**self.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
+            self.scaler.load_state_dict(found)
+
+
+def _check_finite(loss: float, where: str) -> None:
+    if not math.isfinite(loss):
+        raise NonFiniteError(f"the loss in {where} is {loss}. Lower the learning rates.")
+
+
+def _half_precision(device: torch.device, settings: OptimiserSettings) -> torch.dtype | None:
+    """The lower of the two precisions on CUDA: bfloat16 where the GPU has it. None elsewhere."""
+    if device.type != "cuda" or settings.precision != "auto":
+        return None
+    native = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if native else torch.float16
+
+
+def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:
+    """The head at its rate, the backbone at its own; a module of one's own is all head."""
+    if not hasattr(trained, "backbone"):
+        return [{"params": list(trained.parameters()), "lr": settings.lr_head}]
+    return [
+        {
+            "params": list(trained.get_submodule("backbone").parameters()),
+            "lr": settings.lr_backbone,
+        },
+        {"params": list(trained.get_submodule("head").parameters()), "lr": settings.lr_head},
+    ]
+
+
+def _mixed_seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _interleaved(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """First of each, then second of each, and so on."""
+    longest = max(map(len, parts))
+    return [part[at] for at in range(longest) for part in parts if at < len(part)]
+
+
+def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raise unless a run may go on with these settings; only epochs may differ."""
+
+    def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+        settings = facts["settings"]
+        named = {
+            f"[{section}] {name}": list(value) if isinstance(value, tuple) else value
+            for section, values in settings.items()
+            for name, value in values.items()
+        }
+        del named["[training] epochs"]
+        for part in ("train", "val"):
+            named[f"{part} data"] = facts[part]["data_fingerprint"]
+        return named
+
+    theirs, mine = flat(saved), flat(ours)
+    for name, value in mine.items():
+        if theirs.get(name) != value:
+            raise ParameterError(
+                f"{path} comes from a run with another {name}: {theirs.get(name)!r}, not "
+                f"{value!r}. Use the same settings and data, or start over (--force)."
+            )
+
+
+@contextmanager
+def _tensorboard(folder: Path, n_done: int, world: World) -> Iterator[Callable[[Epoch], object]]:
+    """Gives a function that shows an epoch in TensorBoard; does nothing where it is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        yield lambda epoch: None
+        return
+    if not world.leads:
+        yield lambda epoch: None
+        return
+    purge = n_done + 1 if n_done else None
+    with SummaryWriter(str(folder / TENSORBOARD), purge_step=purge) as writer:
+
+        def show(epoch: Epoch) -> None:
+            for name, value in asdict(epoch).items():
+                if name != "epoch":
+                    writer.add_scalar(name.replace("_", "/"), value, epoch.epoch)
+            writer.flush()
+
+        yield show

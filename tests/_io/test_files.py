@@ -1,0 +1,96 @@
+import os
+
+import pytest
+
+from nescio._io.files import check_target, existing_file, replacing
+from nescio.errors import FileError
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path):
+    def write_half():
+        with replacing(tmp_path / "x") as temporary:
+            temporary.write_text("half")
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_old_file(tmp_path):
+    (tmp_path / "x").write_text("old")
+
+    def write_half():
+        with replacing(tmp_path / "x", force=True):
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert (tmp_path / "x").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_nothing_is_overwritten_unless_forced(tmp_path):
+    (tmp_path / "x").write_text("old")
+    with pytest.raises(FileError, match=r"exists already.*--force"), replacing(tmp_path / "x"):
+        pass
+    with replacing(tmp_path / "x", force=True) as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "x").read_text() == "new"
+
+
+def test_a_new_file_has_ordinary_permissions(tmp_path):
+    with replacing(tmp_path / "x") as temporary:
+        temporary.write_text("new")
+    (tmp_path / "y").write_text("ordinary")
+    assert os.stat(tmp_path / "x").st_mode == os.stat(tmp_path / "y").st_mode
+
+
+@pytest.mark.parametrize("where", ["", "missing/x"])
+def test_an_impossible_place_is_named(tmp_path, where):
+    with pytest.raises(FileError, match="cannot write"), replacing(tmp_path / where):
+        pass
+
+
+def test_only_regular_files_are_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with (
+        pytest.raises(FileError, match="not a regular file"),
+        replacing(tmp_path / "pipe", force=True),
+    ):
+        pass
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_links_are_followed(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(FileError, match="exists already"), replacing(tmp_path / "link"):
+        pass
+    with replacing(tmp_path / "link", force=True) as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
+    def write_slowly():
+        with replacing(tmp_path / "x") as temporary:
+            temporary.write_text("ours")
+            (tmp_path / "x").write_text("theirs")
+
+    with pytest.raises(FileError, match="exists already"):
+        write_slowly()
+    assert (tmp_path / "x").read_text() == "theirs"
+
+
+def test_a_name_too_long_is_explained(tmp_path):
+    for call in (existing_file, lambda path: check_target(path, force=False)):
+        with pytest.raises(FileError, match="File name too long"):
+            call(tmp_path / ("a" * 300))
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="not a regular file"):
+        existing_file(tmp_path / "pipe")

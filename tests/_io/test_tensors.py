@@ -1,0 +1,141 @@
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nescio._io.tensors import read_tensors, write_tensors
+from nescio.errors import FileError, FileFormatError
+
+
+@pytest.fixture
+def arrays(rng):
+    return {
+        "a": rng.normal(size=(5, 3)).astype(np.float32),
+        "b": rng.normal(size=7),
+        "flags": np.array([True, False, True]),
+        "scalar": np.array(2.5),
+        "empty": np.zeros((0, 4), np.int32),
+        "transposed": rng.normal(size=(4, 6)).T,
+        "half": rng.normal(size=3).astype(np.float16),
+    }
+
+
+def test_what_is_written_is_read(tmp_path, arrays):
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, arrays, {"note": "größe", "n": 3})
+    tensors, metadata = read_tensors(path)
+    assert metadata == {"note": "größe", "n": 3}
+    assert set(tensors) == set(arrays)
+    for name, array in arrays.items():
+        assert tensors[name].dtype == array.dtype
+        assert tensors[name].shape == array.shape
+        np.testing.assert_array_equal(tensors[name], array)
+
+
+def test_the_safetensors_package_reads_what_we_write_and_we_what_it_writes(tmp_path, arrays):
+    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
+    write_tensors(ours, arrays, {"n": 1})
+    for name, array in safetensors.numpy.load_file(ours).items():
+        np.testing.assert_array_equal(array, arrays[name])
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    safetensors.numpy.save_file(contiguous, theirs, metadata={"other": "x"})
+    tensors, metadata = read_tensors(theirs)
+    assert metadata == {}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(tensors[name], array)
+
+
+def test_bfloat16_is_widened(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    values = torch.randn(4, 3).to(torch.bfloat16)
+    save_file({"logits": values}, tmp_path / "x.safetensors")
+    tensors, _ = read_tensors(tmp_path / "x.safetensors")
+    np.testing.assert_array_equal(tensors["logits"], values.float().numpy())
+
+
+def test_reading_maps_the_file_and_cannot_change_it(tmp_path, arrays):
+    write_tensors(tmp_path / "x", arrays, {})
+    tensors, _ = read_tensors(tmp_path / "x")
+    assert not tensors["a"].flags.owndata
+    with pytest.raises(ValueError, match="read-only"):
+        tensors["a"][0] = 0
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path, arrays):
+    write_tensors(tmp_path / "x", arrays, {"a": 1, "b": 2})
+    write_tensors(tmp_path / "y", dict(reversed(arrays.items())), {"b": 2, "a": 1})
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+
+
+def test_every_truncation_is_refused(tmp_path, arrays):
+    write_tensors(tmp_path / "x", arrays, {"a": 1})
+    whole = (tmp_path / "x").read_bytes()
+    for length in [0, 3, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
+        (tmp_path / "cut").write_bytes(whole[:length])
+        with pytest.raises(FileFormatError):
+            read_tensors(tmp_path / "cut")
+    (tmp_path / "longer").write_bytes(whole + b"x")
+    with pytest.raises(FileFormatError, match="after its last array"):
+        read_tensors(tmp_path / "longer")
+
+
+@given(st.binary(max_size=200))
+def test_rubbish_is_refused(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("rubbish") / "x"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError):
+        read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [-1], "data_offsets": [0, -4]},
+        {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]},
+        {"dtype": "O", "shape": [1], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]},
+        {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1] * 100, "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [10**3000] * 8, "data_offsets": [0, 4]},
+        [],
+        None,
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(tmp_path, entry):
+    header = json.dumps({"a": entry}).encode()
+    (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+    with pytest.raises(FileFormatError, match="'a' makes no sense"):
+        read_tensors(tmp_path / "x")
+
+
+@pytest.mark.parametrize("second", [[0, 4], [2, 6], [8, 12]])
+def test_arrays_that_overlap_or_leave_gaps_are_refused(tmp_path, second):
+    """Else a small file could ask for the same bytes to be widened a thousand times."""
+    entries = {
+        name: {"dtype": "BF16", "shape": [2], "data_offsets": place}
+        for name, place in (("a", [0, 4]), ("b", second))
+    }
+    header = json.dumps(entries).encode()
+    (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 12)
+    with pytest.raises(FileFormatError, match="overlap or leave gaps"):
+        read_tensors(tmp_path / "x")
+
+
+@pytest.mark.parametrize("header", [b"[]", b"12", b'{"__metadata__": {"nescio": "["}}'])
+def test_other_headers_are_refused(tmp_path, header):
+    (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(FileFormatError):
+        read_tensors(tmp_path / "x")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileError, match=r"no file .*nowhere"):
+        read_tensors(tmp_path / "nowhere")

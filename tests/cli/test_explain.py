@@ -1,0 +1,205 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.checks import make_outputs
+from nescio.cli.explain import _bar, _layout, _Signs
+from nescio.explain import LabelTerm
+
+FROZEN = Path(__file__).parents[1] / "frozen"
+NAMES = ("person", "dog", "car", "traffic light", "bird", "a chair")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with detectors and new data, of which row 7 is the strangest."""
+    monkeypatch.chdir(tmp_path)
+    logits = make_outputs(12, seed=3).logits.copy()
+    logits[7] = -6, -5, -8, -7, -9, -7.5
+    ids = [f"img{row}" for row in range(12)]
+    ns.Outputs(logits, ids=ids, label_names=NAMES).save("new.safetensors")
+    held = ns.Outputs(make_outputs(1500).logits, label_names=NAMES)
+    held.save("held.safetensors")
+    ns.JointEnergy().calibrate(held).save("x.nescio")
+    return tmp_path
+
+
+def test_without_a_row_the_most_suspicious_input_is_explained(here, nescio):
+    code, out, err = nescio("explain", "x.nescio", "new.safetensors")
+    assert (code, err) == (0, "")
+    reason = ns.load("x.nescio").explain(ns.Outputs.load("new.safetensors"))[7]
+    lines = out.splitlines()
+    assert lines[0] == f"row 7, img7: {reason.headline()}"
+    assert lines[0].startswith("row 7, img7: OUT. joint_energy 0.01")
+    assert lines[1] == reason.summary()
+    assert lines[3].split() == ["label", "energy", "share", "median", "rank", "median"]
+    assert [line.split()[0] for line in lines[4:6]] == ["dog", "person"]
+    assert {"│", "○"} < set(lines[4])
+    assert f"{reason.labels[0].share:.1%}" in lines[4]
+    assert "\x1b" not in out
+
+
+def test_a_row_or_an_id_can_be_asked_for(here, nescio):
+    by_row = nescio("explain", "x.nescio", "new.safetensors", "--row", "3")
+    assert by_row[1].startswith("row 3, img3: in-distribution. ")
+    assert by_row == nescio("explain", "x.nescio", "new.safetensors", "--id", "img3")
+    assert nescio("explain", "x.nescio", "new.safetensors", "--row", "0")[1].startswith("row 0,")
+    _, out, _ = nescio("explain", "x.nescio", "new.safetensors", "--labels", "2")
+    assert sum(line.startswith(NAMES) for line in out.splitlines()) == 2
+    assert "4 other labels: " in out
+
+
+def test_machines_read_json(here, nescio):
+    code, out, _ = nescio("explain", "x.nescio", "new.safetensors", "--labels", "2", "--json")
+    found = json.loads(out)
+    assert (code, found["row"], found["id"], found["in_distribution"]) == (0, 7, "img7", False)
+    assert {label["label"] for label in found["labels"]} == set(NAMES)
+    assert sum(label["share"] for label in found["labels"]) == pytest.approx(1)
+    assert found["score"] == pytest.approx(sum(label["term"] for label in found["labels"]))
+    assert (found["group"], found["term"], found["detector"]) == (None, "energy", "joint_energy")
+
+
+def test_by_label_count_the_input_furthest_below_its_own_threshold(here, nescio):
+    nescio("fit", "held.safetensors", "--by-label-count", "-o", "g.nescio")
+    found = json.loads(nescio("explain", "g.nescio", "new.safetensors", "--json")[1])
+    detector, new = ns.load("g.nescio"), ns.Outputs.load("new.safetensors")
+    assert found["row"] == detector.decision_function(new).argmin()
+    assert found["tau"] == detector.calibration_.taus[found["group"]]
+    assert f"group {found['group']})." in nescio("explain", "g.nescio", "new.safetensors")[1]
+
+
+def test_probabilities_and_bad_rows_as_in_score(here, nescio):
+    new = ns.Outputs.load("new.safetensors").logits
+    np.save("probs.npy", ns.scores.label_prob(new))
+    code, _, err = nescio("explain", "x.nescio", "probs.npy")
+    assert (code, "--from-probs" in err) == (1, True)
+    code, out, _ = nescio("explain", "x.nescio", "probs.npy", "--from-probs")
+    assert (code, out.startswith("row 7: OUT.")) == (0, True)
+    spoiled = new.copy()
+    spoiled[4, 1] = np.nan
+    np.save("spoiled.npy", spoiled)
+    code, _, err = nescio("explain", "x.nescio", "spoiled.npy")
+    assert code == 1
+    assert err.startswith("error: spoiled.npy: logits hold NaN")
+    assert nescio("explain", "x.nescio", "spoiled.npy", "--row", "0")[0] == 0  # only row 4 is bad
+    _, out, _ = nescio("explain", "x.nescio", "spoiled.npy", "--nonfinite", "out")
+    assert out.startswith("row 4: OUT. joint_energy -inf is below")
+    assert "Its logits hold NaN or infinity: dog." in out
+
+
+MISTAKES = {
+    "no such row": (("x.nescio", "new.safetensors", "--row", "12"), "no row 12: rows are 0 to 11."),
+    "a row before the first": (("x.nescio", "new.safetensors", "--row", "-1"), "is no row -1"),
+    "no such id": (
+        ("x.nescio", "new.safetensors", "--id", "img33"),
+        "new.safetensors: there is no id 'img33'. Near it: 'img3'",
+    ),
+    "nothing near it": (("x.nescio", "new.safetensors", "--id", "?"), "there is no id '?'.\n"),
+    "an id twice": (("x.nescio", "twice.safetensors", "--id", "b"), "stands at 2 rows (1, 2)"),
+    "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Name one by its row: --row"),
+    "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "give one of them"),
+    "no labels": (("x.nescio", "new.safetensors", "--labels", "0"), "--labels must be a whole"),
+    "not made of labels": (("msp.nescio", "new.safetensors"), "msp cannot be explained"),
+    "told before its data is missed": (
+        ("far.nescio", "new.safetensors"),
+        "mahalanobis cannot be explained",
+    ),
+    "of before": (("old.nescio", "old.npy"), "Calibrate again with this version"),
+    "groups of one's own": (("own.nescio", "new.safetensors"), "explain(..., groups=...)"),
+    "no such file": (("x.nescio", "nowhere.npy"), "there is no file nowhere.npy"),
+    "other labels": (("x.nescio", "old.npy"), "old.npy: the detector was made for 6 labels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "reason"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_gets_one_line(here, nescio, arguments, reason):
+    held = ns.Outputs.load("held.safetensors")
+    ns.Outputs(held.logits[:3], ids=["a", "b", "b"]).save("twice.safetensors")
+    np.save("plain.npy", held.logits[:3])
+    ns.MSP().calibrate(held).save("msp.nescio")
+    ns.Mahalanobis().fit(make_outputs(300)).save("far.nescio")  # reads features
+    ns.JointEnergy().calibrate(held, groups=["a", "b"] * 750).save("own.nescio")
+    stored = json.loads((FROZEN / "joint_energy-schema1.json").read_text())
+    (here / "old.nescio").write_bytes((FROZEN / "joint_energy-schema1.nescio").read_bytes())
+    np.save("old.npy", np.array(stored["logits"]))
+    code, out, err = nescio("explain", *arguments)
+    assert (code, out, err.count("\n"), err[:7]) == (1, "", 1, "error: ")
+    assert reason in err
+
+
+# --- how it looks -------------------------------------------------------------------------------
+
+SIGNS = _Signs("#", "|", "o", "~")
+
+
+@pytest.mark.parametrize(
+    ("term", "median", "rank_median", "expected"),
+    [
+        (5.0, 0.0, 10.0, "|####    o"),
+        (10.0, 2.0, 4.0, "##|#o#####"),
+        (0.0, 3.0, 3.0, "   |      "),
+        (np.nan, 0.0, 10.0, "|        o"),
+        (-np.inf, -np.inf, 5.0, "     o    "),
+    ],
+)
+def test_a_bar(term, median, rank_median, expected):
+    label = LabelTerm("x", term, 0.5, median, 1, rank_median)
+    assert _bar(label, (0.0, 10.0), 10, SIGNS) == expected
+
+
+def test_bars_of_logits_begin_at_the_lowest():
+    low = LabelTerm("x", -10.0, np.nan, -10.0, 1, -10.0)
+    assert _bar(low, (-10.0, 10.0), 10, SIGNS) == "|         "
+    high = LabelTerm("x", 0.0, np.nan, 10.0, 1, -10.0)
+    assert _bar(high, (-10.0, 10.0), 10, SIGNS) == "o####    |"
+    nothing = LabelTerm("x", 0.0, np.nan, 0.0, 1, 0.0)
+    assert _bar(nothing, (0.0, 0.0), 3, SIGNS) == "|  "
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 120, 400])
+def test_lines_fit_the_terminal(width):
+    columns = [("energy", "0.123"), ("share", "1.0%"), ("median", "0.1"), ("rank median", "0.1")]
+    name, bar, widths = _layout(width, ["label", "a rather long name of a label"], columns)
+    assert name + 1 + bar + sum(widths) + 2 * len(widths) <= width
+    assert bar <= 40
+    assert (bar >= 12) == (width >= 30)
+    assert len(widths) == (4 if width >= 80 else 2 if width >= 60 else 1)
+
+
+@pytest.mark.parametrize("width", ["30", "50", "80"])
+def test_a_narrow_terminal(here, nescio, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    _, out, _ = nescio("explain", "x.nescio", "new.safetensors", "--row", "3")
+    assert max(map(len, out.splitlines())) <= int(width)
+    assert "█" in out
+    assert "traffic" in out
+
+
+def test_a_terminal_without_bars_and_other_alphabets(here):
+    names = ["猫と犬", "dog\n\x1b[31m", *NAMES[2:]]
+    new = ns.Outputs.load("new.safetensors")
+    ns.JointEnergy().calibrate(make_outputs(200).logits).save("plain.nescio")
+    ns.Outputs(new.logits, label_names=names).save("odd.safetensors")
+    command = "from nescio.cli import run; run()"
+    for encoding in ("ascii", "utf-8"):
+        finished = subprocess.run(
+            [sys.executable, "-c", command, "explain", "plain.nescio", "odd.safetensors"],
+            capture_output=True,
+            check=False,
+            env=os.environ | {"PYTHONIOENCODING": encoding, "COLUMNS": "120"},
+        )
+        assert (finished.returncode, finished.stderr) == (0, b"")
+        lines = finished.stdout.decode(encoding).splitlines()
+        assert not any("\x1b" in line for line in lines)
+        (cat,) = (line for line in lines if line.startswith(("猫と犬 ", "??? ")))
+        (dog,) = (line for line in lines if line.startswith("dog??[31m "))
+        # a character of the first alphabet takes the room of two
+        assert len(dog) - len(cat) == (0 if encoding == "ascii" else 3)
+        legend = "# this input  | the" if encoding == "ascii" else "█ this input  │ the"
+        assert lines[-1].startswith(legend)

@@ -1,0 +1,224 @@
+"""nescio monitor on files that nescio fit and nescio score wrote."""
+
+import json
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._io.kinds import digest
+from nescio._io.tensors import read_tensors, write_tensors
+
+NAMES = ["cat", "dog", "car", "tree", "boat"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch, nescio):
+    """A detector, a quiet day and a day on which dogs and trees look different."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    ns.Outputs(rng.normal(-1, 2, (1500, 5)), label_names=NAMES).save("val.safetensors")
+    assert nescio("fit", "val.safetensors", "-o", "tagger.nescio")[0] == 0
+    for day, shift in (("quiet", 0.0), ("strange", -1.5)):
+        logits = rng.normal(-1, 2, (1200, 5))
+        logits[:, [1, 3]] += shift
+        ids = [f"{day} {at}" for at in range(1200)]
+        ns.Outputs(logits, label_names=NAMES, ids=ids).save(f"{day}.safetensors")
+        for suffix in ("csv", "jsonl"):
+            arguments = ("tagger.nescio", f"{day}.safetensors", "-o", f"{day}.{suffix}")
+            assert nescio("score", *arguments)[0] == 0
+    return tmp_path
+
+
+WITH = ("--detector", "tagger.nescio")
+
+
+def test_a_quiet_stream_gives_0(files, nescio):
+    code, out, err = nescio("monitor", "quiet.csv", *WITH, "--outputs", "quiet.safetensors")
+    assert (code, err) == (0, "")
+    assert "1,200 inputs" in out
+    assert "no alarm" in out
+    assert "labels: no drift in 3 tests" in out
+
+
+def test_a_strange_stream_gives_3_and_says_what_drifts(files, nescio):
+    arguments = ("strange.jsonl", *WITH, "--outputs", "strange.safetensors", "--plot", "p.html")
+    code, out, _ = nescio("monitor", *arguments)
+    assert code == 3
+    assert "ALARM after" in out
+    assert "dog: fires for" in out
+    assert "saved p.html" in out
+    assert "Labels that drift" in (files / "p.html").read_text("utf-8")
+    code, _, err = nescio("monitor", *arguments)
+    assert code == 1
+    assert "p.html exists already" in err
+    assert nescio("monitor", *arguments, "--force")[0] == 3
+
+
+def test_json_holds_the_report(files, nescio):
+    code, out, _ = nescio("monitor", "strange.csv", *WITH, "--window", "300", "--json")
+    report = json.loads(out)
+    assert code == 3
+    assert report["alarm"]
+    assert report["n_calibration_inferred"] is None
+    assert [window["n"] for window in report["windows"]] == [300] * 4
+    assert report["alarm_at"] <= 1200
+
+
+def test_the_state_goes_on_from_run_to_run(files, nescio):
+    state = ("--state", "state.safetensors")
+    code, _, _ = nescio("monitor", "quiet.csv", *WITH, *state, "--alpha", "0.05", "--json")
+    assert code == 0
+    code, out, _ = nescio("monitor", "strange.csv", *WITH, *state, "--json")
+    report = json.loads(out)
+    assert code == 3
+    assert report["n_samples"] == 2400
+    assert report["alarm_at"] > 1200
+    assert report["alpha"] == 0.05
+    # What was raised stays raised.
+    assert nescio("monitor", "quiet.csv", *WITH, *state)[0] == 3
+    code, _, err = nescio("monitor", "quiet.csv", *WITH, *state, "--alpha", "0.01")
+    assert code == 1
+    assert "begun with --alpha 0.05" in err
+
+
+def test_a_failed_run_leaves_the_state_alone(files, nescio):
+    state = ("--state", "state.safetensors")
+    nescio("monitor", "quiet.csv", *WITH, *state)
+    before = (files / "state.safetensors").read_bytes()
+    assert nescio("fit", "quiet.safetensors", "-o", "other.nescio")[0] == 0
+    code, _, err = nescio("monitor", "quiet.csv", "--detector", "other.nescio", *state)
+    assert code == 1
+    assert "another detector" in err
+    code, _, err = nescio("monitor", "quiet.csv", "--detector", "other.nescio")
+    assert code == 1
+    assert "does not fit these" in err
+    assert (files / "state.safetensors").read_bytes() == before
+
+
+def test_without_the_detector_the_calibration_is_inferred(files, nescio):
+    code, out, _ = nescio("monitor", "quiet.csv")
+    assert code == 0
+    assert "1,500 calibration samples, inferred from the p-values" in out
+    code, out, _ = nescio("monitor", "strange.csv", "--state", "s.safetensors", "--json")
+    assert code == 3
+    assert json.loads(out)["n_calibration_inferred"] == 1500
+    assert nescio("monitor", "quiet.csv", "--state", "s.safetensors")[0] == 3
+
+
+def test_detectors_by_label_count_work(files, nescio):
+    fit = ("fit", "val.safetensors", "--by-label-count", "-o", "grouped.nescio")
+    assert nescio(*fit)[0] == 0
+    assert nescio("score", "grouped.nescio", "quiet.safetensors", "-o", "grouped.csv")[0] == 0
+    assert nescio("monitor", "grouped.csv", "--detector", "grouped.nescio")[0] == 0
+    assert nescio("monitor", "grouped.csv")[0] == 0
+
+
+def test_parquet_is_read_too(files, nescio):
+    pytest.importorskip("pyarrow")
+    assert nescio("score", "tagger.nescio", "quiet.safetensors", "-o", "quiet.parquet")[0] == 0
+    runs = [nescio("monitor", f"quiet.{kind}", *WITH, "--json") for kind in ("parquet", "csv")]
+    assert runs[0] == runs[1]
+
+
+def test_a_detector_without_counts_of_labels_says_so(files, nescio):
+    tensors, metadata = read_tensors("tagger.nescio")
+    kept = {name: array for name, array in tensors.items() if not name.startswith("firing.")}
+    del metadata["sha256"]
+    metadata["sha256"] = digest(kept, metadata)
+    write_tensors("old.nescio", kept, metadata)
+    code, out, _ = nescio("monitor", "quiet.csv", "--detector", "old.nescio")
+    assert code == 0
+    assert "not known how often they fired" in out
+    arguments = ("--detector", "old.nescio", "--outputs", "quiet.safetensors")
+    code, _, err = nescio("monitor", "quiet.csv", *arguments)
+    assert code == 1
+    assert "Calibrate again" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("missing.csv",), "no file missing.csv"),
+        (("tagger.nescio",), "must end in"),
+        (("quiet.csv", "--outputs", "quiet.safetensors"), "--outputs needs --detector"),
+        (("quiet.csv", *WITH, "--outputs", "strange.safetensors"), "row 0 is 'strange 0'"),
+        (("quiet.csv", *WITH, "--outputs", "val.safetensors"), "1,500 rows, and 1,200"),
+        (("quiet.csv", *WITH, "--alpha", "2"), "alpha must lie"),
+        (("quiet.csv", *WITH, "--window", "1"), "window must be"),
+        (("quiet.csv", *WITH, "--state", "quiet.csv"), "is an input"),
+        (("quiet.csv", *WITH, "--state", "state.bin"), r"must end in .safetensors"),
+        (("quiet.csv", *WITH, "--state", "val.safetensors"), "not a saved monitor"),
+        (("quiet.csv", *WITH, "--plot", "plot.png"), ".html or .svg"),
+    ],
+)
+def test_mistakes_give_1_and_a_reason(files, nescio, arguments, reason):
+    code, _, err = nescio("monitor", *arguments)
+    assert code == 1
+    assert reason in err
+    assert not (files / "plot.png").exists()
+
+
+def test_labels_of_another_model_are_refused(files, nescio):
+    outputs = ns.Outputs.load("quiet.safetensors")
+    ns.Outputs(outputs.logits, label_names=NAMES[::-1]).save("turned.safetensors")
+    code, _, err = nescio("monitor", "quiet.csv", *WITH, "--outputs", "turned.safetensors")
+    assert code == 1
+    assert "label" in err
+
+
+def test_logits_of_other_rows_are_refused(files, nescio):
+    outputs = ns.Outputs.load("quiet.safetensors")
+    ns.Outputs(outputs.logits[::-1].copy(), label_names=NAMES).save("backwards.safetensors")
+    code, _, err = nescio("monitor", "quiet.csv", *WITH, "--outputs", "backwards.safetensors")
+    assert code == 1
+    assert "was scored there. The rows must be the same, and in the same order" in err
+    # Rounding is no reason.
+    nearly = outputs.logits * np.float32(1 + 1e-6)
+    ns.Outputs(nearly, label_names=NAMES).save("nearly.safetensors")
+    assert nescio("monitor", "quiet.csv", *WITH, "--outputs", "nearly.safetensors")[0] == 0
+
+
+def test_the_same_file_is_not_counted_twice(files, nescio):
+    state = ("--state", "state.safetensors")
+    assert nescio("monitor", "quiet.csv", *WITH, *state)[0] == 0
+    before = (files / "state.safetensors").read_bytes()
+    # Under another name it is the same file.
+    (files / "renamed.csv").write_bytes((files / "quiet.csv").read_bytes())
+    code, out, err = nescio("monitor", "renamed.csv", *WITH, *state, "--force")
+    assert (code, out) == (1, "")
+    assert "state.safetensors counted last" in err
+    assert (files / "state.safetensors").read_bytes() == before
+    code, out, _ = nescio("monitor", "quiet.csv", *WITH, *state, "--again", "--json")
+    assert json.loads(out)["n_samples"] == 2400
+    # Without a state nothing is counted together.
+    assert nescio("monitor", "quiet.csv", *WITH)[0] == 0
+
+
+def test_a_state_of_before_that_goes_on(files, nescio):
+    assert nescio("monitor", "quiet.csv", *WITH, "--state", "state.safetensors")[0] == 0
+    tensors, metadata = read_tensors("state.safetensors")
+    old = {key: value for key, value in metadata.items() if key not in ("last_file", "sha256")}
+    write_tensors("old.safetensors", tensors, old | {"sha256": digest(tensors, old)})
+    code, out, _ = nescio("monitor", "quiet.csv", *WITH, "--state", "old.safetensors", "--json")
+    assert code == 0
+    assert json.loads(out)["n_samples"] == 2400
+
+
+def test_json_is_short_unless_all_is_asked_for(files, nescio):
+    arguments = ("monitor", "quiet.csv", *WITH, "--window", "10", "--json")
+    short, whole = (json.loads(nescio(*arguments, *more)[1]) for more in ((), ("--trace",)))
+    assert "trace" not in short
+    assert short["n_windows"] == 120
+    assert short["windows"] == whole["windows"][-20:]
+    assert len(whole["windows"]) == 120
+    assert len(whole["trace"]) == 1200
+    code, _, err = nescio("monitor", "quiet.csv", *WITH, "--trace")
+    assert code == 1
+    assert "--trace needs --json" in err
+
+
+def test_swapped_arguments_are_told(files, nescio):
+    code, _, err = nescio("score", "quiet.csv", "tagger.nescio")
+    assert code == 1
+    assert "quiet.csv is not a detector saved by nescio fit: that looks like data. Did you" in err

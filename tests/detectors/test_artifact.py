@@ -1,0 +1,336 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._io.kinds import digest
+from nescio._io.tensors import read_tensors, write_tensors
+from nescio.checks import make_outputs
+from nescio.detectors import DETECTORS
+from nescio.detectors.artifact import label_fingerprint
+from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError
+
+STORED = Path(__file__).parents[1] / "frozen"
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A saved detector by name."""
+
+    def save(name):
+        path = tmp_path / f"{name}.nescio"
+        if not path.exists():
+            detector = DETECTORS[name]().fit(make_outputs(300)).calibrate(make_outputs(200))
+            detector.save(path)
+        return path
+
+    return save
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_load_finds_the_class(saved, name):
+    loaded = ns.load(saved(name))
+    assert type(loaded) is DETECTORS[name]
+    assert loaded.label_names_ == tuple(f"label {i}" for i in range(6))
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_saving_what_was_loaded_gives_the_same_bytes(saved, name, tmp_path):
+    path = saved(name)
+    ns.load(path).save(tmp_path / "again.nescio")
+    assert (tmp_path / "again.nescio").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("by", [None, "label_count", "custom"])
+def test_the_calibration_is_kept_whole(tmp_path, by):
+    outputs = make_outputs(500)
+    groups = np.repeat(["a", "b"], 250) if by == "custom" else by
+    detector = ns.JointEnergy().calibrate(outputs, tpr=0.9, confidence=0.8, groups=groups)
+    detector.save(tmp_path / "x.nescio")
+    loaded = ns.load(tmp_path / "x.nescio").calibration_
+    kept = detector.calibration_
+    assert (loaded.by, loaded.edges, loaded.taus) == (kept.by, kept.edges, kept.taus)
+    assert loaded.statement() == kept.statement()
+    for name, threshold in kept.thresholds.items():
+        assert loaded.thresholds[name].confidence == 0.8
+        np.testing.assert_array_equal(loaded.thresholds[name].scores, threshold.scores)
+
+
+def test_a_detector_that_is_only_fitted_can_be_saved(tmp_path):
+    ns.JointEnergy().fit(make_outputs(50)).save(tmp_path / "x.nescio")
+    loaded = ns.load(tmp_path / "x.nescio")
+    assert loaded.predict(make_outputs(5)).shape == (5,)
+    with pytest.raises(ns.NotCalibratedError):
+        loaded.assess(make_outputs(5))
+
+
+@pytest.mark.parametrize("name", ["joint_energy", "mahalanobis", "lof", "isolation_forest"])
+def test_files_of_schema_1_stay_readable(name):
+    """Written once by version 0.1.0 and never again: see tests/frozen/README.md."""
+    expected = json.loads((STORED / f"{name}-schema1.json").read_text())
+    outputs = ns.Outputs(expected["logits"], expected["features"])
+    report = ns.load(STORED / f"{name}-schema1.nescio").assess(outputs)
+    assert report.groups.tolist() == expected["groups"]
+    np.testing.assert_allclose(report.scores, expected["scores"], rtol=1e-6)
+    np.testing.assert_allclose(report.p_values, expected["p_values"])
+    assert report.in_distribution.tolist() == expected["in_distribution"]
+
+
+def test_truncation_and_damage_are_refused(saved, tmp_path):
+    whole = saved("lof").read_bytes()
+    damaged = tmp_path / "damaged.nescio"
+    for length in (0, 7, 50, len(whole) // 2, len(whole) - 1):
+        damaged.write_bytes(whole[:length])
+        with pytest.raises(FileFormatError):
+            ns.load(damaged)
+    flipped = bytearray(whole)
+    flipped[-20] ^= 1
+    damaged.write_bytes(bytes(flipped))
+    with pytest.raises(FileFormatError, match="do not match their checksum"):
+        ns.load(damaged)
+
+
+def test_files_of_another_kind_are_refused(tmp_path):
+    make_outputs(5).save(tmp_path / "outputs.safetensors")
+    with pytest.raises(FileFormatError, match=r"not a saved detector: it holds 'nescio.outputs'"):
+        ns.load(tmp_path / "outputs.safetensors")
+    write_tensors(tmp_path / "other", {"a": np.zeros(3)}, {})
+    with pytest.raises(FileFormatError, match="nescio did not write it"):
+        ns.load(tmp_path / "other")
+    with pytest.raises(FileError, match="no file"):
+        ns.load(tmp_path / "nowhere.nescio")
+
+
+def test_outputs_do_not_come_from_a_detector(saved, tmp_path):
+    path = saved("joint_energy").rename(tmp_path / "x.safetensors")
+    with pytest.raises(FileFormatError, match=r"holds 'nescio.detector', not a model's outputs"):
+        ns.Outputs.load(path)
+
+
+def tampered(path, *, learned=None, tensors=None, **changes):
+    """A file with other contents and, unless that is changed too, the right checksum."""
+    stored, metadata = read_tensors(path)
+    stored |= {f"learned.{name}": array for name, array in (learned or {}).items()}
+    stored |= tensors or {}
+    metadata |= changes
+    if "sha256" not in changes:
+        del metadata["sha256"]
+        metadata["sha256"] = digest(stored, metadata)
+    other = path.with_name("tampered.nescio")
+    write_tensors(other, stored, metadata, force=True)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"schema": 2}, r"newer nescio \('0.1.0', schema 2; this one reads up to 1\)"),
+        ({"schema": "1"}, "newer nescio"),
+        ({"detector": "os.system"}, "'os.system', which is not one of nescio's"),
+        ({"params": {"tpr": 0.95, "shell": "rm"}}, "damaged: .*shell"),
+        ({"params": {"tpr": 7, "nonfinite": "raise"}}, "damaged: tpr must lie"),
+        ({"params": None}, "damaged"),
+        ({"n_inputs": "80"}, "n_inputs must be a whole number of at least 1, got '80'"),
+        ({"n_inputs": 0}, "n_inputs must be a whole number"),
+        ({"label_names": "abcdef", "label_fingerprint": None}, "not a list"),
+        ({"n_inputs": 5}, "damaged: label_names must name 5 labels, got 6"),
+        ({"label_names": ["x"] * 6}, "do not match their fingerprint"),
+        ({"calibration": {}}, "damaged: no entry 'groups'"),
+        ({"calibration": {"by": None, "edges": [], "groups": []}}, "does not fit its scores"),
+        ({"tau": float("nan")}, "not a finite number"),
+        ({"sha256": None}, "checksum"),
+    ],
+)
+def test_tampered_files_are_refused(saved, changes, reason):
+    with pytest.raises(FileFormatError, match=reason):
+        ns.load(tampered(saved("joint_energy"), **changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rank": 0}, "rank must be a whole number"),
+        ({"rank": 201}, "rank 201 does not fit"),
+        ({"n_samples": 199}, "does not fit its scores"),
+        ({"n_samples": 300}, "does not fit its scores"),
+        ({"tpr": 2}, "tpr must lie"),
+        ({"confidence": "high"}, "confidence must lie"),
+        ({"name": "ell"}, r"thresholds are of \['ell'\], expected \['all'\]"),
+    ],
+)
+def test_a_calibration_that_makes_no_sense_is_refused(saved, change, reason):
+    path = saved("joint_energy")
+    _, metadata = read_tensors(path)
+    group = metadata["calibration"]["groups"][0]
+    calibration = metadata["calibration"] | {"groups": [group | change]}
+    with pytest.raises(FileFormatError, match=reason):
+        ns.load(tampered(path, calibration=calibration))
+
+
+@pytest.mark.parametrize("by", ["label_count", "colour"])
+@pytest.mark.parametrize("edges", [[], [1], [0, 0], [1, 0], [0, 5]])
+def test_groups_that_do_not_fit_their_edges_are_refused(saved, by, edges):
+    path = saved("joint_energy")
+    _, metadata = read_tensors(path)
+    calibration = metadata["calibration"] | {"by": by, "edges": edges}
+    with pytest.raises(FileFormatError, match="damaged"):
+        ns.load(tampered(path, calibration=calibration))
+
+
+def test_calibration_scores_out_of_order_are_refused(saved):
+    path = saved("joint_energy")
+    tensors, _ = read_tensors(path)
+    scores = tensors["calibration.scores"]
+    for bad in (scores[::-1], np.where(scores == scores[50], np.nan, scores)):
+        with pytest.raises(FileFormatError, match="must ascend"):
+            ns.load(tampered(path, tensors={"calibration.scores": bad}))
+
+
+def test_tau_of_a_calibrated_detector_is_that_of_its_calibration(saved):
+    path = saved("joint_energy")
+    loaded = ns.load(tampered(path, tau=1e9))
+    assert loaded.offset_ == ns.load(path).offset_
+
+
+def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
+    path = saved("isolation_forest")
+    forest = ns.load(path)
+
+    def changed(name, at, value):
+        array = getattr(forest, name).copy()
+        array[at] = value
+        return {name: array}
+
+    circle = forest.children_.copy()
+    circle[0, 0], circle[0, 1] = [1, 1], [0, 0]
+    for learned in (
+        changed("children_", (0, 0), 10**6),
+        changed("children_", (0, 5), [1, 1]),
+        {"children_": circle},
+        changed("features_", (0, 0), 99),
+        changed("features_", (0, 0), -1),
+        changed("thresholds_", (0, 0), np.nan),
+        changed("lengths_", (0, 0), np.nan),
+        {"scale_": np.array(np.inf)},
+        {name: getattr(forest, name)[:0] for name in forest.learned[:4]},
+    ):
+        with pytest.raises(FileFormatError, match="trees make no sense"):
+            ns.load(tampered(path, learned=learned))
+
+
+@pytest.mark.parametrize(
+    ("name", "learned"),
+    [
+        ("mahalanobis", {"center_": np.zeros(3)}),
+        ("mahalanobis", {"whitening_": np.zeros(3)}),
+        ("mahalanobis", {"means_": np.full((6, 8), np.nan)}),
+        ("lof", {"reach_": np.zeros(3)}),
+        ("lof", {"reach_": np.full(300, np.nan)}),
+        ("lof", {"samples_": np.zeros(300)}),
+        ("lof", {"samples_": np.array(1.0)}),
+        ("lof", {"k_": np.array(300)}),
+        ("lof", {"k_": np.array(2.5)}),
+        ("isolation_forest", {"lengths_": np.zeros((2, 2))}),
+        ("isolation_forest", {"features_": np.zeros(4, np.int32)}),
+    ],
+)
+def test_learned_arrays_that_do_not_fit_are_refused(saved, name, learned):
+    with pytest.raises(FileFormatError, match="damaged"):
+        ns.load(tampered(saved(name), learned=learned))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["joint_energy", "lof", "isolation_forest"])
+def test_no_flipped_bit_goes_unnoticed(saved, name, rng):
+    path = saved(name)
+    whole = path.read_bytes()
+    header = int.from_bytes(whole[:8], "little") + 8
+    # all of the header, where the settings are, and a sample of the arrays
+    places = [*range(header), *rng.integers(header, len(whole), 200)]
+    damaged = path.with_name("flipped.nescio")
+    outputs = make_outputs(5)
+    before = ns.load(path).assess(outputs)
+    for place in places[:: 1 + len(places) // 600]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << int(rng.integers(8))
+        damaged.write_bytes(bytes(flipped))
+        try:
+            after = ns.load(damaged).assess(outputs)
+        except FileFormatError:
+            continue
+        # a flip in white space, or in the case of an escape: nothing has changed
+        assert np.array_equal(after.scores, before.scores), place
+        assert np.array_equal(after.p_values, before.p_values), place
+
+
+def test_parameters_that_numpy_made_can_be_saved(tmp_path):
+    detector = ns.TopKLogit(k=np.int64(2), tpr=np.float64(0.9)).calibrate(make_outputs(50))
+    detector.save(tmp_path / "x.nescio")
+    assert ns.load(tmp_path / "x.nescio").get_params() == {
+        "k": 2, "tpr": 0.9, "nonfinite": "raise",
+    }  # fmt: skip
+
+
+def test_a_detector_without_a_name_cannot_be_saved(tmp_path):
+    class Nameless(ns.Detector):
+        def _score(self, inputs):
+            return inputs.sum(1)
+
+    with pytest.raises(ParameterError, match="needs a class attribute name"):
+        Nameless().calibrate(make_outputs(50)).save(tmp_path / "x.nescio")
+
+
+def test_data_with_another_number_of_labels_is_refused(saved):
+    with pytest.raises(ShapeError, match="made for 6 labels"):
+        ns.load(saved("joint_energy")).predict(np.zeros((3, 7)) - 5)
+
+
+def test_a_class_reads_only_its_own_files(saved):
+    with pytest.raises(FileFormatError, match="holds a detector 'max_logit', not 'joint_energy'"):
+        ns.JointEnergy.load(saved("max_logit"))
+    assert isinstance(ns.MaxLogit.load(saved("max_logit")), ns.MaxLogit)
+
+
+def test_an_existing_file_is_kept_unless_forced(saved):
+    path = saved("joint_energy")
+    before = path.read_bytes()
+    with pytest.raises(FileError, match="exists already"):
+        ns.load(path).save(path)
+    assert path.read_bytes() == before
+    ns.load(path).save(path, force=True)
+
+
+def test_the_fingerprint_depends_on_names_and_order():
+    assert label_fingerprint(["a", "b"]) != label_fingerprint(["b", "a"])
+    assert label_fingerprint(["a", "b"]) == label_fingerprint(("a", "b"))
+    assert label_fingerprint(None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        (
+            "net.onnx",
+            b"\x08\x08\x12\x07pytorch\x1a\x05",
+            ": that is an ONNX model, .*. Did you swap",
+        ),
+        ("day.parquet", b"PAR1\x15\x04\x15\x10\x15\x14", ": that looks like data. Did"),
+        ("day.csv", b"cat,dog,tree\n1,2,3\n", ": that looks like data"),
+        ("notes.txt", b"to be or not to be", r"\.$"),
+    ],
+)
+def test_what_is_no_detector_at_all_is_called_by_its_name(tmp_path, name, content, hint):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        FileFormatError, match=rf"{name} is not a detector saved by nescio fit{hint}"
+    ):
+        ns.load(tmp_path / name)
+
+
+def test_a_detector_cut_short_is_truncated(saved):
+    path = saved("joint_energy")
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(FileFormatError, match="truncated"):
+        ns.load(path)

@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+
+from nescio import DETECTORS, Outputs
+from nescio.benchmark.results import Line, comparison_lines
+from nescio.checks import make_outputs
+from nescio.errors import LabelMismatchError, ShapeError
+from nescio.metrics import auroc, delong_test
+from nescio.metrics.comparison import Scored, compare, find_lead
+
+
+@pytest.fixture
+def splits():
+    return make_outputs(300), make_outputs(200, seed=1), make_outputs(150, seed=2, shift=2.0)
+
+
+def test_every_detector_on_every_ood_set(splits):
+    train, test, far = splits
+    near = make_outputs(100, seed=3, shift=0.5)
+    detectors = {name: detector() for name, detector in DETECTORS.items()}
+    done = []
+    found = compare(
+        detectors,
+        test,
+        {"far": far, "near": near},
+        train=train,
+        n_bootstrap=50,
+        on_step=done.append,
+    )
+    assert sum(done) == 2 * len(DETECTORS)
+    assert found.skipped == {}
+    assert list(found.results) == ["far", "near"]
+    for results in found.results.values():
+        assert list(results) == list(DETECTORS)
+    scores = [detectors["max_logit"].score_samples(data) for data in (test, far)]
+    assert found.results["far"]["max_logit"].auroc.value == auroc(*scores)
+    assert not hasattr(detectors["lof"], "samples_")  # the caller's are left alone
+
+
+def test_the_lead_is_delongs_test_of_the_best_two(splits):
+    _, test, far = splits
+    detectors = {name: DETECTORS[name]() for name in ("sum_logit", "max_logit", "joint_energy")}
+    found = compare(detectors, test, {"far": far}, n_bootstrap=0)
+    results = found.results["far"]
+    ranked = sorted(results, key=lambda name: -results[name].auroc.value)
+    lead = found.lead["far"]
+    assert [lead.best, lead.second] == ranked[:2]
+    scores = [detectors[name].score_samples(data) for name in ranked[:2] for data in (test, far)]
+    assert lead.test == delong_test(*scores)
+
+
+def test_detectors_that_rank_alike_do_not_lead_each_other(splits):
+    _, test, far = splits
+    alike = {name: DETECTORS[name]() for name in ("max_logit", "max_energy")}
+    assert compare(alike, test, {"far": far}, n_bootstrap=0).lead == {}
+    three = alike | {"sum_logit": DETECTORS["sum_logit"]()}
+    lead = compare(three, test, {"far": far}, n_bootstrap=0).lead["far"]
+    assert {lead.best, lead.second} == {"max_logit", "sum_logit"}
+
+
+def test_scores_that_differ_by_rounding_alone_rank_alike():
+    sure = Scored(np.arange(400.0), {"far": np.arange(400.0) - 30})
+    saturated = Scored(sure.id_scores, {"far": sure.ood_scores["far"].copy()})
+    saturated.ood_scores["far"][-1] += 1.5  # of 160,000 pairs, two change places
+    found = find_lead("far", {"a": sure, "b": saturated})
+    assert found is None
+    worse = Scored(sure.id_scores, {"far": sure.ood_scores["far"] + 20})
+    lead = find_lead("far", {"a": sure, "b": saturated, "c": worse})
+    assert (lead.best, lead.second) == ("a", "c")
+
+
+def test_a_single_input_has_results_and_no_lead(splits):
+    _, test, far = splits
+    detectors = {name: DETECTORS[name]() for name in ("sum_logit", "joint_energy")}
+    found = compare(detectors, test, {"far": far[:1]}, n_bootstrap=0)
+    assert found.lead == {}
+    assert set(found.results["far"]) == set(detectors)
+
+
+def test_if_none_can_run_the_reasons_are_there(splits):
+    _, test, far = splits
+    found = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
+    assert found.results == {"far": {}}
+    [line] = comparison_lines(found, "spec", "id", 0, {})
+    assert line.evaluation is None
+    assert "it learns from data" in line.skipped
+    assert Line.from_dict(line.as_dict()) == line
+
+
+def test_outputs_of_other_models_are_refused(splits):
+    train, test, far = splits
+    detectors = {"joint_energy": DETECTORS["joint_energy"]()}
+    few = Outputs(far.logits[:, :3])
+    with pytest.raises(ShapeError, match=f"has {test.n_labels} labels, few has 3"):
+        compare(detectors, test, {"far": far, "few": few})
+    with pytest.raises(ShapeError, match="the training outputs has 3"):
+        compare(detectors, test, {"far": far}, train=Outputs(train.logits[:, :3]))
+    named = [
+        Outputs(one.logits, label_names=[f"{word} {at}" for at in range(one.n_labels)])
+        for one, word in ((test, "cat"), (far, "dog"))
+    ]
+    with pytest.raises(
+        LabelMismatchError, match="far has other labels than the ID data: label 0 is 'dog 0'"
+    ):
+        compare(detectors, named[0], {"far": named[1]})
+
+
+def test_what_cannot_run_is_left_out_and_why(splits):
+    train, test, far = splits
+    bare = {"far": Outputs(far.logits)}
+    detectors = {name: detector() for name, detector in DETECTORS.items()}
+    found = compare(detectors, Outputs(test.logits), bare, n_bootstrap=0)
+    learn = {"mahalanobis", "mahalanobis_perturbed", "lof", "isolation_forest"}
+    assert set(found.skipped) == {*learn, "odin"}
+    assert "reads features" in found.skipped["mahalanobis"]
+    assert "--train" in found.skipped["lof"]
+    no_labels = Outputs(train.logits, train.features)
+    found = compare(detectors, test, {"far": far}, train=no_labels, n_bootstrap=0)
+    assert set(found.skipped) == {"mahalanobis", "mahalanobis_perturbed"}
+    assert "learns from labels" in found.skipped["mahalanobis"]
+    only = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
+    assert (only.results, list(only.skipped)) == ({"far": {}}, ["lof"])
+
+
+def test_the_result_is_plain_data(splits):
+    import json
+
+    _, test, far = splits
+    found = compare({"msp": DETECTORS["msp"]()}, test, {"far": far}, n_bootstrap=20)
+    plain = json.loads(json.dumps(found.as_dict()))
+    (row,) = plain["results"]
+    assert (row["ood"], row["detector"], row["n_ood"]) == ("far", "msp", 150)
+    assert row["auroc"]["low"] <= row["auroc"]["value"] <= row["auroc"]["high"]
+    assert np.isfinite(row["aupr_ood_positive"]["value"])
+    assert found.lead == {}

@@ -1,0 +1,221 @@
+"""Case studies and false alarms: the right inputs, and pictures where there are some."""
+
+import base64
+import io
+import re
+import sys
+from dataclasses import replace
+from html import unescape
+
+import numpy as np
+import pytest
+
+from nescio.benchmark.evidence import Evidence
+from nescio.metrics.comparison import Scored
+from nescio.outputs import Outputs
+from nescio.report.alarms import false_alarms, flagged
+from nescio.report.cases import case_groups, energy_bars, thumbnail
+
+
+@pytest.fixture
+def evidence():
+    """100 ID inputs of scores 0 to 99 under both, but for the few that are judged differently."""
+    joint, largest = np.arange(100.0), np.arange(100.0)
+    joint[[0, 50]] = 50, 0  # input 0 is right under joint energy, 50 under the largest logit
+    ood = {"joint_energy": np.array([0.0, 99, 2, 50]), "max_logit": np.array([60.0, 1, 90, 50])}
+    logits = np.zeros((100, 3))
+    logits[:, 1] = -4
+    return Evidence(
+        "pets",
+        0,
+        Outputs(logits, ids=[f"{at}.jpg" for at in range(100)], label_names=["a", "b", "c"]),
+        {"stones": Outputs(np.ones((4, 3)), ids=[f"{at}.jpg" for at in range(4)])},
+        {
+            "joint_energy": Scored(joint, {"stones": ood["joint_energy"]}),
+            "max_logit": Scored(largest, {"stones": ood["max_logit"]}),
+        },
+    )
+
+
+def _names(evidence):
+    return {
+        (group.set_name, group.right): [case.name for case in group.cases]
+        for group in case_groups(evidence, 0.95)
+    }
+
+
+def test_cases_are_those_judged_differently_furthest_apart_first(evidence):
+    assert _names(evidence) == {
+        ("stones", "joint_energy"): ["2.jpg", "0.jpg"],
+        ("stones", "max_logit"): ["1.jpg"],
+        ("pets", "joint_energy"): ["0.jpg"],
+        ("pets", "max_logit"): ["50.jpg"],
+    }
+
+
+def test_verdicts_say_score_and_threshold(evidence):
+    verdicts = case_groups(evidence, 0.95)[0].cases[0].verdicts
+    found = [(one.detector, one.score, one.tau, one.inside, one.right) for one in verdicts]
+    assert found == [
+        ("joint_energy", "2", "5", False, True),
+        ("max_logit", "90", "5", True, False),
+    ]
+
+
+def test_no_case_without_a_threshold(evidence):
+    lost = Scored(np.full(100, -np.inf), evidence.scores["max_logit"].ood_scores)
+    changed = replace(evidence, scores={**evidence.scores, "max_logit": lost})
+    assert case_groups(changed, 0.95) == []
+
+
+def test_pictures_are_small_square_jpegs(evidence, class_tree):
+    image = pytest.importorskip("PIL.Image")
+    root = class_tree("stones", classes=("x",), n_images=1, pixels=300) / "x"
+    image.open(root / "0000.jpg").resize((300, 200)).save(root / "2.jpg")
+    groups = case_groups(replace(evidence, image_roots={"stones": root}), 0.95)
+    with_file, without_file = groups[0].cases
+    head, _, data = with_file.picture.partition(",")
+    assert head == "data:image/jpeg;base64"
+    assert image.open(io.BytesIO(base64.b64decode(data))).size == (112, 112)
+    assert without_file.picture == ""
+
+
+@pytest.mark.parametrize("how", ["parent", "absolute"])
+def test_no_picture_from_outside_of_the_root(evidence, class_tree, how):
+    pytest.importorskip("PIL.Image")
+    folder = class_tree("stones", classes=("root", "secret"), n_images=1)
+    root, secret = folder / "root", folder / "secret" / "0000.jpg"
+    inside = root / "0000.jpg"
+    names = {"parent": "../secret/0000.jpg", "absolute": str(secret)}
+    (root / "link.jpg").symlink_to(secret)  # as data sets spread over disks have them
+    assert thumbnail(root / names[how])  # it is there to be read
+
+    def pictures(ids):
+        named = replace(
+            evidence,
+            ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
+            image_roots={"stones": root},
+        )
+        return [case.picture for case in case_groups(named, 0.95)[0].cases]
+
+    assert pictures(["0000.jpg", "b", str(inside), "d"]) == [thumbnail(inside)] * 2
+    assert pictures(["link.jpg", "b", "./link.jpg", "d"]) == [thumbnail(secret)] * 2
+    assert pictures([names[how], "b", names[how], "d"]) == ["", ""]
+
+
+def test_a_name_that_no_file_can_have_is_no_picture(evidence, tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    ids = ["loop/0.jpg", "b", "\0", "d"]
+    named = replace(
+        evidence,
+        ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
+        image_roots={"stones": tmp_path},
+    )
+    assert [case.picture for case in case_groups(named, 0.95)[0].cases] == ["", ""]
+
+
+def test_a_damaged_file_or_no_pillow_is_no_picture(tmp_path, monkeypatch, class_tree):
+    damaged = tmp_path / "damaged.jpg"
+    damaged.write_bytes(b"\xff\xd8 no more")
+    assert thumbnail(damaged) == ""
+    whole = class_tree("stones", classes=("x",), n_images=1) / "x" / "0000.jpg"
+    assert thumbnail(whole)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert thumbnail(whole) == ""
+
+
+def test_bars_show_the_largest_and_the_sum_of_the_rest():
+    names = [f"label {at}" for at in range(20)]
+    bars = energy_bars(names, np.arange(20.0), np.full(20, 2.0))
+    assert "label 19 19 · 10 %, label 18 18 · 9 %" in bars
+    assert "14 others 91 · 48 %" in bars
+    assert ">19 · 10 %</text>" in bars
+    assert ">91 · 48 %</text>" in bars
+    assert "label 19: 19, 10 % of the joint energy; median over ID 2<" in bars
+    assert bars.count('class="median"') == 6
+    for nothing in (0.0, 5e-324):
+        assert "nan" not in energy_bars(["one"], np.full(1, nothing), np.zeros(1))
+
+
+def test_a_number_says_neither_nothing_nor_all_of_what_is_almost_so():
+    bars = energy_bars(["a", "b", "c"], np.array([150.0, 0.2, 0.0002]), np.zeros(3))
+    assert re.findall(r">([^<>]+ · [^<>]+)</text>", bars) == [
+        "150 · &gt;99 %",
+        "0.2 · &lt;1 %",
+        "&lt;0.001 · &lt;1 %",
+    ]
+
+
+def test_numbers_stay_within_the_picture():
+    rng = np.random.default_rng(0)
+    for size in (1e-3, 1.0, 1e3):
+        bars = energy_bars([*"abcdefgh"], size * rng.random(8), size * rng.random(8))
+        width = float(re.search(r'viewBox="0 0 (\d+) ', bars)[1])
+        found = re.findall(r'<text x="([\d.]+)" y="\d+">([^<]*)</text>', bars)
+        assert len(found) == 7
+        # Liberation Sans of 10.5 px: a digit is 5.84 wide, a space 2.92, "%" 9.34.
+        ends = [
+            float(x)
+            + 5.84 * sum(one not in " .·%" for one in unescape(text))
+            + 2.92 * (text.count(" ") + text.count("."))
+            + 3.5
+            + 9.34
+            for x, text in found
+        ]
+        assert max(ends) <= width + 1
+
+
+# --- false alarms -----------------------------------------------------------------------------
+
+
+def test_five_per_cent_are_flagged():
+    assert np.flatnonzero(flagged(np.arange(100.0), 0.95)).tolist() == [0, 1, 2, 3, 4]
+    assert flagged(np.array([-np.inf, 1.0]), 0.95).tolist() == [True, False]
+
+
+def test_false_alarms_are_counted_by_true_label(evidence):
+    labels = np.zeros((100, 3), dtype=np.uint8)
+    labels[:20, 0] = 1  # joint energy flags 1 to 4 of these, and 50, which has no label
+    labels[20:40, 1] = 1
+    labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
+    found = false_alarms(labelled, 0.95)
+    assert found.kind == found.label_kind == "true"
+    assert "5 of 100 inputs are flagged by joint_energy, 5 by max_logit, 4 by both" in found.totals
+    rows = [(one.label, one.n_inputs, one.by_detector[0].flagged) for one in found.by_label]
+    assert rows == [("label 0", 20, 4), ("label 1", 20, 0)]
+    assert found.by_label[0].by_detector[1].share == 0.25
+    assert "joint_energy: 1 of 60 inputs with 0 true labels, 1.7 %" in found.by_count
+
+
+def test_without_truth_the_likeliest_label_counts(evidence):
+    logits = np.full((100, 3), -3.0)
+    logits[:10, 2] = -1  # nothing is predicted, yet this one is the likeliest
+    found = false_alarms(replace(evidence, id_outputs=Outputs(logits)), 0.95)
+    assert (found.kind, found.label_kind) == ("predicted", "likeliest")
+    assert [(one.label, one.n_inputs) for one in found.by_label] == [
+        ("label 2", 10),
+        ("label 0", 90),
+    ]
+    assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in found.by_count
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((12, 10, 9), "Labels of fewer than 10 inputs are not listed."),
+        ((7, 4, 3), "Labels of fewer than 7 inputs are not listed."),
+        ((1, 0, 0), "Labels without inputs are not listed."),
+        ((12, 11, 10), ""),
+    ],
+)
+def test_the_cut_that_was_used_is_said(evidence, sizes, said):
+    labels = np.zeros((100, 3), dtype=np.uint8)
+    for at, size in enumerate(sizes):
+        labels[:size, at] = 1
+    labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
+    found = false_alarms(labelled, 0.95)
+    assert found.left_out == said
+    least = min(10, max(sizes))
+    assert sorted(one.n_inputs for one in found.by_label) == sorted(
+        size for size in sizes if size >= least
+    )

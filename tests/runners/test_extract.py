@@ -1,0 +1,283 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+from nescio.data import load_coco, load_folder  # noqa: E402
+from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError  # noqa: E402
+from nescio.outputs import Outputs  # noqa: E402
+from nescio.runners.images import Reader  # noqa: E402
+from nescio.training import Preprocessing, Setting, Tuning, extract  # noqa: E402
+from nescio.training.perturb import find_directions, step  # noqa: E402
+
+
+def test_outputs_are_what_the_network_gives(checkpoint, coco_tree, tmp_path):
+    made, split = checkpoint(), load_coco(coco_tree(), "val")
+    seen = []
+    done = extract(made, split, tmp_path / "val.safetensors", batch_size=4, on_images=seen.append)
+    outputs = Outputs.load(done.path)
+    assert (done.n_images, done.n_computed, done.skipped) == (14, 14, ())
+    assert sum(seen) == 14
+    (batch,) = Reader(split, made.preprocessing).batches([range(14)])
+    with torch.inference_mode():
+        expected = made.network(made.preprocessing.inputs(batch.pixels, torch.device("cpu")))
+    np.testing.assert_allclose(outputs.logits, expected.logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs.features, expected.pooled, rtol=1e-4, atol=1e-5)
+    assert np.array_equal(outputs.labels, split.labels)
+    assert tuple(outputs.ids) == split.files
+    assert outputs.label_names == made.label_names
+    assert outputs.manifest["model_hash"] == made.content_hash()
+    assert outputs.manifest["dataset"] == "coco"
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def test_penultimate_features(checkpoint, coco_tree, tmp_path):
+    made, split = checkpoint(), load_coco(coco_tree(), "val")
+    done = extract(made, split, tmp_path / "val.safetensors", features="penultimate")
+    assert Outputs.load(done.path).features.shape == (14, 16)
+    with pytest.raises(ParameterError, match="pooled, penultimate"):
+        extract(made, split, tmp_path / "x.safetensors", features="last")
+
+
+def test_labels_of_another_set_are_left_out(checkpoint, class_tree, coco_tree, tmp_path):
+    made = checkpoint()
+    done = extract(made, load_folder(class_tree(), ""), tmp_path / "ood.safetensors")
+    assert Outputs.load(done.path).labels is None
+    shuffled = checkpoint(label_names=("blue", "red", "green"))
+    split = load_coco(coco_tree(), "val")
+    done = extract(shuffled, split, tmp_path / "val.safetensors")
+    assert np.array_equal(Outputs.load(done.path).labels, split.labels[:, [2, 0, 1]])
+
+
+def test_work_that_is_done_is_not_done_again(checkpoint, coco_tree, tmp_path):
+    made, split = checkpoint(), load_coco(coco_tree(), "val")
+    path = tmp_path / "val.safetensors"
+    extract(made, split, path)
+    before = path.stat()
+    assert extract(made, split, path).n_computed == 0
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_outputs_of_another_network_or_data_are_refused(checkpoint, coco_tree, tmp_path):
+    split = load_coco(coco_tree(), "val")
+    path = tmp_path / "val.safetensors"
+    extract(checkpoint(), split, path)
+    content = path.read_bytes()
+    with pytest.raises(FileError, match=r"not made from this: it was made by another network"):
+        extract(checkpoint(seed=1), split, path)
+    with pytest.raises(FileError, match=r"its n_images is 14"):
+        extract(checkpoint(), split.subset(range(5)), path)
+    assert path.read_bytes() == content
+    assert extract(checkpoint(seed=1), split, path, force=True).n_computed == 14
+    assert path.read_bytes() != content
+
+
+def test_a_file_of_another_kind_is_not_replaced(checkpoint, coco_tree, tmp_path):
+    path = tmp_path / "val.safetensors"
+    path.write_bytes(b"something else entirely")
+    with pytest.raises((FileError, FileFormatError)):
+        extract(checkpoint(), load_coco(coco_tree(), "val"), path)
+    assert path.read_bytes() == b"something else entirely"
+
+
+class StopError(Exception):
+    pass
+
+
+def stopping_after(n_images):
+    """An on_images that stops the work as a crash would."""
+    total = 0
+
+    def on_images(count):
+        nonlocal total
+        total += count
+        if total >= n_images:
+            raise StopError
+
+    return on_images
+
+
+def test_interrupted_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree, tmp_path):
+    made = checkpoint()
+    split = load_coco(coco_tree(sizes=(("val", 75),)), "val")
+    whole, path = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
+    extract(made, split, whole, batch_size=1)
+    with pytest.raises(StopError):
+        extract(made, split, path, batch_size=1, on_images=stopping_after(50))
+    assert not path.exists()
+    assert len(list((tmp_path / "cut.safetensors.parts").iterdir())) == 3
+    done = extract(made, split, path, batch_size=1)
+    assert done.n_computed == 75 - 48
+    assert path.read_bytes() == whole.read_bytes()
+
+
+def test_unfinished_work_of_another_network_is_refused(checkpoint, coco_tree, tmp_path):
+    split = load_coco(coco_tree(sizes=(("val", 75),)), "val")
+    path = tmp_path / "val.safetensors"
+    with pytest.raises(StopError):
+        extract(checkpoint(), split, path, batch_size=1, on_images=stopping_after(50))
+    with pytest.raises(FileError, match=r"unfinished work.*--force"):
+        extract(checkpoint(seed=1), split, path, batch_size=1)
+    done = extract(checkpoint(seed=1), split, path, batch_size=1, force=True)
+    assert done.n_computed == 75
+
+
+def test_killed_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree, tmp_path, nescio):
+    root = coco_tree(sizes=(("val", 150),))
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ["extract", tmp_path / "net.safetensors", f"coco@val:{root}", "--batch-size", "1"]
+    code, _, err = nescio(*command, "-o", tmp_path / "whole")
+    assert code == 0, err
+    cut = tmp_path / "cut"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nescio", *map(str, command), "-o", str(cut)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    parts = cut / "coco-val.safetensors.parts"
+    deadline = time.monotonic() + 120
+    while not (parts / "part-00001.safetensors").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (cut / "coco-val.safetensors").exists()
+    code, out, _ = nescio(*command, "-o", cut, "--json")
+    assert code == 0
+    assert '"n_computed": 150' not in out
+    whole = tmp_path / "whole" / "coco-val.safetensors"
+    assert (cut / "coco-val.safetensors").read_bytes() == whole.read_bytes()
+
+
+def test_bad_images_are_left_out_and_recorded(checkpoint, class_tree, tmp_path):
+    root = class_tree(n_images=4)
+    for name in ("anchor/0001.jpg", "lobster/0003.jpg"):
+        (root / name).write_bytes(b"\xff\xd8 no image")
+    split = load_folder(root, "")
+    path = tmp_path / "ood.safetensors"
+    with pytest.raises(DatasetError, match=r"0001\.jpg"):
+        extract(checkpoint(), split, path)
+    done = extract(checkpoint(), split, path, skip_bad=True, batch_size=1)
+    assert (done.n_images, done.n_computed) == (6, 6)
+    outputs = Outputs.load(path)
+    assert len(outputs) == 6
+    assert "anchor/0001.jpg" not in outputs.ids
+    skipped = [item["file"] for item in outputs.manifest["skipped"]]
+    assert skipped == ["anchor/0001.jpg", "lobster/0003.jpg"]
+    again = extract(checkpoint(), split, path, skip_bad=True, batch_size=1)
+    assert (again.n_computed, len(again.skipped)) == (0, 2)
+    # What was made with leave to skip does not serve those who have not given it.
+    with pytest.raises(DatasetError, match=r"made without 2 images.*anchor/0001\.jpg"):
+        extract(checkpoint(), split, path, batch_size=1)
+
+
+def test_parts_that_lack_images_do_not_serve_those_who_want_all(checkpoint, class_tree, tmp_path):
+    root = class_tree(n_images=40)
+    (root / "anchor" / "0001.jpg").write_bytes(b"\xff\xd8 no image")
+    split, path = load_folder(root, ""), tmp_path / "ood.safetensors"
+    with pytest.raises(StopError):
+        extract(
+            *(checkpoint(), split, path),
+            batch_size=1,
+            skip_bad=True,
+            on_images=stopping_after(50),
+        )
+    with pytest.raises(DatasetError, match=r"0001\.jpg"):
+        extract(checkpoint(), split, path, batch_size=1)
+
+
+def test_what_a_crash_left_behind_a_finished_file_is_removed(checkpoint, coco_tree, tmp_path):
+    split, path = load_coco(coco_tree(), "val"), tmp_path / "val.safetensors"
+    extract(checkpoint(), split, path)
+    left = tmp_path / "val.safetensors.parts"
+    left.mkdir()
+    assert extract(checkpoint(), split, path).n_computed == 0
+    assert not left.exists()
+
+
+def test_outputs_with_other_settings_are_refused(checkpoint, coco_tree, tmp_path):
+    made, split, path = checkpoint(), load_coco(coco_tree(), "val"), tmp_path / "v.safetensors"
+    extract(made, split, path)
+    tuning = tuning_for(made, Setting("odin", "max", 0.0, 1.0, 0.5))
+    with pytest.raises(FileError, match="other settings of ODIN and Mahalanobis"):
+        extract(made, split, path, tuning=tuning)
+    extract(made, split, path, tuning=tuning, force=True)
+    with pytest.raises(FileError, match="other settings of ODIN and Mahalanobis"):
+        extract(made, split, path)
+
+
+def test_no_image_at_all_is_an_error(checkpoint, class_tree, tmp_path):
+    root = class_tree(n_images=1)
+    for path in root.rglob("*.jpg"):
+        path.write_bytes(b"")
+    with pytest.raises(DatasetError, match="none of the 2 images"):
+        extract(checkpoint(), load_folder(root, ""), tmp_path / "x.safetensors", skip_bad=True)
+
+
+def tuning_for(made, *settings):
+    return Tuning(made.content_hash(), "pooled", settings, {})
+
+
+def test_tuned_settings_add_what_odin_and_mahalanobis_read(checkpoint, coco_tree, tmp_path):
+    made, split = checkpoint(), load_coco(coco_tree(), "val")
+    settings = (
+        Setting("odin", "max", 0.002, 10.0, 0.5),
+        Setting("mahalanobis", "sum", 0.0, None, 0.5),
+    )
+    done = extract(made, split, tmp_path / "v.safetensors", tuning=tuning_for(made, *settings))
+    plain = Outputs.load(extract(made, split, tmp_path / "p.safetensors").path)
+    outputs = Outputs.load(done.path)
+    assert set(outputs.perturbed) == {"odin_max", "mahalanobis_sum"}
+    np.testing.assert_allclose(outputs.logits, plain.logits, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outputs.perturbed["mahalanobis_sum"], plain.features, rtol=1e-5)
+    (batch,) = Reader(split, made.preprocessing).batches([range(14)])
+    inputs = made.preprocessing.inputs(batch.pixels, torch.device("cpu"))
+    found = find_directions(made.network, inputs, made.preprocessing, ("max", "sum"))
+    moved = step(made.network, inputs, found, "max", 0.002)
+    np.testing.assert_allclose(outputs.perturbed["odin_max"], moved.logits / 10, rtol=1e-5)
+    assert outputs.manifest["tuning"][1]["temperature"] == 10.0
+
+
+def test_settings_of_another_network_are_refused(checkpoint, coco_tree, tmp_path):
+    tuning = tuning_for(checkpoint(seed=1), Setting("odin", "max", 0.0, 1.0, 0.5))
+    split = load_coco(coco_tree(), "val")
+    with pytest.raises(ParameterError, match="tuned for another network"):
+        extract(checkpoint(), split, tmp_path / "x.safetensors", tuning=tuning)
+    with pytest.raises(ParameterError, match="on pooled features, not penultimate"):
+        extract(
+            checkpoint(seed=1),
+            split,
+            tmp_path / "x.safetensors",
+            tuning=tuning,
+            features="penultimate",
+        )
+
+
+def test_memory_does_not_grow_with_the_data(checkpoint, coco_tree, tmp_path):
+    # Parts are written and let go of: at no time are there more than a part's arrays.
+    import tracemalloc
+
+    made = checkpoint()
+    peaks = []
+    for n_images in (64, 256):
+        split = load_coco(coco_tree(f"coco{n_images}", sizes=(("val", n_images),)), "val")
+        tracemalloc.start()
+        extract(made, split, tmp_path / f"{n_images}.safetensors", batch_size=1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    size = (tmp_path / "256.safetensors").stat().st_size
+    assert peaks[1] - peaks[0] < size / 3
+
+
+def test_the_input_size_is_the_networks(checkpoint, coco_tree, tmp_path):
+    made = checkpoint(size=64)
+    assert made.preprocessing == Preprocessing(64)
+    done = extract(made, load_coco(coco_tree(), "val"), tmp_path / "v.safetensors")
+    assert Outputs.load(done.path).manifest["image_size"] == 64
