@@ -63,7 +63,7 @@ def test_machines_read_json(here, nescio):
     code, out, _ = nescio("fit", "val.npy", "-o", "x.nescio", "--json")
     fitted = json.loads(out)
     assert (code, fitted["n_samples"], fitted["detector"]) == (0, 500, "joint_energy")
-    assert fitted["tau"]["all"] == ns.load("x.nescio").offset_
+    assert fitted["threshold"]["all"] == ns.load("x.nescio").offset_
     low, high = fitted["tpr_interval_99"]["all"]
     assert low < 0.95 < high
     scored = json.loads(nescio("score", "x.nescio", "new.parquet", "--json")[1])
@@ -104,7 +104,7 @@ def test_groups_rates_and_settings(here, nescio):
     assert "(predicted labels: " in out
     assert next(iter(ns.load("x.nescio").calibration_.thresholds.values())).confidence == 0.9
     rows = json.loads(nescio("score", "x.nescio", "far.safetensors", "--json")[1])["rows"]
-    assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.taus)
+    assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.threshold_values)
     code, out, _ = nescio("score", "x.nescio", "far.safetensors")
     assert "predicted labels" in out
     by_tau = sum(not row["in_distribution"] for row in rows)

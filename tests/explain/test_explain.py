@@ -113,14 +113,14 @@ def test_groups_may_come_in_any_order(rng):
 def test_each_group_has_its_own_medians():
     held_out = make_outputs(1000)
     detector = ns.JointEnergy().calibrate(held_out, groups="label_count")
-    assert len(detector.calibration_.taus) > 2
+    assert len(detector.calibration_.threshold_values) > 2
     new = make_outputs(50, seed=1)
     explanation = detector.explain(new)
     assessed = detector.assess(new)
     np.testing.assert_array_equal(explanation.groups, assessed.groups)
     np.testing.assert_array_equal(explanation.p_values, assessed.p_values)
     np.testing.assert_array_equal(explanation.in_distribution, assessed.in_distribution)
-    taus = detector.calibration_.taus
+    taus = detector.calibration_.threshold_values
     names = detector.assess(held_out).groups
     for row, reason in enumerate(explanation):
         assert reason.tau == taus[reason.group]

@@ -200,7 +200,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             share = self.tpr if tpr is None else tpr
             counts = self._label_counts(X, matrix) if isinstance(groups, str) else None
             self.calibration_ = self._calibrated(scores, counts, share, confidence, groups)
-            self.offset_ = next(iter(self.calibration_.taus.values()))
+            self.offset_ = next(iter(self.calibration_.threshold_values.values()))
             self._keep_usual(matrix, usable, groups, counts)
             self._keep_firing(X, matrix)
         return self
@@ -388,7 +388,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         detector.offset_ = artifact.tau
         if artifact.calibration is not None:
             detector.calibration_ = artifact.calibration
-            detector.offset_ = next(iter(artifact.calibration.taus.values()))
+            detector.offset_ = next(iter(artifact.calibration.threshold_values.values()))
         return detector
 
     # --- checks ---
@@ -483,7 +483,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         return self.calibration_.group_names(len(matrix), groups=groups, label_counts=counts)
 
     def _tau_of(self, groups: NDArray[np.str_] | None) -> float | Scores:
-        return self.offset_ if groups is None else self.calibration_.tau_of(groups)
+        return self.offset_ if groups is None else self.calibration_.threshold_of(groups)
 
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:

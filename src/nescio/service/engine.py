@@ -153,7 +153,7 @@ class Engine:
             "reads": self.detector.input_name(),
             "n_inputs": self.detector.n_features_in_,
             "label_names": None if names is None else list(names),
-            "tau": calibration.taus,
+            "tau": calibration.threshold_values,
             "tpr": first.tpr,
             "confidence": first.confidence,
             "by": calibration.by,
@@ -228,7 +228,7 @@ def _histogram(thresholds: Collection[Threshold]) -> dict[str, Any]:
     """The calibration scores of some groups, in bins that leave out the last half per cent."""
     scores = np.concatenate([threshold.scores for threshold in thresholds])
     scores = scores[np.isfinite(scores)]
-    taus = [threshold.tau for threshold in thresholds]
+    taus = [threshold.value for threshold in thresholds]
     low, high = np.quantile(scores, (0.0025, 0.9975))
     low, high = min(low, *taus), max(high, *taus)
     if low == high:

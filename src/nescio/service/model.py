@@ -176,10 +176,10 @@ def _check_width(wrapped: Wrapped, detector: Detector) -> None:
 def _compare_taus(metadata: Mapping[str, str], detector: Detector) -> None:
     """Say so if the graph has a detector in it that is not the one in use."""
     stored = _json(metadata, TAU_KEY)
-    if stored is not None and stored != detector.calibration_.taus:
+    if stored is not None and stored != detector.calibration_.threshold_values:
         logger.warning(
             "the model's file holds the verdicts of another detector; they are not used",
-            extra={"its_tau": stored, "tau": detector.calibration_.taus},
+            extra={"its_tau": stored, "tau": detector.calibration_.threshold_values},
         )
 
 

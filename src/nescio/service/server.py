@@ -119,7 +119,7 @@ def serve(
         "serving",
         url=f"http://{f'[{name}]' if ':' in name else name}:{number}",
         detector=engine.detector.name,
-        tau=engine.calibration.taus,
+        tau=engine.calibration.threshold_values,
         model=None if settings.model is None else settings.model.name,
         token=settings.token is not None,
     )
