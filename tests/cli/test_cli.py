@@ -230,7 +230,7 @@ MISTAKES = {
     ),
     "a semicolon file": (
         ("fit", "german.csv", "-o", "x.nescio"),
-        "line 2: 3 cells, and 1 columns. Is it separated by semicolons?",
+        "line 2: expected 1 cells, got 3. Is the file separated by semicolons?",
     ),
     "a name too long": (("info", "a" * 300), "File name too long"),
     "an output name too long": (("fit", "val.npy", "-o", "a" * 300), "File name too long"),

@@ -74,7 +74,7 @@ def test_map_is_the_mean_over_labels_with_a_positive(rng):
     mean = metrics.mean_average_precision(labels, scores)
     assert mean == pytest.approx(np.nanmean(each))
     assert metrics.mean_average_precision(np.ones((3, 1)), np.zeros((3, 1))) == 1
-    with pytest.raises(InputError, match="every value 0 or 1"):
+    with pytest.raises(InputError, match="every value must be 0 or 1"):
         metrics.mean_average_precision(np.full((3, 2), -1), np.zeros((3, 2)))
     with pytest.raises(InputError, match="at least one positive"):
         metrics.mean_average_precision(np.zeros((3, 2)), np.zeros((3, 2)))

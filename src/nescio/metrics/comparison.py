@@ -155,24 +155,24 @@ def _obstacle(
     ood_outputs: Mapping[str, Outputs],
     train: Outputs | None,
 ) -> str | None:
-    """Why a detector cannot run on this data, or None."""
+    """Return the reason why a detector cannot run on this data, or None if it can."""
     given = {"the ID data": id_outputs, **ood_outputs}
     for name, outputs in given.items():
-        for reads in detector.scores_from:
-            if outputs.get(reads) is None:
-                return f"it reads {reads}, and there are none in {name}."
+        for needed in detector.scores_from:
+            if outputs.get(needed) is None:
+                return f"it reads {needed}, but {name} has none."
     if train is not None:
         given["the training outputs"] = train
     for name, outputs in given.items():
         if not detector.accepts_masked and np.isneginf(outputs.logits).any():
-            return f"it takes no masked labels (-inf), and there are some in {name}."
+            return f"it does not accept masked labels (-inf), but {name} has some."
     if not detector.learned:
         return None
     if train is None:
-        return "it learns from data: give training outputs (--train)."
+        return "it learns from data: pass training outputs (--train)."
     for needed in detector.learns_from:
         if train.get(needed) is None:
-            return f"it learns from {needed}, and there are none in the training outputs."
+            return f"it learns from {needed}, but the training outputs have none."
     return None
 
 
