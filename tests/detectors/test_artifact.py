@@ -220,7 +220,7 @@ def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
         {"scale_": np.array(np.inf)},
         {name: getattr(forest, name)[:0] for name in forest.learned[:4]},
     ):
-        with pytest.raises(FileFormatError, match="trees make no sense"):
+        with pytest.raises(FileFormatError, match="its trees are not consistent"):
             ns.load(tampered(path, learned=learned))
 
 
