@@ -223,7 +223,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             found.given.arrays.logits,
             steps.medians_of(self),
             scores=found.scores,
-            tau=np.broadcast_to(found.threshold, found.scores.shape),
+            thresholds=np.broadcast_to(found.threshold, found.scores.shape),
             p_values=self.calibration_.p_values(found.scores, found.groups),
             groups=found.groups,
             ids=found.given.ids,
