@@ -31,7 +31,7 @@ def speed() -> None:
         for watched in (False, True):
             times = []
             for _ in range(5):
-                monitor = Monitor.for_detector(detector)
+                monitor = Monitor(detector)
                 start = time.perf_counter()
                 for assessment, rows in blocks:
                     monitor.update(assessment, rows if watched else None)

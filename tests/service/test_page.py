@@ -384,7 +384,7 @@ def test_traffic_appears_after_scoring(page, url):
 
 
 _QUIET = {
-    "alpha": 0.01, "alarm": False, "alarm_at": None, "n_label_tests": 0, "labels": [],
+    "alpha": 0.01, "alarm": False, "alarm_at": None, "n_label_tests": 0, "label_drifts": [],
     "log10_martingale": -0.04, "max_log10_martingale": 0.3,
 }  # fmt: skip
 _DRIFT = {"label": "boat", "rate": 0.05, "calibration_rate": 0.3}
@@ -395,12 +395,12 @@ _DRIFT = {"label": "boat", "rate": 0.05, "calibration_rate": 0.3}
     [
         ({}, ["Labels are compared once a window", "changed: 1, at most it was 100.3."], []),
         (
-            {"n_label_tests": 3, "labels": [_DRIFT], "max_log10_martingale": 2.0},
+            {"n_label_tests": 3, "label_drifts": [_DRIFT], "max_log10_martingale": 2.0},
             ["Labels that drift, in 3 tests:", "boat fires for 5 %, usually for 30 %", "102."],
             ["once a window", "102.0"],
         ),
         ({"n_label_tests": 1}, ["No label drifts, in 1 test.", "at most 1 %."], ["once a window"]),
-        ({"labels": None}, ["Labels are not watched"], ["once a window"]),
+        ({"label_drifts": None}, ["Labels are not watched"], ["once a window"]),
     ],
 )
 def test_the_monitor_says_of_labels_what_is_so(page, url, state, said, not_said):
