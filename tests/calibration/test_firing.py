@@ -37,9 +37,9 @@ def test_firing_is_kept_by_calibrate_and_by_a_file(tmp_path, rng):
     fitted = ns.JointEnergy().calibrate(logits)
     fitted.save(tmp_path / "a.nescio")
     loaded = ns.load(tmp_path / "a.nescio")
-    assert loaded.firing_.counts.tolist() == (logits > 0).sum(0).tolist()
-    assert loaded.firing_.n_samples == 300
-    assert not hasattr(fitted.fit(logits), "firing_")
+    assert loaded.profile_.firing.counts.tolist() == (logits > 0).sum(0).tolist()
+    assert loaded.profile_.firing.n_samples == 300
+    assert not hasattr(fitted.fit(logits), "profile_")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_firing_is_kept_by_calibrate_and_by_a_file(tmp_path, rng):
 def test_counts_that_cannot_be_are_refused(rng, tmp_path, counts, n_samples):
     ns.JointEnergy().calibrate(logits_of(rng, 100)).save(tmp_path / "a.nescio")
     tensors, metadata = read_tensors(tmp_path / "a.nescio")
-    tensors["firing.counts"], tensors["firing.n_samples"] = np.array(counts), np.array(n_samples)
+    tensors["profile.firing.counts"], tensors["profile.firing.n_samples"] = np.array(counts), np.array(n_samples)
     del metadata["sha256"]
     metadata["sha256"] = digest(tensors, metadata)
     write_tensors(tmp_path / "b.nescio", tensors, metadata)

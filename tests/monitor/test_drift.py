@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 
 import nescio as ns
@@ -13,6 +12,7 @@ from fixtures.streams import (
     not_more_than,
 )
 from nescio.calibration import Firing
+from nescio.detectors.profile import Profile
 from nescio.monitor import Monitor
 from nescio.monitor.drift import DriftWatch, holm, two_sided
 
@@ -100,7 +100,7 @@ def test_labels_are_watched_where_one_is_masked(rng):
     held_out[:, 0] = after[:, 0] = -np.inf
     after[:, 3] += 2.0
     detector = ns.JointEnergy().calibrate(held_out)
-    assert detector.firing_.n_samples == 2000
+    assert detector.profile_.firing.n_samples == 2000
     report = fed(Monitor(detector), detector, after).report()
     assert [drift.label for drift in report.label_drifts] == ["label 3"]
 
@@ -108,7 +108,7 @@ def test_labels_are_watched_where_one_is_masked(rng):
 def test_where_no_row_could_be_counted_labels_are_not_watched(rng):
     held_out, after = logits_of(rng, 300), logits_of(rng, 600)
     detector = ns.JointEnergy().calibrate(held_out)
-    detector.firing_ = Firing(np.zeros(6, np.int64), 0)
+    detector.profile_ = Profile(Firing(np.zeros(6, np.int64), 0))
     monitor = fed(Monitor(detector), detector, after)
     assert not monitor.watches_labels
     assert monitor.report().label_drifts is None

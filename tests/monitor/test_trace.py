@@ -1,8 +1,7 @@
 """The evidence over time, in a bounded number of points."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nescio.monitor.trace import MAX_POINTS, Trace
 

@@ -26,7 +26,7 @@ _CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
 
 def firing_of(detector: Detector) -> Firing | None:
     """Return how often each label fired in the calibration data, or None if it is not known."""
-    firing: Firing | None = getattr(detector, "firing_", None)
+    firing = detector.profile_.firing
     return firing if firing is not None and firing.n_samples else None
 
 
