@@ -49,7 +49,10 @@ def test_firing_is_kept_by_calibrate_and_by_a_file(tmp_path, rng):
 def test_counts_that_cannot_be_are_refused(rng, tmp_path, counts, n_samples):
     ns.JointEnergy().calibrate(logits_of(rng, 100)).save(tmp_path / "a.nescio")
     tensors, metadata = read_tensors(tmp_path / "a.nescio")
-    tensors["profile.firing.counts"], tensors["profile.firing.n_samples"] = np.array(counts), np.array(n_samples)
+    tensors["profile.firing.counts"], tensors["profile.firing.n_samples"] = (
+        np.array(counts),
+        np.array(n_samples),
+    )
     del metadata["sha256"]
     metadata["sha256"] = digest(tensors, metadata)
     write_tensors(tmp_path / "b.nescio", tensors, metadata)

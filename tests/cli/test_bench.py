@@ -106,7 +106,10 @@ WRONG = {
         ("report", "empty.jsonl", "--id", "a.npy", "-o", "r.html"),
         "pass either the results of a benchmark",
     ),
-    "report of half": (("report", "--id", "a.npy", "-o", "r.html"), "--id and --ood must be used together"),
+    "report of half": (
+        ("report", "--id", "a.npy", "-o", "r.html"),
+        "--id and --ood must be used together",
+    ),
     "report of an empty file": (("report", "empty.jsonl", "-o", "r.html"), "has no results"),
     "report of an empty folder": (("report", ".", "-o", "r.html"), "holds no results.jsonl"),
     "report over its input": (

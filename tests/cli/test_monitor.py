@@ -118,7 +118,9 @@ def test_parquet_is_read_too(files, nescio):
 
 def test_a_detector_without_counts_of_labels_says_so(files, nescio):
     tensors, metadata = read_tensors("tagger.nescio")
-    kept = {name: array for name, array in tensors.items() if not name.startswith("profile.firing.")}
+    kept = {
+        name: array for name, array in tensors.items() if not name.startswith("profile.firing.")
+    }
     del metadata["sha256"]
     metadata["sha256"] = digest(kept, metadata)
     write_tensors("old.nescio", kept, metadata)
