@@ -16,6 +16,7 @@ from nescio import scores
 from nescio.errors import FileError, InputError, MissingDependencyError
 from nescio.outputs import Outputs
 from nescio.report import build_report, write_report
+from nescio.report.resources import resource
 
 
 def test_user_text_is_inert(make_evidence, make_lines, make_outputs):
@@ -118,3 +119,13 @@ def test_missing_jinja2_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingDependencyError, match=r"nescio\[report\]"):
         build_report([result_line("msp", 0.1)], [], title="Tiny")
+
+
+def test_every_colour_is_in_the_palette():
+    palette = set(re.findall(r"(--[\w-]+):", resource("palette.css")))
+    assert {"--in", "--out", "--accent", "--ink", "--muted", "--grid", "--paper"} <= palette
+    for name in ("palette.css", "charts.css", "style.css"):
+        used = set(re.findall(r"var\((--[\w-]+)\)", resource(name))) - {"--c"}
+        assert used <= palette, name
+    for name in ("charts.css", "style.css"):
+        assert not re.search(r":[^;{]*#[0-9a-f]{6}", resource(name)), name
