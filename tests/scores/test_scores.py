@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -221,10 +222,10 @@ def test_the_portable_kernel_is_chosen_without_wide_registers():
     from numpy._core._multiarray_umath import __cpu_dispatch__ as targets
 
     wide = [target for target in targets if "AVX512" in target or target == "X86_V4"]
-    code = "from nescio.kernels import joint_energy; print(joint_energy().__name__)"
+    code = "from nescio.scores.kernels import joint_energy; print(joint_energy().__name__)"
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
-        env={"NPY_DISABLE_CPU_FEATURES": " ".join(wide)},
+        env={**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(wide)},
         capture_output=True,
         text=True,
         check=True,

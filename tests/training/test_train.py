@@ -222,7 +222,7 @@ def test_two_processes_train_as_one(freeze, coco_tree, own_module, tmp_path, nes
             *command_line(root, config_file, tmp_path / "two"),
             *extra,
         ],
-        env={**environment(), "PYTHONPATH": str(tmp_path)},
+        env={**environment(), "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,
         timeout=180,
