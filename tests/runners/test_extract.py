@@ -145,6 +145,7 @@ extract(load_checkpoint(network), load_coco(root, "val"), path, batch_size=1, on
 """
 
 
+@pytest.mark.slow
 def test_killed_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree, tmp_path, nescio):
     root = coco_tree(sizes=(("val", 75),))
     checkpoint().save(tmp_path / "net.safetensors")

@@ -185,6 +185,7 @@ train(TrainSettings.from_toml(config), *splits, folder, on_images=count)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bytes(coco_tree, tmp_path, nescio, config):
     root = coco_tree(sizes=(("train", 36), ("val", 14)))
     config_file = tmp_path / "train.toml"
@@ -204,6 +205,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(coco_tree, tmp_path, nescio, con
     assert last[0] == last[1]
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(coco_tree, own_module, tmp_path, nescio, config):
     root = coco_tree(sizes=(("train", 36), ("val", 14)))
     # The paper's rate. A bias before a batch norm has no gradient but rounding, and Adam steps by
