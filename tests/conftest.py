@@ -42,7 +42,7 @@ def nescio(capsys):
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     """A headless Chromium."""
     program = chromium()
