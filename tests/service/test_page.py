@@ -88,7 +88,7 @@ def serving(detector, *options, token=None):
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(120)
         finally:
             process.kill()
             process.wait()
@@ -484,7 +484,7 @@ def _enter(page, token):
 def test_it_follows_a_reload_and_says_when_the_service_stops(browser, folder, tmp_path):
     detector = tmp_path / "changing.nescio"
     shutil.copy(folder / "tagger.nescio", detector)
-    with serving(detector, "--drain-seconds", "15") as (process, url):
+    with serving(detector, "--drain-seconds", "600") as (process, url):
         browser.open(f"{url}/")
         browser.until(_READY)
         paste(browser, IN)
