@@ -472,7 +472,7 @@ def meet(barrier):
 
 def test_passes_in_threads_do_not_mix():
     network = TappedNetwork(Small(), "relu").eval()
-    both_within = threading.Barrier(2, timeout=20)
+    both_within = threading.Barrier(2, timeout=120)
     meeting = network.model.labels.register_forward_pre_hook(lambda *_: meet(both_within))
     pooled = {}
 

@@ -88,7 +88,7 @@ def serving(detector, *options, token=None):
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(120)
         finally:
             process.kill()
             process.wait()
@@ -384,7 +384,7 @@ def test_traffic_appears_after_scoring(page, url):
 
 
 _QUIET = {
-    "alpha": 0.01, "alarm": False, "alarm_at": None, "n_label_tests": 0, "labels": [],
+    "alpha": 0.01, "alarm": False, "alarm_at": None, "n_label_tests": 0, "label_drifts": [],
     "log10_martingale": -0.04, "max_log10_martingale": 0.3,
 }  # fmt: skip
 _DRIFT = {"label": "boat", "rate": 0.05, "calibration_rate": 0.3}
@@ -395,12 +395,12 @@ _DRIFT = {"label": "boat", "rate": 0.05, "calibration_rate": 0.3}
     [
         ({}, ["Labels are compared once a window", "changed: 1, at most it was 100.3."], []),
         (
-            {"n_label_tests": 3, "labels": [_DRIFT], "max_log10_martingale": 2.0},
+            {"n_label_tests": 3, "label_drifts": [_DRIFT], "max_log10_martingale": 2.0},
             ["Labels that drift, in 3 tests:", "boat fires for 5 %, usually for 30 %", "102."],
             ["once a window", "102.0"],
         ),
         ({"n_label_tests": 1}, ["No label drifts, in 1 test.", "at most 1 %."], ["once a window"]),
-        ({"labels": None}, ["Labels are not watched"], ["once a window"]),
+        ({"label_drifts": None}, ["Labels are not watched"], ["once a window"]),
     ],
 )
 def test_the_monitor_says_of_labels_what_is_so(page, url, state, said, not_said):
@@ -484,7 +484,7 @@ def _enter(page, token):
 def test_it_follows_a_reload_and_says_when_the_service_stops(browser, folder, tmp_path):
     detector = tmp_path / "changing.nescio"
     shutil.copy(folder / "tagger.nescio", detector)
-    with serving(detector, "--drain-seconds", "15") as (process, url):
+    with serving(detector, "--drain-seconds", "600") as (process, url):
         browser.open(f"{url}/")
         browser.until(_READY)
         paste(browser, IN)

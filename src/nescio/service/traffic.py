@@ -173,14 +173,14 @@ def stored_monitor(
     the monitor starts `again`.
     """
     if state is None or not state.exists():
-        return Monitor.for_detector(detector, alpha=alpha)
+        return Monitor(detector, alpha=alpha)
     try:
         kept = Monitor.load(state, detector)
     except InputError as error:
         if not again:
             raise InputError(f"{error} Remove the file, or name another.") from error
         _log.warning("the monitor starts anew", extra={"reason": "the detector is another"})
-        return Monitor.for_detector(detector, alpha=alpha)
+        return Monitor(detector, alpha=alpha)
     if kept.alpha != alpha:
         raise ParameterError(
             f"{state} was begun with alpha {kept.alpha:g}, and {alpha:g} is asked for: pass "

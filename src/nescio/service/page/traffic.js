@@ -91,7 +91,7 @@ function inWords(share) {
 function state(monitor) {
   const evidence = monitor.log10_martingale;
   const needed = -Math.log10(monitor.alpha);
-  const drifting = monitor.labels ?? [];
+  const drifting = monitor.label_drifts ?? [];
   const worried = monitor.alarm || drifting.length > 0;
   return [
     make(
@@ -129,11 +129,11 @@ function headline(monitor, drifting) {
 }
 
 function ofLabels(monitor) {
-  if (monitor.labels === null)
+  if (monitor.label_drifts === null)
     return "Labels are not watched: the detector’s file does not say how often they fired.";
   if (!monitor.n_label_tests) return "Labels are compared once a window of inputs is full.";
   const tests = plural(monitor.n_label_tests, "test");
-  if (!monitor.labels.length) return `No label drifts, in ${tests}.`;
+  if (!monitor.label_drifts.length) return `No label drifts, in ${tests}.`;
   return `Labels that drift, in ${tests}:`;
 }
 

@@ -98,8 +98,8 @@ def test_selects_show_the_panels_that_they_name(page):
     assert len(_visible(page, "id0-label-0")) == 6
     _choose(page, "id0-label-0", "label-8")
     assert _visible(page, "id0-label-0") == ["label-8"]
-    _choose(page, "id0-taus-0", "msp")
-    assert _visible(page, "id0-taus-0") == ["msp"]
+    _choose(page, "id0-thresholds-0", "msp")
+    assert _visible(page, "id0-thresholds-0") == ["msp"]
 
 
 def test_focus_on_a_name_lights_its_curve_and_a_press_keeps_it(page):

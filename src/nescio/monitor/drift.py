@@ -1,4 +1,4 @@
-"""Which labels fire more often, or less often, than they did in the calibration data."""
+"""Label drift: labels that fire more or less often than they did in the calibration data."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from nescio.monitor.betting import share_at
 
 Floats = NDArray[np.float64]
 
-_MAX_LEVEL = 6  # 64 windows together
-_WORTH_A_TEST = 2.5  # standard deviations; what is nearer to its expectation has p = 1
+_MAX_LEVEL = 6  # up to 64 windows are tested together
+_WORTH_A_TEST = 2.5  # standard deviations; a count closer to its expectation gets p = 1
 
 
 @dataclass(frozen=True)
 class LabelDrift:
-    """A label that fires at another rate than in the calibration data.
+    """A label that fires at a different rate than in the calibration data.
 
     Attributes
     ----------
     label : str
+        Name of the label.
     rate, calibration_rate : float
-        How often it fires: in the latest inputs that show the drift, and in the calibration data.
+        The share of inputs for which it fires: in the latest inputs that show the drift, and in the
+        calibration data.
     n_inputs : int
-        How many inputs these are: of one window, or of several together.
+        Number of the latest inputs that show the drift: one window, or several together.
     p_value : float
-        Of these inputs; corrected for the number of labels and of tests, so that it is to be
-        compared with alpha.
+        p-value of these inputs, corrected for the number of labels and of tests. Compare it with
+        alpha.
     first_window, last_window : int
         The windows after which the drift was first and last seen, counted from 0.
     """
@@ -45,14 +47,15 @@ class LabelDrift:
     last_window: int
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return a dict for JSON."""
         return asdict(self)
 
 
 def two_sided(window: Firing, calibration: Firing) -> Floats:
-    """Fisher's exact test for each label: twice the tail of the hypergeometric distribution.
+    """Return the p-value of Fisher's exact test for each label, two-sided.
 
-    Labels within 2.5 standard deviations of what is expected get 1, which is never too small.
+    It is twice the smaller tail of the hypergeometric distribution. Labels within 2.5 standard
+    deviations of their expectation get 1, which is never too small.
 
     Examples
     --------
@@ -78,10 +81,13 @@ def two_sided(window: Firing, calibration: Firing) -> Floats:
 def _tails(
     seen: NDArray[np.int64], above: NDArray[np.bool_], fired: NDArray[np.int64], n: int, total: int
 ) -> Floats:
-    """P(X >= seen) where above, else P(X <= seen), X of the `fired` of `total` among n drawn."""
+    """Return P(X >= seen) if above, else P(X <= seen).
+
+    X is hypergeometric: how many of the `fired` among `total` inputs are among n drawn ones.
+    """
     from scipy.special import gammaln
 
-    # From 2.5 standard deviations outwards, 16 more bring a factor below 1e-16.
+    # Terms more than 16 standard deviations further out are below 1e-16 of the sum.
     deviation = math.sqrt(n * float((fired / total * (1 - fired / total)).max()))
     steps = np.arange(min(n, math.ceil(16 * deviation) + 64) + 1)
     fired = fired[:, None]
@@ -97,7 +103,9 @@ def _tails(
 
 
 def holm(p_values: Floats) -> Floats:
-    """p-values corrected for their number: at or below alpha with probability alpha at most.
+    """Return p-values corrected for their number by the procedure of Holm.
+
+    If all hypotheses hold, any of them is at or below alpha with probability at most alpha.
 
     Examples
     --------
@@ -112,20 +120,21 @@ def holm(p_values: Floats) -> Floats:
     return result
 
 
-class LabelWatch:
-    """Tests every label in every window; a false alarm, ever, has probability alpha at most.
+class DriftWatch:
+    """A test of every label in every window.
 
-    A small drift does not show in one window. So pairs of windows are tested together too, pairs
-    of pairs, and so on up to 64 windows.
+    The probability that it ever raises a false alarm is at most alpha. A small drift does not show
+    in one window, so pairs of windows are tested together too, pairs of pairs, and so on up to 64
+    windows.
 
     Attributes
     ----------
     n_tests : int
-        Tests of all labels so far.
+        Number of tests so far; each test covers all labels.
     found : dict of int to LabelDrift
-        The labels that drift.
+        The labels that drift, by column.
     open : Firing
-        How often the labels fired in the window that is not full.
+        How often the labels fired in the window that is not full yet.
     waiting : dict of int to Firing
         Blocks of 1, 2, 4, ... windows, by level, that wait for a second one.
     """
@@ -135,7 +144,7 @@ class LabelWatch:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the stream."""
+        """Remove everything that came from the stream."""
         self.n_tests = 0
         self.found: dict[int, LabelDrift] = {}
         self.waiting: dict[int, Firing] = {}
@@ -145,11 +154,11 @@ class LabelWatch:
         self.open = Firing(np.zeros_like(self.calibration.counts), 0)
 
     def add(self, logits: NDArray[Any]) -> None:
-        """Count the labels that fire, for the window that is open."""
+        """Count the labels that fire in the open window."""
         self.open = self.open.joined(Firing.from_logits(logits))
 
     def close(self, window: int) -> None:
-        """Test the window that is open, by its number, and open the next."""
+        """Test the open window, which has this number, and open the next one."""
         block, level = self.open, 0
         self._open_next()
         if not block.n_samples:
@@ -163,7 +172,7 @@ class LabelWatch:
 
     def _test(self, block: Firing, window: int) -> None:
         self.n_tests += 1
-        # Of alpha, the n-th test may spend a share that falls with n.
+        # The n-th test may spend only a share of alpha, which falls with n.
         corrected = holm(two_sided(block, self.calibration)) / share_at(self.n_tests)
         for at in np.flatnonzero(corrected <= self.alpha).tolist():
             known, p_value = self.found.get(at), float(corrected[at])
