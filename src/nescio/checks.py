@@ -41,7 +41,7 @@ def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Output
     pattern = np.random.default_rng(7).normal(0, 2, (_N_LABELS, _N_FEATURES))
     labels = (rng.random((n_samples, _N_LABELS)) < 0.3).astype(np.uint8)
     labels[np.arange(n_samples), rng.integers(0, _N_LABELS, n_samples)] = 1
-    features = labels @ pattern + rng.normal(0, 1, (n_samples, _N_FEATURES))
+    features = labels @ pattern + rng.normal(0, 0.4, (n_samples, _N_FEATURES))
     head = Head(6.0 * np.linalg.pinv(pattern).T, np.full(_N_LABELS, -4.0))
     logits = features @ head.weight.T + head.bias - shift
     features += shift

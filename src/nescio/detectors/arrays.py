@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,8 @@ class Arrays:
 
     `arrays.features` and `arrays["features"]` are the same. Matrices are float32 or float64, one
     row per sample. `labels` is the multi-hot truth, and None only if a plain array was fitted
-    without `y`. `head` has a `weight` and a `bias`.
+    without `y`. `head` has a `weight` and a `bias`. A detector that holds detectors passes its
+    `Arrays` on to their `fit`, `calibrate` and `score_samples`.
 
     Examples
     --------
@@ -69,9 +70,6 @@ class Arrays:
             )
         return self._arrays[key]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
     def __len__(self) -> int:
         return len(next(iter(self.matrices().values())))
 
@@ -79,9 +77,14 @@ class Arrays:
         """Return the arrays that are matrices of numbers with one row per sample."""
         return {name: a for name, a in self._arrays.items() if name not in _NOT_MATRICES}
 
-    def select(self, names: Sequence[str]) -> Arrays:
-        """Return only these arrays, for a detector that holds others."""
-        return Arrays({name: self[name] for name in names})
+    def get(self, name: str) -> Any:
+        """Return one array by its name; None if it was not declared."""
+        return self._arrays.get(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return tuple(self._arrays)
 
 
 @dataclass(frozen=True)
@@ -101,14 +104,16 @@ class Given:
 
 def read(data: Any, names: Sequence[str], detector: Any, y: Any = None) -> Given:
     """Take the named arrays from outputs, or from a plain array if a single one is needed."""
+    if isinstance(data, Arrays):
+        return Given(Arrays(_by_name(data, names, detector)), data, data.get("logits"), None, None)
     if isinstance(data, Outputs):
-        found = {name: _of_outputs(data, name, detector) for name in names}
         if "labels" in names and y is not None:
             raise InputError("pass labels inside Outputs or as y, not both.")
-        given = Given(Arrays(found), data, data.logits, data.label_names, data.ids)
+        found = Arrays(_by_name(data, names, detector))
+        given = Given(found, data, data.logits, data.label_names, data.ids)
     else:
         given = _of_array(data, names, detector, y)
-    logits = given.arrays.matrices().get("logits")
+    logits = given.arrays.get("logits")
     if logits is not None and looks_like_probabilities(logits):
         warn(
             "every value lies within [0, 1]: these look like probabilities, but logits are "
@@ -118,18 +123,20 @@ def read(data: Any, names: Sequence[str], detector: Any, y: Any = None) -> Given
     return given
 
 
-def _of_outputs(outputs: Outputs, name: str, detector: Any) -> Any:
-    array = outputs.get(name)
-    if array is None:
-        raise MissingInputError(
-            f"{detector.name} reads {name}, which these outputs do not have (they have "
-            f"{', '.join(outputs.names)}). {_where_from(name)}"
-        )
-    if name in _NOT_MATRICES:
-        return array
-    if not len(array):
-        raise InputError("the outputs have no samples.")
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        array = data.get(name)
+        if array is None and name not in data.names:
+            raise MissingInputError(
+                f"{detector.name} reads {name}, which these outputs do not have (they have "
+                f"{', '.join(data.names)}). {_where_from(name)}"
+            )
+        if name not in _NOT_MATRICES and not len(array):
+            raise InputError("the outputs have no samples.")
+        half = name not in _NOT_MATRICES and array.dtype == np.float16
+        found[name] = array.astype(np.float32) if half else array
+    return found
 
 
 def _where_from(name: str) -> str:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from nescio.calibration import LABEL_COUNT, Calibration, Scores
 from nescio.detectors import arrays as reading
-from nescio.detectors.arrays import Given
+from nescio.detectors.arrays import Arrays, Given
 from nescio.errors import LabelMismatchError, MissingInputError, NescioError, ParameterError
 from nescio.explain import Medians
 from nescio.outputs import Outputs
@@ -81,7 +81,7 @@ def read(
 
 def _check_frame(detector: Detector, data: Any, *, reset: bool) -> None:
     """Let scikit-learn record the column names of a data frame, or compare them."""
-    if isinstance(data, Outputs):
+    if isinstance(data, Outputs | Arrays):
         return
     named = reading.column_names(data) is not None and hasattr(detector, "feature_names_in_")
     if not reset and not named:
@@ -94,7 +94,7 @@ def _check_frame(detector: Detector, data: Any, *, reset: bool) -> None:
 
 def has_all(data: Any, names: Sequence[str]) -> bool:
     """Return whether outputs have all of these arrays; a plain array has the one it is."""
-    return not isinstance(data, Outputs) or set(names) <= set(data.names)
+    return not isinstance(data, Outputs | Arrays) or set(names) <= set(data.names)
 
 
 # --- learning and scoring ---------------------------------------------------------------------
