@@ -161,9 +161,9 @@ def perturbation() -> None:
     import torch
 
     from nescio.networks.network import prepared
-    from nescio.training import Preprocessing, build_network
     from nescio.runners.perturb import find_directions, step
     from nescio.runners.torch_models import TorchRunner
+    from nescio.training import Preprocessing, build_network
     from nescio.training.tuning import ODIN_EPSILONS, TEMPERATURES
 
     torch.manual_seed(0)
