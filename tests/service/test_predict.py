@@ -276,9 +276,9 @@ def test_a_file_with_the_verdicts_of_another_detector_is_reported(
 ):
     file = detector_file()
     taus = ns.load(file).calibration_.taus
-    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.tau": taus}))
+    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.threshold": taus}))
     assert caplog.text == ""
-    other = {"nescio.preprocessing": HALF, "nescio.tau": {"all": 7.0}}
+    other = {"nescio.preprocessing": HALF, "nescio.threshold": {"all": 7.0}}
     app(file, model=image_model(metadata=other))
     assert "verdicts of another detector" in caplog.text
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nescio._io.tables import require, to_json
+from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, Force, FromProbs, progress_bar, terminal
 from nescio.cli.vision import (
     MODEL_HELP,
@@ -22,7 +22,6 @@ from nescio.cli.vision import (
     Std,
     is_onnx,
     open_runner,
-    prepare_process,
     require_vision,
 )
 from nescio.errors import FileError, ParameterError
@@ -82,8 +81,7 @@ def extract(
     Example: nescio extract best.safetensors coco@test:/data/coco textures:/data/dtd -o outputs
     """
     if is_onnx(model):
-        require("PIL", "vision")
-        prepare_process()
+        require_vision(torch=False)
         where = None if device == "auto" else device
     else:
         require_vision()

@@ -87,18 +87,10 @@ Std = Annotated[
 ]
 
 
-def require_vision() -> None:
-    """Raise unless the packages for images are installed; set up the process for them."""
-    for module in ("torch", "torchvision", "PIL"):
+def require_vision(*, torch: bool = True) -> None:
+    """Raise unless the packages for images, and for networks, are installed."""
+    for module in ("torch", "torchvision", "PIL") if torch else ("PIL",):
         require(module, "vision")
-    prepare_process()
-
-
-def prepare_process() -> None:
-    """Set up the process for running models on images."""
-    from nescio.runners.devices import keep_freed_memory
-
-    keep_freed_memory()
     # Invalid metadata is common in photographs from the web and does no harm.
     warnings.filterwarnings("ignore", module="PIL")
 

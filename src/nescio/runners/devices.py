@@ -1,9 +1,7 @@
-"""Where a network runs, and how its process keeps memory."""
+"""Where a network runs."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from typing import TYPE_CHECKING
 
 from nescio.errors import ParameterError
@@ -12,9 +10,6 @@ if TYPE_CHECKING:
     import torch
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-
-# Parameters of glibc's mallopt.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -41,18 +36,3 @@ def choose_device(name: str = "auto") -> torch.device:
         if device.index >= count:
             raise ParameterError(f"there is no {name}: this machine has {count} CUDA devices.")
     return device
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep freed memory for the next batch instead of returning it to the system.
-
-    Otherwise the activations of every layer are returned, and the system zeroes them page by page
-    for the next layer, which takes part of the time on a CPU: `python benchmarks/memory.py` shows
-    how much. Only for a process of our own, such as the command line.
-    """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the maximum
-        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
