@@ -1,4 +1,7 @@
-"""POST /v1/score: each format in and out, and every kind of detector."""
+"""The routes: formats of POST /v1/score, every kind of detector, errors and charts.
+
+Also tests recording.py and errors.py.
+"""
 
 import json
 
@@ -8,8 +11,7 @@ import pytest
 import nescio as ns
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.checks import make_outputs
-from nescio.service.arrow import write_arrow
-from nescio.service.bodies import ARROW, JSON, SAFETENSORS
+from nescio.service.bodies import JSON, SAFETENSORS
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.ProbabilitiesWarning")
 
@@ -24,12 +26,8 @@ def columns_of(response):
     kind = response.headers["content-type"]
     if kind == JSON:
         return {name: np.array(column) for name, column in response.json().items()}
-    if kind == SAFETENSORS:
-        return decode_tensors(response.content, "the answer")[0]
-    ipc = pytest.importorskip("pyarrow.ipc")
-    with ipc.open_stream(response.content) as reader:
-        table = reader.read_all()
-    return {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+    assert kind == SAFETENSORS
+    return decode_tensors(response.content, "the answer")[0]
 
 
 def same(columns, assessment):
@@ -42,17 +40,15 @@ def same(columns, assessment):
 # --- formats ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accept", [JSON, SAFETENSORS, ARROW])
-@pytest.mark.parametrize("kind", [JSON, SAFETENSORS, ARROW])
+@pytest.mark.parametrize("accept", [JSON, SAFETENSORS])
+@pytest.mark.parametrize("kind", [JSON, SAFETENSORS])
 def test_every_format_in_and_out_gives_what_assess_gives(
     kind, accept, client, detector_file, some_logits
 ):
-    pytest.importorskip("pyarrow")
     file, logits = detector_file(), some_logits(50)
     body = {
         JSON: lambda: json.dumps({"logits": logits.tolist()}).encode(),
         SAFETENSORS: lambda: encode_tensors({"logits": logits}, {}),
-        ARROW: lambda: write_arrow(dict(zip(("cat", "dog", "bird", "car"), logits.T, strict=True))),
     }[kind]()
     response = score(client(file), body, kind, accept=f"text/csv;q=0.1, {accept};q=1.0")
     assert response.status_code == 200
@@ -93,30 +89,6 @@ def test_a_file_of_the_safetensors_package_is_taken(client, detector_file, some_
     response = score(client(file), package.save({"logits": logits}), SAFETENSORS)
     same(columns_of(response), ns.load(file).assess(logits))
     assert sorted(package.load(response.content)) == ["in_distribution", "p_value", "score"]
-
-
-def test_arrow_takes_a_list_column_and_ids(client, detector_file, some_logits):
-    pyarrow = pytest.importorskip("pyarrow")
-    logits, file = some_logits(5), detector_file()
-    for kind in (pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.float32(), 4)):
-        table = {"id": list("abcde"), "logits": pyarrow.array(logits.tolist(), kind)}
-        columns = columns_of(score(client(file), write_arrow(table), ARROW))
-        assert columns["id"].tolist() == list("abcde")
-        same(columns, ns.load(file).assess(logits))
-
-
-def test_arrow_of_several_batches_is_one_request(client, detector_file, some_logits):
-    pyarrow = pytest.importorskip("pyarrow")
-    ipc = pytest.importorskip("pyarrow.ipc")
-    logits, file = some_logits(9), detector_file()
-    table = pyarrow.table(
-        {"logits": pyarrow.array(logits.tolist(), pyarrow.list_(pyarrow.float32()))}
-    )
-    sink = pyarrow.BufferOutputStream()
-    with ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=4)
-    response = score(client(file), bytes(sink.getvalue()), ARROW)
-    same(columns_of(response), ns.load(file).assess(logits))
 
 
 def test_json_carries_ids_and_label_names(client, some_logits):
@@ -283,7 +255,7 @@ def test_the_detector_is_described(client, detector_file):
     found = client(file).get("/v1/detector").json()
     detector = ns.load(file)
     assert found["detector"] == "joint_energy"
-    assert found["tau"] == detector.calibration_.taus
+    assert found["threshold"] == detector.calibration_.taus
     assert found["label_names"] == ["cat", "dog", "bird", "car"]
     assert found["n_calibration"] == sum(found["histogram"]["counts"]) == 1000
     assert len(found["histogram"]["edges"]) == len(found["histogram"]["counts"]) + 1
