@@ -165,7 +165,7 @@ class Endpoints:
         """Draw one score among the scores of the calibration data."""
         engine = self._service.current.engine
         score = _number(request, "score", -math.inf, math.inf)
-        width = _number(request, "width", *charts.WIDTHS, default=charts.WIDTHS[0])
+        width = _number(request, "width", *charts.WIDTHS, default=charts.DEFAULT_WIDTH)
         group = request.query_params.get("group")
         names = list(engine.calibration.thresholds)
         if group is not None and group not in names:

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from nescio.report.svg import Chart, Scale, Tick, percent_ticks, short
+from nescio.report.svg import Chart, Scale, Tick, percent, relabelled, short
 from nescio.service.engine import Engine
 
 WIDTHS = (200, 2_000)  # the smallest and the largest width of a chart in pixels
+DEFAULT_WIDTH = 640
 _SMALL_SAMPLE = 100  # fewer points than this are drawn larger
 
 
@@ -22,9 +23,8 @@ def score_chart(engine: Engine, score: float, group: str | None, width: int) -> 
     """Draw a score and the threshold on the histogram of the calibration scores."""
     histogram = engine.histogram(group)
     edges, counts = np.array(histogram["edges"]), np.array(histogram["counts"], np.float64)
-    threshold = next(iter(engine.calibration.taus.values()))
-    if group is not None:
-        threshold = engine.calibration.taus[group]
+    thresholds = engine.calibration.taus
+    threshold = thresholds[group] if group is not None else next(iter(thresholds.values()))
     chart = PageChart(
         Scale(edges[0], edges[-1]),
         Scale(0.0, 1.15 * float(counts.max())),
@@ -65,16 +65,15 @@ def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str
     thresholds = list(engine.calibration.taus.values())
     low, high = _score_range(engine, scores, thresholds)
     n, n_flagged = len(scores), int(np.count_nonzero(~inside))
-    y = Scale(low, high)
     chart = PageChart(
-        Scale(-0.5, n - 0.5),
+        Scale(-0.5 - n / 100, n - 0.5 + n / 100),
         Scale(low - 0.03 * (high - low), high + 0.03 * (high - low)),
         name=f"Scores of the latest {n} inputs, {n_flagged} of them flagged.",
         width=width,
         height=240,
         x_label="time of arrival, UTC",
         x_ticks=_clock_ticks(recent["time"]),
-        y_ticks=y.ticks(4),
+        y_ticks=Scale(low, high).ticks(4),
     )
     rows = np.arange(n)
     shown = np.nan_to_num(np.clip(scores, low, high), nan=low)
@@ -115,16 +114,15 @@ def _flagged_shares(chunks: Sequence[Mapping[str, Any]], width: int) -> str:
         np.array([chunk[key] for chunk in shown]) for key in ("share", "low", "high")
     )
     outside = (share < low) | (share > high)
-    y = Scale(0.0, min(1.0, 1.1 * max(0.1, *share, *high)))
+    top = min(1.0, 1.1 * max(0.1, *share, *high))
     chart = PageChart(
         Scale(0.0, sum(chunk["n"] for chunk in chunks)),
-        y,
+        Scale(-0.04 * top, top),  # room for the dots at 0
         name=f"Share flagged in {len(shown)} chunks, {outside.sum()} of them outside the band.",
         width=width,
         height=150,
-        y_label="flagged, %",
         x_ticks=[],
-        y_ticks=percent_ticks(y, 3),
+        y_ticks=relabelled(Scale(0.0, top).ticks(3), lambda value: f"{percent(value)} %"),
     )
     ends = np.cumsum([0, *(chunk["n"] for chunk in shown)])
     middles = (ends[1:] + ends[:-1]) / 2

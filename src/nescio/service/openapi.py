@@ -58,7 +58,7 @@ _MEANINGS = {
     409: "The new files cannot be used. The old ones stay in use.",
     413: "The body is too large, or it has too many rows.",
     415: "The format of the body is not supported.",
-    422: "The request was read but cannot be used: wrong labels, NaN, a damaged image.",
+    422: "The request can be read but not used: wrong parameters or labels, NaN, a damaged image.",
     503: "The service is busy or about to stop. Try again after Retry-After seconds.",
 }
 _EXPLAIN = {
