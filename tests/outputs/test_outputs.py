@@ -309,7 +309,7 @@ def test_other_files_are_refused(tmp_path, outputs):
         ({"labels": np.full((5, 3), 2, np.uint8)}, InputError, "every value 0 or 1"),
         ({"ids": ["a"]}, ShapeError, "ids 1"),
         ({"label_names": ["cat"]}, ShapeError, "name 3 labels, got 1"),
-        ({"label_names": ["cat", "dog", "cat"]}, InputError, "'cat' stands there twice"),
+        ({"label_names": ["cat", "dog", "cat"]}, InputError, "'cat' appears 2 times"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(change, error, reason):
@@ -325,10 +325,10 @@ def test_parts_that_do_not_fit_are_refused(change, error, reason):
             {},
             "text",
         ),
-        ({"ids.utf8": np.full(99, 65, np.uint8)}, {}, "do not fit their lengths"),
-        ({"ids.ends": np.array([5, 4, 3, 2, 1])}, {}, "do not fit their lengths"),
-        ({"ids.ends": np.array([10**9] * 5)}, {}, "do not fit their lengths"),
-        ({"ids.ends": np.arange(5.0)}, {}, "do not fit their lengths"),
+        ({"ids.utf8": np.full(99, 65, np.uint8)}, {}, "do not match their lengths"),
+        ({"ids.ends": np.array([5, 4, 3, 2, 1])}, {}, "do not match their lengths"),
+        ({"ids.ends": np.array([10**9] * 5)}, {}, "do not match their lengths"),
+        ({"ids.ends": np.arange(5.0)}, {}, "do not match their lengths"),
         ({}, {"schema": 99}, "newer nescio"),
         ({}, {"schema": "x"}, "newer nescio"),
         ({}, {"label_names": 5}, "unreadable metadata"),
@@ -360,7 +360,7 @@ def test_what_cannot_be_written_is_explained(tmp_path, outputs):
     with pytest.raises(ParameterError, match=r"must end in .safetensors"):
         outputs.save(tmp_path / "x.npy")
     odd = Outputs(outputs.logits, manifest={"when": object()})
-    with pytest.raises(InputError, match="manifest must hold what JSON holds"):
+    with pytest.raises(InputError, match="manifest must hold what JSON can hold"):
         odd.save(tmp_path / "x.safetensors")
     with pytest.raises(InputError, match="one has 2,000"):
         Outputs(outputs.logits, ids=["x" * 2000] * 5)
@@ -376,25 +376,25 @@ def test_an_archive_of_another_name_is_recognised(tmp_path, outputs):
         Outputs.load(tmp_path / "x.npy")
 
 
-# --- perturbed arrays and parts ---------------------------------------------------------------
+# --- named arrays and parts ---------------------------------------------------------------
 
 
-def test_perturbed_arrays_survive_saving_and_slicing(rng, tmp_path):
+def test_named_arrays_survive_saving_and_slicing(rng, tmp_path):
     arrays = {"odin_max": rng.normal(size=(6, 3)), "mahalanobis_max": rng.normal(size=(6, 5))}
-    outputs = Outputs(rng.normal(size=(6, 3)), perturbed=arrays)
+    outputs = Outputs(rng.normal(size=(6, 3)), arrays=arrays)
     outputs.save(tmp_path / "x.safetensors")
     loaded = Outputs.load(tmp_path / "x.safetensors")
-    assert set(loaded.perturbed) == set(arrays)
+    assert set(loaded.arrays) == set(arrays)
     for name, array in arrays.items():
-        np.testing.assert_array_equal(loaded.read(name), array)
-        np.testing.assert_array_equal(loaded[[4, 1]].read(name), array[[4, 1]])
-    assert loaded.read("odin_sum") is None
+        np.testing.assert_array_equal(loaded.get(name), array)
+        np.testing.assert_array_equal(loaded[[4, 1]].get(name), array[[4, 1]])
+    assert loaded.get("odin_sum") is None
     assert "odin_max" in repr(loaded)
 
 
-def test_perturbed_arrays_have_a_row_per_sample(rng):
+def test_named_arrays_have_a_row_per_sample(rng):
     with pytest.raises(ShapeError, match="odin_max must have one row per sample"):
-        Outputs(rng.normal(size=(6, 3)), perturbed={"odin_max": rng.normal(size=(5, 3))})
+        Outputs(rng.normal(size=(6, 3)), arrays={"odin_max": rng.normal(size=(5, 3))})
 
 
 def test_parts_give_the_bytes_of_the_whole(rng, tmp_path):
@@ -405,7 +405,7 @@ def test_parts_give_the_bytes_of_the_whole(rng, tmp_path):
         ids=[f"image {i}" for i in range(9)],
         label_names=["a", "b", "c"],
         manifest={"dataset": "x"},
-        perturbed={"odin_max": rng.normal(size=(9, 3)).astype(np.float32)},
+        arrays={"odin_max": rng.normal(size=(9, 3)).astype(np.float32)},
     )
     whole.save(tmp_path / "whole.safetensors")
     parts = [whole[:4], whole[4:5], whole[5:]]

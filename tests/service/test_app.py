@@ -150,11 +150,11 @@ def test_a_perturbed_detector_reads_its_own_array(client, tmp_path):
     detector = ns.ODIN().calibrate(make_outputs(300, seed=1))
     detector.save(tmp_path / "odin.nescio")
     service, new = client(tmp_path / "odin.nescio"), make_outputs(10, seed=2)
-    reads = detector.input_name()
-    body = encode_tensors(
-        {"logits": new.logits, f"perturbed.{reads}": np.asarray(new.read(reads))}, {}
-    )
+    (reads,) = detector.scores_from
+    body = encode_tensors({"logits": new.logits, f"arrays.{reads}": new.get(reads)}, {})
     same(columns_of(score(service, body, SAFETENSORS)), detector.assess(new))
+    body = {"logits": new.logits.tolist(), "arrays": {reads: new.get(reads).tolist()}}
+    assert service.post("/v1/score", json=body).status_code == 200
     answer = service.post("/v1/score", json={"logits": new.logits.tolist()})
     assert answer.status_code == 422
     assert reads in answer.json()["detail"]
@@ -259,6 +259,7 @@ def test_the_detector_is_described(client, detector_file):
     assert found["label_names"] == ["cat", "dog", "bird", "car"]
     assert found["n_calibration"] == sum(found["histogram"]["counts"]) == 1000
     assert len(found["histogram"]["edges"]) == len(found["histogram"]["counts"]) + 1
+    assert (found["scores_from"], found["n_columns"]) == (["logits"], {"logits": 4})
     assert found["model"] is None
     assert found["explains"] is True
 

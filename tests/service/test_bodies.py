@@ -133,7 +133,7 @@ def test_many_equal_label_names_are_refused_at_once(client):
     body = {"logits": [[0.0] * len(names)], "label_names": names}
     answer = client().post("/v1/score", json=body)
     assert answer.status_code == 422
-    assert "'twice' stands there twice" in answer.json()["detail"]
+    assert "label_names must be distinct; 'twice' appears 2 times" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("names", [["\ud800", "b", "c", "d"], [1, 2, 3, 4], [["a"], {}, None, 2]])

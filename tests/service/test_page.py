@@ -233,11 +233,11 @@ def test_bars_show_each_label_against_what_is_usual(page, folder):
         "[...document.querySelectorAll('.bars .bar')].map(b => b.getBoundingClientRect().width)"
     )
     assert widths[1] / widths[0] == pytest.approx(4.018 / 4.511, rel=0.01)
-    usual = load(folder / "tagger.nescio").usual_
+    medians = load(folder / "tagger.nescio").profile_.medians
     track = "document.querySelector('.bars .track')"
     marks = page.run(f"[...{track}.querySelectorAll('.mark')].map(m => parseFloat(m.style.left))")
-    largest = max(4.511, usual.ranks[0, 0], usual.labels.max())
-    expected = [0, usual.ranks[0, 0] / largest * 100, usual.labels[0, 0] / largest * 100]
+    largest = max(4.511, medians.ranks[0, 0], medians.labels.max())
+    expected = [0, medians.ranks[0, 0] / largest * 100, medians.labels[0, 0] / largest * 100]
     assert marks == pytest.approx(expected, abs=0.1)
 
 

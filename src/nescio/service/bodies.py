@@ -23,7 +23,7 @@ FORMATS = (JSON, SAFETENSORS)
 IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 
 _BODY = "the body"
-_MATRICES = ("logits", "features")
+_MATRICES = ("logits", "features", "head.", "arrays.", "perturbed.")  # how their names begin
 _MAX_HEADER_BYTES = 1_000_000  # of a safetensors body
 # What takes less than about a millisecond to decode.
 _QUICK_TEXT_BYTES = 65_536
@@ -37,6 +37,7 @@ class ScoreBody(msgspec.Struct, forbid_unknown_fields=True):
     features: list[list[float]] | None = None
     ids: list[str] | None = None
     label_names: list[str] | None = None
+    arrays: dict[str, list[list[float]]] | None = None
 
 
 class PredictBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,7 +60,7 @@ def decode_outputs(kind: str, data: bytes, max_rows: int) -> Outputs:
     try:
         if kind == SAFETENSORS:
             tensors, metadata = decode_tensors(_with_short_header(data), _BODY)
-            _check_floats({name: tensors[name] for name in tensors if name in _MATRICES})
+            _check_floats(tensors)
             return Outputs.from_tensors(tensors, metadata, _BODY)
         body = _decoded(_SCORE_DECODER, data)
         check_rows(len(body.logits), max_rows)
@@ -68,6 +69,7 @@ def decode_outputs(kind: str, data: bytes, max_rows: int) -> Outputs:
             features=None if body.features is None else _matrix("features", body.features),
             ids=body.ids,
             label_names=body.label_names,
+            arrays={name: _matrix(name, rows) for name, rows in (body.arrays or {}).items()},
         )
     except FileFormatError as error:
         raise HTTPException(400, str(error)) from error
@@ -121,7 +123,7 @@ def encode_json(value: Any) -> bytes:
 def _check_floats(tensors: Mapping[str, Array]) -> None:
     """Reject integers: when scored, an array of single bytes takes eight times its size."""
     for name, array in tensors.items():
-        if array.dtype.kind != "f":
+        if name.startswith(_MATRICES) and array.dtype.kind != "f":
             raise InputError(f"{name} must be floating point numbers, got {array.dtype}.")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +15,6 @@ from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.inputs import ONE_COLUMN_A_LABEL
 from nescio.errors import InputError, ProbabilitiesWarning, ShapeError
 from nescio.explain import Explanation
 from nescio.outputs import Outputs, quiet_about_probabilities
@@ -79,11 +78,11 @@ class Engine:
     @property
     def n_labels(self) -> int | None:
         """The number of labels, or None if it is unknown because only features were seen."""
-        if self.detector.input_name() in ONE_COLUMN_A_LABEL:
-            return int(self.detector.n_features_in_)
-        firing = getattr(self.detector, "firing_", None)
-        names = self.label_names
-        return firing.n_labels if firing is not None else None if names is None else len(names)
+        if "logits" in self.detector.n_columns_:
+            return self.detector.n_columns_["logits"]
+        if self.detector.profile_.firing is not None:
+            return self.detector.profile_.firing.n_labels
+        return None if self.label_names is None else len(self.label_names)
 
     # --- scoring, many requests at once ---
 
@@ -109,7 +108,7 @@ class Engine:
         return [outcome for outcomes in alone for outcome in outcomes]
 
     def _scored(self, works: Sequence[Outputs], record: Recorder) -> list[BatchResult]:
-        joined = works[0] if len(works) == 1 else _joined(works)
+        joined = works[0] if len(works) == 1 else Outputs.concat(works)
         if self.n_labels not in (None, joined.n_labels):
             raise ShapeError(
                 f"the detector expects logits of {self.n_labels} labels, got {joined.n_labels}."
@@ -122,7 +121,7 @@ class Engine:
         ends = np.cumsum([len(work) for work in works]).tolist()
         rows = [slice(end - len(work), end) for work, end in zip(works, ends, strict=True)]
         return [
-            BatchResult(work, replace(whole.assessment[part], ids=work.ids))
+            BatchResult(work, whole.assessment[part])
             for work, part in zip(works, rows, strict=True)
         ]
 
@@ -151,8 +150,8 @@ class Engine:
         return {
             "detector": self.detector.name,
             "params": {k: v for k, v in self.detector.get_params().items() if k != "tpr"},
-            "reads": self.detector.input_name(),
-            "n_inputs": self.detector.n_features_in_,
+            "scores_from": list(self.detector.scores_from),
+            "n_columns": self.detector.n_columns_,
             "label_names": None if names is None else list(names),
             "threshold": calibration.taus,
             "tpr": first.tpr,
@@ -161,7 +160,7 @@ class Engine:
             "n_calibration": calibration.n_samples,
             "statement": calibration.statement(),
             "explains": self.detector.label_terms() is not None
-            and hasattr(self.detector, "usual_"),
+            and self.detector.profile_.medians is not None,
             "histogram": self.histogram(None),
             "group_histograms": None
             if calibration.by is None
@@ -191,15 +190,15 @@ class Engine:
 
     def _example(self) -> list[float] | None:
         """Return logits to try, made of medians of the calibration data, if they are "in"."""
-        terms, usual = self.detector.label_terms(), getattr(self.detector, "usual_", None)
-        if terms is None or usual is None:
+        terms, medians = self.detector.label_terms(), self.detector.profile_.medians
+        if terms is None or medians is None:
             return None
-        at = len(usual.groups) // 2
+        at = len(medians.groups) // 2
         ladder = np.linspace(-40.0, 40.0, 8_001)
         steps = np.asarray(terms.of(ladder[None, :]))[0]  # increasing
-        commonest_first = np.argsort(-usual.labels[at], kind="stable")
+        commonest_first = np.argsort(-medians.labels[at], kind="stable")
         row = np.empty(len(commonest_first))
-        row[commonest_first] = np.interp(usual.ranks[at], steps, ladder).round(2)
+        row[commonest_first] = np.interp(medians.ranks[at], steps, ladder).round(2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ProbabilitiesWarning)
             ordinary = self.detector.assess(row[None, :]).in_distribution[0]
@@ -208,28 +207,12 @@ class Engine:
 
 def kind_of(outputs: Outputs) -> Hashable:
     """Return a key; outputs with the same key can be scored together."""
-    arrays = {"logits": outputs.logits, "features": outputs.features, **outputs.perturbed}
-    shapes = tuple(
-        (name, array.shape[1], array.dtype.str)
-        for name, array in arrays.items()
-        if array is not None
+    columns = tuple(
+        (name, outputs.get(name).shape[1], outputs.get(name).dtype.str)
+        for name in outputs.names
+        if name != "head"
     )
-    return shapes, outputs.label_names
-
-
-def _joined(works: Sequence[Outputs]) -> Outputs:
-    first = works[0]
-    return Outputs(
-        np.concatenate([work.logits for work in works]),
-        features=None
-        if first.features is None
-        else np.concatenate([work.features for work in works if work.features is not None]),
-        label_names=first.label_names,
-        perturbed={
-            name: np.concatenate([work.perturbed[name] for work in works])
-            for name in first.perturbed
-        },
-    )
+    return columns, outputs.label_names, outputs.ids is None, id(outputs.head)
 
 
 def _together(

@@ -42,10 +42,12 @@ def problem(error: HTTPException) -> Response:
     detail = error.detail
     if detail == HTTPStatus(status).phrase:
         detail = _ADVICE.get(status, detail)
+    if detail.partition(" ")[0].isalpha():  # not the name of a parameter or a file
+        detail = detail[:1].upper() + detail[1:]
     body = {
         "title": PHRASES.get(status, HTTPStatus(status).phrase),
         "status": status,
-        "detail": detail[:1].upper() + detail[1:],
+        "detail": detail,
     }
     return Response(msgspec.json.encode(body), status, error.headers, PROBLEM)
 

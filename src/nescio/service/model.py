@@ -66,7 +66,8 @@ class Model:
         plain = wrap(
             path,
             output=settings.logits,
-            features=settings.features or ("features" if "features" in detector.reads else None),
+            features=settings.features
+            or ("features" if "features" in detector.scores_from else None),
             from_probs=settings.from_probs,
         )
         session = plain.session  # type: ignore[attr-defined]
@@ -170,11 +171,11 @@ def _check_width(wrapped: Wrapped, detector: Detector) -> None:
     """Raise an error if the model does not return as many logits as the detector expects."""
     shapes = {node.name: node.shape for node in wrapped.session.get_outputs()}  # type: ignore[attr-defined]
     width = (shapes.get(wrapped.output) or [None])[-1]
-    known = isinstance(width, int) and detector.input_name() == "logits"
-    if known and width != detector.n_features_in_:
+    expected = detector.n_columns_.get("logits")
+    if isinstance(width, int) and expected not in (None, width):
         raise ShapeError(
-            f"the model returns {width} logits, and the detector expects "
-            f"{detector.n_features_in_}. Calibrate a detector on outputs of this model."
+            f"the model returns {width} logits, and the detector expects {expected}. Calibrate a "
+            "detector on outputs of this model."
         )
 
 

@@ -108,6 +108,10 @@ _SCORE_BODY = {
         features={"anyOf": [_MATRIX, {"type": "null"}]},
         ids={"anyOf": [_NAMES, {"type": "null"}]},
         label_names={"anyOf": [_NAMES, {"type": "null"}]},
+        arrays={
+            "anyOf": [{"type": "object", "additionalProperties": _MATRIX}, {"type": "null"}],
+            "description": "Further arrays by name, if the detector reads them.",
+        },
     ),
     "additionalProperties": False,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +73,7 @@ class Traffic:
 
     def record(self, result: BatchResult) -> None:
         """Keep the rows of an answer until the next call of `watch`."""
-        assessment = result.assessment
+        assessment = replace(result.assessment, ids=None)
         logits = None if self._n_labels is None else result.outputs.logits
         n_rows = min(len(assessment), (_AT_ONCE - self._n_noted) // 2)
         if n_rows <= 0:
@@ -90,7 +91,7 @@ class Traffic:
             with self._noting:
                 noted, self._noted, self._n_noted = self._noted, [], 0
             if noted:
-                self._see(_joined([note.assessment for note in noted]), noted)
+                self._see(Assessment.concat([note.assessment for note in noted]), noted)
 
     def _see(self, assessment: Assessment, noted: list[_Noted]) -> None:
         logits = None
@@ -150,16 +151,6 @@ class Traffic:
             self.watch()
             with self._watching:
                 self._monitor.save(self._state, force=True)
-
-
-def _joined(parts: list[Assessment]) -> Assessment:
-    groups = [part.groups for part in parts if part.groups is not None]
-    return Assessment(
-        np.concatenate([part.scores for part in parts]),
-        np.concatenate([part.p_values for part in parts]),
-        np.concatenate([part.in_distribution for part in parts]),
-        np.concatenate(groups) if groups else None,
-    )
 
 
 def stored_monitor(

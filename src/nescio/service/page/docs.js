@@ -48,8 +48,8 @@ function exampleInputs({ inputs }) {
 
 function exampleOf(path, body, detector) {
   if (path === PREDICT && detector?.model) return body.example && exampleInputs(detector.model);
-  if (path !== "/v1/score" || detector?.reads !== "logits") return body.example;
-  const made = Array.from({ length: detector.n_inputs }, (_, at) => (at < 2 ? 2.5 : -4));
+  if (path !== "/v1/score" || detector?.scores_from.join() !== "logits") return body.example;
+  const made = Array.from({ length: detector.n_columns.logits }, (_, at) => (at < 2 ? 2.5 : -4));
   return { logits: [detector.example ?? made] };
 }
 

@@ -23,14 +23,17 @@ export function prepare(described, onError) {
   show(byId("example"), Boolean(detector.example));
 }
 
+const readsOnlyLogits = () => detector.scores_from.join() === "logits";
+
 function hint() {
-  if (detector.reads === "features")
-    return 'This detector needs features: paste {"logits": [[…]], "features": [[…]]}.';
-  if (detector.reads !== "logits")
-    return `This detector needs ${detector.reads}, which only a binary body can contain. See /docs.`;
+  if (!readsOnlyLogits())
+    return (
+      `This detector needs ${detector.scores_from.join(" and ")}. Paste the JSON body of a ` +
+      'request, such as {"logits": [[…]], "features": [[…]]}; see /docs.'
+    );
   return (
-    `${plural(detector.n_inputs, "number")} per row, one per label, before the sigmoid. Separate ` +
-    "them with commas, spaces or tabs, or paste JSON. Use one line per input."
+    `${plural(detector.n_columns.logits, "number")} per row, one per label, before the sigmoid. ` +
+    "Separate them with commas, spaces or tabs, or paste JSON. Use one line per input."
   );
 }
 
@@ -81,7 +84,7 @@ function scoreLogits() {
   let body;
   complain("");
   try {
-    body = parse(byId("logits").value, detector.reads === "logits" ? detector.n_inputs : null);
+    body = parse(byId("logits").value, readsOnlyLogits() ? detector.n_columns.logits : null);
   } catch (error) {
     complain(error.message);
     return;
