@@ -1,5 +1,7 @@
 import contextlib
 import pickle
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ from nescio.errors import (
     FileError,
     FileFormatError,
     InputError,
+    LabelMismatchError,
     MissingDependencyError,
     NescioError,
     ParameterError,
     ShapeError,
 )
-from nescio.outputs import save_in_parts
+from nescio.outputs import Head, save_in_parts
+
+FROZEN = Path(__file__).parents[1] / "frozen"
 
 
 @pytest.fixture
@@ -413,3 +418,108 @@ def test_parts_give_the_bytes_of_the_whole(rng, tmp_path):
     assert (tmp_path / "parts.safetensors").read_bytes() == (
         tmp_path / "whole.safetensors"
     ).read_bytes()
+
+
+def test_files_of_schema_1_stay_readable():
+    """Written once by version 0.1.0 and never again: see tests/frozen/README.md."""
+    outputs = Outputs.load(FROZEN / "outputs-schema1.safetensors")
+    assert outputs.names == ("logits", "features", "labels", "odin_max")
+    assert outputs.ids.tolist() == ["a", "b", "ç", "d"]
+    assert outputs.label_names == ("cat", "dog", "car")
+    assert outputs.manifest == {"split": "val"}
+    assert outputs.labels.tolist() == [[1, 0, 1], [0, 0, 1], [1, 1, 1], [0, 1, 0]]
+
+
+# --- the head, selection and concatenation ----------------------------------------------------
+
+
+@pytest.fixture
+def whole(rng):
+    """Outputs that have everything."""
+    features = rng.normal(size=(6, 2))
+    head = Head(rng.normal(size=(3, 2)), rng.normal(size=3))
+    return Outputs(
+        features @ head.weight.T + head.bias,
+        features=features,
+        labels=rng.integers(0, 2, (6, 3)),
+        ids=list("abcdef"),
+        label_names=["cat", "dog", "car"],
+        head=head,
+        arrays={"mine": rng.normal(size=(6, 4))},
+    )
+
+
+def test_everything_survives_saving(whole, tmp_path):
+    whole.save(tmp_path / "x.safetensors")
+    loaded = Outputs.load(tmp_path / "x.safetensors")
+    assert loaded.names == whole.names == ("logits", "features", "labels", "head", "mine")
+    assert loaded.head.same_as(whole.head)
+    np.testing.assert_array_equal(loaded.get("mine"), whole.arrays["mine"])
+    assert loaded.get("nothing") is None
+
+
+def test_an_npz_file_may_hold_the_head_and_arrays_of_your_own(whole, tmp_path):
+    np.savez(
+        tmp_path / "x.npz",
+        logits=whole.logits,
+        mine=whole.arrays["mine"],
+        lonely=np.zeros(3),
+        **{"head.weight": whole.head.weight, "head.bias": whole.head.bias},
+    )
+    loaded = Outputs.load(tmp_path / "x.npz")
+    assert loaded.names == ("logits", "head", "mine")
+
+
+def test_concat_undoes_a_split(whole):
+    joined = Outputs.concat([whole[:2], whole[2:5], whole[5:]])
+    for name in ("logits", "features", "labels", "mine"):
+        np.testing.assert_array_equal(joined.get(name), whole.get(name))
+    assert joined.ids.tolist() == whole.ids.tolist()
+    assert joined.head is whole.head
+
+
+def test_concat_keeps_the_manifests_of_its_parts(whole):
+    parts = [replace(whole, manifest={"split": name}) for name in ("a", "b")]
+    assert Outputs.concat(parts).manifest == {"parts": [{"split": "a"}, {"split": "b"}]}
+    assert Outputs.concat(parts[:1]).manifest == {"split": "a"}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"features": None}, InputError, "must have the same arrays"),
+        ({"label_names": ["cat", "car", "dog"]}, LabelMismatchError, "other label names"),
+        ({"arrays": {"mine": np.zeros((6, 5))}}, ShapeError, "mine has 4 columns in outputs 0"),
+        ({"head": None}, InputError, "another head"),
+        ({"head": Head(np.zeros((3, 2)), np.zeros(3))}, InputError, "another head"),
+    ],
+)
+def test_only_outputs_of_one_model_are_joined(whole, change, error, message):
+    with pytest.raises(error, match=message):
+        Outputs.concat([whole, replace(whole, **change)])
+    with pytest.raises(InputError, match="no outputs to join"):
+        Outputs.concat([])
+
+
+def test_labels_are_selected_by_name_or_position(whole):
+    for labels in (["car", "cat"], [2, 0], [-1, 0]):
+        some = whole.select_labels(labels)
+        np.testing.assert_array_equal(some.logits, whole.logits[:, [2, 0]])
+        np.testing.assert_array_equal(some.labels, whole.labels[:, [2, 0]])
+        assert some.label_names == ("car", "cat")
+        np.testing.assert_allclose(
+            some.features @ some.head.weight.T + some.head.bias, some.logits, rtol=1e-12
+        )
+        assert some.arrays == {}
+    for unknown in (["bird"], [3]):
+        with pytest.raises(LabelMismatchError):
+            whole.select_labels(unknown)
+
+
+def test_a_head_that_does_not_fit_is_refused(rng):
+    with pytest.raises(ShapeError, match="one bias per label"):
+        Head(np.zeros((3, 2)), np.zeros(2))
+    with pytest.raises(ShapeError, match="the logits have 4 labels, the head 3"):
+        Outputs(rng.normal(size=(2, 4)), head=Head(np.zeros((3, 2)), np.zeros(3)))
+    with pytest.raises(InputError, match="cannot be named 'features'"):
+        Outputs(rng.normal(size=(2, 4)), arrays={"features": np.zeros((2, 2))})
