@@ -272,3 +272,62 @@ def test_a_request_keeps_its_own_plain_id(client, some_logits):
         made = service.get("/healthz", headers={"x-request-id": odd}).headers["x-request-id"]
         assert made != odd
         assert made.replace("-", "").isalnum()
+
+
+# --- errors and charts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "title"),
+    [
+        ("GET", "/nowhere", 404, "Not Found"),
+        ("POST", "/v1/predict", 404, "Not Found"),
+        ("GET", "/v1/score", 405, "Method Not Allowed"),
+        ("POST", "/v1/score", 415, "Unsupported Media Type"),
+        ("GET", "/v1/histogram", 422, "Unprocessable Content"),
+    ],
+)
+def test_an_error_has_its_reason_phrase_and_a_sentence(method, path, status, title, client):
+    answer = client().request(method, path)
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert (answer.status_code, found["status"], found["title"]) == (status, status, title)
+    assert found["detail"][0].isupper() or "_" in found["detail"].split()[0]
+    assert found["detail"].endswith(".")
+
+
+def test_a_failure_is_logged_and_answered_with_500(client, monkeypatch, caplog):
+    service = client()
+    monkeypatch.setattr(ns.JointEnergy, "assess", lambda *_: 1 / 0)
+    answer = service.post("/v1/score", json={"logits": [[1, 2, 3, 4]]})
+    assert (answer.status_code, answer.json()["title"]) == (500, "Internal Server Error")
+    assert "ZeroDivisionError" in caplog.text
+    assert "ZeroDivisionError" not in answer.text
+
+
+@pytest.mark.parametrize("query", ["explain=maybe", "explain=", "explain=1"])
+def test_a_flag_is_true_or_false(query, client):
+    answer = client().post(f"/v1/score?{query}", json={"logits": [[1, 2, 3, 4]]})
+    assert answer.status_code == 422
+    assert "true or false" in answer.json()["detail"]
+
+
+def test_the_histogram_is_svg_of_the_width_asked_for(client, detector_file):
+    service = client(detector_file(groups="label_count"))
+    group = list(service.get("/v1/detector").json()["threshold"])[-1]
+    answer = service.get("/v1/histogram", params={"score": 3.5, "group": group, "width": 700})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert 'viewBox="0 0 700 ' in answer.text
+    for wrong in ({"score": "high"}, {"score": "nan"}, {"width": 10}, {"group": "all"}):
+        query = {"score": 3.5, "group": group} | wrong
+        assert service.get("/v1/histogram", params=query).status_code == 422, wrong
+
+
+def test_traffic_has_charts_if_asked_for(client, some_logits):
+    service = client()
+    assert service.get("/v1/traffic?charts=500").json()["charts"] == {}
+    service.post("/v1/score", json={"logits": some_logits(3).tolist()})
+    assert set(service.get("/v1/traffic?charts=500").json()["charts"]) == {"scores", "flagged"}
+    assert "charts" not in service.get("/v1/traffic").json()
+    assert service.get("/v1/traffic?charts=wide").status_code == 422

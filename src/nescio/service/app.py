@@ -166,9 +166,9 @@ class Endpoints:
         engine = self._service.current.engine
         score = _number(request, "score", -math.inf, math.inf)
         width = _number(request, "width", *charts.WIDTHS, default=charts.DEFAULT_WIDTH)
-        group = request.query_params.get("group")
         names = list(engine.calibration.thresholds)
-        if group is not None and group not in names:
+        group = request.query_params.get("group", "all")
+        if group not in names:
             raise HTTPException(
                 422, f"group must be one of {', '.join(names)}, got {group[:40]!r}."
             )

@@ -19,12 +19,11 @@ DEFAULT_WIDTH = 640
 _SMALL_SAMPLE = 100  # fewer points than this are drawn larger
 
 
-def score_chart(engine: Engine, score: float, group: str | None, width: int) -> str:
-    """Draw a score and the threshold on the histogram of the calibration scores."""
+def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
+    """Draw a score and the threshold on the histogram of a group's calibration scores."""
     histogram = engine.histogram(group)
     edges, counts = np.array(histogram["edges"]), np.array(histogram["counts"], np.float64)
-    thresholds = engine.calibration.taus
-    threshold = thresholds[group] if group is not None else next(iter(thresholds.values()))
+    threshold = engine.calibration.taus[group]
     chart = PageChart(
         Scale(edges[0], edges[-1]),
         Scale(0.0, 1.15 * float(counts.max())),

@@ -129,8 +129,8 @@ const probability = (logit) => percent(1 / (1 + Math.exp(-logit)));
 function onHistogram(row, detector) {
   const side = row.inside ? "at or above" : "below";
   const box = make("div", { class: "box" });
-  const query = new URLSearchParams({ score: row.score, width: chartWidth("details") });
-  if (row.group !== null) query.set("group", row.group);
+  const group = row.group ?? "all";
+  const query = new URLSearchParams({ score: row.score, group, width: chartWidth("details") });
   askForText(`/v1/histogram?${query}`)
     .then((text) => box.append(parseSvg(text)))
     .catch((error) => box.append(make("p", { class: "trouble" }, error.message)));
