@@ -199,7 +199,7 @@ def test_a_report_of_ones_own_outputs(nescio, small_run, tmp_path):
     assert code == 0, err
     page = target.read_text("utf-8")
     assert "<title>Of my own" in page
-    assert "it learns from data: give training outputs" in page
+    assert "it learns from data: pass training outputs" in page
     code, _, err = nescio(
         *("report", *given, "--images", "third=.", "-o", target, "--force"),
     )

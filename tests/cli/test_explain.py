@@ -73,7 +73,7 @@ def test_by_label_count_the_input_furthest_below_its_own_threshold(here, nescio)
     found = json.loads(nescio("explain", "g.nescio", "new.safetensors", "--json")[1])
     detector, new = ns.load("g.nescio"), ns.Outputs.load("new.safetensors")
     assert found["row"] == detector.decision_function(new).argmin()
-    assert found["tau"] == detector.calibration_.taus[found["group"]]
+    assert found["threshold"] == detector.calibration_.threshold_values[found["group"]]
     assert f"group {found['group']})." in nescio("explain", "g.nescio", "new.safetensors")[1]
 
 

@@ -54,7 +54,7 @@ def test_one_threshold_flags_inputs_without_labels_and_groups_do_not(rng):
 def test_groups_of_ones_own(logits):
     groups = np.repeat(["a", "b"], 200)
     detector = ns.JointEnergy().calibrate(logits, groups=groups)
-    assert set(detector.calibration_.taus) == {"a", "b"}
+    assert set(detector.calibration_.threshold_values) == {"a", "b"}
     assert detector.predict(logits, groups=groups).shape == (400,)
     assert detector.assess(logits[:2], groups=["a", "b"]).groups.tolist() == ["a", "b"]
     with pytest.raises(MissingInputError, match="pass groups"):

@@ -102,7 +102,7 @@ def test_labels_without_samples_are_left_out_with_a_warning(data):
 
 def test_bad_labels_are_explained(data):
     features, labels = data
-    with pytest.raises(InputError, match="every value 0 or 1"):
+    with pytest.raises(InputError, match="every value must be 0 or 1"):
         ns.Mahalanobis().fit(features, 2 * labels)
     with pytest.raises(ShapeError, match=r"\(300, n_labels\), multi-hot, got \(10, 5\)"):
         ns.Mahalanobis().fit(features, labels[:10])

@@ -87,17 +87,17 @@ def test_the_medians_are_those_of_the_calibration_data():
 def test_each_group_has_its_own_medians():
     held_out = make_outputs(1000)
     detector = ns.JointEnergy().calibrate(held_out, groups="label_count")
-    assert len(detector.calibration_.taus) > 2
+    assert len(detector.calibration_.threshold_values) > 2
     new = make_outputs(50, seed=1)
     explanation = detector.explain(new)
     assessed = detector.assess(new)
     np.testing.assert_array_equal(explanation.groups, assessed.groups)
     np.testing.assert_array_equal(explanation.p_values, assessed.p_values)
     np.testing.assert_array_equal(explanation.in_distribution, assessed.in_distribution)
-    taus = detector.calibration_.taus
+    thresholds = detector.calibration_.threshold_values
     names = detector.assess(held_out).groups
     for row, reason in enumerate(explanation):
-        assert reason.tau == taus[reason.group]
+        assert reason.threshold == thresholds[reason.group]
         members = label_energy(held_out.logits[names == reason.group])
         np.testing.assert_allclose(explanation.medians[row], np.median(members, axis=0))
     assert len(np.unique(explanation.medians[:, 0])) > 2
@@ -128,7 +128,7 @@ def test_one_inputs_reason():
     assert [label.difference for label in reason.labels] == [3.0, 0.0, -6.0]
     assert [label.rank_median for label in reason.labels] == [3.0, 0.5, -2.0]
     assert (reason.id, reason.group, reason.score) == ("a.jpg", None, -2.5)
-    assert reason.tau == detector.offset_
+    assert reason.threshold == detector.offset_
     assert reason.in_distribution is False
     assert reason.p_value == detector.assess([[-4.0, 1.0, 0.5]])[0].p_value
 
@@ -224,17 +224,17 @@ def test_the_text_of_one_input():
     detector = ns.MaxLogit().calibrate(ns.Outputs(val, label_names=["cat", "dog"]), tpr=0.5)
     new = ns.Outputs([[1.0, 0.25], [0.0, 5.0]], ids=["a", "b"])
     assert repr(detector.explain(new)[0]).splitlines() == [
-        "a: OUT. max_logit 1 is below tau 3 (p-value 0.2500).",
+        "a: OUT. max_logit 1 is below the threshold 3 (p-value 0.2500).",
         "Its largest logit is 1 (cat); that of an ordinary input is 3.",
         "label       logit       share      median rank median",
         "cat         1.000      100.0%       1.000       3.000",
         "dog         0.250           -       3.000       1.000",
     ]
-    headline = "in-distribution. max_logit 5 is at least tau 3 (p-value 1.0000)."
+    headline = "in-distribution. max_logit 5 is at least the threshold 3 (p-value 1.0000)."
     assert detector.explain(new)[1].headline() == headline
     assert str(detector.explain(new)).splitlines() == [
         "2 explained, 1 flagged",
-        "                score          tau  verdict  largest logit",
+        "                score    threshold  verdict  largest logit",
         "       a            1            3  OUT      cat 1, dog 0.25",
         "       b            5            3  in       dog 5, cat 0",
     ]

@@ -49,7 +49,7 @@ def test_windows_lie_within_the_band_as_often_as_stated(scores):
         calibration = ns.Calibration.from_scores(scores(rng, 150), tpr=0.8)
         threshold = calibration.thresholds["all"]
         stream = scores(rng, 100)
-        assessment = Assessment(stream, threshold.p_values(stream), stream >= threshold.tau)
+        assessment = Assessment(stream, threshold.p_values(stream), stream >= threshold.value)
         monitor = Monitor(Calibrated(calibration), window=100, coverage=0.9)
         monitor.update(assessment)
         outside += monitor.report().n_outside

@@ -100,10 +100,10 @@ def test_csv_files(tmp_path, text, ids, names):
     [
         ("", "is empty"),
         ("cat,dog\n1,two\n", "line 2, column 'dog': 'two' is not a number"),
-        ("cat,dog\n1\n", "line 2: 1 cells, and 2 columns"),
-        ("cat,dog\n1,2\n\n1,2,3\n", "line 4: 3 cells, and 2 columns"),
-        ("1.5,2\n1,2,3\n", "line 2: 3 cells"),
-        ("1,2,4,7\n1,2,3,4\n", "may be logits or the numbers of labels"),
+        ("cat,dog\n1\n", "line 2: expected 2 cells, got 1"),
+        ("cat,dog\n1,2\n\n1,2,3\n", "line 4: expected 2 cells, got 3"),
+        ("1.5,2\n1,2,3\n", "line 2: expected 2 cells, got 3"),
+        ("1,2,4,7\n1,2,3,4\n", "as logits or as the numbers of labels"),
         ("1.5,2,\n3,4,\n", "end in a comma"),
         ("cat;dog\n-1,62;-2,4\n", "semicolons"),
         ("cat\tdog\n1\t2\n", "tabs"),
@@ -193,7 +193,7 @@ def test_bad_parquet_files_are_explained(tmp_path):
         with pytest.raises(FileFormatError, match=reason):
             Outputs.load(tmp_path / "x.parquet")
 
-    refused({"logits": [[1.0, 2.0], [1.0]]}, "differ in length: 1 to 2")
+    refused({"logits": [[1.0, 2.0], [1.0]]}, "lengths from 1 to 2")
     refused({"cat": [1.0, None]}, "'cat' .* has 1 empty cells")
     refused({"cat": [1.0], "path": ["x.jpg"]}, "column 'path' .* does not hold numbers")
     refused({"a": [[1.0]], "b": [[1.0]]}, "no list column named logits")

@@ -30,8 +30,8 @@ def test_rows_can_be_chosen(outputs):
     [
         ({"features": np.zeros((4, 2))}, ShapeError, "logits have 5, features 4"),
         ({"labels": np.zeros((5, 2))}, ShapeError, r"shape \(n_samples, 3\), got \(5, 2\)"),
-        ({"labels": np.full((5, 3), 2)}, InputError, "every value 0 or 1"),
-        ({"labels": np.full((5, 3), 2, np.uint8)}, InputError, "every value 0 or 1"),
+        ({"labels": np.full((5, 3), 2)}, InputError, "every value must be 0 or 1"),
+        ({"labels": np.full((5, 3), 2, np.uint8)}, InputError, "every value must be 0 or 1"),
         ({"ids": ["a"]}, ShapeError, "ids 1"),
         ({"label_names": ["cat"]}, ShapeError, "name 3 labels, got 1"),
         ({"label_names": ["cat", "dog", "cat"]}, InputError, "'cat' appears 2 times"),

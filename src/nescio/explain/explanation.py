@@ -78,7 +78,7 @@ class Reason:
         Name of the detector and name of its terms, such as "energy".
     id, group : str or None
         Id and group of the input, if known.
-    score, tau, p_value : float
+    score, threshold, p_value : float
         The p-value is None if the detector is fitted but not calibrated.
     in_distribution : bool
         The verdict.
@@ -91,7 +91,7 @@ class Reason:
     id: str | None
     group: str | None
     score: float
-    tau: float
+    threshold: float
     p_value: float | None
     in_distribution: bool
     labels: tuple[LabelTerm, ...]
@@ -105,7 +105,10 @@ class Reason:
         """Return one line with the verdict, the score and the threshold."""
         verdict = "in-distribution" if self.in_distribution else "OUT"
         against = "at least" if self.in_distribution else "below"
-        text = f"{verdict}. {self.detector} {self.score:.5g} is {against} tau {self.tau:.5g}"
+        text = (
+            f"{verdict}. {self.detector} {self.score:.5g} is {against} the threshold "
+            f"{self.threshold:.5g}"
+        )
         more = [] if self.p_value is None else [f"p-value {self.p_value:.4f}"]
         more += [] if self.group is None else [f"group {self.group}"]
         return f"{text} ({', '.join(more)})." if more else f"{text}."
@@ -194,8 +197,8 @@ class Explanation:
         detector is calibrated by group.
     rank_medians : array of shape (n_samples, n_labels)
         In-distribution median of the largest term of an input, of the second largest, and so on.
-    scores, tau : array of shape (n_samples,)
-        In-distribution if the score is at least tau.
+    scores, thresholds : array of shape (n_samples,)
+        A sample is in-distribution if its score is at least its threshold.
     p_values : array of shape (n_samples,) or None
         None if the detector is fitted but not calibrated.
     groups, ids : array of str of shape (n_samples,) or None
@@ -210,7 +213,7 @@ class Explanation:
     medians: FloatArray
     rank_medians: FloatArray
     scores: Floats
-    tau: Floats
+    thresholds: Floats
     p_values: Floats | None = None
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
@@ -230,7 +233,7 @@ class Explanation:
     @property
     def in_distribution(self) -> BoolArray:
         """The verdicts."""
-        return np.asarray(self.scores >= self.tau)
+        return np.asarray(self.scores >= self.thresholds)
 
     @property
     def shares(self) -> Floats:
@@ -256,9 +259,9 @@ class Explanation:
             id=at(self.ids),
             group=at(self.groups),
             score=at(self.scores),
-            tau=at(self.tau),
+            threshold=at(self.thresholds),
             p_value=at(self.p_values),
-            in_distribution=bool(self.scores[row] >= self.tau[row]),
+            in_distribution=bool(self.scores[row] >= self.thresholds[row]),
             labels=tuple(map(LabelTerm, labels, term, share, median, ranks, usual)),
         )
 
@@ -271,12 +274,14 @@ class Explanation:
 
     def __repr__(self) -> str:
         lines = [f"{len(self):,} explained, {np.count_nonzero(~self.in_distribution):,} flagged"]
-        lines.append(f"{'':>8} {'score':>12} {'tau':>12}  verdict  largest {self.how.name}")
+        lines.append(f"{'':>8} {'score':>12} {'threshold':>12}  verdict  largest {self.how.name}")
         for row, reason in zip(range(_SHOWN_ROWS), self, strict=False):
             word = "in" if reason.in_distribution else "OUT"
             top = ", ".join(f"{label.label} {label.term:.3g}" for label in reason.labels[:3])
             name = str(row) if reason.id is None else reason.id
-            lines.append(f"{name:>8.8} {reason.score:>12.5g} {reason.tau:>12.5g}  {word:<7}  {top}")
+            lines.append(
+                f"{name:>8.8} {reason.score:>12.5g} {reason.threshold:>12.5g}  {word:<7}  {top}"
+            )
         if len(self) > _SHOWN_ROWS:
             lines.append(f"{'...':>8}")
         return "\n".join(lines)

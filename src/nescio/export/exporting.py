@@ -337,7 +337,7 @@ def _metadata(
         "detector": detector.name or type(detector).__name__,
         "params": detector.get_params(),
         "reads": detector.input_name(),
-        "tau": calibration.taus,
+        "tau": calibration.threshold_values,
         "tpr": first.tpr,
         "confidence": first.confidence,
         "groups": calibration.by,

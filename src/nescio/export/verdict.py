@@ -44,7 +44,9 @@ class Verdict(nn.Module):
         self.register_buffer("table", torch.from_numpy(table.reshape(-1)))
         self.register_buffer("starts", starts)
         self.register_buffer("sizes", torch.tensor(sizes))
-        self.register_buffer("taus", torch.tensor([t.tau for t in thresholds], dtype=torch.float64))
+        self.register_buffer(
+            "taus", torch.tensor([t.value for t in thresholds], dtype=torch.float64)
+        )
         self.register_buffer("edges", torch.tensor(calibration.edges[1:], dtype=torch.int64))
 
     def forward(self, scores: Tensor, logits: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from nescio.service.limits import check_rows
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
 
-TAU_KEY = "nescio.tau"
+THRESHOLD_KEY = "nescio.threshold"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Model:
         wrapped = wrap(plain, detector=detector)
         inputs = tuple(_described(entry) for entry in session.get_inputs())
         _check_width(plain, detector)
-        _compare_taus(metadata, detector)
+        _compare_thresholds(metadata, detector)
         return cls(wrapped, inputs, _preprocessing(inputs, metadata, settings), wrapped.label_names)
 
     @property
@@ -179,13 +179,13 @@ def _check_width(wrapped: Wrapped, detector: Detector) -> None:
         )
 
 
-def _compare_taus(metadata: Mapping[str, str], detector: Detector) -> None:
+def _compare_thresholds(metadata: Mapping[str, str], detector: Detector) -> None:
     """Log a warning if the graph contains another detector than the one in use."""
-    stored = _json(metadata, TAU_KEY)
-    if stored is not None and stored != detector.calibration_.taus:
+    stored = _json(metadata, THRESHOLD_KEY)
+    if stored is not None and stored != detector.calibration_.threshold_values:
         logger.warning(
             "the model file contains another detector, which is not used",
-            extra={"its_threshold": stored, "threshold": detector.calibration_.taus},
+            extra={"its_threshold": stored, "threshold": detector.calibration_.threshold_values},
         )
 
 
