@@ -180,7 +180,7 @@ class Engine:
         scores = scores[np.isfinite(scores)]
         values = [threshold.value for threshold in chosen]
         low, high = np.quantile(scores, (0.0025, 0.9975))
-        low, high = min(low, *taus), max(high, *taus)
+        low, high = min(low, *values), max(high, *values)
         if low == high:
             low, high = low - 0.5, high + 0.5
         counts, edges = np.histogram(
