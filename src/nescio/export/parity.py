@@ -142,7 +142,7 @@ def check_parity(
     outside = certain & ((found["p_value"] < low - 1e-12) | (found["p_value"] > high + 1e-12))
     if outside.any():
         raise _refusal("p_value", *p_values, outside.astype(float), tolerance)
-    threshold = judge.calibration_.tau_of(names)
+    threshold = judge.calibration_.threshold_of(names)
     verdicts = found["in_distribution"] != wanted.in_distribution
     wrong = verdicts & certain & (np.abs(wanted.scores - threshold) > eps)
     if wrong.any():
