@@ -62,7 +62,7 @@ def extract(
     where = choose_device(device)
     checkpoint = load_checkpoint(model, module=module)
     tuning = None if tuned is None else Tuning.load(tuned)
-    splits = [load(spec, skip_bad=skip_bad) for spec in data]
+    splits = [load(address, skip_bad=skip_bad) for address in data]
     titles = [split.title for split in splits]
     for title in titles:
         if titles.count(title) > 1:
