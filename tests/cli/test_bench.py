@@ -16,12 +16,6 @@ pytest.importorskip("torchvision")
 
 
 @pytest.fixture
-def bench_folder(small_run, tmp_path):
-    """A copy of what the small benchmark left."""
-    return shutil.copytree(small_run.folder.parent, tmp_path / "bench")
-
-
-@pytest.fixture
 def spec_file(spec_text, small_spec, tmp_path):
     """The small benchmark as a file, and the folder that its data is in already."""
     path = tmp_path / "small.toml"
@@ -87,16 +81,22 @@ def test_the_shipped_ones_are_listed_and_shown(nescio, tmp_path):
 WRONG = {
     "unknown": (("bench", "papre-main"), "there is no benchmark 'papre-main'"),
     "unknown to show": (("bench", "papre-main", "--show"), "no shipped benchmark 'papre-main'"),
-    "no data": (("bench", "paper-main"), "paper-main needs data"),
+    "no data": (
+        ("bench", "paper-main"),
+        "the benchmark paper-main needs to know where its data is",
+    ),
     "data not there": (("bench", "paper-main", "--data", "nowhere"), "nowhere/coco"),
     "no set": (("bench", "paper-main", "--data", ".", "--set", "X"), "has no set 'X'"),
     "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),
     "no such format": (("tables", "-f", "pdf"), "--format must be"),
     "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),
-    "no results at all": (("tables", "empty.jsonl"), "empty.jsonl holds no results"),
+    "no results at all": (("tables", "empty.jsonl"), "empty.jsonl contains no results"),
     "other lines": (("tables", "other.jsonl"), "line 1 of other.jsonl is not a result"),
-    "not text": (("tables", "logits.npy"), "logits.npy is not a file of results"),
-    "a folder without results": (("tables", "."), "holds no results.jsonl. Name the folder"),
+    "not text": (("tables", "logits.npy"), "logits.npy is not a results file"),
+    "a folder without results": (
+        ("tables", "."),
+        "there is no results.jsonl in .. Name the folder",
+    ),
     "one file on both sides": (
         ("report", "--id", "logits.npy", "--ood", "./logits.npy", "-o", "r.html"),
         "is given as --id and as --ood",
@@ -108,7 +108,7 @@ WRONG = {
     ),
     "report of half": (("report", "--id", "a.npy", "-o", "r.html"), "--id and --ood go together"),
     "report of an empty file": (("report", "empty.jsonl", "-o", "r.html"), "holds no results"),
-    "report of an empty folder": (("report", ".", "-o", "r.html"), "holds no results.jsonl"),
+    "report of an empty folder": (("report", ".", "-o", "r.html"), "there is no results.jsonl in"),
     "report over its input": (
         ("report", "empty.jsonl", "-o", "empty.jsonl", "--force"),
         "is an input",
@@ -216,7 +216,7 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(nescio, few_scenes,
     for command in commands[:2]:
         code, _, err = nescio(*shlex.split(command))
         assert code == 0, err
-    assert commands[2].startswith("fit ")
+    assert commands[2].startswith("calibrate ")
     code, _, err = nescio("demo", "-o", folder)
     assert code == 1
     assert "exists already" in err

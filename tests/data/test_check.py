@@ -178,7 +178,7 @@ def test_the_command_for_one_that_is_not(nescio, coco_tree, class_tree):
     command = ["data", "check", "--id", f"coco@val:{coco}", "--ood", f"folder:{ood}"]
     code, out, _ = nescio(*command)
     assert code == 1
-    assert "error: 1 class of objects in the in-distribution label set: Reds ~ red" in out
+    assert "error: 1 class of objects also in the in-distribution label set: Reds ~ red" in out
     assert "warning: 1 class of objects may be in-distribution" in out
     assert "error: 1 image of coco-val is also in objects" in out
     assert "No errors" not in out

@@ -54,7 +54,7 @@ def test_the_name_is_the_folder_s_own_however_it_is_written(tmp_path, monkeypatc
 
 def test_images_beside_class_folders_are_of_no_class(tmp_path):
     touch(tmp_path, "ant/a.jpg", "loose.jpg")
-    with pytest.raises(DatasetError, match=r"loose\.jpg lies beside class folders"):
+    with pytest.raises(DatasetError, match=r"loose\.jpg is beside the class folders"):
         load_folder(tmp_path)
     split = load_folder(tmp_path, skip_bad=True)
     assert split.files == ("ant/a.jpg",)
@@ -64,7 +64,7 @@ def test_images_beside_class_folders_are_of_no_class(tmp_path):
 def test_a_folder_that_is_missing_or_empty(tmp_path):
     with pytest.raises(DatasetError, match=r"no folder .*nowhere. See docs"):
         load_folder(tmp_path / "nowhere")
-    with pytest.raises(DatasetError, match=f"{re.escape(str(tmp_path))} holds neither images"):
+    with pytest.raises(DatasetError, match=f"{re.escape(str(tmp_path))} contains neither images"):
         load_folder(tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_textures_that_are_not_there(tmp_path):
     with pytest.raises(DatasetError, match=r"no folder .*images or .*dtd/images. See docs"):
         load_textures(tmp_path)
     (tmp_path / "images").mkdir()
-    with pytest.raises(DatasetError, match="images holds no folders of images"):
+    with pytest.raises(DatasetError, match="images contains no folders of images"):
         load_textures(tmp_path)
     with pytest.raises(ParameterError, match="no splits"):
         load_textures(tmp_path, "train")

@@ -101,7 +101,7 @@ def _value(value: Any, hint: Any, key: str, inside: str, base: Any, place: str) 
     if isinstance(hint, type) and is_dataclass(hint):
         return from_table(hint, value, where=inside, base=base)
     parts = get_args(hint)
-    if get_origin(hint) is tuple and is_dataclass(parts[0]):
+    if get_origin(hint) is tuple and isinstance(parts[0], type) and is_dataclass(parts[0]):
         if not isinstance(value, list):
             raise ParameterError(f"{key} must be a list of tables, written as [[{inside}]].")
         return tuple(from_table(parts[0], one, where=f"[{inside}]") for one in value)

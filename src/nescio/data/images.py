@@ -48,8 +48,8 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
     except Exception as error:
         reason = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, pil.UnidentifiedImageError):
-            known = f"{', '.join(formats)}" if formats else "a format that Pillow can read"
-            reason = f"it is not {known}"
+            known = f"none of {', '.join(formats)}" if formats else "not an image for Pillow"
+            reason = f"it is {known}"
         # Pillow itself rejects an image of twice its limit when it is opened.
         elif isinstance(error, pil.DecompressionBombError | pil.DecompressionBombWarning):
             most = min(limit, 2 * pil.MAX_IMAGE_PIXELS)
