@@ -14,8 +14,8 @@ class MedianLogit(Detector):
     name = "median_logit"
     paper = "nobody"
 
-    def _score(self, inputs):
-        return np.median(inputs, axis=1)
+    def _score(self, arrays):
+        return np.median(arrays.logits, axis=1)
 
 
 class Learner(Detector):
@@ -23,13 +23,14 @@ class Learner(Detector):
 
     name = "learner"
     paper = "nobody"
+    learns_from = ("logits",)
     learned = ("mean_",)
 
-    def _learn(self, inputs, labels):
-        self.mean_ = inputs.mean(0)
+    def _learn(self, arrays):
+        self.mean_ = arrays.logits.mean(0)
 
-    def _score(self, inputs):
-        return -((inputs - self.mean_) ** 2).sum(1)
+    def _score(self, arrays):
+        return -((arrays.logits - self.mean_) ** 2).sum(1)
 
 
 @pytest.mark.parametrize("detector", [MedianLogit(), Learner()])
@@ -38,32 +39,32 @@ def test_a_users_own_detector_passes(detector):
 
 
 class RanksTheBatch(MedianLogit):
-    def _score(self, inputs):
-        return np.argsort(np.argsort(inputs.sum(1))).astype(float)
+    def _score(self, arrays):
+        return np.argsort(np.argsort(arrays.logits.sum(1))).astype(float)
 
 
 class WritesToItsInput(MedianLogit):
-    def _score(self, inputs):
-        inputs += 1
-        return inputs.sum(1)
+    def _score(self, arrays):
+        arrays.logits[:] += 1
+        return arrays.logits.sum(1)
 
 
 class ForgetsWhatItLearned(Learner):
     learned = ()
 
-    def _score(self, inputs):
-        mean = getattr(self, "mean_", np.zeros(inputs.shape[1]))
-        return -((inputs - mean) ** 2).sum(1)
+    def _score(self, arrays):
+        mean = getattr(self, "mean_", np.zeros(arrays.logits.shape[1]))
+        return -((arrays.logits - mean) ** 2).sum(1)
 
 
 class GivesTwoColumns(MedianLogit):
-    def _score(self, inputs):
-        return inputs[:, :2]
+    def _score(self, arrays):
+        return arrays.logits[:, :2]
 
 
 class IsNotFinite(MedianLogit):
-    def _score(self, inputs):
-        return np.where(inputs[:, 0] > 0, np.nan, 0.0)
+    def _score(self, arrays):
+        return np.where(arrays.logits[:, 0] > 0, np.nan, 0.0)
 
 
 class HasNoSource(MedianLogit):
@@ -73,8 +74,13 @@ class HasNoSource(MedianLogit):
 
 
 class IsRandom(MedianLogit):
-    def _score(self, inputs):
-        return np.random.default_rng().random(len(inputs))
+    def _score(self, arrays):
+        return np.random.default_rng().random(len(arrays))
+
+
+class ReadsWhatItDoesNotDeclare(MedianLogit):
+    def _score(self, arrays):
+        return arrays.features.sum(1)
 
 
 class PosesAsNescios(MedianLogit):
@@ -93,11 +99,12 @@ class PosesAsNescios(MedianLogit):
         (IsNotFinite(), checks.check_scores_one_number_per_sample),
         (HasNoSource(), checks.check_says_what_it_is),
         (PosesAsNescios(), checks.check_says_what_it_is),
+        (ReadsWhatItDoesNotDeclare(), checks.check_scores_one_number_per_sample),
         (IsRandom(), checks.check_scores_one_number_per_sample),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Detector) else "",
 )
 def test_a_bad_detector_is_caught(detector, expected):
     assert expected in CHECKS
-    with pytest.raises((AssertionError, NescioError, ValueError)):
+    with pytest.raises((AssertionError, AttributeError, NescioError, ValueError)):
         expected(detector)

@@ -13,122 +13,101 @@ from typing import TYPE_CHECKING, Any
 from nescio._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from nescio import calibration, checks, errors, metrics, scores
-    from nescio.calibration import Calibration, Threshold, benjamini_hochberg
-    from nescio.data.preprocessing import Preprocessing
-    from nescio.detectors import (
-        DETECTORS,
-        MSP,
-        ODIN,
-        Detector,
-        IsolationForest,
-        JointEnergy,
-        LocalOutlierFactor,
-        Mahalanobis,
-        MaxEnergy,
-        MaxLogit,
-        MaxProb,
-        NotCalibratedError,
-        PerturbedMahalanobis,
-        SumLogit,
-        SumProb,
-        TopKJointEnergy,
-        TopKLogit,
-        TopKProb,
-        load,
+    from nescio import (
+        calibration as calibration,
+        checks as checks,
+        errors as errors,
+        metrics as metrics,
+        scores as scores,
     )
-    from nescio.detectors.assessment import Assessment
-    from nescio.errors import NescioError
-    from nescio.explain import Explanation
-    from nescio.export import FusedModel, export_onnx
-    from nescio.metrics import Evaluation, evaluate
-    from nescio.monitor import Monitor
-    from nescio.outputs import Outputs
-    from nescio.runners import Prediction, Wrapped, wrap
+    from nescio.calibration import (
+        Calibration as Calibration,
+        Threshold as Threshold,
+        benjamini_hochberg as benjamini_hochberg,
+    )
+    from nescio.data.preprocessing import Preprocessing as Preprocessing
+    from nescio.detectors import (
+        DETECTORS as DETECTORS,
+        MSP as MSP,
+        ODIN as ODIN,
+        Arrays as Arrays,
+        Assessment as Assessment,
+        Detector as Detector,
+        IsolationForest as IsolationForest,
+        JointEnergy as JointEnergy,
+        LocalOutlierFactor as LocalOutlierFactor,
+        Mahalanobis as Mahalanobis,
+        MaxEnergy as MaxEnergy,
+        MaxLogit as MaxLogit,
+        MaxProb as MaxProb,
+        NotCalibratedError as NotCalibratedError,
+        PerturbedMahalanobis as PerturbedMahalanobis,
+        SumLogit as SumLogit,
+        SumProb as SumProb,
+        TopKJointEnergy as TopKJointEnergy,
+        TopKLogit as TopKLogit,
+        TopKProb as TopKProb,
+        load as load,
+        register as register,
+    )
+    from nescio.errors import NescioError as NescioError
+    from nescio.explain import Explanation as Explanation
+    from nescio.export import (
+        FusedModel as FusedModel,
+        export_onnx as export_onnx,
+    )
+    from nescio.metrics import (
+        Evaluation as Evaluation,
+        evaluate as evaluate,
+    )
+    from nescio.monitor import Monitor as Monitor
+    from nescio.outputs import (
+        Head as Head,
+        Outputs as Outputs,
+    )
+    from nescio.runners import (
+        Prediction as Prediction,
+        Wrapped as Wrapped,
+        wrap as wrap,
+    )
 
-# Where each public name lives. Names are imported at first use, so that `import nescio` is quick
-# and brings in neither scikit-learn nor torch.
+# The module of each public name. Names are imported at first use, so that `import nescio` is quick
+# and imports neither scikit-learn nor torch. Detectors are found through their registry.
 _MODULE_OF = {
-    "Assessment": "detectors.assessment",
-    "Calibration": "calibration",
+    "Arrays": "detectors",
+    "Assessment": "detectors",
     "DETECTORS": "detectors",
     "Detector": "detectors",
+    "NotCalibratedError": "detectors",
+    "load": "detectors",
+    "register": "detectors",
+    "Calibration": "calibration",
     "Evaluation": "metrics",
     "Explanation": "explain",
     "FusedModel": "export",
-    "IsolationForest": "detectors",
-    "JointEnergy": "detectors",
-    "LocalOutlierFactor": "detectors",
-    "MSP": "detectors",
-    "Mahalanobis": "detectors",
-    "MaxEnergy": "detectors",
-    "MaxLogit": "detectors",
-    "MaxProb": "detectors",
+    "Head": "outputs",
     "Monitor": "monitor",
     "NescioError": "errors",
-    "NotCalibratedError": "detectors",
-    "ODIN": "detectors",
     "Outputs": "outputs",
-    "PerturbedMahalanobis": "detectors",
-    "Preprocessing": "data.preprocessing",
     "Prediction": "runners",
-    "SumLogit": "detectors",
-    "SumProb": "detectors",
+    "Preprocessing": "data.preprocessing",
     "Threshold": "calibration",
-    "TopKJointEnergy": "detectors",
-    "TopKLogit": "detectors",
-    "TopKProb": "detectors",
     "Wrapped": "runners",
     "benjamini_hochberg": "calibration",
     "evaluate": "metrics",
     "export_onnx": "export",
-    "load": "detectors",
     "wrap": "runners",
 }
-_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
-
-__all__ = [
+_OF_DETECTORS = (
     "DETECTORS",
-    "MSP",
-    "ODIN",
+    "Arrays",
     "Assessment",
-    "Calibration",
     "Detector",
-    "Evaluation",
-    "Explanation",
-    "FusedModel",
-    "IsolationForest",
-    "JointEnergy",
-    "LocalOutlierFactor",
-    "Mahalanobis",
-    "MaxEnergy",
-    "MaxLogit",
-    "MaxProb",
-    "Monitor",
-    "NescioError",
     "NotCalibratedError",
-    "Outputs",
-    "PerturbedMahalanobis",
-    "Prediction",
-    "Preprocessing",
-    "SumLogit",
-    "SumProb",
-    "Threshold",
-    "TopKJointEnergy",
-    "TopKLogit",
-    "TopKProb",
-    "Wrapped",
-    "benjamini_hochberg",
-    "calibration",
-    "checks",
-    "errors",
-    "evaluate",
-    "export_onnx",
     "load",
-    "metrics",
-    "scores",
-    "wrap",
-]
+    "register",
+)
+_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
 
 
 def __getattr__(name: str) -> Any:
@@ -138,8 +117,16 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"nescio.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
+    if not name.startswith("_") and name in _detectors():
+        return _detectors()[name]
     raise AttributeError(f"module 'nescio' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({"__version__", *_MODULES, *_MODULE_OF, *_detectors()})
+
+
+def _detectors() -> dict[str, Any]:
+    """Return nescio's own detectors by the name of their class."""
+    kinds = importlib.import_module("nescio.detectors").DETECTORS.values()
+    return {kind.__name__: kind for kind in kinds if kind.__module__.startswith("nescio.")}

@@ -5,21 +5,25 @@
 >>> check_detector(JointEnergy())
 
 Each check takes a detector, works on a clone of it and raises `AssertionError` with what it found.
-A detector of your own passes scikit-learn's `check_estimator` too if it derives from `Detector`.
+A detector that derives from `Detector` and reads a single array also passes scikit-learn's
+`check_estimator`.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from sklearn.base import clone
 
+from nescio._validation import Array
 from nescio.detectors import DETECTORS, Detector, NotCalibratedError
-from nescio.errors import InputError, NescioError, ParameterError, ShapeError
-from nescio.outputs import Outputs
+from nescio.detectors.saving import plain_params
+from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
+from nescio.outputs import Head, Outputs
 
 __all__ = ["CHECKS", "check_detector", "make_outputs"]
 
@@ -28,22 +32,26 @@ _N_FEATURES = 8
 
 
 def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Outputs:
-    """Outputs of an imagined model: features that depend on the labels, and logits on both.
+    """Make outputs of an imagined model: features that depend on the labels, and a linear head.
 
-    `shift` moves the features away from the data and lowers every logit.
+    `shift` moves the features away from the data and lowers every logit; then the logits are not
+    those of the head.
     """
     rng = np.random.default_rng([seed, n_samples])
     pattern = np.random.default_rng(7).normal(0, 2, (_N_LABELS, _N_FEATURES))
     labels = (rng.random((n_samples, _N_LABELS)) < 0.3).astype(np.uint8)
     labels[np.arange(n_samples), rng.integers(0, _N_LABELS, n_samples)] = 1
-    features = labels @ pattern + rng.normal(0, 1, (n_samples, _N_FEATURES)) + shift
-    logits = 6.0 * labels - 4.0 + rng.normal(0, 1, labels.shape) - shift
+    features = labels @ pattern + rng.normal(0, 0.4, (n_samples, _N_FEATURES))
+    head = Head(6.0 * np.linalg.pinv(pattern).T, np.full(_N_LABELS, -4.0))
+    logits = features @ head.weight.T + head.bias - shift
+    features += shift
     return Outputs(
         logits,
         features=features,
         labels=labels,
         label_names=[f"label {i}" for i in range(_N_LABELS)],
-        perturbed={
+        head=head,
+        arrays={
             **{f"odin_{aggregate}": logits * 1.1 for aggregate in ("max", "sum")},
             **{f"mahalanobis_{aggregate}": features * 1.01 for aggregate in ("max", "sum")},
         },
@@ -57,7 +65,7 @@ def check_detector(detector: Detector) -> None:
 
 
 def check_says_what_it_is(detector: Detector) -> None:
-    """It has a name, a source and a docstring, and reads what Outputs have."""
+    """The detector has a name, a source and a docstring, and declares what it reads."""
     assert detector.name, "name must be set"
     taken = DETECTORS.get(detector.name, type(detector))
     assert taken is type(detector), (
@@ -65,12 +73,14 @@ def check_says_what_it_is(detector: Detector) -> None:
     )
     assert detector.paper, "paper must say where the method comes from"
     assert type(detector).__doc__, "the class needs a docstring"
-    known = {"logits", "features", "labels", "odin_max", "odin_sum"}
-    assert set(detector.reads) <= known, f"reads must be of {known}, got {detector.reads}"
+    assert detector.scores_from, "scores_from must name at least one array"
+    assert bool(detector.learns_from) == bool(detector.learned), (
+        "a method that learns declares what from (learns_from) and what it sets (learned)"
+    )
 
 
 def check_scores_one_number_per_sample(detector: Detector) -> None:
-    """Finite float64 of shape (n_samples,), the same twice."""
+    """Scores are finite float64 of shape (n_samples,), and the same when computed twice."""
     fitted = _fitted(detector)
     scores = fitted.score_samples(make_outputs(50, seed=1))
     assert scores.shape == (50,), f"expected shape (50,), got {scores.shape}"
@@ -80,7 +90,7 @@ def check_scores_one_number_per_sample(detector: Detector) -> None:
 
 
 def check_samples_are_independent(detector: Detector) -> None:
-    """A sample's score does not depend on the others of its batch or on its place there."""
+    """A sample's score does not depend on the other samples of its batch or on its position."""
     fitted = _fitted(detector)
     outputs = make_outputs(40, seed=2)
     together = fitted.score_samples(outputs)
@@ -93,10 +103,13 @@ def check_samples_are_independent(detector: Detector) -> None:
 
 
 def check_arrays_and_outputs_agree(detector: Detector) -> None:
-    """An array of what it reads, float32 included, gives what the Outputs give."""
+    """A plain array gives what Outputs give if it is all that the detector reads."""
     fitted = _fitted(detector)
     outputs = make_outputs(30, seed=3)
-    array = np.array(outputs.read(fitted.input_name()))
+    array = np.array(outputs.get(fitted.scores_from[0]))
+    if len(fitted.scores_from) > 1:
+        _expect(MissingInputError, fitted.score_samples, array)
+        return
     scores = fitted.score_samples(outputs)
     np.testing.assert_allclose(fitted.score_samples(array), scores, rtol=1e-12)
     single = fitted.score_samples(array.astype(np.float32))
@@ -115,12 +128,12 @@ def check_input_is_left_alone(detector: Detector) -> None:
 def check_can_be_cloned(detector: Detector) -> None:
     """A clone has the same parameters and nothing learned."""
     copy = clone(_fitted(detector))
-    assert copy.get_params() == detector.get_params(), "parameters differ after clone"
+    assert plain_params(copy) == plain_params(detector), "parameters differ after clone"
     assert not hasattr(copy, "offset_"), "a clone must not keep the threshold"
 
 
 def check_refuses_before_calibration(detector: Detector) -> None:
-    """No verdict without a threshold, and no p-value without calibration."""
+    """There is no verdict without a threshold, and no p-value without calibration."""
     outputs = make_outputs(200, seed=5)
     fresh = clone(detector)
     for method in (fresh.predict, fresh.decision_function, fresh.assess):
@@ -130,7 +143,7 @@ def check_refuses_before_calibration(detector: Detector) -> None:
 
 
 def check_keeps_the_promised_share(detector: Detector) -> None:
-    """At least the share asked is kept of the calibration data, and p-values fit the verdicts."""
+    """At least the promised share of the calibration data is kept; p-values match verdicts."""
     outputs = make_outputs(500, seed=6)
     for tpr in (0.8, 0.95):
         fitted = _fitted(detector).calibrate(outputs, tpr=tpr)
@@ -146,21 +159,21 @@ def check_keeps_the_promised_share(detector: Detector) -> None:
 
 
 def check_survives_saving(detector: Detector) -> None:
-    """What is loaded scores, decides and gives p-values to the last bit as what was saved."""
+    """A loaded detector gives the same scores, p-values and verdicts to the last bit."""
     fitted = _fitted(detector).calibrate(make_outputs(1500, seed=7), groups="label_count")
     outputs = make_outputs(60, seed=8, shift=1.0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "detector.nescio"
         fitted.save(path)
         loaded = type(detector).load(path)
-        assert loaded.get_params() == fitted.get_params(), "parameters changed"
+        assert plain_params(loaded) == plain_params(fitted), "parameters changed"
         before, after = fitted.assess(outputs), loaded.assess(outputs)
         for name, column in before.columns().items():
             assert np.array_equal(column, after.columns()[name]), f"{name} changed by saving"
 
 
 def check_explains_or_refuses(detector: Detector) -> None:
-    """The labels' terms make up the score, before and after saving; or it cannot be explained."""
+    """The labels' terms add up to the score, before and after saving, or `explain` is refused."""
     fitted = _fitted(detector).calibrate(make_outputs(300, seed=13))
     outputs = make_outputs(30, seed=14)
     terms = fitted.label_terms()
@@ -184,23 +197,28 @@ def check_explains_or_refuses(detector: Detector) -> None:
 def check_refuses_bad_input(detector: Detector) -> None:
     """NaN, infinity, a wrong rank, a wrong number of columns and no rows are errors."""
     fitted = _fitted(detector)
-    good = np.array(make_outputs(20, seed=9).read(fitted.input_name()))
+    good = make_outputs(20, seed=9)
+    name = _matrix_name(fitted)
+    matrix = np.array(good.get(name))
     for value in (np.nan, np.inf):
-        bad = good.copy()
+        bad = matrix.copy()
         bad[3, 1] = value
-        message = _expect(InputError, fitted.score_samples, bad)
+        message = _expect(InputError, fitted.score_samples, _with(good, name, bad))
         assert "3" in message, f"the error should name row 3: {message}"
-    _expect(ShapeError, fitted.score_samples, good[0])
-    _expect(ShapeError, fitted.score_samples, good[:, :-1])
     _expect(InputError, fitted.score_samples, good[:0])
+    if len(fitted.scores_from) == 1:
+        _expect(ShapeError, fitted.score_samples, matrix[0])
+        _expect(ShapeError, fitted.score_samples, matrix[:, :-1])
 
 
 def check_can_mark_bad_rows_as_out(detector: Detector) -> None:
-    """With nonfinite="out", a bad row is out and the other rows are as without it."""
+    """With nonfinite="out", a bad row is out and the other rows are not affected."""
     fitted = _fitted(clone(detector).set_params(nonfinite="out"))
-    good = np.array(make_outputs(20, seed=10).read(fitted.input_name()))
-    bad = good.copy()
-    bad[3, 1] = np.nan
+    good = make_outputs(20, seed=10)
+    name = _matrix_name(fitted)
+    matrix = np.array(good.get(name))
+    matrix[3, 1] = np.nan
+    bad = _with(good, name, matrix)
     scores = fitted.score_samples(bad)
     assert np.isneginf(scores[3]), f"a bad row must score -inf, got {scores[3]}"
     assert fitted.predict(bad)[3] == -1, "a bad row must be out"
@@ -208,6 +226,18 @@ def check_can_mark_bad_rows_as_out(detector: Detector) -> None:
     assert not rated.in_distribution[3], "a bad row must be out at any false-alarm rate"
     others = np.arange(20) != 3
     np.testing.assert_allclose(scores[others], fitted.score_samples(good)[others], rtol=1e-9)
+
+
+def _matrix_name(detector: Detector) -> str:
+    """Return the first array that the detector scores."""
+    return next(name for name in detector.scores_from if name != "head")
+
+
+def _with(outputs: Outputs, name: str, array: Array) -> Outputs:
+    """Return the outputs with another array under a name."""
+    if name in outputs.arrays:
+        return replace(outputs, arrays={**outputs.arrays, name: array})
+    return replace(outputs, **{name: array})  # type: ignore[arg-type]
 
 
 def _fitted(detector: Detector) -> Detector:
@@ -220,7 +250,7 @@ def _expect(error: type[NescioError], call: Callable[..., object], *arguments: o
         call(*arguments)
     except error as raised:
         return str(raised)
-    raise AssertionError(f"expected {error.__name__}, and nothing was raised")
+    raise AssertionError(f"expected {error.__name__}, but nothing was raised")
 
 
 CHECKS: tuple[Callable[[Detector], None], ...] = (

@@ -3,8 +3,7 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nescio._io.tensors import read_tensors, write_tensors
 from nescio.errors import FileError, FileFormatError

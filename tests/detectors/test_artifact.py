@@ -105,7 +105,9 @@ def test_files_of_another_kind_are_refused(tmp_path):
 
 def test_outputs_do_not_come_from_a_detector(saved, tmp_path):
     path = saved("joint_energy").rename(tmp_path / "x.safetensors")
-    with pytest.raises(FileFormatError, match=r"holds 'nescio.detector', not a model's outputs"):
+    with pytest.raises(
+        FileFormatError, match=r"not a file of a model's outputs: it holds 'nescio.detector'"
+    ):
         ns.Outputs.load(path)
 
 
@@ -126,20 +128,24 @@ def tampered(path, *, learned=None, tensors=None, **changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"schema": 2}, r"newer nescio \('0.1.0', schema 2; this one reads up to 1\)"),
-        ({"schema": "1"}, "newer nescio"),
+        ({"schema": 3}, r"newer nescio \('0.1.0', schema 3; this one reads up to 2\)"),
+        ({"schema": "2"}, "newer nescio"),
         ({"detector": "os.system"}, "'os.system', which is not one of nescio's"),
         ({"params": {"tpr": 0.95, "shell": "rm"}}, "damaged: .*shell"),
         ({"params": {"tpr": 7, "nonfinite": "raise"}}, "damaged: tpr must lie"),
         ({"params": None}, "damaged"),
-        ({"n_inputs": "80"}, "n_inputs must be a whole number of at least 1, got '80'"),
-        ({"n_inputs": 0}, "n_inputs must be a whole number"),
-        ({"label_names": "abcdef", "label_fingerprint": None}, "not a list"),
-        ({"n_inputs": 5}, "damaged: label_names must name 5 labels, got 6"),
-        ({"label_names": ["x"] * 6}, "do not match their fingerprint"),
+        (
+            {"n_columns": {"logits": "80"}},
+            "n_columns must be a whole number of at least 1, got '80'",
+        ),
+        ({"n_columns": {"logits": 0}}, "n_columns must be a whole number"),
+        ({"label_names": "abcdef"}, "not a list"),
+        ({"n_columns": {"logits": 5}}, "damaged: label_names must name 5 labels, got 6"),
+        ({"label_names": ["x"] * 6}, "must be distinct"),
         ({"calibration": {}}, "damaged: no entry 'groups'"),
-        ({"calibration": {"by": None, "edges": [], "groups": []}}, "does not fit its scores"),
-        ({"tau": float("nan")}, "not a finite number"),
+        ({"calibration": {"by": None, "edges": [], "groups": []}}, "does not match its scores"),
+        ({"threshold": float("nan")}, "not a finite number"),
+        ({"threshold": None}, "no threshold"),
         ({"sha256": None}, "checksum"),
     ],
 )
@@ -153,8 +159,8 @@ def test_tampered_files_are_refused(saved, changes, reason):
     [
         ({"rank": 0}, "rank must be a whole number"),
         ({"rank": 201}, "rank 201 does not fit"),
-        ({"n_samples": 199}, "does not fit its scores"),
-        ({"n_samples": 300}, "does not fit its scores"),
+        ({"n_samples": 199}, "does not match its scores"),
+        ({"n_samples": 300}, "does not match its scores"),
         ({"tpr": 2}, "tpr must lie"),
         ({"confidence": "high"}, "confidence must lie"),
         ({"name": "ell"}, r"thresholds are of \['ell'\], expected \['all'\]"),
@@ -188,9 +194,9 @@ def test_calibration_scores_out_of_order_are_refused(saved):
             ns.load(tampered(path, tensors={"calibration.scores": bad}))
 
 
-def test_tau_of_a_calibrated_detector_is_that_of_its_calibration(saved):
+def test_the_threshold_of_a_calibrated_detector_is_that_of_its_calibration(saved):
     path = saved("joint_energy")
-    loaded = ns.load(tampered(path, tau=1e9))
+    loaded = ns.load(tampered(path, threshold=1e9))
     assert loaded.offset_ == ns.load(path).offset_
 
 
@@ -275,8 +281,8 @@ def test_parameters_that_numpy_made_can_be_saved(tmp_path):
 
 def test_a_detector_without_a_name_cannot_be_saved(tmp_path):
     class Nameless(ns.Detector):
-        def _score(self, inputs):
-            return inputs.sum(1)
+        def _score(self, arrays):
+            return arrays.logits.sum(1)
 
     with pytest.raises(ParameterError, match="needs a class attribute name"):
         Nameless().calibrate(make_outputs(50)).save(tmp_path / "x.nescio")
@@ -314,17 +320,17 @@ def test_the_fingerprint_depends_on_names_and_order():
         (
             "net.onnx",
             b"\x08\x08\x12\x07pytorch\x1a\x05",
-            ": that is an ONNX model, .*. Did you swap",
+            ": it is an ONNX model, .*. Did you swap",
         ),
-        ("day.parquet", b"PAR1\x15\x04\x15\x10\x15\x14", ": that looks like data. Did"),
-        ("day.csv", b"cat,dog,tree\n1,2,3\n", ": that looks like data"),
+        ("day.parquet", b"PAR1\x15\x04\x15\x10\x15\x14", ": it looks like data. Did"),
+        ("day.csv", b"cat,dog,tree\n1,2,3\n", ": it looks like data"),
         ("notes.txt", b"to be or not to be", r"\.$"),
     ],
 )
 def test_what_is_no_detector_at_all_is_called_by_its_name(tmp_path, name, content, hint):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(
-        FileFormatError, match=rf"{name} is not a detector saved by nescio fit{hint}"
+        FileFormatError, match=rf"{name} is not a detector saved by nescio calibrate{hint}"
     ):
         ns.load(tmp_path / name)
 

@@ -12,7 +12,7 @@ from nescio.outputs import Outputs
 @pytest.mark.parametrize("aggregate", ["max", "sum"])
 def test_odin_is_the_probability_of_the_perturbed_logits(aggregate, rng):
     arrays = {name: rng.normal(size=(40, 3)) for name in ("odin_max", "odin_sum")}
-    outputs = Outputs(rng.normal(size=(40, 3)), perturbed=arrays)
+    outputs = Outputs(rng.normal(size=(40, 3)), arrays=arrays)
     probabilities = 1 / (1 + np.exp(-arrays[f"odin_{aggregate}"]))
     expected = getattr(probabilities, aggregate)(1)
     found = ns.ODIN(aggregate).score_samples(outputs)
@@ -25,7 +25,7 @@ def test_mahalanobis_learns_from_plain_and_scores_perturbed_features(aggregate):
     plain = ns.Mahalanobis(aggregate).fit(train)
     perturbed = ns.PerturbedMahalanobis(aggregate).fit(train)
     np.testing.assert_array_equal(perturbed.means_, plain.means_)
-    expected = plain.score_samples(new.perturbed[f"mahalanobis_{aggregate}"])
+    expected = plain.score_samples(new.arrays[f"mahalanobis_{aggregate}"])
     np.testing.assert_array_equal(perturbed.score_samples(new), expected)
     assert not np.array_equal(perturbed.score_samples(new), plain.score_samples(new))
 
@@ -39,7 +39,7 @@ def test_outputs_without_perturbed_arrays_are_refused(detector, reads):
     plain = Outputs(full.logits, features=full.features, labels=full.labels)
     if detector.learned:
         detector.fit(plain)
-    with pytest.raises(MissingInputError, match=f"reads {reads}, which these outputs lack"):
+    with pytest.raises(MissingInputError, match=f"reads {reads}, which these outputs do not have"):
         detector.calibrate(plain)
 
 
@@ -48,14 +48,14 @@ def test_other_aggregates_are_refused():
         ns.ODIN("mean").calibrate(make_outputs(50))
 
 
-def test_fit_and_score_on_the_command_line(nescio, tmp_path):
+def test_calibrate_and_score_on_the_command_line(nescio, tmp_path):
     for name, seed in (("train", 0), ("val", 1), ("new", 2)):
         make_outputs(200, seed=seed).save(tmp_path / f"{name}.safetensors")
     for detector in ("odin", "mahalanobis_perturbed"):
         file = tmp_path / f"{detector}.nescio"
         learn = ["--train", tmp_path / "train.safetensors"] if "maha" in detector else []
         code, _, err = nescio(
-            *("fit", tmp_path / "val.safetensors", "--detector", detector, "-o", file), *learn
+            *("calibrate", tmp_path / "val.safetensors", "--detector", detector, "-o", file), *learn
         )
         assert code == 0, err
         code, out, err = nescio("score", file, tmp_path / "new.safetensors")

@@ -1,5 +1,7 @@
 import contextlib
 import pickle
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ from nescio.errors import (
     FileError,
     FileFormatError,
     InputError,
+    LabelMismatchError,
     MissingDependencyError,
     NescioError,
     ParameterError,
     ShapeError,
 )
-from nescio.outputs import save_in_parts
+from nescio.outputs import Head, save_in_parts
+
+FROZEN = Path(__file__).parents[1] / "frozen"
 
 
 @pytest.fixture
@@ -309,7 +314,7 @@ def test_other_files_are_refused(tmp_path, outputs):
         ({"labels": np.full((5, 3), 2, np.uint8)}, InputError, "every value 0 or 1"),
         ({"ids": ["a"]}, ShapeError, "ids 1"),
         ({"label_names": ["cat"]}, ShapeError, "name 3 labels, got 1"),
-        ({"label_names": ["cat", "dog", "cat"]}, InputError, "'cat' stands there twice"),
+        ({"label_names": ["cat", "dog", "cat"]}, InputError, "'cat' appears 2 times"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(change, error, reason):
@@ -325,10 +330,10 @@ def test_parts_that_do_not_fit_are_refused(change, error, reason):
             {},
             "text",
         ),
-        ({"ids.utf8": np.full(99, 65, np.uint8)}, {}, "do not fit their lengths"),
-        ({"ids.ends": np.array([5, 4, 3, 2, 1])}, {}, "do not fit their lengths"),
-        ({"ids.ends": np.array([10**9] * 5)}, {}, "do not fit their lengths"),
-        ({"ids.ends": np.arange(5.0)}, {}, "do not fit their lengths"),
+        ({"ids.utf8": np.full(99, 65, np.uint8)}, {}, "do not match their lengths"),
+        ({"ids.ends": np.array([5, 4, 3, 2, 1])}, {}, "do not match their lengths"),
+        ({"ids.ends": np.array([10**9] * 5)}, {}, "do not match their lengths"),
+        ({"ids.ends": np.arange(5.0)}, {}, "do not match their lengths"),
         ({}, {"schema": 99}, "newer nescio"),
         ({}, {"schema": "x"}, "newer nescio"),
         ({}, {"label_names": 5}, "unreadable metadata"),
@@ -360,7 +365,7 @@ def test_what_cannot_be_written_is_explained(tmp_path, outputs):
     with pytest.raises(ParameterError, match=r"must end in .safetensors"):
         outputs.save(tmp_path / "x.npy")
     odd = Outputs(outputs.logits, manifest={"when": object()})
-    with pytest.raises(InputError, match="manifest must hold what JSON holds"):
+    with pytest.raises(InputError, match="manifest must hold what JSON can hold"):
         odd.save(tmp_path / "x.safetensors")
     with pytest.raises(InputError, match="one has 2,000"):
         Outputs(outputs.logits, ids=["x" * 2000] * 5)
@@ -376,25 +381,25 @@ def test_an_archive_of_another_name_is_recognised(tmp_path, outputs):
         Outputs.load(tmp_path / "x.npy")
 
 
-# --- perturbed arrays and parts ---------------------------------------------------------------
+# --- named arrays and parts ---------------------------------------------------------------
 
 
-def test_perturbed_arrays_survive_saving_and_slicing(rng, tmp_path):
+def test_named_arrays_survive_saving_and_slicing(rng, tmp_path):
     arrays = {"odin_max": rng.normal(size=(6, 3)), "mahalanobis_max": rng.normal(size=(6, 5))}
-    outputs = Outputs(rng.normal(size=(6, 3)), perturbed=arrays)
+    outputs = Outputs(rng.normal(size=(6, 3)), arrays=arrays)
     outputs.save(tmp_path / "x.safetensors")
     loaded = Outputs.load(tmp_path / "x.safetensors")
-    assert set(loaded.perturbed) == set(arrays)
+    assert set(loaded.arrays) == set(arrays)
     for name, array in arrays.items():
-        np.testing.assert_array_equal(loaded.read(name), array)
-        np.testing.assert_array_equal(loaded[[4, 1]].read(name), array[[4, 1]])
-    assert loaded.read("odin_sum") is None
+        np.testing.assert_array_equal(loaded.get(name), array)
+        np.testing.assert_array_equal(loaded[[4, 1]].get(name), array[[4, 1]])
+    assert loaded.get("odin_sum") is None
     assert "odin_max" in repr(loaded)
 
 
-def test_perturbed_arrays_have_a_row_per_sample(rng):
+def test_named_arrays_have_a_row_per_sample(rng):
     with pytest.raises(ShapeError, match="odin_max must have one row per sample"):
-        Outputs(rng.normal(size=(6, 3)), perturbed={"odin_max": rng.normal(size=(5, 3))})
+        Outputs(rng.normal(size=(6, 3)), arrays={"odin_max": rng.normal(size=(5, 3))})
 
 
 def test_parts_give_the_bytes_of_the_whole(rng, tmp_path):
@@ -405,7 +410,7 @@ def test_parts_give_the_bytes_of_the_whole(rng, tmp_path):
         ids=[f"image {i}" for i in range(9)],
         label_names=["a", "b", "c"],
         manifest={"dataset": "x"},
-        perturbed={"odin_max": rng.normal(size=(9, 3)).astype(np.float32)},
+        arrays={"odin_max": rng.normal(size=(9, 3)).astype(np.float32)},
     )
     whole.save(tmp_path / "whole.safetensors")
     parts = [whole[:4], whole[4:5], whole[5:]]
@@ -413,3 +418,108 @@ def test_parts_give_the_bytes_of_the_whole(rng, tmp_path):
     assert (tmp_path / "parts.safetensors").read_bytes() == (
         tmp_path / "whole.safetensors"
     ).read_bytes()
+
+
+def test_files_of_schema_1_stay_readable():
+    """Written once by version 0.1.0 and never again: see tests/frozen/README.md."""
+    outputs = Outputs.load(FROZEN / "outputs-schema1.safetensors")
+    assert outputs.names == ("logits", "features", "labels", "odin_max")
+    assert outputs.ids.tolist() == ["a", "b", "ç", "d"]
+    assert outputs.label_names == ("cat", "dog", "car")
+    assert outputs.manifest == {"split": "val"}
+    assert outputs.labels.tolist() == [[1, 0, 1], [0, 0, 1], [1, 1, 1], [0, 1, 0]]
+
+
+# --- the head, selection and concatenation ----------------------------------------------------
+
+
+@pytest.fixture
+def whole(rng):
+    """Outputs that have everything."""
+    features = rng.normal(size=(6, 2))
+    head = Head(rng.normal(size=(3, 2)), rng.normal(size=3))
+    return Outputs(
+        features @ head.weight.T + head.bias,
+        features=features,
+        labels=rng.integers(0, 2, (6, 3)),
+        ids=list("abcdef"),
+        label_names=["cat", "dog", "car"],
+        head=head,
+        arrays={"mine": rng.normal(size=(6, 4))},
+    )
+
+
+def test_everything_survives_saving(whole, tmp_path):
+    whole.save(tmp_path / "x.safetensors")
+    loaded = Outputs.load(tmp_path / "x.safetensors")
+    assert loaded.names == whole.names == ("logits", "features", "labels", "head", "mine")
+    assert loaded.head.same_as(whole.head)
+    np.testing.assert_array_equal(loaded.get("mine"), whole.arrays["mine"])
+    assert loaded.get("nothing") is None
+
+
+def test_an_npz_file_may_hold_the_head_and_arrays_of_your_own(whole, tmp_path):
+    np.savez(
+        tmp_path / "x.npz",
+        logits=whole.logits,
+        mine=whole.arrays["mine"],
+        lonely=np.zeros(3),
+        **{"head.weight": whole.head.weight, "head.bias": whole.head.bias},
+    )
+    loaded = Outputs.load(tmp_path / "x.npz")
+    assert loaded.names == ("logits", "head", "mine")
+
+
+def test_concat_undoes_a_split(whole):
+    joined = Outputs.concat([whole[:2], whole[2:5], whole[5:]])
+    for name in ("logits", "features", "labels", "mine"):
+        np.testing.assert_array_equal(joined.get(name), whole.get(name))
+    assert joined.ids.tolist() == whole.ids.tolist()
+    assert joined.head is whole.head
+
+
+def test_concat_keeps_the_manifests_of_its_parts(whole):
+    parts = [replace(whole, manifest={"split": name}) for name in ("a", "b")]
+    assert Outputs.concat(parts).manifest == {"parts": [{"split": "a"}, {"split": "b"}]}
+    assert Outputs.concat(parts[:1]).manifest == {"split": "a"}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"features": None}, InputError, "must have the same arrays"),
+        ({"label_names": ["cat", "car", "dog"]}, LabelMismatchError, "other label names"),
+        ({"arrays": {"mine": np.zeros((6, 5))}}, ShapeError, "mine has 4 columns in outputs 0"),
+        ({"head": None}, InputError, "another head"),
+        ({"head": Head(np.zeros((3, 2)), np.zeros(3))}, InputError, "another head"),
+    ],
+)
+def test_only_outputs_of_one_model_are_joined(whole, change, error, message):
+    with pytest.raises(error, match=message):
+        Outputs.concat([whole, replace(whole, **change)])
+    with pytest.raises(InputError, match="no outputs to join"):
+        Outputs.concat([])
+
+
+def test_labels_are_selected_by_name_or_position(whole):
+    for labels in (["car", "cat"], [2, 0], [-1, 0]):
+        some = whole.select_labels(labels)
+        np.testing.assert_array_equal(some.logits, whole.logits[:, [2, 0]])
+        np.testing.assert_array_equal(some.labels, whole.labels[:, [2, 0]])
+        assert some.label_names == ("car", "cat")
+        np.testing.assert_allclose(
+            some.features @ some.head.weight.T + some.head.bias, some.logits, rtol=1e-12
+        )
+        assert some.arrays == {}
+    for unknown in (["bird"], [3]):
+        with pytest.raises(LabelMismatchError):
+            whole.select_labels(unknown)
+
+
+def test_a_head_that_does_not_fit_is_refused(rng):
+    with pytest.raises(ShapeError, match="one bias per label"):
+        Head(np.zeros((3, 2)), np.zeros(2))
+    with pytest.raises(ShapeError, match="the logits have 4 labels, the head 3"):
+        Outputs(rng.normal(size=(2, 4)), head=Head(np.zeros((3, 2)), np.zeros(3)))
+    with pytest.raises(InputError, match="cannot be named 'features'"):
+        Outputs(rng.normal(size=(2, 4)), arrays={"features": np.zeros((2, 2))})

@@ -3,8 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nescio import scores
@@ -221,7 +220,7 @@ def test_the_portable_kernel_is_chosen_without_wide_registers():
     from numpy._core._multiarray_umath import __cpu_dispatch__ as targets
 
     wide = [target for target in targets if "AVX512" in target or target == "X86_V4"]
-    code = "from nescio.kernels import joint_energy; print(joint_energy().__name__)"
+    code = "from nescio.scores.kernels import joint_energy; print(joint_energy().__name__)"
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env={"NPY_DISABLE_CPU_FEATURES": " ".join(wide)},

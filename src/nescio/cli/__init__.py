@@ -1,7 +1,7 @@
 """The command line: each command parses, calls the library and prints.
 
-Exit codes: 0 fine, 1 a mistake in what was given (with a one-line reason), 2 wrong usage; and of
-`nescio monitor`, 3 an alarm.
+Exit codes: 0 success, 1 invalid input (with a one-line reason), 2 wrong usage; `nescio monitor`
+also has 3 for an alarm.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typer
 from nescio._version import __version__
 from nescio.cli import (
     bench,
+    calibrate,
     convert,
     data,
     demo,
@@ -24,7 +25,6 @@ from nescio.cli import (
     explain,
     export,
     extract,
-    fit,
     listing,
     monitor,
     report,
@@ -34,19 +34,19 @@ from nescio.cli import (
     train,
     tune,
 )
-from nescio.errors import NescioError, ProbabilitiesWarning
+from nescio.errors import NescioError, ParameterError, ProbabilitiesWarning
 
 app = typer.Typer(
     name="nescio",
     help="Which inputs should a multi-label classifier not be trusted on?\n\n"
-    "Calibrate a detector on held-out logits (fit), then get a verdict on new ones (score). "
-    "Files may be .safetensors, .npy, .npz, .csv or .parquet. To get logits from images: train, "
-    "tune, extract.",
+    "Calibrate a detector on held-out logits (calibrate), then get a verdict on new ones (score). "
+    "Files may be .safetensors, .npy, .npz, .csv or .parquet. To get logits from images, use "
+    "train, tune and extract.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit")(fit.fit)
+app.command("calibrate")(calibrate.calibrate)
 app.command("score")(score.score)
 app.command("explain")(explain.explain)
 app.command("monitor")(monitor.monitor)
@@ -80,19 +80,34 @@ def _options(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    use: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE.MODULE:CLASS",
+            help="A detector of your own, for commands that read a file which holds one. May be "
+            "repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Options of nescio itself."""
+    if use:
+        from nescio.detectors.naming import detector_class
+
+        for name in use:
+            if ":" not in name:
+                raise ParameterError(f"--use must be package.module:Class, got {name!r}.")
+            detector_class(name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # An arrow that the terminal cannot show is no reason to fail.
+            # A character that the terminal cannot show must not end the command.
             stream.reconfigure(errors="replace")
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        # Reading a file has asked already whether it holds probabilities.
+        # The commands that read a file have asked already whether it holds probabilities.
         warnings.simplefilter("ignore", ProbabilitiesWarning)
         try:
             app(args=arguments, prog_name="nescio")

@@ -56,8 +56,7 @@ def extract(
     """
     require_vision()
     from nescio.data import load
-    from nescio.training import Tuning, choose_device, load_checkpoint
-    from nescio.training import extract as run_extraction
+    from nescio.training import Tuning, choose_device, extract as run_extraction, load_checkpoint
 
     where = choose_device(device)
     checkpoint = load_checkpoint(model, module=module)

@@ -1,4 +1,4 @@
-"""nescio detectors and nescio info: what there is, and what a file holds."""
+"""nescio detectors and nescio info: the list of detectors, and the content of a file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nescio.cli.options import AsJson, calibration_facts, terminal
 
 
 def detectors(as_json: AsJson = False) -> None:
-    """List the detectors: what each one reads, whether it learns, and the paper behind it."""
+    """List the detectors: which arrays each one scores and learns from, and its paper."""
     from nescio.detectors import DETECTORS
 
     rows: list[dict[str, Any]] = [
         {
             "name": name,
-            "reads": list(detector.reads),
-            "learns": bool(detector.learned),
+            "scores_from": list(detector().scores_from),
+            "learns_from": list(detector().learns_from),
             "summary": (detector.__doc__ or "").partition("\n")[0],
             "paper": detector.paper,
         }
@@ -31,36 +31,37 @@ def detectors(as_json: AsJson = False) -> None:
         return
     table = Table()
     table.add_column("name", no_wrap=True)
-    for title in ("reads", "learns", "what it is", "paper"):
+    for title in ("scores from", "learns from", "what it is", "paper"):
         table.add_column(title)
     for row in rows:
-        learns = "yes" if row["learns"] else "no"
-        table.add_row(row["name"], ", ".join(row["reads"]), learns, row["summary"], row["paper"])
+        reads = (", ".join(row[key]) or "-" for key in ("scores_from", "learns_from"))
+        table.add_row(row["name"], *reads, row["summary"], row["paper"])
     terminal().print(table)
 
 
 def info(
     file: Annotated[
         Path,
-        typer.Argument(readable=False, metavar="FILE", help="A detector saved by 'nescio fit'."),
+        typer.Argument(
+            readable=False, metavar="FILE", help="A detector saved by 'nescio calibrate'."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
     """Show what a saved detector is, its threshold and its guarantee."""
     from nescio.detectors import load
     from nescio.detectors.artifact import label_fingerprint
-    from nescio.detectors.inputs import ONE_COLUMN_A_LABEL
+    from nescio.detectors.saving import plain_params
 
     detector = load(file)
     calibration = getattr(detector, "calibration_", None)
-    reads = "labels" if detector.reads[0] in ONE_COLUMN_A_LABEL else "features"
-    parameters = detector.get_params()
+    parameters = plain_params(detector)
     if calibration is not None:
         del parameters["tpr"]  # the calibration has its own
     facts: dict[str, Any] = {
         "detector": detector.name,
         "parameters": parameters,
-        f"n_{reads}": detector.n_features_in_,
+        "n_columns": detector.n_columns_,
         "label_names": detector.label_names_,
         "label_fingerprint": label_fingerprint(detector.label_names_),
         **({"tau": detector.offset_} if calibration is None else calibration_facts(calibration)),

@@ -224,7 +224,7 @@ def _logits(
     verdicts: Assessment, outputs: Outputs, path: Path, detector: Detector, watch: Monitor
 ) -> Any:
     """The logits of the verdicts' own inputs; raises if they are of others."""
-    from nescio.detectors.inputs import label_difference
+    from nescio.detectors.arrays import label_difference
 
     if not watch.watches_labels:
         raise MissingInputError(

@@ -1,4 +1,4 @@
-"""What several commands share: options, reading files, building a detector."""
+"""Shared by several commands: options, reading files, building a detector."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 DetectorFile = Annotated[
     Path,
-    typer.Argument(readable=False, metavar="DETECTOR", help="A detector saved by 'nescio fit'."),
+    typer.Argument(
+        readable=False, metavar="DETECTOR", help="A detector saved by 'nescio calibrate'."
+    ),
 ]
 FromProbs = Annotated[
     bool | None,
     typer.Option(
         "--from-probs/--from-logits",
-        help="Whether the files hold probabilities, to be converted, or logits. Logits are "
-        "expected, but values that all lie within [0, 1] are refused until one is said.",
+        help="Whether the files hold probabilities, which are converted, or logits. Logits are "
+        "expected; values that all lie within [0, 1] are rejected unless you pass one of these.",
     ),
 ]
 Nonfinite = Annotated[
@@ -51,14 +53,14 @@ Settings = Annotated[
 
 
 def terminal() -> Console:
-    """Standard output; wide enough for a table when it is not a terminal."""
+    """Return standard output; wide enough for a table if it is not a terminal."""
     console = Console(highlight=False, markup=False)  # names and paths may hold brackets
     narrow = console.is_terminal or "COLUMNS" in os.environ
     return console if narrow else Console(highlight=False, markup=False, width=120)
 
 
 def working(what: str) -> Status:
-    """A sign on the terminal that work is under way; nothing where there is no terminal."""
+    """Show on the terminal that work is in progress; nothing without a terminal."""
     return Console(stderr=True).status(what)
 
 
@@ -70,25 +72,25 @@ def refuse_overwriting(output: Path | None, *inputs: Path | None) -> None:
 
 
 def refuse_learning_from(train: Path, held_out: Path) -> None:
-    """Raise if the data to calibrate on is the data to learn from."""
+    """Raise if the calibration data is the training data."""
     if same_file(train, held_out):
         raise ParameterError(
-            "--train and the held-out data are the same file; calibrating on data the detector "
-            "has learned from would void the guarantee."
+            "--train and the held-out data are the same file. Calibrating on data that the "
+            "detector has learned from would void the guarantee."
         )
 
 
 def same_file(a: Path, b: Path) -> bool:
-    """Whether two paths lead to one file."""
+    """Return whether two paths refer to one file."""
     try:
         return os.path.samefile(a, b)
-    except OSError:  # one of them does not exist, or cannot be looked at
+    except OSError:  # one of them does not exist or cannot be accessed
         return False
 
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
-    """Gives a function to call with the steps done; shows nothing where there is no terminal."""
+    """Yield a function to call with the steps done; show nothing without a terminal."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         yield lambda _: None
@@ -99,28 +101,28 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
 
 
 def read_outputs(path: Path, *, from_probs: bool | None) -> Outputs:
-    """Outputs from a file; what looks like probabilities is refused unless announced."""
+    """Read outputs; reject what looks like probabilities unless the user said which it is."""
     outputs = Outputs.load(path, from_probs=bool(from_probs))
     if not len(outputs):
         raise InputError(f"{path} has no rows.")
     if from_probs is None and looks_like_probabilities(outputs.logits, at_least=1):
         raise InputError(
-            f"{path}: every value lies within [0, 1]. These look like probabilities, and logits "
-            "are expected. Pass --from-probs if they are, --from-logits if not."
+            f"{path}: every value lies within [0, 1]. These look like probabilities, but logits "
+            "are expected. Pass --from-probs if they are probabilities, --from-logits if not."
         )
     return outputs
 
 
 def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
-    """A saved detector; one of groups that only the caller knows is refused."""
+    """Load a detector; reject one whose groups only the caller knows."""
     from nescio.detectors import load
 
     detector = load(path)
     calibration = getattr(detector, "calibration_", None)
     if calibration is not None and calibration.by == CUSTOM:
         raise InputError(
-            f"{path} was calibrated by groups of your own, which the command line cannot know. "
-            "Use assess(..., groups=...) or explain(..., groups=...) in Python."
+            f"{path} was calibrated by your own groups, which the command line does not know. Use "
+            "assess(..., groups=...) or explain(..., groups=...) in Python."
         )
     if nonfinite is not None:
         detector.set_params(nonfinite=nonfinite)
@@ -128,7 +130,7 @@ def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
 
 
 def calibration_facts(calibration: Calibration) -> dict[str, Any]:
-    """What was asked of a calibration and what it gives, by group, for JSON."""
+    """Return the settings and results of a calibration by group, for JSON."""
     first = next(iter(calibration.thresholds.values()))
     return {
         "n_samples": calibration.n_samples,
@@ -143,15 +145,18 @@ def calibration_facts(calibration: Calibration) -> dict[str, Any]:
 
 
 def detector_names(incomplete: str = "") -> list[str]:
-    """Names of detectors, for shell completion."""
+    """Return the names of detectors, for shell completion."""
     from nescio.detectors import DETECTORS
 
     return [name for name in DETECTORS if name.startswith(incomplete)]
 
 
 def build_detector(name: str, settings: list[str] | None, **parameters: Any) -> Detector:
-    """A detector by name, with NAME=VALUE settings."""
+    """Make a detector from its name, as name(parameter=value), and NAME=VALUE settings."""
     from nescio.detectors import naming
 
+    kind, written = naming.parse_detector(name)
     pairs = (setting.partition("=") for setting in settings or ())
-    return naming.build_detector(name, {key: text for key, _, text in pairs}, **parameters)
+    return naming.build_detector(
+        kind, written | {key: text for key, _, text in pairs}, **parameters
+    )

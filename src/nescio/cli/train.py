@@ -84,8 +84,7 @@ def train(
     Several GPUs: torchrun --nproc-per-node 4 -m nescio train coco:/data/coco -o runs/coco
     """
     require_vision()
-    from nescio.training import TrainSettings, choose_device
-    from nescio.training import train as run_training
+    from nescio.training import TrainSettings, choose_device, train as run_training
     from nescio.training.distributed import World
 
     if resume and force:

@@ -68,8 +68,7 @@ def tune(
     require_vision()
     from nescio.data import CORRUPTIONS
     from nescio.runners.images import Reader, readable
-    from nescio.training import choose_device, extract, load_checkpoint
-    from nescio.training import tune as run_tuning
+    from nescio.training import choose_device, extract, load_checkpoint, tune as run_tuning
     from nescio.training.perturb import AGGREGATES
 
     wanted = list(dict.fromkeys(aggregates or AGGREGATES))

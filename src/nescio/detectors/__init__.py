@@ -1,85 +1,58 @@
 """Detectors: a score, what it learns, a threshold and what can be promised about it.
 
 A higher score means more in-distribution. `predict` gives +1 for in-distribution and -1 for out;
-an input is in if its score is at least the threshold tau.
+a sample is in if its score is at least the threshold.
+
+Every module of this package is searched for detectors, so that a new one needs no other line. All
+of them are attributes of this package, and of `nescio`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nescio.detectors.artifact import Artifact
-from nescio.detectors.base import Detector, NotCalibratedError
-from nescio.detectors.isolation_forest import IsolationForest
-from nescio.detectors.local_outlier_factor import LocalOutlierFactor
-from nescio.detectors.logit import (
-    MSP,
-    JointEnergy,
-    MaxEnergy,
-    MaxLogit,
-    MaxProb,
-    SumLogit,
-    SumProb,
-)
-from nescio.detectors.mahalanobis import Mahalanobis, PerturbedMahalanobis
-from nescio.detectors.odin import ODIN
-from nescio.detectors.top_k import TopKJointEnergy, TopKLogit, TopKProb
-from nescio.errors import FileFormatError
+from nescio.detectors.arrays import Arrays
+from nescio.detectors.assessment import Assessment
+from nescio.detectors.base import Detector
+from nescio.detectors.naming import build_detector, parse_detector
+from nescio.detectors.profile import Profile
+from nescio.detectors.registry import DETECTORS, find_own, register
+from nescio.detectors.saving import load_registered as load
+from nescio.detectors.steps import NotCalibratedError
+
+if TYPE_CHECKING:  # for type checkers and editors, which do not see the search below
+    from nescio.detectors.isolation_forest import IsolationForest as IsolationForest
+    from nescio.detectors.label_scores import (
+        MSP as MSP,
+        JointEnergy as JointEnergy,
+        MaxEnergy as MaxEnergy,
+        MaxLogit as MaxLogit,
+        MaxProb as MaxProb,
+        SumLogit as SumLogit,
+        SumProb as SumProb,
+        TopKJointEnergy as TopKJointEnergy,
+        TopKLogit as TopKLogit,
+        TopKProb as TopKProb,
+    )
+    from nescio.detectors.local_outlier_factor import LocalOutlierFactor as LocalOutlierFactor
+    from nescio.detectors.mahalanobis import (
+        Mahalanobis as Mahalanobis,
+        PerturbedMahalanobis as PerturbedMahalanobis,
+    )
+    from nescio.detectors.odin import ODIN as ODIN
+
+find_own()
+globals().update({kind.__name__: kind for kind in DETECTORS.values()})
 
 __all__ = [
     "DETECTORS",
-    "MSP",
-    "ODIN",
+    "Arrays",
+    "Assessment",
     "Detector",
-    "IsolationForest",
-    "JointEnergy",
-    "LocalOutlierFactor",
-    "Mahalanobis",
-    "MaxEnergy",
-    "MaxLogit",
-    "MaxProb",
     "NotCalibratedError",
-    "PerturbedMahalanobis",
-    "SumLogit",
-    "SumProb",
-    "TopKJointEnergy",
-    "TopKLogit",
-    "TopKProb",
+    "Profile",
+    "build_detector",
     "load",
+    "parse_detector",
+    "register",
 ]
-
-DETECTORS: dict[str, type[Detector]] = {
-    detector.name: detector
-    for detector in (
-        JointEnergy,
-        TopKJointEnergy,
-        MaxEnergy,
-        MaxLogit,
-        SumLogit,
-        TopKLogit,
-        MaxProb,
-        SumProb,
-        TopKProb,
-        MSP,
-        ODIN,
-        Mahalanobis,
-        PerturbedMahalanobis,
-        LocalOutlierFactor,
-        IsolationForest,
-    )
-}
-
-
-def load(path: str | Path) -> Detector:
-    """Read a detector that was saved with `save`.
-
-    A detector of your own class is read with its class's `load`: nothing in a file can say what
-    code to run.
-    """
-    artifact = Artifact.read(path)
-    if artifact.detector not in DETECTORS:
-        raise FileFormatError(
-            f"{path} holds a detector {artifact.detector!r}, which is not one of nescio's. "
-            "Read it with its own class: YourDetector.load(path)."
-        )
-    return DETECTORS[artifact.detector].from_artifact(artifact, path)

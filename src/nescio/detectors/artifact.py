@@ -1,4 +1,8 @@
-"""A detector on disk: one safetensors file of arrays and JSON. Loading one cannot run anything."""
+"""A detector on disk: one safetensors file of arrays and JSON. Loading one cannot run any code.
+
+A detector that holds detectors is stored as a tree: the arrays of a part have a prefix, and the
+JSON of a part is nested in that of its owner.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,13 @@ from nescio._validation import Array, checked_share, checked_whole
 from nescio.calibration import Calibration, Threshold
 from nescio.errors import FileFormatError
 
-_KIND = FileKind("nescio.detector", "saved detector")
+_KIND = FileKind("nescio.detector", "saved detector", schema=2)
 
 _LEARNED = "learned."
+_PARTS = "parts."
+_PROFILE = "profile."
 _CALIBRATION_SCORES = "calibration.scores"
-_MEDIANS = "medians."
-_FIRING = "firing."
+_MAX_DEPTH = 20  # detectors within detectors
 _DATA = (".parquet", ".csv", ".jsonl", ".npy", ".npz")
 
 
@@ -33,94 +38,141 @@ class Artifact:
     Attributes
     ----------
     detector : str
-        Its name in the registry.
+        The name in the registry.
     params : mapping
-        What its constructor takes.
-    n_inputs : int
-        Columns of what it reads: labels, for a detector that reads logits.
-    tau : float
-        The threshold of a detector that is not calibrated.
-    learned : mapping of str to array
-        The arrays that `fit` learned.
+        The arguments of the constructor; a detector among them as {"detector": ..., "params": ...}.
+    n_columns : mapping of str to int
+        The number of columns of each array that the detector reads. In a file of schema 1, the
+        name of the only array is not known and is "".
+    threshold : float or None
+        None for a part without a threshold.
     label_names : tuple of str or None
     calibration : Calibration or None
-    medians : mapping of str to array
-        What `explain` compares with; empty if the detector cannot be explained, and in a file of an
-        older nescio.
-    firing : mapping of str to array
-        How often each label fired in the calibration data; empty if there were no logits, and in a
-        file of an older nescio.
+    learned : mapping of str to array
+        The arrays that `fit` learned.
+    parts : mapping of str to list of Artifact
+        The detectors that `fit` learned, by attribute.
+    profile : mapping of str to array
+        What the calibration data looked like.
     """
 
     detector: str
     params: Mapping[str, Any]
-    n_inputs: int
-    tau: float
-    learned: Mapping[str, Array]
-    label_names: tuple[str, ...] | None
-    calibration: Calibration | None
-    medians: Mapping[str, Array] = field(default_factory=dict)
-    firing: Mapping[str, Array] = field(default_factory=dict)
+    n_columns: Mapping[str, int]
+    threshold: float | None = None
+    label_names: tuple[str, ...] | None = None
+    calibration: Calibration | None = None
+    learned: Mapping[str, Array] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[Artifact]] = field(default_factory=dict)
+    profile: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def groups(self) -> tuple[str, ...] | None:
-        """The names of the calibration's groups; None where inputs are not grouped."""
+        """The names of the calibration's groups; None if it has no groups."""
         if self.calibration is None or self.calibration.by is None:
             return None
         return tuple(self.calibration.thresholds)
 
     def write(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the file, atomically; an existing one only with `force`."""
+        """Write the file atomically; replace an existing one only with `force`."""
+        _KIND.write_with_checksum(path, self._tensors(), self._json(), force=force)
+
+    def _tensors(self) -> dict[str, Array]:
         tensors = {_LEARNED + name: array for name, array in self.learned.items()}
-        tensors |= {_MEDIANS + name: array for name, array in self.medians.items()}
-        tensors |= {_FIRING + name: array for name, array in self.firing.items()}
+        tensors |= {_PROFILE + name: array for name, array in self.profile.items()}
         if self.calibration is not None:
-            parts = [threshold.scores for threshold in self.calibration.thresholds.values()]
-            tensors[_CALIBRATION_SCORES] = np.concatenate(parts)
-        metadata: dict[str, Any] = {
+            groups = self.calibration.thresholds.values()
+            tensors[_CALIBRATION_SCORES] = np.concatenate([group.scores for group in groups])
+        for name, parts in self.parts.items():
+            for at, part in enumerate(parts):
+                prefix = _part_prefix(name, at)
+                tensors |= {prefix + inner: array for inner, array in part._tensors().items()}
+        return tensors
+
+    def _json(self) -> dict[str, Any]:
+        return {
             "detector": self.detector,
-            "params": {name: _plain(value) for name, value in self.params.items()},
-            "n_inputs": self.n_inputs,
-            "tau": self.tau,
+            "params": dict(self.params),
+            "n_columns": dict(self.n_columns),
+            "threshold": self.threshold,
             "label_names": self.label_names,
-            "label_fingerprint": label_fingerprint(self.label_names),
             "calibration": _calibration_to_json(self.calibration),
+            "parts": {name: [part._json() for part in parts] for name, parts in self.parts.items()},
         }
-        _KIND.write_with_checksum(path, tensors, metadata, force=force)
 
     @classmethod
     def read(cls, path: str | Path) -> Artifact:
-        """Read and check a file; every flaw is a `FileFormatError` that says which."""
+        """Read and check a file; every flaw is a `FileFormatError` that names it."""
         try:
             tensors, metadata = _KIND.read(path, checksum=True)
         except FileFormatError as error:
-            # Who swapped two arguments is not helped by a word about safetensors.
+            # A message about safetensors does not help someone who swapped two arguments.
             if _begins_like_ours(path):
                 raise
             raise FileFormatError(_is_something_else(path)) from error
         try:
-            label_names = metadata["label_names"]
-            if not isinstance(label_names, list | None):
-                raise TypeError("its label names are not a list")
-            if metadata["label_fingerprint"] != label_fingerprint(label_names):
-                raise ValueError("its label names do not match their fingerprint")
-            return cls(
-                detector=str(metadata["detector"]),
-                params=dict(metadata["params"]),
-                n_inputs=checked_whole("n_inputs", metadata["n_inputs"], minimum=1),
-                tau=_finite(metadata["tau"]),
-                learned=_under(_LEARNED, tensors),
-                label_names=None if label_names is None else tuple(map(str, label_names)),
-                calibration=_calibration_from_json(metadata["calibration"], tensors),
-                medians=_under(_MEDIANS, tensors),
-                firing=_under(_FIRING, tensors),
-            )
+            if metadata["schema"] == 1:
+                tensors, metadata = _from_schema_1(tensors, metadata)
+            return cls._from_json(metadata, tensors)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"{path} is damaged: {_reason(error)}.") from error
 
+    @classmethod
+    def _from_json(
+        cls, node: Mapping[str, Any], tensors: Mapping[str, Array], depth: int = 0
+    ) -> Artifact:
+        label_names, threshold = node["label_names"], node["threshold"]
+        if depth > _MAX_DEPTH:
+            raise ValueError("its detectors are nested too deeply")
+        if not isinstance(label_names, list | None):
+            raise TypeError("its label names are not a list")
+        if threshold is None and depth == 0:
+            raise ValueError("it has no threshold")
+        return cls(
+            detector=str(node["detector"]),
+            params=dict(node["params"]),
+            n_columns={
+                str(name): checked_whole("n_columns", n, minimum=1)
+                for name, n in node["n_columns"].items()
+            },
+            threshold=None if threshold is None else _finite(threshold),
+            label_names=None if label_names is None else tuple(map(str, label_names)),
+            calibration=_calibration_from_json(node["calibration"], tensors),
+            learned=_under(_LEARNED, tensors),
+            parts={
+                str(name): [
+                    cls._from_json(part, _under(_part_prefix(name, at), tensors), depth + 1)
+                    for at, part in enumerate(parts)
+                ]
+                for name, parts in node["parts"].items()
+            },
+            profile=_under(_PROFILE, tensors),
+        )
+
+
+def _from_schema_1(
+    tensors: Mapping[str, Array], metadata: Mapping[str, Any]
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the content of a file of schema 1 as schema 2 has it."""
+    profile = {
+        (_PROFILE + name if name.startswith(("medians.", "firing.")) else name): array
+        for name, array in tensors.items()
+    }
+    node = {
+        **metadata,
+        "n_columns": {"": metadata["n_inputs"]},
+        "threshold": _finite(metadata["tau"]),
+        "parts": {},
+    }
+    return profile, node
+
+
+def _part_prefix(name: str, at: int) -> str:
+    return f"{_PARTS}{name}.{at}."
+
 
 def _begins_like_ours(path: str | Path) -> bool:
-    """Whether it could be a detector, perhaps a damaged one: a length, and then JSON."""
+    """Return whether a file could be a detector, even a damaged one: a length, then JSON."""
     with open(path, "rb") as stream:
         first = stream.read(10)
     return len(first) < 10 or first[8:] == b'{"'
@@ -128,15 +180,15 @@ def _begins_like_ours(path: str | Path) -> bool:
 
 def _is_something_else(path: str | Path) -> str:
     suffix = Path(path).suffix.lower()
-    guess = "that looks like data"
+    guess = "it looks like data"
     if suffix == ".onnx":
-        guess = "that is an ONNX model, which nescio serve takes as --model"
+        guess = "it is an ONNX model, which nescio serve takes as --model"
     hint = f": {guess}. Did you swap the arguments?" if suffix in (".onnx", *_DATA) else "."
-    return f"{path} is not a detector saved by nescio fit{hint}"
+    return f"{path} is not a detector saved by nescio calibrate{hint}"
 
 
 def _under(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays whose names begin so, without it."""
+    """Return the arrays whose names begin with the prefix, without it."""
     return {
         name.removeprefix(prefix): array
         for name, array in tensors.items()
@@ -145,7 +197,7 @@ def _under(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def label_fingerprint(label_names: Sequence[str] | None) -> str | None:
-    """A short hash of the label names in their order; None where they are not known."""
+    """Return a short hash of the label names in their order; None if they are not known."""
     if label_names is None:
         return None
     encoded = json.dumps(list(label_names), ensure_ascii=False).encode()
@@ -190,14 +242,9 @@ def _calibration_from_json(
         )
         start = end
     if start != len(scores):
-        raise ValueError("its calibration does not fit its scores")
+        raise ValueError("its calibration does not match its scores")
     edges = tuple(checked_whole("edges", edge, minimum=0) for edge in stored["edges"])
     return Calibration(thresholds, stored["by"], edges)
-
-
-def _plain(value: Any) -> Any:
-    """A parameter as JSON has it."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _finite(value: Any) -> float:

@@ -1,4 +1,4 @@
-"""The verdict on each input."""
+"""The verdict on each sample."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from nescio._io.tables import write_table
 from nescio._validation import BoolArray
+from nescio.errors import InputError
 
 _SHOWN_ROWS = 10
 
 
 class Verdict(NamedTuple):
-    """One input's score, p-value and whether it is taken as in-distribution."""
+    """The score, the p-value and the verdict of one sample."""
 
     score: float
     p_value: float
@@ -26,20 +27,20 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Assessment:
-    """Scores, p-values and verdicts, one row a sample.
+    """Scores, p-values and verdicts, one row per sample.
 
     Attributes
     ----------
     scores : array of shape (n_samples,)
         Higher means more in-distribution.
     p_values : array of shape (n_samples,)
-        How often an in-distribution input scores as low or lower; small means suspicious.
+        How often an in-distribution sample scores as low or lower; small means suspicious.
     in_distribution : array of bool of shape (n_samples,)
         The verdict.
     groups : array of str of shape (n_samples,) or None
-        The group whose threshold was used, where the calibration was by group.
+        The group whose threshold was used, if calibrated by group.
     ids : array of str of shape (n_samples,) or None
-        The samples' ids, where the outputs had any.
+        The ids of the samples, if the outputs had any.
     """
 
     scores: NDArray[np.float64]
@@ -47,6 +48,23 @@ class Assessment:
     in_distribution: BoolArray
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
+
+    @classmethod
+    def concat(cls, parts: Sequence[Assessment]) -> Assessment:
+        """Join the assessments of several batches by one detector."""
+        if not parts:
+            raise InputError("there are no assessments to join.")
+        columns = [part.columns() for part in parts]
+        if any(column.keys() != columns[0].keys() for column in columns):
+            raise InputError("all assessments to join must have ids and groups, or none.")
+        joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+        return cls(
+            joined["score"],
+            joined["p_value"],
+            joined["in_distribution"],
+            groups=joined.get("group"),
+            ids=joined.get("id"),
+        )
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -56,7 +74,7 @@ class Assessment:
     @overload
     def __getitem__(self, rows: slice | Sequence[int] | NDArray[Any]) -> Assessment: ...
     def __getitem__(self, rows: Any) -> Verdict | Assessment:
-        """One row's verdict; or, for a slice, indices or a mask, the assessment of those rows."""
+        """Return the verdict of one row, or the assessment of several (slice, indices or mask)."""
         columns = (self.scores, self.p_values, self.in_distribution, self.groups, self.ids)
         if not isinstance(rows, int | np.integer):
             return Assessment(*(None if column is None else column[rows] for column in columns))  # type: ignore[arg-type]
@@ -72,7 +90,7 @@ class Assessment:
         return np.flatnonzero(~self.in_distribution)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The table as columns: id (where known), score, p_value, in_distribution, group."""
+        """Return the table as columns: id (if known), score, p_value, in_distribution, group."""
         columns: dict[str, NDArray[Any] | None] = {
             "id": self.ids,
             "score": self.scores,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import Array, FloatArray, checked_whole
+from nescio._validation import Array, checked_whole
+from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
 
 _ROWS_AT_ONCE = 4096
@@ -42,6 +41,7 @@ class IsolationForest(Detector):
 
     name = "isolation_forest"
     paper = "Liu et al., ICDM 2008"
+    learns_from = ("logits",)
     learned = ("features_", "thresholds_", "children_", "lengths_", "scale_")
     accepts_masked = False
 
@@ -65,9 +65,10 @@ class IsolationForest(Detector):
         checked_whole("max_samples", self.max_samples, minimum=1)
         checked_whole("seed", self.seed, minimum=0)
 
-    def _learn(self, inputs: FloatArray, labels: Any) -> None:
+    def _learn(self, arrays: Arrays) -> None:
         from sklearn.ensemble import IsolationForest as Forest
 
+        inputs = arrays.logits
         n_samples = min(self.max_samples, len(inputs))
         forest = Forest(
             n_estimators=self.n_trees, max_samples=n_samples, random_state=self.seed
@@ -89,9 +90,9 @@ class IsolationForest(Detector):
             self.lengths_[i, :n] = depths + _expected_length(tree.n_node_samples)
         self.scale_ = _expected_length(np.array(n_samples))
 
-    def _score(self, inputs: FloatArray) -> Array:
+    def _score(self, arrays: Arrays) -> Array:
         # The trees compare in float32, as they were grown.
-        values = inputs.astype(np.float32)
+        values = arrays.logits.astype(np.float32)
         scores = np.empty(len(values))
         for start in range(0, len(values), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nescio._validation import Array, FloatArray, checked_whole
+from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
 from nescio.errors import InputError
 
@@ -41,6 +42,7 @@ class LocalOutlierFactor(Detector):
 
     name = "lof"
     paper = "Breunig et al., SIGMOD 2000"
+    learns_from = ("logits",)
     learned = ("samples_", "k_", "reach_", "densities_")
     accepts_masked = False
 
@@ -54,7 +56,8 @@ class LocalOutlierFactor(Detector):
         super()._check_params()
         checked_whole("n_neighbors", self.n_neighbors, minimum=1)
 
-    def _learn(self, inputs: FloatArray, labels: Any) -> None:
+    def _learn(self, arrays: Arrays) -> None:
+        inputs = arrays.logits
         if len(inputs) < 2:
             raise InputError("lof learns from at least 2 samples, got n_samples = 1.")
         self.samples_ = np.array(inputs, dtype=np.float64)
@@ -64,7 +67,8 @@ class LocalOutlierFactor(Detector):
         self.reach_ = distances[:, -1].copy()
         self.densities_ = self._density(distances, neighbours)
 
-    def _score(self, inputs: FloatArray) -> Array:
+    def _score(self, arrays: Arrays) -> Array:
+        inputs: FloatArray = arrays.logits
         if not hasattr(self, "_index"):
             self._index = self._neighbour_index()
         distances, neighbours = self._index.kneighbors(inputs.astype(np.float64, copy=False))

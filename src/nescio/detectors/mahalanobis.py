@@ -1,4 +1,4 @@
-"""Distance to class-conditional Gaussians, for inputs with several labels each."""
+"""Distance to class-conditional Gaussians, for samples with several labels each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, FloatArray, check_multi_hot, checked_choice, to_numpy
+from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
 from nescio.errors import EmptyLabelWarning, InputError, ShapeError, warn
 
@@ -19,18 +20,18 @@ _ROWS_AT_ONCE = 1024
 class Mahalanobis(Detector):
     """Mahalanobis distance of the features to the label means, under one shared covariance.
 
-    For each label, the mean of the features of all samples that carry it. The covariance is shared:
-    a sample with three labels enters it three times, once around each of their means. The
+    Each label has a mean: that of the features of all samples with this label. The covariance is
+    shared: a sample with three labels enters it three times, once around each of their means. The
     label-wise score is minus the squared distance, aggregated by the nearest label (max) or over
-    all of them (sum).
+    all labels (sum).
 
-    Features are whitened once with a Cholesky factor, so that a distance is a plain Euclidean one.
-    If the covariance is singular (dead features, few samples), its pseudo-inverse is used.
+    Features are whitened once with a Cholesky factor, so that a distance becomes Euclidean. If the
+    covariance is singular (constant features, few samples), its pseudo-inverse is used.
 
     Parameters
     ----------
     aggregate : {"max", "sum"}
-        The paper's method takes the max; its ablation the sum.
+        The paper's method takes the max; its ablation takes the sum.
 
     Attributes
     ----------
@@ -53,7 +54,8 @@ class Mahalanobis(Detector):
 
     name = "mahalanobis"
     paper = "Lee et al., NeurIPS 2018; multi-label as in Wang et al., NeurIPS 2021"
-    reads = ("features", "labels")
+    learns_from = ("features", "labels")
+    scores_from: tuple[str, ...] = ("features",)
     learned = ("center_", "whitening_", "means_")
 
     def __init__(
@@ -66,9 +68,9 @@ class Mahalanobis(Detector):
         super()._check_params()
         checked_choice("aggregate", self.aggregate, ("max", "sum"))
 
-    def _learn(self, inputs: FloatArray, labels: Any) -> None:
-        features = inputs.astype(np.float64)
-        member = _memberships(labels, len(features))  # (n_samples, n_labels)
+    def _learn(self, arrays: Arrays) -> None:
+        features = arrays.features.astype(np.float64)
+        member = _memberships(arrays.labels, len(features))  # (n_samples, n_labels)
         counts = member.sum(0)
         if not counts.all():
             _warn_of_empty(counts)
@@ -80,17 +82,24 @@ class Mahalanobis(Detector):
         # The sum over memberships of (x - mean)(x - mean)^T, without forming them.
         total = features.T @ (weight[:, None] * features)
         scatter = total - means.T @ (counts[:, None] * means)
-        # A feature that does not vary around the label means leaves nothing but rounding behind.
+        # A feature that does not vary around the label means leaves only rounding errors.
         still = np.diag(scatter) <= len(features) * np.finfo(np.float64).eps * np.diag(total)
         scatter[still], scatter[:, still] = 0.0, 0.0
         self.whitening_ = _whitening(scatter / weight.sum())
         self.means_ = means @ self.whitening_
 
-    def _score(self, inputs: FloatArray) -> Array:
-        # The costly product in the precision of the input, the distances in float64; a block of
-        # rows at a time, so that memory does not grow with the data.
+    def _score(self, arrays: Arrays) -> Array:
+        # The costly product is computed in the precision of the input, the distances in float64;
+        # blocks of rows keep the memory bounded.
+        (name,) = self.scores_from
+        inputs: FloatArray = arrays[name]
+        if inputs.shape[1] != len(self.center_):
+            raise ShapeError(
+                f"{self.name} learned from {len(self.center_)} features, but {name} has "
+                f"{inputs.shape[1]} columns."
+            )
         whitening = self.whitening_.astype(inputs.dtype)
-        # The centre in two parts, so that features far from zero lose nothing in float32.
+        # The centre is split in two, so that features far from zero lose no precision in float32.
         coarse = self.center_.astype(inputs.dtype)
         fine = (self.center_ - coarse).astype(inputs.dtype)
         mean_norms = np.einsum("ij,ij->i", self.means_, self.means_)
@@ -124,26 +133,28 @@ class Mahalanobis(Detector):
 
 
 class PerturbedMahalanobis(Mahalanobis):
-    """Mahalanobis as in the paper: the features of an input made a little more certain.
+    """Mahalanobis as in the paper: on the features of slightly perturbed inputs.
 
-    Learns from the plain features of the training data; scores the perturbed features that
-    `nescio extract --tuned` adds to the outputs, of the array mahalanobis_max or mahalanobis_sum.
+    It learns from the plain features of the training data, and scores the features of perturbed
+    inputs, which `nescio extract --tuned` adds to the outputs as mahalanobis_max or
+    mahalanobis_sum.
 
     Parameters
     ----------
     aggregate : {"max", "sum"}
-        The paper's method takes the max; its ablation the sum.
+        The paper's method takes the max; its ablation takes the sum.
     """
 
     name = "mahalanobis_perturbed"
 
-    def input_name(self, *, learning: bool = False) -> str:
-        """Plain features to learn from, perturbed ones to score."""
-        return "features" if learning else f"mahalanobis_{self.aggregate}"
+    @property
+    def scores_from(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The features of perturbed inputs, for the aggregate."""
+        return (f"mahalanobis_{self.aggregate}",)
 
 
 def _memberships(labels: Any, n_samples: int) -> Matrix:
-    """Multi-hot labels as floats. One class per sample is one-hot; no labels are one class."""
+    """Return multi-hot labels as floats; one class per sample is one-hot, no labels one class."""
     if labels is None:
         return np.ones((n_samples, 1))
     array = to_numpy(labels)
@@ -155,7 +166,7 @@ def _memberships(labels: Any, n_samples: int) -> Matrix:
         )
     check_multi_hot(array)
     if not array.any():
-        raise InputError("labels are all 0: no sample carries a label to learn from.")
+        raise InputError("labels are all 0: no sample has a label to learn from.")
     return array.astype(np.float64)
 
 
@@ -169,9 +180,9 @@ def _warn_of_empty(counts: Matrix) -> None:
 
 
 def _whitening(covariance: Matrix) -> Matrix:
-    """W with W W^T the inverse of the covariance, or a pseudo-inverse if that is singular.
+    """Return W with W W^T the inverse of the covariance, or a pseudo-inverse if it is singular.
 
-    Features are scaled to unit variance first, so that small ones do not count as dead.
+    Features are scaled to unit variance first, so that small ones do not count as constant.
     """
     scale = np.sqrt(np.diag(covariance))
     scale[scale == 0] = 1.0

@@ -1,21 +1,29 @@
-"""A detector by name, with parameters: "joint_energy", "top_k_joint_energy(k=5)"."""
+"""A detector by name, with parameters: "joint_energy", "top_k_joint_energy(k=5)", "my.module:Knn".
+
+A detector of your own is named by its class, as package.module:Class.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import json
 import re
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from nescio.detectors import DETECTORS, Detector
+from nescio.detectors.base import Detector
+from nescio.detectors.registry import DETECTORS, register
 from nescio.errors import ParameterError
 
-_WRITTEN = re.compile(r"\s*(?P<name>\w+)\s*(?:\((?P<settings>[^()]*)\))?\s*")
+_WRITTEN = re.compile(r"\s*(?P<name>[\w.]+(?::\w+)?)\s*(?:\((?P<settings>[^()]*)\))?\s*")
 _OF_EVERY_DETECTOR = {"tpr", "nonfinite"}
 
 
 def parse_detector(text: str) -> tuple[str, dict[str, str]]:
-    """The name and the settings of what is written as "name(parameter=value, ...)".
+    """Split "name(parameter=value, ...)" into the name and the settings.
 
     Examples
     --------
@@ -34,32 +42,60 @@ def parse_detector(text: str) -> tuple[str, dict[str, str]]:
     if match is None:
         raise ParameterError(
             f"cannot read the detector {text!r}: expected a name, such as joint_energy, or a name "
-            "and its parameters, such as top_k_joint_energy(k=5)."
+            "with parameters, such as top_k_joint_energy(k=5)."
         )
     return match["name"], settings
 
 
+def detector_class(name: str) -> type[Detector]:
+    """Return a detector's class by its registered name or as package.module:Class."""
+    if ":" in name:
+        return register(_imported(name))
+    if name not in DETECTORS:
+        near = difflib.get_close_matches(name.lower(), DETECTORS, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise ParameterError(
+            f"there is no detector {name!r}. {hint}Choose from: {', '.join(DETECTORS)}; or name "
+            "your own as package.module:Class."
+        )
+    return DETECTORS[name]
+
+
+def _imported(name: str) -> type[Detector]:
+    """Import a class by its name; modules of the current directory are found too."""
+    module_name, _, class_name = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ParameterError(f"cannot import {module_name!r} of {name!r}: {error}.") from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise ParameterError(f"the module {module_name!r} has no class {class_name!r}.")
+    return found  # type: ignore[no-any-return]  # register checks it
+
+
 def build_detector(name: str, settings: Mapping[str, str] | None = None, **given: Any) -> Detector:
-    """A detector by its name, with settings as text.
+    """Make a detector by its name, with settings as text.
 
     Parameters
     ----------
     name : str
-        One of `DETECTORS`.
+        One of `DETECTORS`, or package.module:Class for one of your own.
     settings : mapping of str to str
         Its own parameters, such as {"k": "5"}.
     **given
-        Parameters that every detector has, as they are.
+        Parameters that every detector has, as values.
 
     Examples
     --------
     >>> build_detector("top_k_joint_energy", {"k": "10"})
     TopKJointEnergy(k=10)
     """
-    if name not in DETECTORS:
-        raise ParameterError(f"there is no detector {name!r}. Choose from: {', '.join(DETECTORS)}.")
-    detector_class = DETECTORS[name]
-    defaults = detector_class().get_params()
+    kind = detector_class(name)
+    defaults = kind().get_params(deep=False)
     known = set(defaults) - _OF_EVERY_DETECTOR
     values = {}
     for key, text in (settings or {}).items():
@@ -67,19 +103,21 @@ def build_detector(name: str, settings: Mapping[str, str] | None = None, **given
             allowed = f"it has {', '.join(sorted(known))}" if known else "it has none"
             raise ParameterError(f"{name} has no parameter {key!r} to set; {allowed}.")
         values[key] = _value(text, type(defaults[key]), f"{key}={text}")
-    detector = detector_class(**values, **given)
+    detector = kind(**values, **given)
     detector._check_params()
     return detector
 
 
 def _value(text: str, kind: type, setting: str) -> Any:
-    """The text as a value of the same kind as the parameter's default."""
+    """Return the text as a value of the same type as the parameter's default."""
     if kind is str:
         return text
     try:
         value = json.loads(text)
     except ValueError:
         value = text
+    if kind is float and type(value) is int:
+        return float(value)
     if type(value) is not kind:
         raise ParameterError(f"{setting}: expected a value of type {kind.__name__}.")
     return value

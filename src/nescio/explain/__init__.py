@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from nescio.explain.explanation import Explanation, LabelTerm, Reason, cells
-from nescio.explain.terms import Terms, Usual, checked_terms, terms_of
+from nescio.explain.terms import Medians, Terms, checked_terms, terms_of
 
 __all__ = [
     "Explanation",
     "LabelTerm",
+    "Medians",
     "Reason",
     "Terms",
-    "Usual",
     "cells",
     "checked_terms",
     "terms_of",

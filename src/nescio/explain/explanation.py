@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, BoolArray, FloatArray
-from nescio.explain.terms import Floats, Terms
+from nescio.explain.terms import Floats, Medians, Terms, terms_of
 
 __all__ = ["Explanation", "LabelTerm", "Reason"]
 
@@ -214,6 +214,14 @@ class Explanation:
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
     label_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_logits(
+        cls, detector: str, how: Terms, logits: FloatArray, medians: Medians, **columns: Any
+    ) -> Explanation:
+        """Take logits apart into terms, beside the medians of each sample's group."""
+        labels, ranks = medians.of_samples(columns["groups"], len(logits))
+        return cls(detector, how, terms_of(how, logits), labels, ranks, **columns)
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -1,8 +1,8 @@
-"""Scores that are made of the labels: each label's term, and what is usual in-distribution."""
+"""Scores that are made of labels: each label's term, and its usual value in-distribution."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,28 +12,29 @@ from numpy.typing import NDArray
 from nescio._validation import Array, BoolArray, FloatArray
 from nescio.errors import ParameterError
 
-__all__ = ["Terms", "Usual"]
+__all__ = ["Medians", "Terms"]
 
 Floats = NDArray[np.float64]
 
-# A median of 5,000 values is within about 2 % of their standard deviation; sorting all rows of a
-# large calibration set would take longer than calibrating.
+# A median of 5,000 values is accurate to about 2 % of their standard deviation. Sorting all rows of
+# a large calibration set would take longer than calibrating.
 _ROWS = 5_000
 _ROWS_OF_A_GROUP = 500
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a score is made of the labels: the sum of the largest of their terms.
+    """How a score is made of labels: the sum of the largest of their terms.
 
     Attributes
     ----------
     name : str
-        What a term is called: energy, logit, probability.
+        The name of a term: energy, logit, probability.
     of : callable
-        Gives each label's term for logits of shape (n_samples, n_labels); grows with the logit.
+        Computes each label's term for logits of shape (n_samples, n_labels). A term must grow with
+        its logit.
     largest : int or None
-        How many of the largest count: 1 for a maximum, k for a top-k, None for all.
+        How many of the largest terms count: 1 for a maximum, k for a top-k, None for all.
     """
 
     name: str
@@ -42,35 +43,35 @@ class Terms:
 
 
 def checked_terms(terms: Terms | None, detector: str) -> Terms:
-    """The terms of a detector that has any; raises if its score is not made of labels."""
+    """Return the terms of a detector; raise if its score is not made of labels."""
     if terms is None:
         raise ParameterError(
-            f"{detector} cannot be explained: its score is not a sum over labels. A sum, a maximum "
-            "or a top-k of energies, logits or probabilities can: calibrate joint_energy on the "
-            "same logits, and explain with it."
+            f"{detector} cannot be explained: its score is not made of labels. A sum, a maximum or "
+            "a top-k over labels is: calibrate joint_energy on the same logits, and explain "
+            "with it."
         )
     return terms
 
 
-def terms_of(terms: Terms, inputs: FloatArray) -> Floats:
-    """Each label's term in float64; NaN where the input cannot be used, which makes it out."""
-    values = np.array(terms.of(inputs.astype(np.float64)), dtype=np.float64)
-    values[np.isnan(inputs) | np.isposinf(inputs)] = np.nan
+def terms_of(terms: Terms, logits: FloatArray) -> Floats:
+    """Compute each label's term in float64; NaN where the logit is NaN or plus infinity."""
+    values = np.array(terms.of(logits.astype(np.float64)), dtype=np.float64)
+    values[np.isnan(logits) | np.isposinf(logits)] = np.nan
     return values
 
 
 @dataclass(frozen=True, eq=False)
-class Usual:
-    """Medians over in-distribution data, a row for each group of inputs.
+class Medians:
+    """Medians over in-distribution data, one row per group of samples.
 
     Attributes
     ----------
     groups : tuple of str
-        The groups' names; one that nobody asks for where inputs are not grouped.
+        The names of the groups; a single empty name if there are no groups.
     labels : array of shape (n_groups, n_labels)
         The median of each label's term.
     ranks : array of shape (n_groups, n_labels)
-        The median of each input's largest term, second largest, and so on.
+        The median of a sample's largest term, second largest term, and so on.
     """
 
     groups: tuple[str, ...]
@@ -78,50 +79,52 @@ class Usual:
     ranks: Floats
 
     @classmethod
-    def from_inputs(
+    def from_logits(
         cls,
         terms: Terms,
-        inputs: FloatArray,
+        logits: FloatArray,
         usable: BoolArray,
         groups: NDArray[np.str_] | None = None,
-        known: Iterable[str] = (),
     ) -> Self:
-        """The medians of the usable rows; within each group, if there are some, by `known` names.
+        """Compute the medians of the usable rows, within each group if there are any.
 
-        Of many rows, 5,000 are drawn with a fixed seed; by group, as many together, but at least
-        500 of each.
+        Of many rows, 5,000 are drawn with a fixed seed; with groups, 5,000 in total but at least
+        500 of each group.
         """
-        names = ("",) if groups is None else tuple(sorted(known))
+        names = ("",) if groups is None else tuple(np.unique(groups).tolist())
         n_rows = max(_ROWS_OF_A_GROUP, _ROWS // len(names))
         found = []
         for name in names:
             rows = np.flatnonzero(usable if groups is None else usable & (groups == name))
             if len(rows) > n_rows:
                 rows = np.sort(np.random.default_rng(0).choice(rows, n_rows, replace=False))
-            found.append(_medians(terms, inputs[rows]))
+            found.append(_medians(terms, logits[rows]))
         labels, ranks = (np.stack(column) for column in zip(*found, strict=True))
         return cls(names, labels, ranks)
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, Array], groups: tuple[str, ...] | None, n_labels: int
-    ) -> Self:
-        """From a file; raises a `ValueError` if they do not fit the detector there."""
+    def from_arrays(cls, arrays: Mapping[str, Array], groups: tuple[str, ...] | None) -> Self:
+        """Read what a file keeps; raise a `ValueError` if it does not fit the groups."""
         names = ("",) if groups is None else tuple(sorted(groups))
         medians = {name: np.asarray(arrays[name], np.float64) for name in ("labels", "ranks")}
         for array in medians.values():
-            if array.shape != (len(names), n_labels) or np.isnan(array).any():
+            if array.ndim != 2 or len(array) != len(names) or np.isnan(array).any():
                 raise ValueError("its medians do not fit its labels and groups")
         return cls(names, **medians)
 
+    def check(self, n_labels: int | None) -> None:
+        """Raise a `ValueError` unless there is one median per label."""
+        if {self.labels.shape[1], self.ranks.shape[1]} != {n_labels}:
+            raise ValueError("its medians do not fit its labels and groups")
+
     def arrays(self) -> dict[str, Array]:
-        """What a file keeps."""
+        """Return what a file keeps."""
         return {"labels": self.labels, "ranks": self.ranks}
 
-    def medians_of(
+    def of_samples(
         self, groups: NDArray[np.str_] | None, n_samples: int
     ) -> tuple[FloatArray, FloatArray]:
-        """Of each sample's own group: label by label, and rank by rank."""
+        """Return the medians of each sample's group: label by label, and rank by rank."""
         if groups is None:
             shape = (n_samples, self.labels.shape[1])
             return np.broadcast_to(self.labels, shape), np.broadcast_to(self.ranks, shape)
@@ -129,7 +132,7 @@ class Usual:
         return self.labels[at], self.ranks[at]
 
 
-def _medians(terms: Terms, inputs: FloatArray) -> tuple[Floats, Floats]:
-    values = np.asarray(terms.of(inputs), dtype=np.float64)
+def _medians(terms: Terms, logits: FloatArray) -> tuple[Floats, Floats]:
+    values = np.asarray(terms.of(logits), dtype=np.float64)
     ascending = np.median(np.sort(values, axis=1), axis=0)
     return np.median(values, axis=0), ascending[::-1]

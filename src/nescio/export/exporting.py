@@ -187,7 +187,7 @@ def _detector_alone(
     feed = probes_of(detector, {name: (widths[name], np.float32) for name in head.needs})
     if given is not None:
         feed = {
-            name: np.concatenate([probes, np.asarray(given.read(name), np.float32)])
+            name: np.concatenate([probes, np.asarray(given.get(name), np.float32)])
             for name, probes in feed.items()
         }
     return _Plan(model, [(feed, _expected(feed))], detector.label_names_)
@@ -200,7 +200,7 @@ def _given_outputs(samples: Any, head: DetectorHead) -> Outputs | None:
     whole = isinstance(samples, Outputs)
     outputs: Outputs = samples if whole else _expected({head.reads: to_numpy(samples)})
     for name in head.needs:
-        if outputs.read(name) is None:
+        if outputs.get(name) is None:
             raise MissingInputError(f"the detector reads {name}, which the samples lack.")
     _check_columns(head, outputs)
     return outputs
@@ -317,7 +317,7 @@ def _check_detector(
 
 def _check_columns(head: DetectorHead, outputs: Outputs) -> None:
     """Raise unless the detector was made for as many labels or features."""
-    array = outputs.read(head.reads)
+    array = outputs.get(head.reads)
     if array is not None and array.shape[1] != head.n_columns:
         raise ShapeError(
             f"the detector was made for {head.n_columns} columns of {head.reads}, and the model "

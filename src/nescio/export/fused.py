@@ -62,7 +62,7 @@ class DetectorHead(nn.Module):
             )
         detector._check_params()
         self.verdict = Verdict(detector.calibration_)
-        self.reads = detector.input_name()
+        self.reads = detector.scores_from[0]
         self.n_columns = int(detector.n_features_in_)
         self.masked_allowed = detector.accepts_masked and self.reads == "logits"
 

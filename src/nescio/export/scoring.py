@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nescio.detectors import Detector
+from nescio.detectors import Arrays, Detector
 from nescio.errors import ExportError
 
 __all__ = ["SCORERS", "scorer_of"]
@@ -45,7 +45,7 @@ class TracedScore(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """One score per row."""
-        scores: Tensor = self.detector._score(inputs)  # type: ignore[arg-type, assignment]
+        scores: Tensor = self.detector._score(Arrays({self.detector.scores_from[0]: inputs}))  # type: ignore[assignment]
         return scores
 
 

@@ -150,11 +150,11 @@ def _obstacle(
     train: Outputs | None,
 ) -> str | None:
     """Why a detector cannot run on this data, or None."""
-    reads = detector.input_name()
     given = {"the ID data": id_outputs, **ood_outputs}
     for name, outputs in given.items():
-        if outputs.read(reads) is None:
-            return f"it reads {reads}, and there are none in {name}."
+        for reads in detector.scores_from:
+            if outputs.get(reads) is None:
+                return f"it reads {reads}, and there are none in {name}."
     if train is not None:
         given["the training outputs"] = train
     for name, outputs in given.items():
@@ -164,8 +164,8 @@ def _obstacle(
         return None
     if train is None:
         return "it learns from data: give training outputs (--train)."
-    for needed in detector.reads:
-        if train.read(needed) is None:
+    for needed in detector.learns_from:
+        if train.get(needed) is None:
             return f"it learns from {needed}, and there are none in the training outputs."
     return None
 

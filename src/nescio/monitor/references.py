@@ -168,7 +168,7 @@ def fingerprint(detector: Detector) -> str:
     for name, threshold in detector.calibration_.thresholds.items():
         digest.update(f"{name}:{threshold.rank}:{threshold.n_samples};".encode())
         digest.update(np.ascontiguousarray(threshold.scores, np.float64).data)
-    firing: Firing | None = getattr(detector, "firing_", None)
+    firing: Firing | None = detector.profile_.firing
     if firing is not None:
         digest.update(f"{firing.n_samples};".encode())
         digest.update(np.ascontiguousarray(firing.counts).data)

@@ -120,7 +120,7 @@ class Monitor:
                 f"{type(detector).__name__} is not calibrated: a stream is compared with the "
                 "calibration data. Call calibrate(held_out) first."
             )
-        firing: Firing | None = getattr(detector, "firing_", None)
+        firing: Firing | None = detector.profile_.firing
         names = detector.label_names_
         return cls(
             References.of(detector),

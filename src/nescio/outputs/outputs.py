@@ -1,17 +1,8 @@
-"""What a model gave for some data: logits and, where there are any, features, labels and ids.
-
-`Outputs` is where the network ends: everything after it works without torch. On disk it is one
-safetensors file, memory-mapped when loaded.
-"""
+"""`Outputs`: the named arrays that a model gave for some samples."""
 
 from __future__ import annotations
 
-import itertools
-import re
-import tokenize
 import warnings
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.files import existing_file
-from nescio._io.kinds import FileKind
-from nescio._io.tables import read_csv, read_parquet
-from nescio._io.tensors import Stacked, read_tensors
 from nescio._validation import (
     Array,
     FloatArray,
@@ -35,57 +22,80 @@ from nescio._validation import (
     to_float,
     to_numpy,
 )
-from nescio.errors import (
-    FileError,
-    FileFormatError,
-    InputError,
-    ParameterError,
-    ProbabilitiesWarning,
-    ShapeError,
-    about,
-)
-from nescio.scores import logits_from_probs
+from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
 
-_KIND = FileKind("nescio.outputs", "file of a model's outputs")
-_MATRICES = ("logits", "features", "labels")
-_PERTURBED = "perturbed."
-_MAX_ID_LENGTH = 1024
-_ROOM_FOR_IDS = 16_000_000  # bytes that are not worth a thought
+MATRICES = ("logits", "features", "labels")
+MAX_ID_LENGTH = 1024
+_RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
+_ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
-# What NumPy raises for damaged files, zip archives included.
-_NUMPY_ERRORS = (
-    AttributeError, EOFError, KeyError, MemoryError, NotImplementedError, OSError, RuntimeError,
-    SyntaxError, TypeError, ValueError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Head:
+    """The last layer of a classifier: logits = features @ weight.T + bias.
+
+    Parameters
+    ----------
+    weight : array of shape (n_labels, n_features)
+    bias : array of shape (n_labels,)
+    """
+
+    weight: FloatArray
+    bias: FloatArray
+
+    def __init__(self, weight: Any, bias: Any) -> None:
+        object.__setattr__(self, "weight", _matrix(weight, "the weight of the head"))
+        object.__setattr__(self, "bias", to_float(to_numpy(bias)))
+        if self.bias.shape != self.weight.shape[:1]:
+            raise ShapeError(
+                f"the head must have one bias per label: its weight has shape {self.weight.shape}, "
+                f"its bias {self.bias.shape}."
+            )
+
+    def __repr__(self) -> str:
+        return f"Head({self.weight.shape[1]:,} features to {self.weight.shape[0]:,} labels)"
+
+    def same_as(self, other: Head | None) -> bool:
+        """Return whether two heads have equal weights."""
+        return self is other or (
+            other is not None
+            and np.array_equal(self.weight, other.weight)
+            and np.array_equal(self.bias, other.bias)
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Outputs:
-    """A model's outputs, one row a sample. Arrays, tensors and lists are taken.
+    """A model's outputs, one row per sample. Arrays, tensors and lists are accepted.
 
     Parameters
     ----------
     logits : array of shape (n_samples, n_labels)
         Outputs before the sigmoid.
     features : array of shape (n_samples, n_features), optional
-        Penultimate activations.
+        Activations of an inner layer.
     labels : array of shape (n_samples, n_labels), optional
-        Multi-hot truth.
+        The multi-hot truth.
     ids : sequence of str, optional
-        One name a sample.
+        One id per sample.
     label_names : sequence of str, optional
-        One name a label.
+        One name per label.
     manifest : mapping, optional
-        Where it came from: data set, split, model hash, transform, versions. Anything JSON holds.
-    perturbed : mapping of str to array of shape (n_samples, n_columns), optional
-        What the network gave for slightly changed inputs, for the detectors that read it, such as
-        "odin_max". `nescio extract --tuned` makes it.
+        The origin of the outputs: data set, split, model hash, transform, versions. Anything that
+        JSON can hold.
+    head : Head, optional
+        The model's last layer, if `features` are its input.
+    arrays : mapping of str to array of shape (n_samples, n_columns), optional
+        Further arrays under names of your choice, for detectors that read them. For example,
+        `nescio extract --tuned` adds "odin_max", the logits for perturbed inputs.
 
     Examples
     --------
     >>> outputs = Outputs([[1.0, -2.0], [0.5, 3.0]], label_names=["cat", "dog"])
     >>> len(outputs), outputs[1:].logits.tolist()
     (2, [[0.5, 3.0]])
+    >>> outputs.select_labels(["dog"]).logits.tolist()
+    [[-2.0], [3.0]]
     """
 
     logits: FloatArray
@@ -94,7 +104,8 @@ class Outputs:
     ids: NDArray[np.str_] | None
     label_names: tuple[str, ...] | None
     manifest: Mapping[str, Any]
-    perturbed: Mapping[str, FloatArray]
+    head: Head | None
+    arrays: Mapping[str, FloatArray]
 
     def __init__(
         self,
@@ -104,107 +115,186 @@ class Outputs:
         ids: Sequence[str] | NDArray[np.str_] | None = None,
         label_names: Sequence[str] | None = None,
         manifest: Mapping[str, Any] | None = None,
-        perturbed: Mapping[str, Any] | None = None,
+        head: Head | None = None,
+        arrays: Mapping[str, Any] | None = None,
     ) -> None:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
         put("logits", _matrix(logits, "logits"))
-        n_samples, n_labels = self.logits.shape
+        n_labels = self.logits.shape[1]
         put("features", None if features is None else _matrix(features, "features"))
         put("labels", None if labels is None else _multi_hot(labels, n_labels))
         put("ids", None if ids is None else _checked_ids(ids))
-        extra = {name: _matrix(value, name) for name, value in (perturbed or {}).items()}
-        put("perturbed", extra)
-        for name in ("features", "labels", "ids", *extra):
-            value = self.read(name)
-            if value is not None and len(value) != n_samples:
-                raise ShapeError(
-                    f"{name} must have one row per sample: logits have {n_samples:,}, "
-                    f"{name} {len(value):,}."
-                )
+        put("arrays", {name: _matrix(array, name) for name, array in (arrays or {}).items()})
+        put("head", head)
         names = None if label_names is None else check_label_names(label_names, n_labels)
         put("label_names", names)
         put("manifest", dict(manifest or {}))
+        self._check_rows_and_names()
+
+    def _check_rows_and_names(self) -> None:
+        taken = _RESERVED & set(self.arrays)
+        if taken:
+            raise InputError(
+                f"an array of your own cannot be named {min(taken)!r}: pass it as {min(taken)}=..."
+            )
+        for name, rows in self._rows().items():
+            if len(rows) != len(self):
+                raise ShapeError(
+                    f"{name} must have one row per sample: logits have {len(self):,}, "
+                    f"{name} {len(rows):,}."
+                )
+        if self.head is not None and len(self.head.bias) != self.n_labels:
+            raise ShapeError(
+                f"the head must have one output per label: the logits have {self.n_labels} labels, "
+                f"the head {len(self.head.bias)}."
+            )
+
+    def _rows(self) -> dict[str, Array]:
+        """Return everything that has one row per sample."""
+        found = {name: getattr(self, name) for name in (*MATRICES, "ids")}
+        return {name: rows for name, rows in found.items() if rows is not None} | dict(self.arrays)
 
     def __len__(self) -> int:
         return len(self.logits)
 
     @property
     def n_labels(self) -> int:
-        """How many labels the model has."""
+        """The number of labels of the model."""
         return int(self.logits.shape[1])
 
-    def read(self, name: str) -> Array | None:
-        """What a detector reads: logits, features, labels, ids, or an array of `perturbed`."""
-        if name in (*_MATRICES, "ids"):
-            array: Array | None = getattr(self, name)
-            return array
-        return self.perturbed.get(name)
+    def get(self, name: str) -> Any:
+        """Return logits, features, labels, head or one of `arrays` by name; None if absent."""
+        if name in (*MATRICES, "head"):
+            return getattr(self, name)
+        return self.arrays.get(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that `get` has something for."""
+        found = [name for name in (*MATRICES, "head") if self.get(name) is not None]
+        return (*found, *self.arrays)
+
+    # --- selection and concatenation ---
 
     def __getitem__(self, rows: slice | Sequence[int] | Array) -> Outputs:
-        """Some of the samples: a slice, indices or a boolean mask."""
+        """Return some of the samples: a slice, indices or a boolean mask."""
         if isinstance(rows, int | np.integer):
             rows = [int(rows)]
-        kept = {
-            name: getattr(self, name)[rows]
-            for name in (*_MATRICES, "ids")
-            if getattr(self, name) is not None
+        kept: dict[str, Any] = {name: array[rows] for name, array in self._rows().items()}
+        arrays = {name: kept.pop(name) for name in self.arrays}
+        return replace(self, **kept, arrays=arrays)
+
+    def select_labels(self, labels: Sequence[str] | Sequence[int]) -> Outputs:
+        """Return the outputs of some labels only, in the given order.
+
+        Logits, labels, label names and the head keep these labels; features stay as they are.
+        `arrays` are left out, because it is not known which of their columns belong to labels.
+
+        Parameters
+        ----------
+        labels : sequence of str or of int
+            Label names, or their positions.
+        """
+        at = [self._position(label) for label in labels]
+        return replace(
+            self,
+            logits=self.logits[:, at],
+            labels=None if self.labels is None else self.labels[:, at],
+            label_names=self.label_names and tuple(self.label_names[i] for i in at),
+            head=None if self.head is None else Head(self.head.weight[at], self.head.bias[at]),
+            arrays={},
+        )
+
+    def _position(self, label: str | int) -> int:
+        if isinstance(label, str):
+            if label not in (self.label_names or ()):
+                raise LabelMismatchError(f"the outputs have no label named {label!r}.")
+            return (self.label_names or ()).index(label)
+        if not -self.n_labels <= label < self.n_labels:
+            raise LabelMismatchError(f"the outputs have {self.n_labels} labels, got {label}.")
+        return int(label)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Outputs]) -> Outputs:
+        """Join the outputs of one model for several sets of samples."""
+        check_same_arrays(parts)
+        first = parts[0]
+        joined: dict[str, Any] = {
+            name: np.concatenate([part._rows()[name] for part in parts]) for name in first._rows()
         }
-        perturbed = {name: array[rows] for name, array in self.perturbed.items()}
-        return replace(self, **kept, perturbed=perturbed)
+        arrays = {name: joined.pop(name) for name in first.arrays}
+        same = all(part.manifest == first.manifest for part in parts)
+        manifest = first.manifest if same else {"parts": [dict(part.manifest) for part in parts]}
+        return replace(first, **joined, arrays=arrays, manifest=manifest)
 
     def __repr__(self) -> str:
         parts = [f"{len(self):,} samples x {self.n_labels} labels"]
         if self.features is not None:
             parts.append(f"{self.features.shape[1]} features")
-        parts += [
-            name for name in ("labels", "ids", "label_names") if getattr(self, name) is not None
-        ]
-        parts += self.perturbed
-        return f"Outputs({', '.join(parts)})"
+        others = ("labels", "ids", "label_names", "head")
+        parts += [name for name in others if getattr(self, name) is not None]
+        return f"Outputs({', '.join([*parts, *self.arrays])})"
+
+    # --- files: see nescio.outputs.files ---
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write one safetensors file, atomically; an existing file only with `force`."""
+        """Write one safetensors file atomically; replace an existing file only with `force`."""
+        from nescio.outputs.files import save_in_parts
+
         save_in_parts(path, [self], self.manifest, force=force)
 
     @classmethod
     def load(cls, path: str | Path, *, from_probs: bool = False) -> Outputs:
-        """Read .safetensors, .npy, .npz, .csv or .parquet.
+        """Read a .safetensors, .npy, .npz, .csv or .parquet file.
 
-        A table has either one column of logits for each label, named after it, or a column of
-        lists named logits (and, if there are any, features and labels); a column named id is
-        the samples' ids. `from_probs` converts probabilities to the logits they came from.
+        A table has either one column of logits per label, named after the label, or a column of
+        lists named logits (and optionally features, labels and arrays of your own). A column named
+        id holds the ids of the samples. `from_probs` converts probabilities to logits.
         """
-        path = existing_file(path)
-        suffix = path.suffix.lower()
-        if suffix not in _READERS:
-            raise FileError(f"cannot read {path}: the name must end in {', '.join(READABLE)}.")
-        with about(path):
-            content = _READERS[suffix](path)
-            if from_probs:
-                content["logits"] = logits_from_probs(content["logits"])
-            return cls(**content)
+        from nescio.outputs.files import load_outputs
+
+        return load_outputs(path, from_probs=from_probs)
 
     @classmethod
     def from_tensors(
-        cls,
-        tensors: Mapping[str, Array],
-        metadata: Mapping[str, Any],
-        what: object = "the data",
+        cls, tensors: Mapping[str, Array], metadata: Mapping[str, Any], what: object = "the data"
     ) -> Outputs:
-        """From what a .safetensors file holds; `what` is named in errors."""
-        return cls(**_from_tensors(what, tensors, metadata))
+        """Make outputs from the content of a .safetensors file, which errors call `what`."""
+        from nescio.outputs.files import parse_tensors
 
-    @classmethod
-    def from_columns(cls, columns: Mapping[str, Array], what: object = "the data") -> Outputs:
-        """From the columns of a table, as `load` reads them; `what` is named in errors."""
-        return cls(**_from_columns(what, dict(columns)))
+        return cls(**parse_tensors(what, tensors, metadata))
+
+
+def check_same_arrays(parts: Sequence[Outputs]) -> None:
+    """Raise unless all outputs have the same labels, arrays, columns and head."""
+    if not parts:
+        raise InputError("there are no outputs to join.")
+    first = parts[0]
+    for at, part in enumerate(parts):
+        ours, theirs = first._rows(), part._rows()
+        if ours.keys() != theirs.keys():
+            raise InputError(
+                f"outputs 0 have {', '.join(ours)}, outputs {at} have {', '.join(theirs)}: they "
+                "must have the same arrays to be joined."
+            )
+        for name in ours:
+            if ours[name].shape[1:] != theirs[name].shape[1:]:
+                raise ShapeError(
+                    f"{name} has {ours[name].shape[1]} columns in outputs 0 and "
+                    f"{theirs[name].shape[1]} in outputs {at}."
+                )
+        if part.label_names != first.label_names:
+            raise LabelMismatchError(f"outputs {at} have other label names than outputs 0.")
+        same_head = first.head.same_as(part.head) if first.head else part.head is None
+        if not same_head:
+            raise InputError(f"outputs {at} have another head than outputs 0.")
 
 
 @contextmanager
 def quiet_about_probabilities(outputs: Outputs) -> Iterator[None]:
-    """Without a detector's warning that these look like probabilities, if the caller is told."""
+    """Suppress a detector's warning about probabilities, for callers that gave it already."""
     if not looks_like_probabilities(outputs.logits):
         yield
         return
@@ -213,50 +303,14 @@ def quiet_about_probabilities(outputs: Outputs) -> Iterator[None]:
         yield
 
 
-def check_outputs_target(path: str | Path) -> None:
-    """Raise unless outputs may be written under this name."""
-    if Path(path).suffix.lower() != ".safetensors":
-        raise ParameterError(f"cannot write {path}: the name must end in .safetensors.")
-
-
-def save_in_parts(
-    path: str | Path, parts: Sequence[Outputs], manifest: Mapping[str, Any], *, force: bool = False
-) -> None:
-    """Write the outputs of consecutive samples as one file, as if they had come in one piece.
-
-    Parts that are memory-mapped stay on disk: they may be larger than memory together.
-    """
-    check_outputs_target(path)
-    first = parts[0]
-    tensors: dict[str, Array | Stacked] = {
-        name: Stacked([getattr(part, name) for part in parts])
-        for name in _MATRICES
-        if getattr(first, name) is not None
-    }
-    for name in first.perturbed:
-        tensors[_PERTURBED + name] = Stacked([part.perturbed[name] for part in parts])
-    if first.ids is not None:
-        tensors |= _pack_strings(
-            [str(name) for part in parts if part.ids is not None for name in part.ids]
-        )
-    metadata = {
-        "label_names": first.label_names,
-        "manifest": dict(manifest),
-    }
-    try:
-        _KIND.write(path, tensors, metadata, force=force)
-    except TypeError as error:
-        raise InputError(f"the manifest must hold what JSON holds: {error}.") from error
-
-
 def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
-    """The names as a tuple, one for each label and none twice."""
+    """Return the names as a tuple; raise unless there is one distinct name per label."""
     names = tuple(map(str, names))
     if len(names) != n_labels:
         raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
-        raise InputError(f"label_names must differ from each other; {name!r} stands there twice.")
+        raise InputError(f"label_names must be distinct; {name!r} appears {count} times.")
     return names
 
 
@@ -273,9 +327,9 @@ def _checked_ids(ids: Any) -> NDArray[np.str_]:
     strings = [str(name) for name in array]
     lengths = [len(name) for name in strings]
     longest = max(lengths, default=0)
-    if longest > _MAX_ID_LENGTH:
-        raise InputError(f"ids may have {_MAX_ID_LENGTH:,} characters; one has {longest:,}.")
-    # NumPy gives every string the room of the longest: far too much if the others are short.
+    if longest > MAX_ID_LENGTH:
+        raise InputError(f"an id may have {MAX_ID_LENGTH:,} characters; one has {longest:,}.")
+    # NumPy pads every string to the longest: wasteful if the others are short.
     room = 4 * longest * len(strings)
     wasteful = room > max(_ROOM_FOR_IDS, 16 * sum(lengths))
     return np.array(strings, dtype=np.object_ if wasteful else np.str_)
@@ -289,141 +343,3 @@ def _multi_hot(labels: Any, n_labels: int) -> NDArray[np.uint8]:
         )
     check_multi_hot(array)
     return array.astype(np.uint8, copy=False)
-
-
-# --- files ------------------------------------------------------------------------------------
-
-
-def _pack_strings(strings: Sequence[str]) -> dict[str, Array]:
-    encoded = [text.encode() for text in strings]
-    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-    return {"ids.utf8": np.frombuffer(b"".join(encoded), np.uint8), "ids.ends": ends}
-
-
-def _unpack_strings(path: object, tensors: Mapping[str, Array]) -> list[str]:
-    data, ends = tensors["ids.utf8"].tobytes(), tensors["ids.ends"].reshape(-1)
-    bounds = [0, *ends.tolist()]
-    lengths = [end - start for start, end in itertools.pairwise(bounds)]
-    # UTF-8 takes up to four bytes a character.
-    bounded = all(0 <= length <= 4 * _MAX_ID_LENGTH for length in lengths)
-    if ends.dtype.kind not in "iu" or not bounded or bounds[-1] != len(data):
-        raise FileFormatError(f"{path} is damaged: its ids do not fit their lengths.")
-    try:
-        return [data[start:end].decode() for start, end in itertools.pairwise(bounds)]
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is damaged: its ids are not text.") from error
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    return _from_tensors(path, *read_tensors(path))
-
-
-def _from_tensors(
-    path: object, tensors: Mapping[str, Array], metadata: Mapping[str, Any]
-) -> dict[str, Any]:
-    _KIND.check({**_KIND.header(), **metadata}, path)  # files of other programs have no header
-    if "logits" not in tensors:
-        raise FileFormatError(f"{path} has no array named logits; it has {sorted(tensors)}.")
-    content: dict[str, Any] = {name: tensors[name] for name in _MATRICES if name in tensors}
-    if "ids.utf8" in tensors and "ids.ends" in tensors:
-        content["ids"] = _unpack_strings(path, tensors)
-    label_names, manifest = metadata.get("label_names"), metadata.get("manifest", {})
-    if not _are_names(label_names) or not isinstance(manifest, dict):
-        raise FileFormatError(f"{path} is damaged: unreadable metadata.")
-    perturbed = {
-        name.removeprefix(_PERTURBED): array
-        for name, array in tensors.items()
-        if name.startswith(_PERTURBED)
-    }
-    return content | {"label_names": label_names, "manifest": manifest, "perturbed": perturbed}
-
-
-def _are_names(names: Any) -> bool:
-    """Whether these are names as JSON may hold them: None, or a list of text that UTF-8 has."""
-    if names is None:
-        return True
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return False
-    try:
-        "".join(names).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _read_npy(path: Path) -> dict[str, Any]:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _NUMPY_ERRORS as error:
-        raise FileFormatError(_numpy_reason(path)) from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise FileFormatError(f"{path} is an .npz archive: rename it so.")
-    return {"logits": array}
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = dict(archive)
-    except _NUMPY_ERRORS as error:
-        raise FileFormatError(_numpy_reason(path)) from error
-    if "logits" not in arrays and len(arrays) == 1:
-        arrays = {"logits": next(iter(arrays.values()))}
-    if "logits" not in arrays:
-        raise FileFormatError(f"{path} has no array named logits; it has {sorted(arrays)}.")
-    known = (*_MATRICES, "ids", "label_names")
-    return {name: arrays[name] for name in known if name in arrays}
-
-
-def _numpy_reason(path: Path) -> str:
-    with path.open("rb") as stream:
-        magic = stream.read(6)
-    if magic.startswith((b"\x93NUMPY", b"PK")):
-        return f"{path} is truncated or damaged, or holds Python objects; nescio never unpickles."
-    return f"{path} is not a NumPy file."
-
-
-def _from_columns(path: object, columns: dict[str, Array]) -> dict[str, Any]:
-    # pandas keeps an index of its own under this name.
-    id_names = ("id", "__index_level_0__")
-    ids = next((name for name in columns if name.lower() in id_names), None)
-    content: dict[str, Any] = {} if ids is None else {"ids": columns.pop(ids)}
-    matrices = {name: column for name, column in columns.items() if column.ndim == 2}
-    if len(columns) == 1 and matrices and not set(matrices) & set(_MATRICES):
-        matrices = {"logits": next(iter(matrices.values()))}
-    if matrices:
-        if "logits" not in matrices:
-            raise FileFormatError(f"{path} has no list column named logits: {sorted(columns)}.")
-        return content | {name: matrices[name] for name in _MATRICES if name in matrices}
-    if not columns:
-        raise FileFormatError(f"{path} has no columns of logits.")
-    for name, column in columns.items():
-        if column.dtype.kind not in "fiu":
-            raise FileFormatError(
-                f"column {name!r} of {path} does not hold numbers. Every column but id must be "
-                "the logits of one label: rename it to id, or drop it."
-            )
-    named = not all(re.fullmatch(r"\d+", name) for name in columns)
-    return content | {
-        "logits": np.column_stack(list(columns.values())),
-        "label_names": tuple(columns) if named else None,
-    }
-
-
-def _read_csv(path: Path) -> dict[str, Any]:
-    return _from_columns(path, read_csv(path))
-
-
-def _read_parquet(path: Path) -> dict[str, Any]:
-    return _from_columns(path, read_parquet(path))
-
-
-_READERS = {
-    ".safetensors": _read_safetensors,
-    ".npy": _read_npy,
-    ".npz": _read_npz,
-    ".csv": _read_csv,
-    ".parquet": _read_parquet,
-}
-READABLE = tuple(_READERS)

@@ -19,7 +19,7 @@ from nescio._validation import (
 )
 from nescio._version import __version__
 from nescio.detectors import Detector, NotCalibratedError, load
-from nescio.detectors.inputs import ONE_COLUMN_A_LABEL, label_difference
+from nescio.detectors.arrays import label_difference
 from nescio.detectors.naming import build_detector, parse_detector
 from nescio.errors import (
     InputError,
@@ -298,9 +298,8 @@ class Wrapped(ABC):
             raise LabelMismatchError(
                 label_difference(theirs, ours).replace("the data", "the model")
             )
-        n_labels = detector.n_features_in_
-        by_label = detector.input_name() in ONE_COLUMN_A_LABEL
-        if ours is not None and by_label and n_labels != len(ours):
+        n_labels = detector.n_columns_.get("logits")
+        if ours is not None and n_labels is not None and n_labels != len(ours):
             raise ShapeError(
                 f"the detector was made for {n_labels} labels, and the model has {len(ours)}. "
                 "Calibrate one on outputs of this very model."
@@ -308,7 +307,7 @@ class Wrapped(ABC):
         return detector
 
     def _check_reads(self, detector: Detector) -> None:
-        reads = detector.input_name()
+        reads = detector.scores_from[0]
         if reads == "features" and self.features is None:
             raise MissingInputError(
                 f"{detector.name} reads features. Say where the model has them (--features, in "

@@ -334,7 +334,7 @@ def _assemble(
             labels=None if labels is None else labels[part["indices"]],
             ids=[split.files[index] for index in part["indices"]],
             label_names=label_names,
-            perturbed={
+            arrays={
                 name: array
                 for name, array in part.items()
                 if name not in ("logits", "features", "indices")

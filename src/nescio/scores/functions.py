@@ -1,31 +1,23 @@
-"""Scores of how in-distribution an input is, from the logits of a multi-label classifier.
-
-Every score is a pure function from logits of shape (n_samples, n_labels) to one number per sample,
-and a higher number means more in-distribution. Each is one of three label-wise scores
-
-    logit    f
-    prob     1 / (1 + exp(-f))
-    energy   log(1 + exp(f))
-
-under one of three aggregations over the labels (max, sum, top-k), or the softmax score `msp`.
-
-NumPy in, NumPy out. torch in, torch out: on the same device, and differentiable. 16-bit input is
-computed and returned in float32. A logit of -inf marks a masked label, which counts nothing.
-
-A tensor on the CPU outside of autograd takes the NumPy kernel, which is the faster one; see
-`benchmarks/`. Results do not depend on which other rows are in the batch.
-"""
+"""The scores: one table of label-wise terms and aggregations, and a function for each entry."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from nescio._threads import RowKernel, accumulator, map_rows
-from nescio._validation import FloatArray, check_matrix, checked_whole, is_torch, to_float, to_numpy
+from nescio._validation import (
+    FloatArray,
+    check_matrix,
+    checked_choice,
+    checked_whole,
+    is_torch,
+    to_float,
+    to_numpy,
+)
 from nescio.errors import InputError
 from nescio.scores import kernels
 
@@ -34,6 +26,7 @@ __all__ = [
     "joint_energy",
     "label_energy",
     "label_prob",
+    "label_score",
     "logits_from_probs",
     "max_energy",
     "max_logit",
@@ -48,11 +41,14 @@ __all__ = [
 
 ArrayT = TypeVar("ArrayT")
 
-# --- label-wise -------------------------------------------------------------------------------
+AGGREGATES = ("max", "sum", "top_k")
+
+
+# --- label-wise terms -------------------------------------------------------------------------
 
 
 def label_energy(logits: ArrayT) -> ArrayT:
-    """log(1 + exp(logit)) of each label: the negative label-wise free energy of the paper.
+    """Compute log(1 + exp(logit)) of each label, the paper's negative label-wise free energy.
 
     Parameters
     ----------
@@ -64,11 +60,11 @@ def label_energy(logits: ArrayT) -> ArrayT:
     >>> label_energy(np.array([[0.0, 5.0, -np.inf]])).round(2)
     array([[0.69, 5.01, 0.  ]])
     """
-    return _labelwise(logits, kernels.softplus, _torch_softplus)
+    return _labelwise(logits, TERMS["energy"])
 
 
 def label_prob(logits: ArrayT) -> ArrayT:
-    """1 / (1 + exp(-logit)) of each label: its predicted probability.
+    """Compute 1 / (1 + exp(-logit)) of each label, its predicted probability.
 
     Parameters
     ----------
@@ -80,15 +76,14 @@ def label_prob(logits: ArrayT) -> ArrayT:
     >>> label_prob(np.array([[0.0, 5.0, -np.inf]])).round(2)
     array([[0.5 , 0.99, 0.  ]])
     """
-    return _labelwise(logits, kernels.sigmoid, lambda f: f.sigmoid())
+    return _labelwise(logits, TERMS["prob"])
 
 
 def logits_from_probs(probs: Any) -> FloatArray:
-    """The logits whose sigmoid `probs` is: log(p) - log(1 - p).
+    """Compute the logits whose sigmoid is `probs`: log(p) - log(1 - p).
 
-    A probability of exactly 0 becomes -inf (a label that counts nothing); one of exactly 1 becomes
-    the logit of the largest representable number below 1, since nothing is known beyond it. NaN
-    stays NaN.
+    A probability of exactly 0 becomes -inf (a masked label). A probability of exactly 1 becomes the
+    logit of the largest representable number below 1, because nothing more is known. NaN stays NaN.
 
     Examples
     --------
@@ -106,13 +101,48 @@ def logits_from_probs(probs: Any) -> FloatArray:
     return logits
 
 
-# --- energy -----------------------------------------------------------------------------------
+# --- the table: a term of each label under an aggregation over labels -------------------------
+
+
+def label_score(
+    logits: ArrayT, term: str = "energy", aggregate: str = "sum", k: int | None = None
+) -> ArrayT:
+    """Aggregate one term of each label into one score per sample.
+
+    Parameters
+    ----------
+    logits : array of shape (n_samples, n_labels)
+        Outputs before the sigmoid. A logit of -inf marks a masked label, which does not count.
+    term : {"energy", "logit", "prob"}
+        What each label contributes.
+    aggregate : {"sum", "max", "top_k"}
+        The sum of all terms, the largest term, or the sum of the `k` largest terms.
+    k : int, optional
+        The number of labels that count under "top_k"; all labels if there are fewer.
+
+    Returns
+    -------
+    array of shape (n_samples,)
+        Higher means more in-distribution.
+
+    Examples
+    --------
+    >>> label_score(np.array([[0.0, 0.0], [5.0, -5.0]]), "prob", "max").round(2)
+    array([0.5 , 0.99])
+    """
+    checked_choice("term", term, tuple(TERMS))
+    if checked_choice("aggregate", aggregate, AGGREGATES) == "max":
+        # Every term grows with the logit, so the largest term is that of the largest logit.
+        return _labelwise(_aggregate(logits, _MAX), TERMS[term])
+    if aggregate == "top_k":
+        return _aggregate(logits, TERMS[term].total, k=checked_whole("k", k, minimum=1))
+    return _aggregate(logits, TERMS[term].total)
 
 
 def joint_energy(logits: ArrayT) -> ArrayT:
     """Sum over labels of log(1 + exp(logit)) (Wang et al., 2021).
 
-    Keeps full relative precision for inputs far from the data, where every logit is strongly
+    Keeps full relative precision for samples far from the data, where every logit is strongly
     negative and the formula as written rounds to zero.
 
     Parameters
@@ -130,118 +160,127 @@ def joint_energy(logits: ArrayT) -> ArrayT:
     >>> joint_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([1.39, 5.01])
     """
-    return _aggregate(logits, kernels.joint_energy(), _torch_joint_energy)
+    return label_score(logits, "energy", "sum")
 
 
 def max_energy(logits: ArrayT) -> ArrayT:
-    """The largest label-wise energy, log(1 + exp(max logit)); ranks as `max_logit` does.
+    """Return the largest label-wise energy, log(1 + exp(max logit)); ranks as `max_logit` does.
 
     Examples
     --------
     >>> max_energy(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([0.69, 5.01])
     """
-    return label_energy(max_logit(logits))
+    return label_score(logits, "energy", "max")
 
 
 def top_k_joint_energy(logits: ArrayT, k: int) -> ArrayT:
-    """The joint energy of the k largest logits only, for very many labels (all if fewer than k).
+    """Sum the energies of the k largest logits, for very many labels.
 
     Examples
     --------
     >>> top_k_joint_energy(np.array([[0.0, 0.0, 0.0], [5.0, -5.0, 1.0]]), k=2).round(2)
     array([1.39, 6.32])
     """
-    return _aggregate(logits, kernels.joint_energy(), _torch_joint_energy, k=k)
-
-
-# --- logit ------------------------------------------------------------------------------------
+    return label_score(logits, "energy", "top_k", k)
 
 
 def max_logit(logits: ArrayT) -> ArrayT:
-    """The largest logit (Hendrycks et al., 2019); -inf if every label is masked.
+    """Return the largest logit (Hendrycks et al., 2019); -inf if every label is masked.
 
     Examples
     --------
     >>> max_logit(np.array([[0.0, 0.0], [5.0, -5.0]]))
     array([0., 5.])
     """
-    return _aggregate(logits, kernels.max_logit, lambda f: f.amax(1))
+    return label_score(logits, "logit", "max")
 
 
 def sum_logit(logits: ArrayT) -> ArrayT:
-    """The sum of the logits that are not masked (an ablation of the paper; a poor score).
+    """Sum the logits that are not masked (an ablation of the paper; a poor score).
 
     Examples
     --------
     >>> sum_logit(np.array([[1.0, 2.0], [5.0, -np.inf]]))
     array([3., 5.])
     """
-    return _aggregate(logits, kernels.sum_logit, _torch_sum_logit)
+    return label_score(logits, "logit", "sum")
 
 
 def top_k_logit(logits: ArrayT, k: int) -> ArrayT:
-    """The sum of the k largest logits (all if there are fewer than k).
+    """Sum the k largest logits.
 
     Examples
     --------
     >>> top_k_logit(np.array([[1.0, 2.0, -7.0]]), k=2)
     array([3.])
     """
-    return _aggregate(logits, kernels.sum_logit, _torch_sum_logit, k=k)
-
-
-# --- probability ------------------------------------------------------------------------------
+    return label_score(logits, "logit", "top_k", k)
 
 
 def max_prob(logits: ArrayT) -> ArrayT:
-    """The largest label probability; ranks as `max_logit` does until it saturates at 1.
+    """Return the largest label probability; ranks as `max_logit` does until it saturates at 1.
 
     Examples
     --------
     >>> max_prob(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([0.5 , 0.99])
     """
-    return label_prob(max_logit(logits))
+    return label_score(logits, "prob", "max")
 
 
 def sum_prob(logits: ArrayT) -> ArrayT:
-    """The sum of the label probabilities: the expected number of labels (ablation of the paper).
+    """Sum the label probabilities: the expected number of labels (an ablation of the paper).
 
     Examples
     --------
     >>> sum_prob(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([1., 1.])
     """
-    return _aggregate(logits, kernels.sum_prob, _torch_sum_prob)
+    return label_score(logits, "prob", "sum")
 
 
 def top_k_prob(logits: ArrayT, k: int) -> ArrayT:
-    """The sum of the k largest label probabilities (all if there are fewer than k).
+    """Sum the k largest label probabilities.
 
     Examples
     --------
     >>> top_k_prob(np.array([[0.0, 0.0, -9.0]]), k=2)
     array([1.])
     """
-    return _aggregate(logits, kernels.sum_prob, _torch_sum_prob, k=k)
+    return label_score(logits, "prob", "top_k", k)
 
 
 def msp(logits: ArrayT) -> ArrayT:
-    """The maximum softmax probability over labels (Hendrycks & Gimpel, 2017).
+    """Return the maximum softmax probability over labels (Hendrycks & Gimpel, 2017).
 
-    Made for one label per input: two labels that are both certain score 0.5. It is here because
-    the paper compares with it. With every label masked it is 0.
+    It was made for one label per sample: two labels that are both certain score 0.5. It is here
+    because the paper compares with it. If every label is masked, the score is 0.
 
     Examples
     --------
     >>> msp(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([0.5, 1. ])
     """
-    return _aggregate(logits, kernels.msp, _torch_msp)
+    return _aggregate(logits, _Total(lambda: kernels.msp, _torch_msp))
 
 
-# --- torch formulas: for autograd, accelerators and tracing -----------------------------------
+# --- NumPy kernels and torch formulas ---------------------------------------------------------
+
+
+class _Total(NamedTuple):
+    """One number per row: a NumPy kernel, and the formula for autograd, devices and tracing."""
+
+    kernel: Callable[[], RowKernel]
+    torch: Callable[[Any], Any]
+
+
+class Term(NamedTuple):
+    """What each label contributes to a score; it grows with the logit."""
+
+    each: Callable[[FloatArray], FloatArray]
+    torch: Callable[[Any], Any]
+    total: _Total  # the sum over labels
 
 
 def _torch_softplus(f: Any) -> Any:
@@ -249,32 +288,67 @@ def _torch_softplus(f: Any) -> Any:
     return sys.modules["torch"].nn.functional.softplus(f, threshold=40.0)
 
 
-def _torch_joint_energy(f: Any) -> Any:
-    return _torch_softplus(f).sum(1)
-
-
-def _torch_sum_logit(f: Any) -> Any:
-    return f.masked_fill(f == -np.inf, 0.0).sum(1)
-
-
-def _torch_sum_prob(f: Any) -> Any:
-    return f.sigmoid().sum(1)
-
-
 def _torch_msp(f: Any) -> Any:
-    empty = f.amax(1) == -np.inf  # every label masked
+    empty = f.amax(1) == -np.inf  # every label is masked
     return f.masked_fill(empty[:, None], 0.0).softmax(1).amax(1).masked_fill(empty, 0.0)
 
 
+TERMS: dict[str, Term] = {
+    "energy": Term(
+        kernels.softplus,
+        _torch_softplus,
+        _Total(kernels.joint_energy, lambda f: _torch_softplus(f).sum(1)),
+    ),
+    "logit": Term(
+        lambda f: f,
+        lambda f: f,
+        _Total(lambda: kernels.sum_logit, lambda f: f.masked_fill(f == -np.inf, 0.0).sum(1)),
+    ),
+    "prob": Term(
+        kernels.sigmoid,
+        lambda f: f.sigmoid(),
+        _Total(lambda: kernels.sum_prob, lambda f: f.sigmoid().sum(1)),
+    ),
+}
+_MAX = _Total(lambda: kernels.max_logit, lambda f: f.amax(1))
+
+
+def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
+    if is_torch(logits):
+        return cast(ArrayT, term.torch(_widened(logits)))
+    values = to_float(to_numpy(logits))
+    with np.errstate(all="ignore"):
+        return cast(ArrayT, term.each(values.astype(accumulator(values.dtype), copy=False)))
+
+
+def _aggregate(logits: ArrayT, total: _Total, k: int | None = None) -> ArrayT:
+    """Return one score per row, of its k largest logits only if k is given."""
+    given: Any = logits if is_torch(logits) else to_float(to_numpy(logits))
+    check_matrix(given)
+    if is_torch(given) and str(given.layout) != "torch.strided":
+        raise InputError("logits must be a dense tensor: pass logits.to_dense().")
+    if is_torch(given) and given.is_complex():
+        raise InputError(f"logits must be real numbers, got a tensor of {given.dtype}.")
+    if k is not None and k >= given.shape[1]:
+        k = None  # all labels: nothing to select
+    if is_torch(given) and not _takes_numpy_kernel(given):
+        given = _widened(given)
+        top = given if k is None else given.topk(k, dim=1, sorted=False).values
+        return cast(ArrayT, total.torch(top))
+    kernel = total.kernel() if k is None else kernels.of_top_k(total.kernel(), k)
+    result: Any = map_rows(kernel, to_float(to_numpy(given)))
+    return cast(ArrayT, sys.modules["torch"].from_numpy(result) if is_torch(given) else result)
+
+
 def _widened(tensor: Any) -> Any:
-    """16-bit tensors in float32, integers in float64, the rest as they are."""
+    """Return 16-bit tensors in float32, integers in float64, and others unchanged."""
     if not tensor.is_floating_point():
         return tensor.double()
     return tensor if str(tensor.dtype) in ("torch.float32", "torch.float64") else tensor.float()
 
 
 def _takes_numpy_kernel(tensor: Any) -> bool:
-    """Whether a tensor is plain memory on the CPU that nobody differentiates or traces."""
+    """Return whether a tensor is plain CPU memory that is neither differentiated nor traced."""
     torch = sys.modules["torch"]
     return (
         type(tensor) is torch.Tensor
@@ -290,46 +364,9 @@ def _takes_numpy_kernel(tensor: Any) -> bool:
 def _has_memory(tensor: Any) -> bool:
     try:
         tensor.data_ptr()
-    except RuntimeError:  # inside of torch.func's transforms
+    except RuntimeError:  # inside the transforms of torch.func
         return False
     return True
-
-
-# --- dispatch ---------------------------------------------------------------------------------
-
-
-def _labelwise(
-    logits: ArrayT,
-    formula: Callable[[FloatArray], FloatArray],
-    torch_formula: Callable[[Any], Any],
-) -> ArrayT:
-    if is_torch(logits):
-        return cast(ArrayT, torch_formula(_widened(logits)))
-    values = to_float(to_numpy(logits))
-    with np.errstate(all="ignore"):
-        return cast(ArrayT, formula(values.astype(accumulator(values.dtype), copy=False)))
-
-
-def _aggregate(
-    logits: ArrayT, kernel: RowKernel, torch_formula: Callable[[Any], Any], k: int | None = None
-) -> ArrayT:
-    """One score per row; of its k largest logits only where k is given."""
-    given: Any = logits if is_torch(logits) else to_float(to_numpy(logits))
-    check_matrix(given)
-    if is_torch(given) and str(given.layout) != "torch.strided":
-        raise InputError("logits must be a dense tensor: pass logits.to_dense().")
-    if is_torch(given) and given.is_complex():
-        raise InputError(f"logits must be real numbers, got a tensor of {given.dtype}.")
-    if k is not None and checked_whole("k", k, minimum=1) >= given.shape[1]:
-        k = None  # all labels: nothing to select
-    if is_torch(given) and not _takes_numpy_kernel(given):
-        given = _widened(given)
-        top = given if k is None else given.topk(k, dim=1, sorted=False).values
-        return cast(ArrayT, torch_formula(top))
-    result: Any = map_rows(
-        kernel if k is None else kernels.of_top_k(kernel, k), to_float(to_numpy(given))
-    )
-    return cast(ArrayT, sys.modules["torch"].from_numpy(result) if is_torch(given) else result)
 
 
 SCORES: dict[str, Callable[..., Any]] = {

@@ -1,8 +1,8 @@
 """The arithmetic of the scores in NumPy: rows of logits in, one number per row out.
 
-A kernel takes a block of rows, work space of the same shape in the precision to compute in, and the
-result to fill. It treats each row alone and in the same order of operations, so that a score does
-not depend on the batch or the block it came in.
+A kernel takes a block of rows, work space of the same shape in the precision of the computation,
+and the result to fill. It handles each row separately and in the same order of operations, so that
+a score does not depend on the batch or the block that the row is in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LABELS_PER_FLOAT32_SUM = 256
 
 
 def softplus(f: FloatArray) -> FloatArray:
-    """log(1 + exp(f)) as max(f, 0) + log1p(exp(-|f|)): no overflow, nothing lost to a "1 +"."""
+    """Compute log(1 + exp(f)) as max(f, 0) + log1p(exp(-|f|)), without overflow or cancellation."""
     result: FloatArray = np.abs(f)
     np.exp(np.negative(result, out=result), out=result)
     np.log1p(result, out=result)
@@ -32,7 +32,7 @@ def softplus(f: FloatArray) -> FloatArray:
 
 
 def sigmoid(f: FloatArray) -> FloatArray:
-    """1 / (1 + exp(-f)); where exp(-f) overflows, the reciprocal of infinity is right: 0."""
+    """Compute 1 / (1 + exp(-f)); where exp(-f) overflows, 1 / infinity = 0 is correct."""
     result: FloatArray = np.exp(np.negative(f))
     result += 1
     return np.reciprocal(result, out=result)
@@ -40,12 +40,12 @@ def sigmoid(f: FloatArray) -> FloatArray:
 
 @functools.cache
 def joint_energy() -> RowKernel:
-    """The faster of the two energy kernels on this machine."""
+    """Return the faster of the two energy kernels on this machine."""
     return joint_energy_direct if _has_vectorised_log1p() else joint_energy_by_products
 
 
 def joint_energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """log1p(exp(f)), summed: the fastest way where NumPy has a vectorised log1p."""
+    """Sum log1p(exp(f)): the fastest way where NumPy has a vectorised log1p."""
     np.exp(rows, out=work, dtype=work.dtype)
     np.log1p(work, out=work)
     _sum_rows(work, result)
@@ -53,7 +53,7 @@ def joint_energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> No
 
 
 def joint_energy_by_products(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """log1p of (product of (1 + exp(f)) minus 1): one scalar log1p for 64 labels.
+    """Compute log1p of (product of (1 + exp(f)) minus 1): one scalar log1p per 64 labels.
 
     With q = (product of (1 + e)) - 1, two groups combine as q = a + b + ab, which keeps the
     relative precision of the smallest terms. Label-major, so that all work is on contiguous memory.
@@ -78,12 +78,12 @@ def joint_energy_by_products(rows: Array, work: FloatArray, result: FloatArray) 
 
 
 def max_logit(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """The largest logit."""
+    """Find the largest logit."""
     np.max(rows, axis=1, out=result)
 
 
 def sum_logit(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """The sum of the logits that are not -inf."""
+    """Sum the logits that are not -inf."""
     np.copyto(work, rows)
     _sum_rows(work, result)
     masked = np.flatnonzero(~np.isfinite(result))
@@ -94,7 +94,7 @@ def sum_logit(rows: Array, work: FloatArray, result: FloatArray) -> None:
 
 
 def sum_prob(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """The sum of the label probabilities."""
+    """Sum the label probabilities."""
     np.negative(rows, out=work)
     np.exp(work, out=work)
     work += 1
@@ -103,7 +103,7 @@ def sum_prob(rows: Array, work: FloatArray, result: FloatArray) -> None:
 
 
 def msp(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """The largest softmax probability; 0 with every label masked."""
+    """Find the largest softmax probability; 0 if every label is masked."""
     top = np.max(rows, axis=1, keepdims=True)
     np.subtract(rows, top, out=work, dtype=work.dtype)
     np.exp(work, out=work)
@@ -113,7 +113,7 @@ def msp(rows: Array, work: FloatArray, result: FloatArray) -> None:
 
 
 def of_top_k(kernel: RowKernel, k: int) -> RowKernel:
-    """`kernel` on each row's k largest logits: every label-wise score grows with the logit."""
+    """Apply `kernel` to the k largest logits of each row: every term grows with the logit."""
 
     def top_k_kernel(rows: Array, work: FloatArray, result: FloatArray) -> None:
         split = rows.shape[1] - k
@@ -131,7 +131,7 @@ def _sum_rows(work: FloatArray, result: FloatArray) -> None:
 
 
 def _redo_overflow(rows: Array, result: FloatArray) -> None:
-    """Where exp overflowed float range, compute the row again in the form that cannot."""
+    """Compute rows in which exp overflowed again, in the form that cannot overflow."""
     overflown = np.flatnonzero(~np.isfinite(result))
     if overflown.size:
         again = np.empty(len(overflown), result.dtype)
@@ -140,7 +140,7 @@ def _redo_overflow(rows: Array, result: FloatArray) -> None:
 
 
 def _has_vectorised_log1p() -> bool:
-    """Whether NumPy runs log1p with wide registers here (a scalar log1p costs 20 times as much)."""
+    """Return whether NumPy has a vectorised log1p here (a scalar one costs 20 times as much)."""
     from numpy.lib.introspect import opt_func_info
 
     found = opt_func_info(func_name="^log1p$", signature="float32")

@@ -15,6 +15,7 @@ from nescio._validation import Array
 from nescio.detectors.assessment import Assessment
 from nescio.errors import FileFormatError, InputError
 from nescio.outputs import Outputs
+from nescio.outputs.files import _from_columns
 from nescio.service.arrow import read_arrow, write_arrow
 from nescio.service.errors import RefusedError
 
@@ -71,7 +72,7 @@ def decode_outputs(kind: str, data: bytes | bytearray, max_rows: int) -> Outputs
             tensors, metadata = decode_tensors(_with_a_short_header(data), _BODY)
             _check_floats({name: tensors[name] for name in tensors if name in _MATRICES})
             return Outputs.from_tensors(tensors, metadata, _BODY)
-        return Outputs.from_columns(read_arrow(data, _BODY), _BODY)
+        return Outputs(**_from_columns(_BODY, read_arrow(data, _BODY)))
     except FileFormatError as error:
         raise RefusedError(400, str(error)) from error
     except InputError as error:

@@ -14,7 +14,6 @@ from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.inputs import ONE_COLUMN_A_LABEL
 from nescio.errors import InputError, ProbabilitiesWarning, ShapeError
 from nescio.explain import Explanation
 from nescio.outputs import Outputs, quiet_about_probabilities
@@ -78,9 +77,9 @@ class Engine:
     @property
     def n_labels(self) -> int | None:
         """How many logits an input has; None if only its features were ever seen."""
-        if self.detector.input_name() in ONE_COLUMN_A_LABEL:
+        if "logits" in self.detector.n_columns_:
             return int(self.detector.n_features_in_)
-        firing = getattr(self.detector, "firing_", None)
+        firing = self.detector.profile_.firing
         names = self.label_names
         return firing.n_labels if firing is not None else None if names is None else len(names)
 
@@ -150,7 +149,7 @@ class Engine:
         return {
             "detector": self.detector.name,
             "params": {k: v for k, v in self.detector.get_params().items() if k != "tpr"},
-            "reads": self.detector.input_name(),
+            "reads": self.detector.scores_from[0],
             "n_inputs": self.detector.n_features_in_,
             "label_names": None if names is None else list(names),
             "tau": calibration.taus,
@@ -160,7 +159,7 @@ class Engine:
             "n_calibration": calibration.n_samples,
             "statement": calibration.statement(),
             "explains": self.detector.label_terms() is not None
-            and hasattr(self.detector, "usual_"),
+            and self.detector.profile_.medians is not None,
             "histogram": _histogram(calibration.thresholds.values()),
             "group_histograms": None
             if calibration.by is None
@@ -171,7 +170,7 @@ class Engine:
 
     def _example(self) -> list[float] | None:
         """Logits to try, made of the calibration's medians; None if they make no ordinary row."""
-        terms, usual = self.detector.label_terms(), getattr(self.detector, "usual_", None)
+        terms, usual = self.detector.label_terms(), self.detector.profile_.medians
         if terms is None or usual is None:
             return None
         at = len(usual.groups) // 2
@@ -188,7 +187,7 @@ class Engine:
 
 def kind_of(outputs: Outputs) -> Hashable:
     """Outputs of one kind can be scored as one matrix."""
-    arrays = {"logits": outputs.logits, "features": outputs.features, **outputs.perturbed}
+    arrays = {"logits": outputs.logits, "features": outputs.features, **outputs.arrays}
     shapes = tuple(
         (name, array.shape[1], array.dtype.str)
         for name, array in arrays.items()
@@ -205,9 +204,8 @@ def _joined(works: Sequence[Outputs]) -> Outputs:
         if first.features is None
         else np.concatenate([work.features for work in works if work.features is not None]),
         label_names=first.label_names,
-        perturbed={
-            name: np.concatenate([work.perturbed[name] for work in works])
-            for name in first.perturbed
+        arrays={
+            name: np.concatenate([work.arrays[name] for work in works]) for name in first.arrays
         },
     )
 

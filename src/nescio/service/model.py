@@ -66,7 +66,8 @@ class Model:
         plain = wrap(
             path,
             output=settings.logits,
-            features=settings.features or ("features" if "features" in detector.reads else None),
+            features=settings.features
+            or ("features" if "features" in detector.scores_from else None),
             from_probs=settings.from_probs,
         )
         session = plain.session  # type: ignore[attr-defined]
@@ -165,7 +166,7 @@ def _check_width(wrapped: Wrapped, detector: Detector) -> None:
     """Raise if the graph says that it gives another number of logits than the detector takes."""
     shapes = {node.name: node.shape for node in wrapped.session.get_outputs()}  # type: ignore[attr-defined]
     width = (shapes.get(wrapped.output) or [None])[-1]
-    known = isinstance(width, int) and detector.input_name() == "logits"
+    known = isinstance(width, int) and detector.scores_from == ("logits",)
     if known and width != detector.n_features_in_:
         raise ShapeError(
             f"the model gives {width} logits, and the detector was made for "

@@ -1,4 +1,4 @@
-"""nescio fit: calibrate a detector and save it."""
+"""nescio calibrate: calibrate a detector on held-out data and save it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nescio.cli.options import (
 from nescio.errors import MissingInputError, ParameterError, about
 
 
-def fit(
+def calibrate(
     held_out: Annotated[
         Path,
         typer.Argument(
@@ -42,11 +42,14 @@ def fit(
         typer.Option(
             "--detector",
             "-d",
-            help="Its name; 'nescio detectors' lists them.",
+            help="The name of the detector, with parameters if needed: top_k_joint_energy(k=5). "
+            "'nescio detectors' lists them; package.module:Class names one of your own.",
             autocompletion=detector_names,
         ),
     ] = "joint_energy",
-    tpr: Annotated[float, typer.Option(help="The share of in-distribution inputs to keep.")] = 0.95,
+    tpr: Annotated[
+        float, typer.Option(help="The share of in-distribution samples to keep.")
+    ] = 0.95,
     confidence: Annotated[
         float | None,
         typer.Option(
@@ -58,13 +61,15 @@ def fit(
         bool,
         typer.Option(
             "--by-label-count",
-            help="One threshold for each number of predicted labels, so that inputs with few "
+            help="Use one threshold per number of predicted labels, so that samples with few "
             "labels do not get most of the false alarms.",
         ),
     ] = False,
     train: Annotated[
         Path | None,
-        typer.Option(readable=False, help="Training outputs, for a detector that learns."),
+        typer.Option(
+            readable=False, help="Training outputs, for a detector that learns from data."
+        ),
     ] = None,
     nonfinite: Nonfinite = "raise",
     settings: Settings = None,
@@ -74,19 +79,19 @@ def fit(
 ) -> None:
     """Calibrate a detector on held-out in-distribution data and save it.
 
-    Example: nescio fit val.npy --detector joint_energy --tpr 0.95 -o tagger.nescio
+    Example: nescio calibrate val.npy --detector joint_energy --tpr 0.95 -o tagger.nescio
     """
     check_target(output, force=force)
     refuse_overwriting(output, held_out, train)
     made = build_detector(detector, settings, tpr=tpr, nonfinite=nonfinite)
     if made.learned and train is None:
         raise MissingInputError(
-            f"{detector} learns from data: pass its training outputs with --train. "
-            "(Calibrating on data it has learned from would void the guarantee.)"
+            f"{detector} learns from data: pass training outputs with --train. (Calibrating on "
+            "data that it has learned from would void the guarantee.)"
         )
     if train is not None:
         if not made.learned:
-            raise ParameterError(f"{detector} learns nothing from data: leave --train out.")
+            raise ParameterError(f"{detector} does not learn from data: omit --train.")
         refuse_learning_from(train, held_out)
         with working("learning"), about(train):
             made.fit(read_outputs(train, from_probs=from_probs))
@@ -98,7 +103,7 @@ def fit(
     calibration = made.calibration_
     if as_json:
         report = {
-            "detector": detector,
+            "detector": made.name,
             "output": str(output),
             **calibration_facts(calibration),
         }

@@ -1,0 +1,260 @@
+"""The named arrays that a detector reads, taken from what the caller passed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from nescio._validation import (
+    Array,
+    BoolArray,
+    FloatArray,
+    check_matrix,
+    is_torch,
+    looks_like_probabilities,
+    to_numpy,
+)
+from nescio.errors import (
+    InputError,
+    MissingInputError,
+    NonFiniteError,
+    ProbabilitiesWarning,
+    ShapeError,
+    warn,
+)
+from nescio.outputs import Outputs
+
+_NOT_MATRICES = ("labels", "head")
+_NAMED_ROWS = 5
+
+
+class Arrays:
+    """The arrays that a method declared, by name, and nothing else.
+
+    `arrays.features` and `arrays["features"]` are the same. Matrices are float32 or float64, one
+    row per sample. `labels` is the multi-hot truth, and None only if a plain array was fitted
+    without `y`. `head` has a `weight` and a `bias`. A detector that holds detectors passes its
+    `Arrays` on to their `fit`, `calibrate` and `score_samples`.
+
+    Examples
+    --------
+    >>> arrays = Arrays({"logits": np.zeros((3, 2)), "features": np.ones((3, 4))})
+    >>> len(arrays), arrays.features.shape, arrays[:2].logits.shape
+    (3, (3, 4), (2, 2))
+    """
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays = dict(arrays)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return one array by its name, or the arrays of some rows."""
+        if not isinstance(key, str):
+            rows = {
+                name: array if name == "head" or array is None else array[key]
+                for name, array in self._arrays.items()
+            }
+            return Arrays(rows)
+        if key not in self._arrays:
+            raise AttributeError(
+                f"the detector reads {key!r} without declaring it; it declares "
+                f"{', '.join(self._arrays)}. Add {key!r} to scores_from or learns_from."
+            )
+        return self._arrays[key]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.matrices().values())))
+
+    def matrices(self) -> dict[str, Any]:
+        """Return the arrays that are matrices of numbers with one row per sample."""
+        return {name: a for name, a in self._arrays.items() if name not in _NOT_MATRICES}
+
+    def get(self, name: str) -> Any:
+        """Return one array by its name; None if it was not declared."""
+        return self._arrays.get(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return tuple(self._arrays)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a detector was given: the arrays it declared, and what calibration needs besides."""
+
+    arrays: Arrays
+    data: Any  # as it was passed: a data frame keeps its column names
+    logits: FloatArray | None
+    label_names: tuple[str, ...] | None
+    ids: Array | None
+
+    def label_counts(self) -> Array | None:
+        """Return how many labels the model predicts for each sample; None without logits."""
+        return None if self.logits is None else np.asarray((self.logits > 0).sum(1))
+
+
+def read(data: Any, names: Sequence[str], detector: Any, y: Any = None) -> Given:
+    """Take the named arrays from outputs, or from a plain array if a single one is needed."""
+    if isinstance(data, Arrays):
+        return Given(Arrays(_by_name(data, names, detector)), data, data.get("logits"), None, None)
+    if isinstance(data, Outputs):
+        if "labels" in names and y is not None:
+            raise InputError("pass labels inside Outputs or as y, not both.")
+        found = Arrays(_by_name(data, names, detector))
+        given = Given(found, data, data.logits, data.label_names, data.ids)
+    else:
+        given = _of_array(data, names, detector, y)
+    logits = given.arrays.get("logits")
+    if logits is not None and looks_like_probabilities(logits):
+        warn(
+            "every value lies within [0, 1]: these look like probabilities, but logits are "
+            "expected. Convert them with nescio.scores.logits_from_probs.",
+            ProbabilitiesWarning,
+        )
+    return given
+
+
+def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        array = data.get(name)
+        if array is None and name not in data.names:
+            raise MissingInputError(
+                f"{detector.name} reads {name}, which these outputs do not have (they have "
+                f"{', '.join(data.names)}). {_where_from(name)}"
+            )
+        if name not in _NOT_MATRICES and not len(array):
+            raise InputError("the outputs have no samples.")
+        half = name not in _NOT_MATRICES and array.dtype == np.float16
+        found[name] = array.astype(np.float32) if half else array
+    return found
+
+
+def _where_from(name: str) -> str:
+    if name.startswith(("odin_", "mahalanobis_")):
+        return "nescio extract --tuned adds it."
+    if name == "labels":
+        return "Add the multi-hot truth: Outputs(..., labels=...)."
+    if name in ("features", "head"):
+        return "nescio extract and nescio.wrap(model, features=...) provide it."
+    return f"Add it: Outputs(..., arrays={{{name!r}: ...}})."
+
+
+def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
+    matrices = [name for name in names if name not in _NOT_MATRICES]
+    if len(matrices) != 1 or "head" in names:
+        raise MissingInputError(
+            f"{detector.name} reads {' and '.join(names)}: pass Outputs, which hold them by name, "
+            "instead of a single array."
+        )
+    (name,) = matrices
+    label_names = column_names(data) if name == "logits" else None
+    if is_torch(data) or isinstance(data, list | tuple | np.ma.MaskedArray):
+        data = to_numpy(data)
+    if len(getattr(data, "shape", (0, 0))) != 2:
+        check_matrix(data, name)
+    matrix = _checked_matrix(data, detector)
+    found: dict[str, Any] = {name: matrix}
+    if "labels" in names:
+        found["labels"] = None if y is None else to_numpy(y)
+    return Given(Arrays(found), data, matrix if name == "logits" else None, label_names, None)
+
+
+def _checked_matrix(data: Any, detector: Any) -> FloatArray:
+    """Return `data` as float32 or float64 with at least one row; values may be NaN or infinite."""
+    if getattr(data, "dtype", None) == np.float16:
+        data = data.astype(np.float32)
+    try:
+        matrix: FloatArray = check_array(
+            data, dtype=[np.float64, np.float32], ensure_all_finite=False, estimator=detector
+        )
+    except ValueError as error:
+        raise InputError(" ".join(str(error).split())) from error
+    return matrix
+
+
+def column_names(data: Any) -> tuple[str, ...] | None:
+    """Return the column names of a data frame, if all of them are text."""
+    columns = getattr(data, "columns", ())
+    names = tuple(column for column in columns if isinstance(column, str))
+    return names if names and len(names) == len(columns) else None
+
+
+# --- rows that cannot be used -----------------------------------------------------------------
+
+
+def usable_rows(arrays: Arrays, detector: Any) -> BoolArray:
+    """Return which rows can be scored; raise if there are others and they are to be an error."""
+    usable = np.ones(len(arrays), dtype=np.bool_)
+    for name, matrix in arrays.matrices().items():
+        if len(matrix) != len(usable):
+            raise ShapeError(f"{name} must have {len(usable):,} rows, got {len(matrix):,}.")
+        masked_allowed = detector.accepts_masked and name == "logits"
+        fine = _finite_rows(matrix, masked_allowed=masked_allowed)
+        if detector.nonfinite == "raise" and not fine.all():
+            raise _bad_rows_error(name, matrix, fine)
+        usable &= fine
+    return usable
+
+
+def _finite_rows(matrix: FloatArray, *, masked_allowed: bool) -> BoolArray:
+    """Return the rows without NaN or infinity; -inf may be allowed, as a masked label."""
+    # One pass without a temporary array: max shows NaN and +inf, min shows -inf.
+    if np.isfinite(matrix.max()) and (masked_allowed or np.isfinite(matrix.min())):
+        return np.ones(len(matrix), dtype=np.bool_)
+    fine = np.isfinite(matrix)
+    if masked_allowed:
+        fine |= np.isneginf(matrix)
+    return np.asarray(fine.all(1))
+
+
+def _bad_rows_error(name: str, matrix: FloatArray, fine: BoolArray) -> NonFiniteError:
+    bad = np.flatnonzero(~fine)
+    rows = ", ".join(map(str, bad[:_NAMED_ROWS])) + (", ..." if len(bad) > _NAMED_ROWS else "")
+    what = "NaN or infinity"
+    if _finite_rows(matrix, masked_allowed=True).all():
+        what = "-inf (masked labels), which this detector does not accept,"
+    return NonFiniteError(
+        f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}. Clean them, or pass "
+        "nonfinite='out' (--nonfinite out) to count such rows as out-of-distribution."
+    )
+
+
+# --- columns and labels -----------------------------------------------------------------------
+
+
+def check_columns(known: Mapping[str, int], arrays: Arrays, detector: str) -> None:
+    """Raise unless every array has as many columns as when the detector was made."""
+    for name, matrix in arrays.matrices().items():
+        n_columns, expected = matrix.shape[1], known.get(name)
+        if expected is not None and n_columns != expected:
+            what = "labels" if name == "logits" else f"columns of {name}"
+            raise ShapeError(
+                f"the detector was made for {expected} {what}, got {n_columns}. (X has {n_columns} "
+                f"features, but {detector} is expecting {expected} features as input.)"
+            )
+
+
+def label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """Describe how the labels of the data differ from those of a detector."""
+    if sorted(ours) == sorted(theirs):
+        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        return (
+            f"the labels are in another order than the detector's: at position {at} the detector "
+            f"has {ours[at]!r}, the data {theirs[at]!r}."
+        )
+    missing = next((name for name in ours if name not in set(theirs)), None)
+    extra = next((name for name in theirs if name not in set(ours)), None)
+    return (
+        f"the data has other labels than the detector was made for: {missing!r} is missing, "
+        f"{extra!r} is new."
+    )

@@ -1,0 +1,211 @@
+"""The steps that the methods of `Detector` share: read, learn, score, calibrate, decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import validate_data
+
+from nescio.calibration import LABEL_COUNT, Calibration, Scores
+from nescio.detectors import arrays as reading
+from nescio.detectors.arrays import Arrays, Given
+from nescio.errors import LabelMismatchError, MissingInputError, NescioError, ParameterError
+from nescio.explain import Medians
+from nescio.outputs import Outputs
+
+if TYPE_CHECKING:
+    from nescio.detectors.base import Detector
+
+
+class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
+    """The detector has no threshold yet or, for p-values, no calibration."""
+
+
+@dataclass(frozen=True)
+class GivenScores:
+    """What a detector was given, and one score per sample."""
+
+    given: Given
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Decided(GivenScores):
+    """Scores with their groups (None without groups) and thresholds."""
+
+    groups: NDArray[np.str_] | None
+    threshold: float | Scores
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def read(
+    detector: Detector,
+    data: Any,
+    names: Sequence[str],
+    y: Any = None,
+    *,
+    reset: bool = False,
+    remember: bool = False,
+) -> Given:
+    """Take the named arrays from the data, and check their columns and labels.
+
+    Parameters
+    ----------
+    reset : bool
+        Forget the columns and labels of earlier data.
+    remember : bool
+        Keep the columns and labels of this data, to check later data against them.
+    """
+    given = reading.read(data, names, detector, y)
+    known = {} if reset else getattr(detector, "n_columns_", {})
+    ours = None if reset else getattr(detector, "label_names_", None)
+    reading.check_columns(known, given.arrays, type(detector).__name__)
+    _check_frame(detector, given.data, reset=reset)
+    if ours is not None and given.label_names is not None and ours != given.label_names:
+        raise LabelMismatchError(reading.label_difference(ours, given.label_names))
+    if remember:
+        found = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
+        detector.n_columns_ = {**found, **known}
+        detector.n_features_in_ = next(iter(found.values()))
+        detector.label_names_ = given.label_names if ours is None else ours
+    return given
+
+
+def _check_frame(detector: Detector, data: Any, *, reset: bool) -> None:
+    """Let scikit-learn record the column names of a data frame, or compare them."""
+    if isinstance(data, Outputs | Arrays):
+        return
+    named = reading.column_names(data) is not None and hasattr(detector, "feature_names_in_")
+    if not reset and not named:
+        return
+    try:
+        validate_data(detector, data, reset=reset, skip_check_array=True)
+    except ValueError as error:
+        raise LabelMismatchError(" ".join(str(error).split())) from error
+
+
+def has_all(data: Any, names: Sequence[str]) -> bool:
+    """Return whether outputs have all of these arrays; a plain array has the one it is."""
+    return not isinstance(data, Outputs | Arrays) or set(names) <= set(data.names)
+
+
+# --- learning and scoring ---------------------------------------------------------------------
+
+
+def learn(detector: Detector, data: Any, y: Any) -> None:
+    """Let the method learn from the rows that can be used."""
+    arrays = read(detector, data, detector.learns_from, y, reset=True, remember=True).arrays
+    usable = reading.usable_rows(arrays, detector)
+    detector._learn(arrays if usable.all() else arrays[usable])
+
+
+def score(
+    detector: Detector, data: Any, *, reset: bool = False, remember: bool = False
+) -> GivenScores:
+    """Score every row; rows that cannot be used get -inf."""
+    detector._check_params()
+    if not all(hasattr(detector, name) for name in detector.learned):
+        raise NotCalibratedError(
+            f"{type(detector).__name__} learns from data: call fit(training_data) first, "
+            "then calibrate(held_out)."
+        )
+    given = read(detector, data, detector.scores_from, reset=reset, remember=remember)
+    usable = reading.usable_rows(given.arrays, detector)
+    if usable.all():
+        return GivenScores(given, np.asarray(detector._score(given.arrays), dtype=np.float64))
+    scores = np.full(len(usable), -np.inf)
+    if usable.any():
+        scores[usable] = detector._score(given.arrays[usable])
+    return GivenScores(given, scores)
+
+
+# --- calibrating and deciding -----------------------------------------------------------------
+
+
+def calibrated(
+    detector: Detector, scored: GivenScores, tpr: float, confidence: float | None, groups: Any
+) -> Calibration:
+    """Calibrate the scores of held-out data, by group if asked to."""
+    if not isinstance(groups, str):
+        return Calibration.from_scores(scored.scores, tpr=tpr, confidence=confidence, groups=groups)
+    if groups != LABEL_COUNT:
+        raise ParameterError(
+            f"groups must be {LABEL_COUNT!r} or an array with one group per sample, got {groups!r}."
+        )
+    counts = scored.given.label_counts()
+    if counts is None:
+        raise MissingInputError(
+            f"groups={LABEL_COUNT!r} needs logits, and {detector.name} reads "
+            f"{' and '.join(detector.scores_from)}. Pass Outputs, which hold both."
+        )
+    return Calibration.by_label_count(scored.scores, counts, tpr=tpr, confidence=confidence)
+
+
+def groups_of(
+    calibration: Calibration, scored: GivenScores, groups: Any
+) -> NDArray[np.str_] | None:
+    """Return the group of each sample; None if the calibration has no groups."""
+    by_count = calibration.by == LABEL_COUNT
+    return calibration.group_names(
+        len(scored.scores),
+        groups=None if by_count and isinstance(groups, str) else groups,
+        label_counts=scored.given.label_counts() if by_count else None,
+    )
+
+
+def decide(detector: Detector, data: Any, groups: Any, *, calibrated: bool = False) -> Decided:
+    """Score the data and find the threshold of each sample."""
+    require_threshold(detector)
+    calibration: Calibration | None = getattr(detector, "calibration_", None)
+    if calibration is None and calibrated:
+        raise NotCalibratedError(
+            f"{type(detector).__name__} is not calibrated: p-values need held-out data. "
+            "Call calibrate(held_out) first."
+        )
+    if calibration is None and groups is not None:
+        raise ParameterError("groups were passed, but the detector is not calibrated.")
+    scored = score(detector, data)
+    if calibration is None:
+        return Decided(scored.given, scored.scores, None, detector.offset_)
+    names = groups_of(calibration, scored, groups)
+    return Decided(scored.given, scored.scores, names, calibration.tau_of(names))
+
+
+def medians_of(detector: Detector) -> Medians:
+    """Return the medians of the calibration data, which an explanation compares with."""
+    profile = getattr(detector, "profile_", None)
+    if profile is None or profile.medians is None:
+        raise NotCalibratedError(
+            "the detector has no in-distribution medians to explain with, because an older nescio "
+            "saved it. Calibrate it again: calibrate(held_out), or nescio calibrate."
+        )
+    medians: Medians = profile.medians
+    return medians
+
+
+def require_threshold(detector: Detector) -> None:
+    """Raise unless the detector has a threshold."""
+    if not hasattr(detector, "offset_"):
+        raise NotCalibratedError(
+            f"this {type(detector).__name__} has no threshold yet: "
+            "call calibrate(held_out) (or fit) first."
+        )
+
+
+@contextmanager
+def unchanged_on_error(detector: Detector) -> Iterator[None]:
+    """Leave the detector as it was if learning or calibrating fails."""
+    before = dict(detector.__dict__)
+    try:
+        yield
+    except BaseException:
+        detector.__dict__ = before
+        raise

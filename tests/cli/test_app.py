@@ -1,0 +1,239 @@
+"""What all commands share: the README's commands in a row, one-line errors, exit codes, help."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.commands import in_a_process
+from nescio.detectors import DETECTORS
+
+
+def test_the_commands_of_the_readme(here, nescio):
+    fit = (
+        "calibrate",
+        "val.npy",
+        "--detector",
+        "joint_energy",
+        "--tpr",
+        "0.95",
+        "-o",
+        "tagger.nescio",
+    )
+    code, out, err = nescio(*fit)
+    assert (code, err) == (0, "")
+    assert "With 500 calibration samples, the true TPR lies in" in out
+    assert "saved tagger.nescio" in out
+    code, out, _ = nescio("score", "tagger.nescio", "new.parquet", "-o", "scored.parquet")
+    assert code == 0
+    assert "40 scored" in out
+    import pyarrow.parquet as pq
+
+    table = pq.read_table("scored.parquet").to_pydict()
+    expected = ns.load("tagger.nescio").assess(ns.Outputs.load("new.parquet"))
+    assert table["id"][3] == "img3"
+    assert table["score"] == expected.scores.tolist()
+    assert table["in_distribution"] == expected.in_distribution.tolist()
+    code, out, _ = nescio(
+        "eval", "--id", "test.npy", "--ood", "textures.npy", "--ood", "objects.npy",
+        "--detector", "all", "--bootstrap", "50",
+    )  # fmt: skip
+    assert code == 0
+    assert "textures: 300 ID against 200 OOD" in out
+    assert "objects: 300 ID against 200 OOD" in out
+    assert "DeLong" in out
+    assert "left out mahalanobis: it reads features" in out
+    code, out, _ = nescio("detectors")
+    assert code == 0
+    for name in DETECTORS:
+        assert name in out
+
+
+def test_machines_read_json(here, nescio):
+    code, out, _ = nescio("calibrate", "val.npy", "-o", "x.nescio", "--json")
+    fitted = json.loads(out)
+    assert (code, fitted["n_samples"], fitted["detector"]) == (0, 500, "joint_energy")
+    assert fitted["tau"]["all"] == ns.load("x.nescio").offset_
+    low, high = fitted["tpr_interval_99"]["all"]
+    assert low < 0.95 < high
+    scored = json.loads(nescio("score", "x.nescio", "new.parquet", "--json")[1])
+    assert scored["n_samples"] == len(scored["rows"]) == 40
+    assert set(scored["rows"][0]) == {"id", "score", "p_value", "in_distribution"}
+    to_file = json.loads(nescio("score", "x.nescio", "new.parquet", "-o", "y.csv", "--json")[1])
+    assert to_file == {"n_samples": 40, "n_flagged": scored["n_flagged"], "output": "y.csv"}
+    evaluated = json.loads(
+        nescio("eval", "--id", "test.npy", "--ood", "objects.npy", "-d", "msp", "--json")[1]
+    )
+    assert evaluated["results"][0]["detector"] == "msp"
+    assert evaluated["lead"] == {}
+    listed = json.loads(nescio("detectors", "--json")[1])
+    assert [row["name"] for row in listed] == list(DETECTORS)
+    info = json.loads(nescio("info", "x.nescio", "--json")[1])
+    assert (info["n_columns"], info["n_samples"]) == ({"logits": 6}, 500)
+    assert info["tpr_interval_99"] == fitted["tpr_interval_99"]
+
+
+MISTAKES = {
+    "no such data": (
+        ("calibrate", "nowhere.npy", "-o", "x.nescio"),
+        "there is no file nowhere.npy",
+    ),
+    "no such detector": (
+        ("calibrate", "val.npy", "-o", "x.nescio", "-d", "softmax"),
+        "no detector 'softmax'. Choose from: joint_energy",
+    ),
+    "no such setting": (
+        ("calibrate", "val.npy", "-o", "x.nescio", "--set", "k=3"),
+        "joint_energy has no parameter 'k' to set; it has none",
+    ),
+    "a setting of the wrong type": (
+        ("calibrate", "val.npy", "-o", "x.nescio", "-d", "top_k_logit", "--set", "k=many"),
+        "expected a value of type int",
+    ),
+    "nothing to learn from": (
+        ("calibrate", "val.npy", "-o", "x.nescio", "-d", "lof"),
+        "lof learns from data: pass training outputs with --train",
+    ),
+    "a share of two": (
+        ("calibrate", "val.npy", "-o", "x.nescio", "--tpr", "2"),
+        "tpr must lie between",
+    ),
+    "nothing to learn": (
+        ("calibrate", "held.safetensors", "-o", "x.nescio", "--train", "train.safetensors"),
+        "joint_energy does not learn from data",
+    ),
+    "calibrating on training data": (
+        (
+            "calibrate",
+            "held.safetensors",
+            "-o",
+            "x.nescio",
+            "-d",
+            "lof",
+            "--train",
+            "./held.safetensors",
+        ),
+        "would void the guarantee",
+    ),
+    "a semicolon file": (
+        ("calibrate", "german.csv", "-o", "x.nescio"),
+        "line 2: 3 cells, and 1 columns. Is it separated by semicolons?",
+    ),
+    "a name too long": (("info", "a" * 300), "File name too long"),
+    "an output name too long": (("calibrate", "val.npy", "-o", "a" * 300), "File name too long"),
+    "in the way, said before reading": (
+        ("calibrate", "nowhere.npy", "-o", "val.npy"),
+        "exists already",
+    ),
+    "too few": (
+        ("calibrate", "val.npy", "-o", "x.nescio", "--tpr", "0.999"),
+        "needs at least 999 calibration samples, got 500",
+    ),
+    "in the way": (("calibrate", "val.npy", "-o", "val.npy"), "val.npy exists already"),
+    "output is input": (
+        ("calibrate", "val.npy", "-o", "val.npy", "--force"),
+        "val.npy is an input",
+    ),
+    "scored over itself": (
+        ("score", "tagger.nescio", "four.csv", "-o", "./four.csv", "--force"),
+        "is an input",
+    ),
+    "not a folder": (("demo", "-o", "val.npy"), "val.npy is not a folder"),
+    "no such folder": (("calibrate", "val.npy", "-o", "a/x.nescio"), "there is no directory"),
+    "not a detector": (
+        ("score", "val.npy", "new.parquet"),
+        "not a detector saved by nescio calibrate",
+    ),
+    "outputs for a detector": (
+        ("score", "far.safetensors", "new.parquet"),
+        "not a saved detector: it holds 'nescio.outputs'",
+    ),
+    "other labels": (("score", "tagger.nescio", "four.csv"), "made for 6 labels"),
+    "truncated": (("score", "tagger.nescio", "cut.npy"), "cut.npy is truncated or damaged"),
+    "no rows": (("score", "tagger.nescio", "empty.npy"), "has no rows"),
+    "unknown ending": (
+        ("score", "tagger.nescio", "new.parquet", "-o", "x.xls"),
+        "must end in .parquet, .csv or .jsonl",
+    ),
+    "cannot be evaluated": (
+        ("eval", "--id", "test.npy", "--ood", "objects.npy", "-d", "lof"),
+        "lof cannot be evaluated: it learns from data",
+    ),
+    "settings for all": (
+        ("eval", "--id", "test.npy", "--ood", "objects.npy", "--set", "k=3"),
+        "--set goes with a single --detector",
+    ),
+    "the same twice": (
+        ("eval", "--id", "test.npy", "--ood", "objects.npy", "--ood", "objects.npy"),
+        "given twice",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_gets_one_line_and_writes_nothing(here, nescio, arguments, reason):
+    nescio("calibrate", "val.npy", "-o", "tagger.nescio")
+    (here / "four.csv").write_text("a,b,c,d\n1,2,3,-4\n")
+    (here / "cut.npy").write_bytes((here / "val.npy").read_bytes()[:500])
+    (here / "german.csv").write_text("cat;dog\n-1,62;-2,4\n")
+    np.save("empty.npy", np.zeros((0, 6)))
+    before = {path.name: path.read_bytes() for path in here.iterdir()}
+    code, out, err = nescio(*arguments)
+    assert code == 1
+    assert out == ""
+    assert reason in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in here.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("calibrate",), ("calibrate", "val.npy"), ("fly",), ("score", "--fdr", "lots", "a", "b")],
+)
+def test_wrong_usage_is_exit_code_2(nescio, arguments):
+    assert nescio(*arguments)[0] == 2
+
+
+def test_a_loop_of_links_is_one_line(here, nescio):
+    (here / "a.npy").symlink_to("b.npy")
+    (here / "b.npy").symlink_to("a.npy")
+    for arguments in (
+        ("calibrate", "val.npy", "-o", "a.npy"),
+        ("calibrate", "a.npy", "-o", "x.nescio"),
+        ("calibrate", "val.npy", "-d", "lof", "--train", "a.npy", "-o", "x.nescio"),
+    ):
+        code, _, err = nescio(*arguments)
+        assert (code, err.count("\n"), err[:7]) == (1, 1, "error: ")
+
+
+def test_python_dash_m():
+    finished = subprocess.run(
+        [sys.executable, "-m", "nescio", "--version"], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == f"nescio {ns.__version__}\n"
+
+
+def test_help_and_version(nescio):
+    assert nescio("--version")[1] == f"nescio {ns.__version__}\n"
+    code, out, _ = nescio("--help")
+    assert code == 0
+    assert "trusted" in out
+    assert "--install-completion" in out
+
+
+def test_a_warning_is_one_line_without_a_traceback(here, nescio):
+    outputs = ns.Outputs.load("train.safetensors")
+    labels = outputs.labels.copy()
+    labels[:, 0] = 0
+    ns.Outputs(outputs.logits, outputs.features, labels).save("gap.safetensors")
+    finished = in_a_process(
+        *("calibrate", "held.safetensors", "-d", "mahalanobis", "--train", "gap.safetensors"),
+        *("-o", "x.nescio"),
+    )
+    assert finished.returncode == 0
+    assert finished.stderr.count("\n") == 1
+    assert finished.stderr.startswith("warning: 1 of 6 labels have no sample")

@@ -1,0 +1,100 @@
+"""nescio calibrate."""
+
+import json
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.commands import in_a_process
+from nescio.detectors import DETECTORS
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_every_detector_from_the_command_line(here, nescio, name):
+    train = ("--train", "train.safetensors") if DETECTORS[name].learned else ()
+    code, _, err = nescio("calibrate", "held.safetensors", "-d", name, "-o", "x.nescio", *train)
+    assert (code, err) == (0, "")
+    code, out, _ = nescio("score", "x.nescio", "far.safetensors", "--json")
+    assert code == 0
+    assert json.loads(out)["n_samples"] == 100
+    code, out, _ = nescio("info", "x.nescio")
+    assert code == 0
+    assert f"detector             {name}" in out
+    assert "true TPR" in out
+
+
+def test_groups_rates_and_settings(here, nescio):
+    fit = ("calibrate", "held.safetensors", "-o", "x.nescio", "--force")
+    code, out, _ = nescio(*fit, "--by-label-count", "--confidence", "0.9")
+    assert code == 0
+    assert "(predicted labels: " in out
+    assert next(iter(ns.load("x.nescio").calibration_.thresholds.values())).confidence == 0.9
+    rows = json.loads(nescio("score", "x.nescio", "far.safetensors", "--json")[1])["rows"]
+    assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.taus)
+    code, out, _ = nescio("score", "x.nescio", "far.safetensors")
+    assert "predicted labels" in out
+    by_tau = sum(not row["in_distribution"] for row in rows)
+    _, out, _ = nescio("score", "x.nescio", "far.safetensors", "--fdr", "0.1", "--json")
+    expected = ns.load("x.nescio").assess(ns.Outputs.load("far.safetensors"), fdr=0.1)
+    assert json.loads(out)["n_flagged"] == len(expected.flagged) != by_tau
+    code, out, _ = nescio("info", "x.nescio")
+    assert "confidence           0.9" in out
+    assert nescio(*fit, "-d", "top_k_joint_energy", "--set", "k=2")[0] == 0
+    assert ns.load("x.nescio").k == 2
+    code, _, _ = nescio(
+        *fit, "-d", "mahalanobis", "--set", "aggregate=sum", "--train", "train.safetensors"
+    )
+    assert code == 0
+    assert ns.load("x.nescio").aggregate == "sum"
+
+
+def test_probabilities_are_refused_unless_announced(here, nescio, rng):
+    np.save("probs.npy", rng.random((200, 4)))
+    code, out, err = nescio("calibrate", "probs.npy", "-o", "x.nescio")
+    assert (code, out) == (1, "")
+    assert "look like probabilities" in err
+    assert "--from-probs" in err
+    assert not (here / "x.nescio").exists()
+    assert nescio("calibrate", "probs.npy", "-o", "x.nescio", "--from-probs")[0] == 0
+    assert nescio("score", "x.nescio", "probs.npy")[0] == 1
+    assert nescio("score", "x.nescio", "probs.npy", "--from-probs")[0] == 0
+    np.save("few.npy", np.array([[0.2, 0.3, 0.4, 0.5]]))
+    assert nescio("score", "x.nescio", "few.npy")[0] == 1
+    assert nescio("score", "x.nescio", "few.npy", "--from-logits")[::2] == (0, "")
+    assert nescio("calibrate", "probs.npy", "-o", "y.nescio", "--from-logits")[::2] == (0, "")
+    np.save("other.npy", rng.random((200, 4)))
+    evaluate = ("eval", "--id", "probs.npy", "--ood", "other.npy", "-d", "msp")
+    assert nescio(*evaluate)[0] == 1
+    assert nescio(*evaluate, "--from-probs")[0] == 0
+
+
+def test_bad_rows_can_be_told_to_count_as_out(here, nescio):
+    spoiled = np.load("val.npy")
+    spoiled[7, 2] = np.nan
+    np.save("spoiled.npy", spoiled)
+    code, _, err = nescio("calibrate", "spoiled.npy", "-o", "x.nescio")
+    assert code == 1
+    assert "in 1 of 500 rows: 7." in err
+    assert nescio("calibrate", "spoiled.npy", "-o", "x.nescio", "--nonfinite", "out")[0] == 0
+    rows = json.loads(nescio("score", "x.nescio", "spoiled.npy", "--json")[1])["rows"]
+    assert rows[7]["score"] is None
+    assert rows[7]["in_distribution"] is False
+    np.save("probs.npy", ns.scores.label_prob(spoiled))
+    fit = ("calibrate", "probs.npy", "-o", "y.nescio")
+    code, _, err = nescio(*fit, "--nonfinite", "out")
+    assert (code, "look like probabilities" in err) == (1, True)
+    assert nescio(*fit, "--nonfinite", "out", "--from-probs")[0] == 0
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(here):
+    import resource
+
+    def no_large_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    before = sorted(here.iterdir())
+    finished = in_a_process("calibrate", "val.npy", "-o", "x.nescio", preexec_fn=no_large_files)
+    assert finished.returncode == 1
+    assert finished.stderr == "error: cannot write x.nescio: File too large.\n"
+    assert sorted(here.iterdir()) == before

@@ -1,0 +1,43 @@
+"""nescio score."""
+
+import numpy as np
+
+import nescio as ns
+
+
+def test_scoring_and_evaluating_can_count_bad_rows_as_out_too(here, nescio):
+    nescio("calibrate", "val.npy", "-o", "x.nescio")
+    spoiled = np.load("test.npy")
+    spoiled[7, 2] = np.nan
+    np.save("spoiled.npy", spoiled)
+    code, _, err = nescio("score", "x.nescio", "spoiled.npy")
+    assert code == 1
+    assert err.startswith("error: spoiled.npy: logits hold NaN")
+    code, _, err = nescio("score", "x.nescio", "spoiled.npy", "--nonfinite", "out")
+    assert (code, err) == (0, "")
+    evaluate = ("eval", "--id", "test.npy", "--ood", "spoiled.npy", "-d", "msp")
+    code, _, err = nescio(*evaluate)
+    assert code == 1
+    assert err.startswith("error: spoiled: logits hold NaN")
+    assert nescio(*evaluate, "--nonfinite", "out")[0] == 0
+
+
+def test_a_detector_of_custom_groups_needs_python(here, nescio):
+    groups = np.repeat(["a", "b"], 250)
+    ns.JointEnergy().calibrate(np.load("val.npy"), groups=groups).save("x.nescio")
+    code, _, err = nescio("score", "x.nescio", "new.parquet")
+    assert code == 1
+    assert "groups=..." in err
+
+
+def test_brackets_in_names_are_nothing_special(here, nescio):
+    (here / "x[").mkdir()
+    code, out, _ = nescio("calibrate", "val.npy", "-o", "x[/b].nescio")
+    assert (code, "saved x[/b].nescio" in out) == (0, True)
+    np.save("far[v2].npy", np.load("objects.npy"))
+    _, out, _ = nescio("eval", "--id", "test.npy", "--ood", "far[v2].npy", "-d", "msp")
+    assert "far[v2]: 300 ID" in out
+    groups = np.repeat(["[day]", "[/night]"], 250)
+    ns.JointEnergy().calibrate(np.load("val.npy"), groups=groups).save("y.nescio")
+    code, out, _ = nescio("info", "y.nescio")
+    assert (code, "group [/night]: With" in out) == (0, True)
