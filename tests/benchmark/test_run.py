@@ -61,6 +61,15 @@ def test_an_interrupted_run_goes_on(small_spec, small_run, bench_folder, counted
     assert counted == []
 
 
+def test_detectors_of_your_own(small_spec, bench_folder, own_detectors, counted):
+    names = ("fixtures.own_detectors:Neighbours(k=3)", "fixtures.own_detectors:Together")
+    spec = replace(small_spec, name="own", detectors=names, seeds=(0,))
+    found = run_benchmark(spec, bench_folder)
+    assert {line.detector for line in found.lines} == set(names)
+    assert all(line.evaluation is not None for line in found.lines)
+    assert "train" not in counted
+
+
 def test_names_that_are_no_file_names(small_spec, bench_folder):
     part = replace(small_spec.sets[0], name="a/b [c]")
     spec = replace(small_spec, name="odd", detectors=("joint_energy",), seeds=(0,), sets=(part,))

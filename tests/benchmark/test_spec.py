@@ -76,6 +76,17 @@ def test_the_mean_number_of_labels_takes_the_place_of_k():
     assert resolve_detector("top_k_joint_energy(k=mean_labels)", mean_labels=3).k == 3
 
 
+def test_a_detector_of_your_own_is_named_by_its_class(own_detectors):
+    name = "fixtures.own_detectors:Neighbours"
+    text = SPEC.replace('"joint_energy"', f'"{name}", "{name}(k=9)"')
+    spec = parse_benchmark("tiny", text)
+    assert resolve_detector(spec.detectors[1], mean_labels=3).k == 9
+    with pytest.raises(ParameterError, match=f"duplicate detector: '{name}' and 'neighbours'"):
+        parse_benchmark("tiny", text.replace(f"{name}(k=9)", "neighbours"))
+    with pytest.raises(ParameterError, match="tiny: cannot import 'no_such_module'"):
+        parse_benchmark("tiny", SPEC.replace('"joint_energy"', '"no_such_module:Detector"'))
+
+
 def test_without_perturbed_inputs_there_is_nothing_to_tune():
     assert load_spec("paper-topk").aggregates() == ()
     assert load_spec("paper-main").aggregates() == ("max",)

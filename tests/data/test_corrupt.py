@@ -136,5 +136,5 @@ def test_what_cannot_be_corrupted(images, rng):
         run("jigsaw", (images * 255).astype(np.uint8))
     with pytest.raises(InputError, match=r"within \[0, 1\], got -1 to"):
         run("geometric_mean", images - 1)
-    with pytest.raises(ShapeError, match="mean must have one value a channel"):
+    with pytest.raises(ShapeError, match="mean must have one value per channel"):
         run("gaussian_noise", images, mean=0.5)

@@ -175,7 +175,7 @@ class BenchmarkSpec:
     def aggregates(self) -> tuple[str, ...]:
         """Return the aggregates that a detector needs outputs of perturbed inputs for."""
         detectors = (resolve_detector(text, mean_labels=1) for text in self.detectors)
-        reads = {detector.input_name() for detector in detectors}
+        reads = {name for detector in detectors for name in detector.scores_from}
         return tuple(
             aggregate
             for aggregate in ("max", "sum")
@@ -247,11 +247,11 @@ def parse_benchmark(name: str, text: str, *, source: str | None = None) -> Bench
 
 def _identity(text: str) -> tuple[str, str]:
     """Return what is equal for two ways to write the same detector; raise if it does not exist."""
-    name, settings = parse_detector(text)
-    params = resolve_detector(text, mean_labels=1).get_params()
-    if settings.get("k") == MEAN_LABELS:
+    detector = resolve_detector(text, mean_labels=1)
+    params = detector.get_params()
+    if parse_detector(text)[1].get("k") == MEAN_LABELS:
         params["k"] = MEAN_LABELS
-    return name, repr(params)
+    return detector.name, repr(params)
 
 
 def _refuse_duplicates(what: str, named: Iterable[tuple[Any, Any]]) -> None:
