@@ -95,7 +95,7 @@ def test_an_error_names_file_table_and_key(text, reason):
 
 
 def test_files_that_are_not_toml(tmp_path):
-    with pytest.raises(FileFormatError, match="bike.toml is not TOML: "):
+    with pytest.raises(FileFormatError, match=r"bike\.toml is not TOML: "):
         from_toml(Bike, "maker =", "bike.toml", name="bike")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(FileFormatError, match=r"bytes.toml is not TOML: it is not text in UTF-8"):
