@@ -212,8 +212,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def explain(self, X: Any, *, groups: Any = None) -> Explanation:
         """Return each label's share of the score, against the in-distribution medians.
 
-        For detectors whose score is a sum, a maximum or a top-k over the labels. For one sample,
-        pass a single row: outputs[[7]]. `groups` is as for `assess`.
+        For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
+        `assess`. For one sample, pass a single row: outputs[[7]].
         """
         terms = checked_terms(self.label_terms(), self.name)
         found = steps.decide(self, X, groups, calibrated=True)
@@ -234,17 +234,16 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file, atomically; replace an existing file with `force`."""
-        from nescio.detectors.saving import save
+        from nescio.detectors import saving
 
-        steps.require_threshold(self)
-        save(self, path, force=force)
+        saving.save(self, path, force=force)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a detector of this class. `nescio.load` reads any registered detector."""
-        from nescio.detectors.saving import load
+        from nescio.detectors import saving
 
-        return load(path, cls)
+        return saving.load(path, cls)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
