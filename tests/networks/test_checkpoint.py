@@ -59,7 +59,7 @@ def test_another_file_is_refused(tmp_path, checkpoint):
     with pytest.raises(FileFormatError, match="newer nescio"):
         load_checkpoint(tmp_path / "newer.safetensors")
     write_tensors(tmp_path / "odd.safetensors", tensors, {**metadata, "label_names": ["x"]})
-    with pytest.raises(FileFormatError, match="does not fit shufflenet"):
+    with pytest.raises(FileFormatError, match="does not fit small-cnn"):
         load_checkpoint(tmp_path / "odd.safetensors")
     del metadata["preprocessing"]
     write_tensors(tmp_path / "less.safetensors", tensors, metadata)

@@ -1,8 +1,6 @@
-import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -129,29 +127,40 @@ def test_unfinished_work_of_another_network_is_refused(checkpoint, coco_tree, tm
     assert done.n_computed == 75
 
 
+# From within: from without, a busy machine may come too late.
+KILLS_ITSELF = """
+import os, signal, sys
+from pathlib import Path
+from nescio.data import load_coco
+from nescio.training import extract, load_checkpoint
+
+def count(n_images, seen=[]):
+    seen.append(n_images)
+    if sum(seen) > 50:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+network, root, path = sys.argv[1:]
+Path(path).parent.mkdir()
+extract(load_checkpoint(network), load_coco(root, "val"), path, batch_size=1, on_images=count)
+"""
+
+
+@pytest.mark.slow
 def test_killed_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree, tmp_path, nescio):
-    root = coco_tree(sizes=(("val", 150),))
+    root = coco_tree(sizes=(("val", 75),))
     checkpoint().save(tmp_path / "net.safetensors")
     command = ["extract", tmp_path / "net.safetensors", f"coco@val:{root}", "--batch-size", "1"]
     code, _, err = nescio(*command, "-o", tmp_path / "whole")
     assert code == 0, err
     cut = tmp_path / "cut"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nescio", *map(str, command), "-o", str(cut)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    parts = cut / "coco-val.safetensors.parts"
-    deadline = time.monotonic() + 120
-    while not (parts / "part-00001.safetensors").exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    arguments = tmp_path / "net.safetensors", root, cut / "coco-val.safetensors"
+    done = subprocess.run([sys.executable, "-c", KILLS_ITSELF, *map(str, arguments)])
+    assert done.returncode == -signal.SIGKILL
+    assert (cut / "coco-val.safetensors.parts" / "part-00001.safetensors").exists()
     assert not (cut / "coco-val.safetensors").exists()
     code, out, _ = nescio(*command, "-o", cut, "--json")
     assert code == 0
-    assert '"n_computed": 150' not in out
+    assert '"n_computed": 27' in out
     whole = tmp_path / "whole" / "coco-val.safetensors"
     assert (cut / "coco-val.safetensors").read_bytes() == whole.read_bytes()
 
@@ -264,12 +273,13 @@ def test_memory_does_not_grow_with_the_data(checkpoint, coco_tree, tmp_path):
     # Parts are written and let go of: at no time are there more than a part's arrays.
     import tracemalloc
 
-    made = checkpoint()
+    made = checkpoint(n_hidden=1024)
     peaks = []
     for n_images in (64, 256):
         split = load_coco(coco_tree(f"coco{n_images}", sizes=(("val", n_images),)), "val")
         tracemalloc.start()
-        extract(made, split, tmp_path / f"{n_images}.safetensors", batch_size=1)
+        path = tmp_path / f"{n_images}.safetensors"
+        extract(made, split, path, features="penultimate", batch_size=1)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     size = (tmp_path / "256.safetensors").stat().st_size

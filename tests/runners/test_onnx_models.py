@@ -27,7 +27,7 @@ def test_a_file_gives_its_logits(onnx_file, inputs):
     path = onnx_file()
     wrapped = ns.wrap(str(path))
     outputs = wrapped.outputs(inputs, batch_size=4)  # float64, as NumPy has it
-    np.testing.assert_allclose(outputs.logits, onnx_file.compute(inputs), rtol=1e-5)
+    np.testing.assert_allclose(outputs.logits, onnx_file.compute(inputs), rtol=1e-5, atol=1e-6)
     assert (wrapped.kind, wrapped.path, wrapped.output) == ("onnx", path, "logits")
     assert wrapped.input_names == ("x",)
     assert outputs.manifest["model"] == "model.onnx"
@@ -118,13 +118,13 @@ def test_tensors_loaders_and_generators(onnx_file, inputs):
     np.testing.assert_array_equal(wrapped.outputs(torch.from_numpy(inputs)).logits, expected)
     pairs = [(inputs[:5], np.ones((5, 4))), (inputs[5:], np.zeros((5, 4)))]
     outputs = wrapped.outputs(iter(pairs))
-    np.testing.assert_allclose(outputs.logits, expected, rtol=1e-5)
+    np.testing.assert_allclose(outputs.logits, expected, rtol=1e-5, atol=1e-6)
     assert outputs.labels.sum() == 20
 
 
 def test_a_graph_of_one_sample_runs_one_at_a_time(onnx_file, inputs):
     found = ns.wrap(onnx_file("one.onnx", batch=1)).outputs(inputs).logits
-    np.testing.assert_allclose(found, onnx_file.compute(inputs), rtol=1e-5)
+    np.testing.assert_allclose(found, onnx_file.compute(inputs), rtol=1e-5, atol=1e-6)
     four = ns.wrap(onnx_file("four.onnx", batch=4))
     assert len(four.outputs(inputs[:8])) == 8
     with pytest.raises(ShapeError, match=r"takes 4 samples at a time.*and 2 came"):

