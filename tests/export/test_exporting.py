@@ -52,9 +52,9 @@ def test_the_file_says_what_it_is(fused):
     calibration = fused.wrapped.detector.calibration_
     assert facts["nescio.detector"] == "joint_energy"
     assert facts["nescio.version"] == ns.__version__
-    assert facts["nescio.reads"] == "logits"
+    assert json.loads(facts["nescio.scores_from"]) == ["logits"]
     assert facts["nescio.groups"] == "label_count"
-    assert json.loads(facts["nescio.tau"]) == calibration.taus
+    assert json.loads(facts["nescio.threshold"]) == calibration.taus
     assert json.loads(facts["nescio.label_names"]) == fused.names
     assert json.loads(facts["nescio.params"]) == {"nonfinite": "raise", "tpr": 0.95}
     assert json.loads(facts["nescio.inputs"]) == ["input"]
@@ -99,10 +99,10 @@ except ImportError:
 
 def test_the_same_input_gives_the_same_bytes(fused, tmp_path):
     again = tmp_path / "again.onnx"
-    network = fused.wrapped.model
+    network = fused.wrapped.runner.model
     before = [parameter.clone() for parameter in network.parameters()]
     network.train()
-    ns.export_onnx(fused.wrapped, again, input_shape=(5,), preprocessing=None)
+    ns.export_onnx(fused.wrapped, again, input_shape=(5,))
     assert again.read_bytes() == fused.path.read_bytes()
     # The model stays as it was.
     assert network.training
@@ -117,8 +117,8 @@ def test_features_come_along_if_the_detector_reads_them(tmp_path):
     outputs = wrapped.outputs(inputs)
     labels = (outputs.logits > 0.2).astype(int)
     labels[0] = 1
-    detector = ns.Mahalanobis().fit(outputs.features[:200], labels[:200])
-    wrapped = wrapped.calibrate(inputs[200:], detector)
+    wrapped = ns.wrap(wrapped, detector="mahalanobis").fit(inputs[:200], labels[:200])
+    wrapped = wrapped.calibrate(inputs[200:])
     exported = ns.export_onnx(wrapped, path, samples=torch.from_numpy(inputs[:30]))
     assert exported.outputs == (*OUTPUTS, "features")
     found, wanted = run(path, input=inputs), wrapped(inputs)
@@ -136,9 +136,9 @@ def test_torchvision(tmp_path):
     wrapped = ns.wrap(models.resnet18(num_classes=4)).calibrate(images, tpr=0.9)
     path = tmp_path / "resnet.onnx"
     with pytest.raises(ParameterError, match=r"makes images of 64 x 64 pixels .* takes 32 x 32"):
-        ns.export_onnx(wrapped, path, samples=images[:3], preprocessing=Preprocessing(64))
+        ns.export_onnx(ns.wrap(wrapped, preprocessing=Preprocessing(64)), path, samples=images[:3])
     preprocessing = Preprocessing(32, mean=(0, 0, 0))
-    exported = ns.export_onnx(wrapped, path, samples=images[:3], preprocessing=preprocessing)
+    exported = ns.export_onnx(ns.wrap(wrapped, preprocessing=preprocessing), path)
     assert exported.inputs == {"x": ("batch", 3, 32, 32)}
     stored = json.loads(metadata(path)["nescio.preprocessing"])
     assert Preprocessing.from_dict(stored) == preprocessing
@@ -250,14 +250,13 @@ def test_refusals_come_before_the_work(fused, tmp_path):
         ns.export_onnx(fused.wrapped, path)
     with pytest.raises(ParameterError, match="tolerance"):
         ns.export_onnx(fused.wrapped, path, tolerance=0.0, input_shape=(5,))
-    with pytest.raises(ShapeError, match="made for 6 columns of logits, and the model gives 3"):
+    with pytest.raises(ShapeError, match="made for 6 columns of logits, but the model returns 3"):
         ns.export_onnx(ns.wrap(nn.Linear(5, 3)), path, detector=detector, input_shape=(5,))
     with pytest.raises(ExportError, match="how many labels"):
         ns.export_onnx(None, path, detector=by_count)
     with pytest.raises(ParameterError, match=r"one input, images of .* takes \(12, 5\)"):
-        ns.export_onnx(fused.wrapped, path, input_shape=(5,), preprocessing=Preprocessing(32))
-    with pytest.raises(ParameterError, match="takes no images"):
-        ns.export_onnx(None, path, detector=detector, preprocessing=Preprocessing(32))
+        images = ns.wrap(fused.wrapped, preprocessing=Preprocessing(32))
+        ns.export_onnx(images, path, input_shape=(5,))
     with pytest.raises(InputError, match=r"of the shape 1,9: .*one input, without the batch"):
         ns.export_onnx(fused.wrapped, path, input_shape=(1, 9))
     assert not list(tmp_path.iterdir())
@@ -294,4 +293,4 @@ def test_a_model_above_two_gigabytes_is_refused(tmp_path):
 
     samples = Samples({"input": some_inputs(2)}, by_name=False)
     with pytest.raises(ExportError, match=r"3\.6 GB"):
-        classifier_graph(ns.wrap(large), samples, ("logits",))
+        classifier_graph(ns.wrap(large).runner, samples, ("logits",))

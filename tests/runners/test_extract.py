@@ -11,9 +11,10 @@ pytest.importorskip("torchvision")
 from nescio.data import load_coco, load_folder  # noqa: E402
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
+from nescio.runners.checkpoints import CheckpointRunner  # noqa: E402
 from nescio.runners.images import Reader  # noqa: E402
+from nescio.runners.perturb import find_directions, step  # noqa: E402
 from nescio.training import Preprocessing, Setting, Tuning, extract  # noqa: E402
-from nescio.training.perturb import find_directions, step  # noqa: E402
 
 
 def test_outputs_are_what_the_network_gives(checkpoint, coco_tree, tmp_path):
@@ -24,10 +25,11 @@ def test_outputs_are_what_the_network_gives(checkpoint, coco_tree, tmp_path):
     assert (done.n_images, done.n_computed, done.skipped) == (14, 14, ())
     assert sum(seen) == 14
     (batch,) = Reader(split, made.preprocessing).batches([range(14)])
+    inputs = made.preprocessing.inputs(torch.from_numpy(batch.pixels), torch.device("cpu"))
     with torch.inference_mode():
-        expected = made.network(made.preprocessing.inputs(batch.pixels, torch.device("cpu")))
-    np.testing.assert_allclose(outputs.logits, expected.logits, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(outputs.features, expected.pooled, rtol=1e-4, atol=1e-5)
+        logits, pooled = made.network(inputs), made.network.backbone(inputs)
+    np.testing.assert_allclose(outputs.logits, logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs.features, pooled, rtol=1e-4, atol=1e-5)
     assert np.array_equal(outputs.labels, split.labels)
     assert tuple(outputs.ids) == split.files
     assert outputs.label_names == made.label_names
@@ -40,7 +42,7 @@ def test_penultimate_features(checkpoint, coco_tree, tmp_path):
     made, split = checkpoint(), load_coco(coco_tree(), "val")
     done = extract(made, split, tmp_path / "val.safetensors", features="penultimate")
     assert Outputs.load(done.path).features.shape == (14, 16)
-    with pytest.raises(ParameterError, match="pooled, penultimate"):
+    with pytest.raises(ParameterError, match="no layer 'last'"):
         extract(made, split, tmp_path / "x.safetensors", features="last")
 
 
@@ -68,7 +70,9 @@ def test_outputs_of_another_network_or_data_are_refused(checkpoint, coco_tree, t
     path = tmp_path / "val.safetensors"
     extract(checkpoint(), split, path)
     content = path.read_bytes()
-    with pytest.raises(FileError, match=r"not made from this: it was made by another network"):
+    with pytest.raises(
+        FileError, match=r"made from something else: it was made by another network"
+    ):
         extract(checkpoint(seed=1), split, path)
     with pytest.raises(FileError, match=r"its n_images is 14"):
         extract(checkpoint(), split.subset(range(5)), path)
@@ -243,14 +247,15 @@ def test_tuned_settings_add_what_odin_and_mahalanobis_read(checkpoint, coco_tree
     done = extract(made, split, tmp_path / "v.safetensors", tuning=tuning_for(made, *settings))
     plain = Outputs.load(extract(made, split, tmp_path / "p.safetensors").path)
     outputs = Outputs.load(done.path)
-    assert set(outputs.perturbed) == {"odin_max", "mahalanobis_sum"}
+    assert set(outputs.arrays) == {"odin_max", "mahalanobis_sum"}
     np.testing.assert_allclose(outputs.logits, plain.logits, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(outputs.perturbed["mahalanobis_sum"], plain.features, rtol=1e-5)
+    np.testing.assert_allclose(outputs.arrays["mahalanobis_sum"], plain.features, rtol=1e-5)
     (batch,) = Reader(split, made.preprocessing).batches([range(14)])
-    inputs = made.preprocessing.inputs(batch.pixels, torch.device("cpu"))
-    found = find_directions(made.network, inputs, made.preprocessing, ("max", "sum"))
-    moved = step(made.network, inputs, found, "max", 0.002)
-    np.testing.assert_allclose(outputs.perturbed["odin_max"], moved.logits / 10, rtol=1e-5)
+    inputs = made.preprocessing.inputs(torch.from_numpy(batch.pixels), torch.device("cpu"))
+    module = CheckpointRunner(made).module()
+    found = find_directions(module, inputs, made.preprocessing, ("max", "sum"))
+    moved = step(module, inputs, found, "max", 0.002)
+    np.testing.assert_allclose(outputs.arrays["odin_max"], moved.logits / 10, rtol=1e-5)
     assert outputs.manifest["tuning"][1]["temperature"] == 10.0
 
 
@@ -290,4 +295,4 @@ def test_the_input_size_is_the_networks(checkpoint, coco_tree, tmp_path):
     made = checkpoint(size=64)
     assert made.preprocessing == Preprocessing(64)
     done = extract(made, load_coco(coco_tree(), "val"), tmp_path / "v.safetensors")
-    assert Outputs.load(done.path).manifest["image_size"] == 64
+    assert Outputs.load(done.path).manifest["preprocessing"]["size"] == 64

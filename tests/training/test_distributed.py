@@ -103,7 +103,7 @@ def test_two_processes(train_and_val, config, tmp_path, monkeypatch):
     network, cpu = prepared(last.network, "cpu"), torch.device("cpu")
     with torch.inference_mode():
         batches = Reader(val, last.preprocessing).batches(in_batches(len(val), 8))
-        logits = [network(last.preprocessing.inputs(one.pixels, cpu)).logits for one in batches]
+        logits = [network(last.preprocessing.inputs(one.pixels, cpu)) for one in batches]
     loss = torch.nn.functional.binary_cross_entropy_with_logits(
         torch.cat(logits), torch.from_numpy(val.labels.astype(np.float32))
     )

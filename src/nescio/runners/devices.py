@@ -1,13 +1,15 @@
-"""Where a network runs."""
+"""Where a network runs, and how its process keeps memory."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-
-import torch
+from typing import TYPE_CHECKING
 
 from nescio.errors import ParameterError
+
+if TYPE_CHECKING:
+    import torch
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -16,7 +18,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """A device by name, such as "cuda:1"; "auto" takes CUDA, then MPS, then the CPU."""
+    """Return a device by name, such as "cuda:1"; "auto" takes CUDA, then MPS, then the CPU."""
+    import torch
+
     available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -28,7 +32,7 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ParameterError(
-            f"device must be one of {', '.join(DEVICES)}, or cuda:1 and so on; got {name!r}."
+            f"device must be one of {', '.join(DEVICES)}, or for example cuda:1; got {name!r}."
         ) from error
     if not available.get(device.type, False):
         raise ParameterError(f"the device {name!r} is not available here; try --device auto.")
@@ -40,15 +44,15 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep memory that was freed, for the next batch, where it is glibc.
+    """Let glibc keep freed memory for the next batch instead of returning it to the system.
 
-    It would otherwise give the activations of every layer back to the system and have them
-    zeroed page by page for the next one, which takes a good part of the time on a CPU. For a
-    process of our own, such as the command line.
+    Otherwise the activations of every layer are returned, and the system zeroes them page by page
+    for the next layer, which takes part of the time on a CPU: `python benchmarks/memory.py` shows
+    how much. Only for a process of our own, such as the command line.
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the maximum
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -27,7 +27,7 @@ from nescio.service.errors import RefusedError
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
 
-TAU_KEY = "nescio.tau"
+TAU_KEY = "nescio.threshold"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Model:
             or ("features" if "features" in detector.scores_from else None),
             from_probs=settings.from_probs,
         )
-        session = plain.session  # type: ignore[attr-defined]
+        session = plain.runner.session  # type: ignore[attr-defined]
         metadata = session.get_modelmeta().custom_metadata_map
         wrapped = wrap(plain, detector=detector)
         inputs = tuple(_described(entry) for entry in session.get_inputs())
@@ -164,8 +164,9 @@ def _described(entry: Any) -> ModelInput:
 
 def _check_width(wrapped: Wrapped, detector: Detector) -> None:
     """Raise if the graph says that it gives another number of logits than the detector takes."""
-    shapes = {node.name: node.shape for node in wrapped.session.get_outputs()}  # type: ignore[attr-defined]
-    width = (shapes.get(wrapped.output) or [None])[-1]
+    session = wrapped.runner.session  # type: ignore[attr-defined]
+    shapes = {node.name: node.shape for node in session.get_outputs()}
+    width = (shapes.get(wrapped.runner.output) or [None])[-1]
     known = isinstance(width, int) and detector.scores_from == ("logits",)
     if known and width != detector.n_features_in_:
         raise ShapeError(

@@ -21,6 +21,7 @@ from nescio._io.tables import to_json
 from nescio.errors import NonFiniteError, ParameterError
 from nescio.metrics import mean_average_precision
 from nescio.networks.checkpoint import Checkpoint, load_with_state
+from nescio.networks.network import Network, checked_logits
 from nescio.runners.images import in_batches
 from nescio.training.distributed import World
 from nescio.training.examples import Examples
@@ -106,7 +107,7 @@ class Trainer:
         ):
             self.optimiser.zero_grad(set_to_none=True)
             with self._precision():
-                logits = parallel(inputs)[0]
+                logits = checked_logits(parallel(inputs), labels.shape[1])
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.scaler.step(self.optimiser)
@@ -139,7 +140,7 @@ class Trainer:
         logits, labels = [], []
         with torch.inference_mode():
             for inputs, truth in self.val_data.batches(mine):
-                logits.append(self.trained(inputs)[0].float().cpu())
+                logits.append(self.trained(inputs).float().cpu())
                 labels.append(truth.cpu())
         self.trained.train()
         gathered = self.world.gather((logits, labels))
@@ -229,7 +230,7 @@ def _half_precision(device: torch.device, settings: OptimiserSettings) -> torch.
 
 def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:
     """Return the parameters by learning rate; a user's own module has the head's rate."""
-    if not hasattr(trained, "backbone"):
+    if not isinstance(trained, Network):
         return [{"params": list(trained.parameters()), "lr": settings.lr_head}]
     return [
         {
