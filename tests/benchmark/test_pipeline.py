@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.benchmark.run import run_benchmark
-from nescio.data import split as splits
-from nescio.errors import DatasetError, ParameterError
+from nescio.benchmark.run import run_benchmark  # noqa: E402
+from nescio.data import split as splits  # noqa: E402
+from nescio.errors import DatasetError, ParameterError  # noqa: E402
+from nescio.networks import checkpoint as checkpoints  # noqa: E402
 
 
 def test_another_benchmark_finds_networks_and_outputs(small_spec, bench_folder, counted):
@@ -85,18 +87,40 @@ def test_invalid_training_settings_are_reported_before_any_work(small_spec, tmp_
     assert counted == []
 
 
-def test_each_fingerprint_is_computed_once(small_spec, tmp_path, monkeypatch):
+def test_each_hash_is_computed_once(small_spec, tmp_path, monkeypatch):
     """In a run from nothing, with two seeds that share their data."""
-    computed = Counter()
-    real = splits._fingerprint
+    computed, hashed = Counter(), []
+    fingerprint, weights_hash = splits._fingerprint, checkpoints.weights_hash
 
     def counting(split):
         computed[split.title, len(split)] += 1
-        return real(split)
+        return fingerprint(split)
 
     monkeypatch.setattr(splits, "_fingerprint", counting)
+    monkeypatch.setattr(
+        checkpoints, "weights_hash", lambda *args: hashed.append(args) or weights_hash(*args)
+    )
     run_benchmark(small_spec, tmp_path / "bench")
+    assert len([args for args in hashed if len(args) == 2]) == len(small_spec.seeds)
     images = {"train": 160, "val": 48, "test": 48, "unseen": 48, "noise": 48}
     expected = {(f"digits-{name}", n_images): 1 for name, n_images in images.items()}
     expected["digits-val", 6] = 2  # the images that each seed is tuned on
     assert computed == expected
+
+
+def test_a_frozen_backbone_sees_training_images_once(small_spec, tmp_path):
+    """Training computes their features, and extraction takes them from the cache."""
+    seen = []
+    train = {**small_spec.train, "model": {**small_spec.train["model"], "freeze": True}}
+    spec = replace(small_spec, train=train, seeds=(0,), detectors=("joint_energy",))
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, _: seen.append(len(inputs[0])) if is_first(module) else None
+    )
+    with hook:
+        run_benchmark(spec, tmp_path / "bench")
+    assert sum(seen) == 160 + 48 + 3 * 48  # train, val, and the three test sets
+
+
+def is_first(module):
+    """Whether this is the first convolution of the network."""
+    return isinstance(module, torch.nn.Conv2d) and module.in_channels == 3

@@ -154,10 +154,14 @@ class Pipeline:
                 device=self.device,
                 resume=True,
                 skip_bad=self.data.source.skip_bad,
-                cache=self.cache / "features",
+                cache=self._features_cache,
                 on_images=advance,
             )
         return asdict(run.best)
+
+    @property
+    def _features_cache(self) -> Path:
+        return self.cache / "features"
 
     # --- its outputs ---
 
@@ -182,6 +186,7 @@ class Pipeline:
                 tuning=tuning,
                 device=self.device,
                 batch_size=self.batch_size,
+                cache=self._features_cache,
                 skip_bad=self.data.source.skip_bad,
                 on_images=advance,
             )

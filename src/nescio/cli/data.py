@@ -106,8 +106,7 @@ def _print_report(report: ProtocolReport) -> None:
         table.add_row(*_cells(split))
     console.print(table)
     for finding in report.findings:
-        if finding.severity != "info":  # the table shows these
-            console.print(_line(finding), soft_wrap=True)
+        console.print(_line(finding), soft_wrap=True)
     if report.ok:
         console.print("No errors.")
 

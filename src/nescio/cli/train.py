@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from nescio._io.tables import to_json
-from nescio.cli.options import AsJson, terminal
+from nescio.cli.options import AsJson, progress_bar, terminal
 from nescio.cli.vision import Device, SkipBad, WholeData, chosen_splits, require_vision
 from nescio.errors import ParameterError
 
@@ -99,8 +93,10 @@ def train(
     )
     train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
     speaks = World.from_environment().leads
-    show = _Display(settings, len(train_split), quiet=as_json or not speaks)
-    with show:
+    n_passes = settings.training.epochs + settings.model.freeze + skip_bad
+    quiet = as_json or not speaks
+    bar = None if quiet else progress_bar("training", n_passes * len(train_split))
+    with bar or nullcontext(lambda count: None) as advance:
         run = run_training(
             settings,
             train_split,
@@ -111,9 +107,9 @@ def train(
             force=force,
             skip_bad=skip_bad,
             cache=cache,
-            on_reading=show.reading,
-            on_images=show.images,
-            on_epoch=show.epoch,
+            on_reading=advance,
+            on_images=advance,
+            on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),
         )
     if not speaks:
         return
@@ -140,51 +136,8 @@ def _given(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-class _Display:
-    """A progress bar for the current epoch, and one line per finished epoch."""
-
-    def __init__(self, settings: TrainSettings, n_images: int, *, quiet: bool) -> None:
-        self.epochs = settings.training.epochs
-        self.n_images = n_images
-        self.quiet = quiet
-        self.trains = False
-        self.console = Console(stderr=True, highlight=False)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=quiet or not self.console.is_terminal,
-        )
-
-    def __enter__(self) -> None:
-        self.progress.start()
-        self.task = self.progress.add_task("first batch", total=self.n_images)
-        self.started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def reading(self, count: int) -> None:
-        """Add images that were read before training."""
-        self.progress.update(self.task, advance=count, description="reading", total=None)
-
-    def images(self, count: int) -> None:
-        """Add images that were trained on."""
-        if not self.trains:
-            self.trains = True
-            self.progress.reset(self.task, total=self.n_images)
-        self.progress.update(self.task, advance=count, description="training")
-
-    def epoch(self, done: Epoch) -> None:
-        """Print the metrics of a finished epoch."""
-        seconds = time.perf_counter() - self.started
-        self.started = time.perf_counter()
-        self.progress.reset(self.task, total=self.n_images)
-        if not self.quiet:
-            self.console.print(
-                f"epoch {done.epoch:>3} of {self.epochs}: train loss {done.train_loss:.4f}, val "
-                f"loss {done.val_loss:.4f}, mAP {done.val_map:.4f} ({seconds:.1f} s)"
-            )
+def _print_epoch(settings: TrainSettings, done: Epoch) -> None:
+    Console(stderr=True, highlight=False).print(
+        f"epoch {done.epoch:>3} of {settings.training.epochs}: train loss {done.train_loss:.4f}, "
+        f"val loss {done.val_loss:.4f}, mAP {done.val_map:.4f}"
+    )

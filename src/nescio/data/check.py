@@ -15,7 +15,7 @@ from nescio.data.images import content_hash
 from nescio.data.split import Split
 from nescio.errors import DatasetError, ParameterError
 
-Severity = Literal["error", "warning", "info"]
+Severity = Literal["error", "warning"]
 Role = Literal["id", "ood"]
 
 
@@ -25,8 +25,8 @@ class Finding:
 
     Attributes
     ----------
-    severity : {"error", "warning", "info"}
-        An error makes the numbers invalid; a warning is for you to judge; info is informative.
+    severity : {"error", "warning"}
+        An error makes the numbers invalid; a warning is for you to judge.
     check : str
         The name of the check, such as "label overlap".
     splits : tuple of str
@@ -110,13 +110,12 @@ def check_protocol(
         *itertools.chain.from_iterable(map(_skipped_files, splits)),
         *itertools.chain.from_iterable(map(_gaps, splits)),
     ]
-    order = ("error", "warning", "info")
     return ProtocolReport(
         splits=(
             *(_summary(split, "id") for split in id_splits),
             *(_summary(split, "ood") for split in ood_splits),
         ),
-        findings=tuple(sorted(findings, key=lambda finding: order.index(finding.severity))),
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity)),  # errors first
     )
 
 
@@ -267,23 +266,16 @@ def _gaps(split: Split) -> Iterator[Finding]:
     """Find images without labels and labels without images."""
     title = (split.title,)
     if split.labels is None or split.label_names is None:
-        yield Finding("info", "no labels", title, f"{split.title} has no labels")
         return
     unlabelled = np.flatnonzero(~split.labels.any(axis=1))
     if len(unlabelled):
         files = tuple(split.files[at] for at in unlabelled)
         message = f"{_counted(len(files), 'image')} of {split.title} {_has(files)} no label"
         yield Finding("warning", "images without labels", title, message, files)
-    counts = split.labels.sum(axis=0, dtype=np.int64)
-    empty = tuple(split.label_names[at] for at in np.flatnonzero(counts == 0))
+    empty = tuple(split.label_names[at] for at in np.flatnonzero(~split.labels.any(axis=0)))
     if empty:
         message = f"{_counted(len(empty), 'label')} of {split.title} {_has(empty)} no image"
         yield Finding("warning", "labels without images", title, message, empty)
-    message = (
-        f"{split.title} has {counts.min():,} to {counts.max():,} images per label, "
-        f"median {np.median(counts):,.0f}"
-    )
-    yield Finding("info", "class counts", title, message)
 
 
 def _counted(n: int, noun: str) -> str:
