@@ -12,8 +12,16 @@ from torch import nn
 
 import nescio as ns
 from fixtures.export import N_LABELS, a_network, metadata, run, some_inputs, some_logits
+from fixtures.own_detectors import Neighbours, ReAct
 from nescio.data.preprocessing import Preprocessing
-from nescio.errors import ExportError, FileError, InputError, ParameterError, ShapeError
+from nescio.errors import (
+    ExportError,
+    FileError,
+    InputError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+)
 from nescio.export import DetectorHead
 from nescio.export.parity import check_parity
 
@@ -127,6 +135,22 @@ def test_features_come_along_if_the_detector_reads_them(tmp_path):
     # So that the file can be wrapped as a model, with this detector or another.
     again = ns.wrap(path, features="features", detector=wrapped.detector)(inputs).assessment
     np.testing.assert_allclose(again.scores, wanted.assessment.scores, rtol=1e-4, atol=1e-6)
+
+
+def test_a_detector_that_reads_features_and_the_last_layer(tmp_path):
+    path, inputs = tmp_path / "fused.onnx", some_inputs(400)
+    wrapped = ns.wrap(a_network(), features="penultimate", detector=ReAct())
+    wrapped = wrapped.fit(inputs[:200]).calibrate(inputs[200:], tpr=0.9)
+    exported = ns.export_onnx(wrapped, path, samples=inputs[:30])
+    assert exported.outputs == (*OUTPUTS, "features")
+    found, wanted = run(path, input=inputs), wrapped(inputs)
+    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
+    # Features of another layer: there is no last layer to read.
+    other = ns.wrap(a_network(), features="0", detector=wrapped.detector)
+    with pytest.raises(MissingInputError, match="react reads the classifier's last layer"):
+        ns.export_onnx(other, tmp_path / "other.onnx", samples=inputs[:30])
+    with pytest.raises(ExportError, match="neighbours cannot be exported: its _score takes NumPy"):
+        DetectorHead(Neighbours())
 
 
 def test_torchvision(tmp_path):
@@ -254,8 +278,8 @@ def test_refusals_come_before_the_work(fused, tmp_path):
         ns.export_onnx(ns.wrap(nn.Linear(5, 3)), path, detector=detector, input_shape=(5,))
     with pytest.raises(ExportError, match="how many labels"):
         ns.export_onnx(None, path, detector=by_count)
+    images = ns.wrap(fused.wrapped, preprocessing=Preprocessing(32))
     with pytest.raises(ParameterError, match=r"one input, images of .* takes \(12, 5\)"):
-        images = ns.wrap(fused.wrapped, preprocessing=Preprocessing(32))
         ns.export_onnx(images, path, input_shape=(5,))
     with pytest.raises(InputError, match=r"of the shape 1,9: .*one input, without the batch"):
         ns.export_onnx(fused.wrapped, path, input_shape=(1, 9))

@@ -11,6 +11,7 @@ pytest.importorskip("torchvision")
 from nescio.data import load_coco, load_folder  # noqa: E402
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
+from nescio.runners import make_runner  # noqa: E402
 from nescio.runners.checkpoints import CheckpointRunner  # noqa: E402
 from nescio.runners.images import Reader  # noqa: E402
 from nescio.runners.perturb import find_directions, step  # noqa: E402
@@ -296,3 +297,135 @@ def test_the_input_size_is_the_networks(checkpoint, coco_tree, tmp_path):
     assert made.preprocessing == Preprocessing(64)
     done = extract(made, load_coco(coco_tree(), "val"), tmp_path / "v.safetensors")
     assert Outputs.load(done.path).manifest["preprocessing"]["size"] == 64
+
+
+# --- any other model takes the same road ------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def image_graph(tmp_path_factory):
+    """An ONNX file of a small convolutional network, with its features as an output."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    draw = np.random.default_rng(0)
+    constants = {
+        "kernel": draw.normal(size=(5, 3, 3, 3)).astype("f4"),
+        "weight": draw.normal(size=(5, 3)).astype("f4"),
+        "bias": draw.normal(size=3).astype("f4"),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["image", "kernel"], ["maps"]),
+            helper.make_node("Relu", ["maps"], ["active"]),
+            helper.make_node("GlobalAveragePool", ["active"], ["pool"]),
+            helper.make_node("Flatten", ["pool"], ["hidden"]),
+            helper.make_node("Gemm", ["hidden", "weight", "bias"], ["logits"]),
+        ],
+        "small",
+        [helper.make_tensor_value_info("image", floats, ["n", 3, 24, 24])],
+        [
+            helper.make_tensor_value_info("logits", floats, ["n", 3]),
+            helper.make_tensor_value_info("hidden", floats, ["n", 5]),
+        ],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    path = tmp_path_factory.mktemp("graph") / "small.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_an_onnx_file(image_graph, coco_tree, tmp_path, nescio):
+    preprocessing = Preprocessing(24, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    root = coco_tree()
+    split, names = load_coco(root, "val"), ("red", "green", "blue")
+    runner = make_runner(
+        image_graph, features="hidden", label_names=names, preprocessing=preprocessing
+    )
+    outputs = Outputs.load(extract(runner, split, tmp_path / "v.safetensors", batch_size=4).path)
+    (batch,) = Reader(split, preprocessing).batches([range(14)])
+    expected = runner.run(preprocessing.normalise(batch.pixels))
+    np.testing.assert_allclose(outputs.logits, expected["logits"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs.features, expected["features"], rtol=1e-4, atol=1e-5)
+    assert np.array_equal(outputs.labels, split.labels)
+    assert outputs.manifest["model_hash"] == runner.content_hash()
+    assert outputs.manifest["kind"] == "onnx"
+    assert outputs.head.weight.shape == (3, 5)
+    assert extract(runner, split, tmp_path / "v.safetensors", batch_size=4).n_computed == 0
+    # The command does the same, from the options.
+    data = f"coco@val:{root}"
+    command = ("extract", image_graph, data, "-o", tmp_path / "out", "--batch-size", 4)
+    code, _, err = nescio(*command)
+    assert (code, "--image-size" in err) == (1, True)
+    colours = ("--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25")
+    code, _, err = nescio(*command, *colours, "--features", "hidden", "--labels", data)
+    assert code == 0, err
+    again = (tmp_path / "out" / "coco-val.safetensors").read_bytes()
+    assert again == (tmp_path / "v.safetensors").read_bytes()
+
+
+def test_the_preprocessing_in_a_file_and_what_it_cannot_do(image_graph, coco_tree, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    split = load_coco(coco_tree(), "val")
+    with pytest.raises(ParameterError, match="how an image becomes the input"):
+        extract(image_graph, split, tmp_path / "x.safetensors")
+    model = onnx.load(image_graph)
+    model.metadata_props.add(key="nescio.preprocessing", value='{"size": 24}')
+    onnx.save(model, tmp_path / "known.onnx")
+    runner = make_runner(tmp_path / "known.onnx")
+    assert runner.preprocessing == Preprocessing(24)
+    assert extract(runner, split, tmp_path / "v.safetensors").n_computed == 14
+    tuning = Tuning("", "None", (Setting("odin", "max", 0.0, 1.0, 0.5),), {})
+    with pytest.raises(ParameterError, match=r"need the gradient of a torch module.*of kind onnx"):
+        extract(runner, split, tmp_path / "x.safetensors", tuning=tuning)
+    with pytest.raises(ParameterError, match="has no content hash"):
+        extract(make_runner(runner.session), split, tmp_path / "x.safetensors")
+
+
+def test_a_module_and_a_factory(own_module, coco_tree, tmp_path, nescio):
+    root = coco_tree()
+    split, preprocessing = load_coco(root, "val"), Preprocessing(24)
+    torch.manual_seed(0)
+    module = __import__("my_nets").make()
+    runner = make_runner(module, features="penultimate", preprocessing=preprocessing)
+    module.train()
+    outputs = Outputs.load(extract(runner, split, tmp_path / "v.safetensors").path)
+    assert module.training
+    assert outputs.features.shape == (14, 4)
+    assert outputs.head.weight.shape == (3, 4)
+    assert outputs.labels is None  # the module does not say what its labels are
+    # ODIN takes any torch module.
+    tuning = Tuning(
+        runner.content_hash(), "penultimate", (Setting("odin", "sum", 0.01, 10.0, 0.5),), {}
+    )
+    done = extract(runner, split, tmp_path / "t.safetensors", tuning=tuning)
+    assert Outputs.load(done.path).arrays["odin_sum"].shape == (14, 3)
+    with torch.no_grad():
+        module[5].bias += 1
+    with pytest.raises(FileError, match="made by another network"):
+        extract(runner, split, tmp_path / "v.safetensors")
+    code, _, err = nescio(
+        *("extract", f"module:{own_module}", f"coco@val:{root}", "--image-size", 24),
+        *("--features", "4", "--labels", f"coco:{root}", "-o", tmp_path / "out"),
+    )
+    assert code == 0, err
+    assert Outputs.load(tmp_path / "out" / "coco-val.safetensors").labels.shape == (14, 3)
+
+
+def test_a_timm_model(coco_tree, tmp_path):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet", num_classes=3)
+    runner = make_runner(
+        model,
+        features="penultimate",
+        label_names=("red", "green", "blue"),
+        preprocessing=Preprocessing(32),
+    )
+    done = extract(runner, load_coco(coco_tree(), "val"), tmp_path / "v.safetensors")
+    outputs = Outputs.load(done.path)
+    np.testing.assert_allclose(
+        outputs.features @ outputs.head.weight.T + outputs.head.bias, outputs.logits, atol=1e-4
+    )
+    assert outputs.labels.shape == (14, 3)

@@ -113,8 +113,10 @@ class DetectorHead(nn.Module):
             name: torch.where(usable[:, None], array, 0.0) for name, array in arrays.items()
         }
         if self.reads_head:
-            weight, bias = self.get_buffer("weight"), self.get_buffer("bias")
-            clean["head"] = SimpleNamespace(weight=weight, bias=bias)
+            dtype = next(iter(arrays.values())).dtype
+            clean["head"] = SimpleNamespace(
+                weight=self.get_buffer("weight").to(dtype), bias=self.get_buffer("bias").to(dtype)
+            )
         scores = torch.where(usable, self.scorer(Arrays(clean)).double(), -torch.inf)
         return scores, *self.verdict(scores, logits)
 

@@ -43,10 +43,11 @@ class TracedScore(nn.Module):
     def __init__(self, detector: Detector) -> None:
         super().__init__()
         self.detector = copy.copy(detector)
-        self.learned = [n for n in detector.learned if isinstance(getattr(detector, n), np.ndarray)]
+        arrays = {name: getattr(detector, name) for name in detector.learned}
+        self.learned = [name for name, array in arrays.items() if getattr(array, "ndim", 0) > 0]
         for name in self.learned:
             # A copy: the arrays of a loaded detector are not writable.
-            self.register_buffer(name, torch.from_numpy(np.array(getattr(detector, name))))
+            self.register_buffer(name, torch.from_numpy(np.array(arrays[name])))
 
     def forward(self, arrays: Arrays) -> Tensor:
         """Return one score per row."""
