@@ -27,7 +27,7 @@ def close(found, wanted, calibration, tolerance=1e-5):
         calibration.p_values(wanted.scores + sign * slack, wanted.groups) for sign in (-1, 1)
     )
     assert ((found["p_value"] >= low - 1e-12) & (found["p_value"] <= high + 1e-12)).all()
-    near = np.abs(wanted.scores - calibration.tau_of(wanted.groups)) <= slack
+    near = np.abs(wanted.scores - calibration.threshold_of(wanted.groups)) <= slack
     assert (near | (found["in_distribution"] == wanted.in_distribution)).all()
     assert near.mean() < 0.05
 
@@ -114,7 +114,7 @@ def test_a_detector_of_logits_alone(tmp_path):
     found = run(path, logits=rows)
     close(found, detector.assess(rows), detector.calibration_)
     np.testing.assert_allclose(found["probs"], ns.scores.label_prob(rows), rtol=1e-5)
-    assert threshold_of(path) == detector.calibration_.taus
+    assert threshold_of(path) == detector.calibration_.threshold_values
     assert metadata(path)["nescio.detector"] == "top_k_joint_energy"
     one = run(path, logits=rows[:1])
     assert one["score"].shape == (1,)

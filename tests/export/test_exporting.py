@@ -62,7 +62,7 @@ def test_the_file_says_what_it_is(fused):
     assert facts["nescio.version"] == ns.__version__
     assert json.loads(facts["nescio.scores_from"]) == ["logits"]
     assert facts["nescio.groups"] == "label_count"
-    assert json.loads(facts["nescio.threshold"]) == calibration.taus
+    assert json.loads(facts["nescio.threshold"]) == calibration.threshold_values
     assert json.loads(facts["nescio.label_names"]) == fused.names
     assert json.loads(facts["nescio.params"]) == {"nonfinite": "raise", "tpr": 0.95}
     assert json.loads(facts["nescio.inputs"]) == ["input"]

@@ -189,6 +189,7 @@ def test_settings_that_mean_nothing_here_are_refused(multi_label):
     refused(model, "leave out from_probs", output="decision_function", from_probs=True)
 
 
+@pytest.mark.slow
 def test_it_runs_without_torch():
     code = (
         "import sys, numpy as np, nescio as ns\n"

@@ -163,7 +163,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             scored = steps.score(self, X, reset=not self.learns_from, remember=True)
             share = self.tpr if tpr is None else tpr
             self.calibration_ = steps.calibrated(self, scored, share, confidence, groups)
-            self.offset_ = next(iter(self.calibration_.thresholds.values())).tau
+            self.offset_ = next(iter(self.calibration_.thresholds.values())).value
             self.profile_ = Profile.from_logits(
                 scored.given.logits,
                 self.label_terms(),
@@ -223,7 +223,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             found.given.arrays.logits,
             steps.medians_of(self),
             scores=found.scores,
-            tau=np.broadcast_to(found.threshold, found.scores.shape),
+            thresholds=np.broadcast_to(found.threshold, found.scores.shape),
             p_values=self.calibration_.p_values(found.scores, found.groups),
             groups=found.groups,
             ids=found.given.ids,

@@ -121,7 +121,7 @@ def _restore_common(detector: Detector, artifact: Artifact) -> None:
         detector.offset_ = artifact.threshold
     if artifact.calibration is not None:
         detector.calibration_ = artifact.calibration
-        detector.offset_ = next(iter(artifact.calibration.taus.values()))
+        detector.offset_ = next(iter(artifact.calibration.threshold_values.values()))
         detector.profile_ = Profile.from_arrays(artifact.profile, artifact.groups)
         if detector.profile_.medians is not None:
             detector.profile_.medians.check(detector.n_columns_.get("logits"))

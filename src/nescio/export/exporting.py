@@ -353,7 +353,7 @@ def _metadata(detector: Detector, plan: _Plan) -> dict[str, str]:
         "nescio.detector": detector.name or type(detector).__name__,
         "nescio.params": detector.get_params(deep=False),
         "nescio.scores_from": detector.scores_from,
-        THRESHOLD_KEY: calibration.taus,
+        THRESHOLD_KEY: calibration.threshold_values,
         "nescio.tpr": first.tpr,
         "nescio.confidence": first.confidence,
         "nescio.groups": calibration.by,

@@ -44,7 +44,7 @@ class VerdictModule(nn.Module):
         self.register_buffer("table", torch.from_numpy(table.reshape(-1)))
         self.register_buffer("starts", starts)
         self.register_buffer("sizes", torch.tensor(sizes))
-        values = [threshold.tau for threshold in thresholds]
+        values = [threshold.value for threshold in thresholds]
         self.register_buffer("thresholds", torch.tensor(values, dtype=torch.float64))
         self.register_buffer("edges", torch.tensor(calibration.edges[1:], dtype=torch.int64))
 

@@ -1,0 +1,333 @@
+"""The routes: formats of POST /v1/score, every kind of detector, errors and charts.
+
+Also tests recording.py and errors.py.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._io.tensors import decode_tensors, encode_tensors
+from nescio.checks import make_outputs
+from nescio.service.bodies import JSON, SAFETENSORS
+
+pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.ProbabilitiesWarning")
+
+
+def score(client, body, kind, *, accept=None, **query):
+    headers = {"content-type": kind} | ({"accept": accept} if accept else {})
+    return client.post("/v1/score", content=body, headers=headers, params=query)
+
+
+def columns_of(response):
+    """The answer's columns as arrays, whatever its format."""
+    kind = response.headers["content-type"]
+    if kind == JSON:
+        return {name: np.array(column) for name, column in response.json().items()}
+    assert kind == SAFETENSORS
+    return decode_tensors(response.content, "the answer")[0]
+
+
+def same(columns, assessment):
+    """Whether an answer is the assessment to the last bit."""
+    assert columns["score"].tobytes() == assessment.scores.tobytes()
+    assert columns["p_value"].tobytes() == assessment.p_values.tobytes()
+    assert columns["in_distribution"].tolist() == assessment.in_distribution.tolist()
+
+
+# --- formats ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", [JSON, SAFETENSORS])
+@pytest.mark.parametrize("kind", [JSON, SAFETENSORS])
+def test_every_format_in_and_out_gives_what_assess_gives(
+    kind, accept, client, detector_file, some_logits
+):
+    file, logits = detector_file(), some_logits(50)
+    body = {
+        JSON: lambda: json.dumps({"logits": logits.tolist()}).encode(),
+        SAFETENSORS: lambda: encode_tensors({"logits": logits}, {}),
+    }[kind]()
+    response = score(client(file), body, kind, accept=f"text/csv;q=0.1, {accept};q=1.0")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == accept
+    expected = logits.astype(np.float64) if kind == JSON else logits
+    same(columns_of(response), ns.load(file).assess(expected))
+
+
+def test_the_answer_has_the_format_of_the_request_unless_another_is_accepted(client, some_logits):
+    service = client()
+    body = encode_tensors({"logits": some_logits(2)}, {})
+    for accept in ("*/*", "text/html"):
+        answer = score(service, body, SAFETENSORS, accept=accept)
+        assert answer.headers["content-type"] == SAFETENSORS
+
+
+def test_a_file_saved_by_outputs_is_taken_as_it_is(client, detector_file, some_logits, tmp_path):
+    logits = some_logits(6)
+    ids = [f"{name}.jpg" for name in "abcdéf"]
+    outputs = ns.Outputs(
+        logits,
+        labels=logits > 0,
+        ids=ids,
+        label_names=("cat", "dog", "bird", "car"),
+        manifest={"split": "test"},
+    )
+    outputs.save(tmp_path / "new.safetensors")
+    body = (tmp_path / "new.safetensors").read_bytes()
+    file = detector_file()
+    answer = score(client(file), body, SAFETENSORS, accept=JSON).json()
+    assert answer["id"] == ids
+    assert answer["score"] == ns.load(file).assess(outputs).scores.tolist()
+
+
+def test_a_file_of_the_safetensors_package_is_taken(client, detector_file, some_logits):
+    package = pytest.importorskip("safetensors.numpy")
+    logits, file = some_logits(7), detector_file()
+    response = score(client(file), package.save({"logits": logits}), SAFETENSORS)
+    same(columns_of(response), ns.load(file).assess(logits))
+    assert sorted(package.load(response.content)) == ["in_distribution", "p_value", "score"]
+
+
+def test_json_carries_ids_and_label_names(client, some_logits):
+    body = {
+        "logits": some_logits(2).tolist(),
+        "ids": ["a", "b"],
+        "label_names": ["cat", "dog", "bird", "car"],
+        "features": None,
+    }
+    answer = client().post("/v1/score", json=body)
+    assert answer.status_code == 200
+    assert answer.json()["id"] == ["a", "b"]
+
+
+# --- detectors ----------------------------------------------------------------------------------
+
+
+def test_a_detector_by_label_count_says_which_group(client, detector_file, some_logits):
+    file = detector_file(groups="label_count")
+    logits = some_logits(60)
+    expected = ns.load(file).assess(logits)
+    service = client(file)
+    answer = service.post("/v1/score", json={"logits": logits.tolist()}).json()
+    assert answer["group"] == expected.groups.tolist()
+    binary = score(service, encode_tensors({"logits": logits}, {}), SAFETENSORS)
+    tensors, metadata = decode_tensors(binary.content, "the answer")
+    same(tensors, expected)
+    assert [metadata["groups"][at] for at in tensors["group"]] == expected.groups.tolist()
+
+
+def test_mahalanobis_reads_features(client, tmp_path):
+    detector = ns.Mahalanobis().fit(make_outputs(400)).calibrate(make_outputs(300, seed=1))
+    detector.save(tmp_path / "m.nescio")
+    service, new = client(tmp_path / "m.nescio"), make_outputs(20, seed=2)
+    body = {"logits": new.logits.tolist(), "features": new.features.tolist()}
+    answer = service.post("/v1/score", json=body)
+    assert answer.json()["score"] == detector.assess(new).scores.tolist()
+    without = service.post("/v1/score", json={"logits": new.logits.tolist()})
+    assert without.status_code == 422
+    assert "features" in without.json()["detail"]
+
+
+def test_logits_beside_features_must_have_the_detectors_labels(client, tmp_path):
+    # Mahalanobis does not look at them, but the counts of labels do.
+    detector = ns.Mahalanobis().fit(make_outputs(400)).calibrate(make_outputs(300, seed=1))
+    detector.save(tmp_path / "m.nescio")
+    service, new = client(tmp_path / "m.nescio"), make_outputs(4, seed=2)
+    for columns in (slice(3), slice(None), [0, 1, 2, 3, 4, 5, 0]):
+        logits = new.logits[:, columns].tolist()
+        answer = service.post(
+            "/v1/score", json={"logits": logits, "features": new.features.tolist()}
+        )
+        assert answer.status_code == (200 if columns == slice(None) else 422), answer.text
+    assert service.get("/metrics").status_code == 200
+    assert service.get("/v1/traffic").json()["n_watched"] == 4
+
+
+def test_a_perturbed_detector_reads_its_own_array(client, tmp_path):
+    detector = ns.ODIN().calibrate(make_outputs(300, seed=1))
+    detector.save(tmp_path / "odin.nescio")
+    service, new = client(tmp_path / "odin.nescio"), make_outputs(10, seed=2)
+    (reads,) = detector.scores_from
+    body = encode_tensors({"logits": new.logits, f"arrays.{reads}": new.get(reads)}, {})
+    same(columns_of(score(service, body, SAFETENSORS)), detector.assess(new))
+    body = {"logits": new.logits.tolist(), "arrays": {reads: new.get(reads).tolist()}}
+    assert service.post("/v1/score", json=body).status_code == 200
+    answer = service.post("/v1/score", json={"logits": new.logits.tolist()})
+    assert answer.status_code == 422
+    assert reads in answer.json()["detail"]
+
+
+def test_rows_that_have_no_score_are_null_where_the_detector_counts_them_out(
+    client, detector_file, some_logits
+):
+    logits = some_logits(3)
+    logits[1, 2] = np.nan
+    service = client(detector_file(ns.JointEnergy(nonfinite="out")))
+    answer = score(service, encode_tensors({"logits": logits}, {}), SAFETENSORS, accept=JSON)
+    assert answer.status_code == 200
+    assert [value is None for value in answer.json()["score"]] == [False, True, False]
+    assert answer.json()["in_distribution"][1] is False
+    # The page of recent traffic and the metrics hold it too.
+    assert service.get("/v1/traffic").json()["recent"]["score"][1] is None
+    assert service.get("/metrics").status_code == 200
+
+
+def test_nan_is_refused_where_the_detector_raises(client, some_logits):
+    logits = some_logits(3)
+    logits[1, 2] = np.nan
+    answer = score(client(), encode_tensors({"logits": logits}, {}), SAFETENSORS)
+    assert answer.status_code == 422
+    assert "1 of 3 rows: 1" in answer.json()["detail"]
+
+
+def test_the_largest_numbers_get_a_verdict(client):
+    for size in (3e38, 1e308):
+        answer = client().post("/v1/score", json={"logits": [[size] * 4, [-size] * 4]})
+        assert answer.status_code == 200
+        assert answer.json()["in_distribution"] == [True, False]
+
+
+# --- beside the verdicts ------------------------------------------------------------------------
+
+
+def test_explain_gives_each_label_a_part(client, detector_file, some_logits):
+    logits, file = some_logits(2), detector_file()
+    answer = client(file).post(
+        "/v1/score", json={"logits": logits.tolist()}, params={"explain": "true"}
+    )
+    explanation = answer.json()["explanation"]
+    expected = ns.load(file).explain(logits.astype(np.float64))
+    assert [reason["summary"] for reason in explanation] == [r.summary() for r in expected]
+    assert {label["label"] for label in explanation[0]["labels"]} == {"cat", "dog", "bird", "car"}
+    assert answer.json()["score"] == ns.load(file).assess(logits.astype(np.float64)).scores.tolist()
+
+
+def test_explain_answers_binary_bodies_in_json(client, some_logits):
+    body = encode_tensors({"logits": some_logits(2)}, {})
+    answer = score(client(), body, SAFETENSORS, explain="true")
+    assert len(answer.json()["explanation"]) == 2
+
+
+def test_explain_has_a_limit_and_says_which_detectors_cannot(client, some_logits, tmp_path):
+    many = client().post(
+        "/v1/score", json={"logits": some_logits(101).tolist()}, params={"explain": "true"}
+    )
+    assert many.status_code == 413
+    forest = ns.IsolationForest().fit(some_logits(200)).calibrate(some_logits(100, seed=5))
+    forest.save(tmp_path / "forest.nescio")
+    answer = client(tmp_path / "forest.nescio").post(
+        "/v1/score", json={"logits": some_logits(1).tolist()}, params={"explain": "true"}
+    )
+    assert answer.status_code == 422
+
+
+def test_label_names_that_do_not_fit_are_refused(client, some_logits):
+    names = ["dog", "cat", "bird", "car"]
+    answer = client().post(
+        "/v1/score", json={"logits": some_logits(1).tolist(), "label_names": names}
+    )
+    assert answer.status_code == 422
+    assert "dog" in answer.json()["detail"]
+
+
+def test_another_number_of_labels_is_refused(client):
+    answer = client().post("/v1/score", json={"logits": [[1.0, 2.0]]})
+    assert answer.status_code == 422
+    assert "4 labels" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("query", [{}, {"explain": "true"}])
+def test_probabilities_get_a_warning_in_a_header(client, query):
+    service = client()
+    probable = np.random.default_rng(0).random((20, 4)).tolist()
+    answer = service.post("/v1/score", json={"logits": probable}, params=query)
+    assert answer.status_code == 200
+    assert "probabilities" in answer.headers["x-nescio-warning"]
+    few = service.post("/v1/score", json={"logits": probable[:1]}, params=query)
+    assert "x-nescio-warning" not in few.headers
+
+
+def test_the_detector_is_described(client, detector_file):
+    file = detector_file()
+    found = client(file).get("/v1/detector").json()
+    detector = ns.load(file)
+    assert found["detector"] == "joint_energy"
+    assert found["threshold"] == detector.calibration_.threshold_values
+    assert found["label_names"] == ["cat", "dog", "bird", "car"]
+    assert found["n_calibration"] == sum(found["histogram"]["counts"]) == 1000
+    assert len(found["histogram"]["edges"]) == len(found["histogram"]["counts"]) + 1
+    assert (found["scores_from"], found["n_columns"]) == (["logits"], {"logits": 4})
+    assert found["model"] is None
+    assert found["explains"] is True
+
+
+def test_a_request_keeps_its_own_plain_id(client, some_logits):
+    service = client()
+    given = service.get("/healthz", headers={"x-request-id": "run-7_b"})
+    assert given.headers["x-request-id"] == "run-7_b"
+    for odd in ("a b", "x" * 65, 'a"b'):
+        made = service.get("/healthz", headers={"x-request-id": odd}).headers["x-request-id"]
+        assert made != odd
+        assert made.replace("-", "").isalnum()
+
+
+# --- errors and charts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "title"),
+    [
+        ("GET", "/nowhere", 404, "Not Found"),
+        ("POST", "/v1/predict", 404, "Not Found"),
+        ("GET", "/v1/score", 405, "Method Not Allowed"),
+        ("POST", "/v1/score", 415, "Unsupported Media Type"),
+        ("GET", "/v1/histogram", 422, "Unprocessable Content"),
+    ],
+)
+def test_an_error_has_its_reason_phrase_and_a_sentence(method, path, status, title, client):
+    answer = client().request(method, path)
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert (answer.status_code, found["status"], found["title"]) == (status, status, title)
+    assert found["detail"][0].isupper() or "_" in found["detail"].split()[0]
+    assert found["detail"].endswith(".")
+
+
+def test_a_failure_is_logged_and_answered_with_500(client, monkeypatch, caplog):
+    service = client()
+    monkeypatch.setattr(ns.JointEnergy, "assess", lambda *_: 1 / 0)
+    answer = service.post("/v1/score", json={"logits": [[1, 2, 3, 4]]})
+    assert (answer.status_code, answer.json()["title"]) == (500, "Internal Server Error")
+    assert "ZeroDivisionError" in caplog.text
+    assert "ZeroDivisionError" not in answer.text
+
+
+@pytest.mark.parametrize("query", ["explain=maybe", "explain=", "explain=1"])
+def test_a_flag_is_true_or_false(query, client):
+    answer = client().post(f"/v1/score?{query}", json={"logits": [[1, 2, 3, 4]]})
+    assert answer.status_code == 422
+    assert "true or false" in answer.json()["detail"]
+
+
+def test_the_histogram_is_svg_of_the_width_asked_for(client, detector_file):
+    service = client(detector_file(groups="label_count"))
+    group = list(service.get("/v1/detector").json()["threshold"])[-1]
+    answer = service.get("/v1/histogram", params={"score": 3.5, "group": group, "width": 700})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert 'viewBox="0 0 700 ' in answer.text
+    for wrong in ({"score": "high"}, {"score": "nan"}, {"width": 10}, {"group": "all"}):
+        query = {"score": 3.5, "group": group} | wrong
+        assert service.get("/v1/histogram", params=query).status_code == 422, wrong
+
+
+def test_traffic_has_charts_if_asked_for(client, some_logits):
+    service = client()
+    assert service.get("/v1/traffic?charts=500").json()["charts"] == {}
+    service.post("/v1/score", json={"logits": some_logits(3).tolist()})
+    assert set(service.get("/v1/traffic?charts=500").json()["charts"]) == {"scores", "flagged"}
+    assert "charts" not in service.get("/v1/traffic").json()
+    assert service.get("/v1/traffic?charts=wide").status_code == 422

@@ -1,0 +1,412 @@
+"""POST /v1/predict: images, and inputs by name."""
+
+import io
+import json
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._io.tensors import encode_tensors
+from nescio.service.bodies import SAFETENSORS
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("PIL.Image")
+
+HALF = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+NAMES = ["cat", "dog", "bird", "car"]
+
+
+@pytest.fixture
+def images(client, detector_file, image_model):
+    """Make a service around the model of images, whose file says how to prepare them."""
+
+    def make(**how):
+        metadata = {"nescio.preprocessing": HALF, "nescio.label_names": NAMES}
+        model = image_model(metadata=metadata, **how)
+        return client(detector_file(), model=model)
+
+    return make
+
+
+@pytest.fixture
+def texts(client, detector_file, text_model):
+    def make(**settings):
+        return client(detector_file(), model=text_model(), **settings)
+
+    return make
+
+
+def logits_of(colour):
+    """What the model of images gives for an image of one colour, from 0 to 1."""
+    red, green, blue = (np.asarray(colour, np.float32) - 0.5) / 0.5
+    return [3 * red - 1, 3 * green - 1, 3 * blue - 1, red + green + blue - 1]
+
+
+# --- images -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_an_image_gets_labels_probabilities_and_a_verdict(kind, images, encoded_image):
+    pixels = np.zeros((30, 20, 3))
+    pixels[..., 0] = 255
+    answer = images().post(
+        "/v1/predict",
+        content=encoded_image(pixels, kind),
+        headers={"content-type": f"image/{kind.lower()}"},
+    )
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert found["predicted"] == [["cat"]]
+    assert found["logits"][0] == pytest.approx(logits_of((1, 0, 0)), abs=0.05)
+    assert found["probs"][0] == pytest.approx(1 / (1 + np.exp(-np.array(found["logits"][0]))))
+    assert len(found["score"]) == len(found["p_value"]) == len(found["in_distribution"]) == 1
+
+
+def test_the_verdict_is_the_detectors(images, encoded_image, detector_file):
+    body = encoded_image(np.full((8, 8, 3), 200))
+    answer = images().post("/v1/predict", content=body, headers={"content-type": "image/png"})
+    found = answer.json()
+    expected = ns.load(detector_file()).assess(np.array(found["logits"], np.float32))
+    assert found["score"] == pytest.approx(expected.scores.tolist(), rel=1e-6)
+    assert found["in_distribution"] == expected.in_distribution.tolist()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "I;16"])
+def test_images_of_any_colours_are_taken(mode, images):
+    image = pytest.importorskip("PIL.Image")
+    stream = io.BytesIO()
+    image.new(mode, (9, 9)).save(stream, "PNG")
+    answer = images().post(
+        "/v1/predict", content=stream.getvalue(), headers={"content-type": "image/png"}
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def test_an_image_is_explained(images, encoded_image):
+    answer = images().post(
+        "/v1/predict?explain=true",
+        content=encoded_image(np.full((8, 8, 3), 200)),
+        headers={"content-type": "image/png"},
+    )
+    assert {part["label"] for part in answer.json()["explanation"][0]["labels"]} == set(NAMES)
+
+
+def test_the_description_says_what_the_model_takes(images):
+    found = images().get("/v1/detector").json()["model"]
+    assert found["inputs"] == [{"name": "image", "shape": [None, 3, 8, 8], "dtype": "float32"}]
+    assert found["preprocessing"] == HALF
+
+
+def test_without_metadata_the_graphs_size_and_imagenets_scale_are_used(
+    client, detector_file, image_model, encoded_image
+):
+    service = client(detector_file(), model=image_model(size=16))
+    assert service.get("/v1/detector").json()["model"]["preprocessing"]["size"] == 16
+    answer = service.post(
+        "/v1/predict",
+        content=encoded_image(np.full((5, 5, 3), 255)),
+        headers={"content-type": "image/png"},
+    )
+    red = (1 - 0.485) / 0.229
+    assert answer.json()["logits"][0][0] == pytest.approx(3 * red - 1, rel=1e-4)
+
+
+def test_a_model_of_any_size_must_be_told_one(client, detector_file, image_model):
+    model = image_model(size=None)
+    with pytest.raises(ns.NescioError, match="--image-size"):
+        client(detector_file(), model=model)
+    service = client(detector_file(), model=model, image_size=24)
+    assert service.get("/v1/detector").json()["model"]["preprocessing"]["size"] == 24
+
+
+def test_a_graph_for_one_image_at_a_time_is_served(images, encoded_image):
+    service = images(batch=1)
+    body = encoded_image(np.full((8, 8, 3), 200))
+    headers = {"content-type": "image/png"}
+    assert service.post("/v1/predict", content=body, headers=headers).status_code == 200
+    two = encode_tensors({"image": np.zeros((2, 3, 8, 8), np.float32)}, {})
+    answer = service.post("/v1/predict", content=two, headers={"content-type": SAFETENSORS})
+    assert answer.status_code == 422
+    assert "[1, 3, 8, 8]" in answer.json()["detail"]
+
+
+def test_mahalanobis_takes_the_models_features(client, image_model, tmp_path, encoded_image):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 4))
+    held_out = ns.Outputs(logits, features=rng.normal(size=(300, 3)), labels=logits > 0)
+    ns.Mahalanobis().fit(held_out).calibrate(held_out[:200]).save(tmp_path / "m.nescio")
+    model = image_model(features=True, metadata={"nescio.preprocessing": HALF})
+    service = client(tmp_path / "m.nescio", model=model)
+    pixels = encoded_image(np.full((8, 8, 3), 128))
+    found = service.post("/v1/predict", content=pixels, headers={"content-type": "image/png"})
+    features = np.full((1, 3), (128 / 255 - 0.5) / 0.5, np.float32)
+    expected = ns.load(tmp_path / "m.nescio").score_samples(features)
+    assert found.json()["score"] == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+def test_label_names_of_the_model_that_differ_from_the_detectors_are_refused(
+    client, detector_file, image_model
+):
+    model = image_model(metadata={"nescio.label_names": ["a", "b", "c", "d"]})
+    with pytest.raises(ns.NescioError):
+        client(detector_file(), model=model)
+
+
+# --- inputs by name -----------------------------------------------------------------------------
+
+
+def test_token_ids_are_taken_as_json_and_as_safetensors(texts):
+    service = texts()
+    ids, mask = [[1, 2, 3], [4, 5, 0]], [[1, 1, 1], [1, 1, 0]]
+    plain = service.post("/v1/predict", json={"inputs": {"input_ids": ids, "attention_mask": mask}})
+    assert plain.status_code == 200, plain.text
+    body = encode_tensors(
+        {"input_ids": np.array(ids), "attention_mask": np.array(mask, np.int32)}, {}
+    )
+    binary = service.post("/v1/predict", content=body, headers={"content-type": SAFETENSORS})
+    assert binary.json() == plain.json()
+    assert len(plain.json()["score"]) == 2
+
+
+WRONG = {
+    "another name": ({"input_ids": [[1]], "mask": [[1]]}, "attention_mask"),
+    "one is missing": ({"input_ids": [[1]]}, "attention_mask"),
+    "fractions": ({"input_ids": [[1.5]], "attention_mask": [[1]]}, "int64"),
+    "one dimension": ({"input_ids": [1], "attention_mask": [[1]]}, "shape"),
+    "other rows": ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "same number of rows"),
+    "no rows": ({"input_ids": [], "attention_mask": []}, "shape"),
+    "ragged": ({"input_ids": [[1, 2], [3]], "attention_mask": [[1]]}, "regular"),
+    "text": ({"input_ids": [["a"]], "attention_mask": [[1]]}, "numbers"),
+    "null": ({"input_ids": [[None]], "attention_mask": [[1]]}, "numbers"),
+    "an object": ({"input_ids": {"a": 1}, "attention_mask": [[1]]}, "numbers"),
+    "too large a number": ({"input_ids": [[2**80]], "attention_mask": [[1]]}, "input_ids"),
+    "not in the table": ({"input_ids": [[10**6]], "attention_mask": [[1]]}, "graph"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_inputs_that_do_not_fit_are_refused_with_a_reason(name, texts):
+    inputs, reason = WRONG[name]
+    answer = texts().post("/v1/predict", json={"inputs": inputs})
+    assert answer.status_code == 422, answer.text
+    assert reason in answer.json()["detail"]
+
+
+def test_numbers_that_the_graphs_type_does_not_hold_are_refused(client, detector_file, onnx_file):
+    model = onnx_file(
+        [("Cast", ["bytes"], ["logits"], {"to": 1})],
+        [("bytes", "uint8", ["batch", 4])],
+        [("logits", "float", ["batch", 4])],
+    )
+    service = client(detector_file(), model=model)
+    fine = service.post("/v1/predict", json={"inputs": {"bytes": [[0, 1, 2, 255]]}})
+    assert fine.json()["logits"] == [[0.0, 1.0, 2.0, 255.0]]
+    for wrong in (256, -1):
+        answer = service.post("/v1/predict", json={"inputs": {"bytes": [[0, 1, 2, wrong]]}})
+        assert answer.status_code == 422, answer.text
+        assert "uint8" in answer.json()["detail"]
+
+
+def test_a_model_of_texts_takes_no_image(texts, encoded_image):
+    body = encoded_image(np.zeros((8, 8, 3)))
+    answer = texts().post("/v1/predict", content=body, headers={"content-type": "image/png"})
+    assert answer.status_code == 415
+    assert "inputs by name" in answer.json()["detail"]
+
+
+def test_too_many_rows_are_refused(texts):
+    inputs = {"input_ids": [[1]] * 6, "attention_mask": [[1]] * 6}
+    answer = texts(max_rows=5).post("/v1/predict", json={"inputs": inputs})
+    assert answer.status_code == 413
+    assert "5 are allowed" in answer.json()["detail"]
+
+
+def test_long_text_among_the_inputs_takes_no_memory(texts):
+    # NumPy would give each string the room of the longest: terabytes.
+    body = json.dumps({"inputs": {"input_ids": ["a"] * 300_000 + ["b" * 1_000_000]}}).encode()
+    answer = texts().post("/v1/predict", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert "numbers" in answer.json()["detail"]
+
+
+def test_without_a_model_there_is_nothing_to_predict_with(client):
+    answer = client().post("/v1/predict", json={"inputs": {}})
+    assert answer.status_code == 404
+    assert "--model" in answer.json()["detail"]
+
+
+def test_a_graph_without_rows_is_not_served(client, detector_file, onnx_file):
+    model = onnx_file(
+        [("Mul", ["x", "scale"], ["logits"], {})],
+        [("x", "float", ["batch", 4]), ("scale", "float", [])],
+        [("logits", "float", ["batch", 4])],
+    )
+    with pytest.raises(ns.NescioError, match="scale"):
+        client(detector_file(), model=model)
+
+
+def test_texts_of_no_tokens_are_answered_somehow_and_others_after_them(texts):
+    service = texts()
+    nothing = np.zeros((1, 0), np.int64)
+    body = encode_tensors({"input_ids": nothing, "attention_mask": nothing}, {})
+    answer = service.post("/v1/predict", content=body, headers={"content-type": SAFETENSORS})
+    assert answer.status_code in (200, 422)
+    inputs = {"input_ids": [[1]], "attention_mask": [[1]]}
+    assert service.post("/v1/predict", json={"inputs": inputs}).status_code == 200
+
+
+# --- models and detectors that do not go together -----------------------------------------------
+
+
+def test_a_model_of_another_number_of_labels_is_refused_at_the_start(
+    app, detector_file, image_model
+):
+    file = detector_file(name="five.nescio")
+    ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(200, 5))).save(
+        file, force=True
+    )
+    with pytest.raises(ns.NescioError, match="returns 4 logits, and the detector expects 5"):
+        app(file, model=image_model(metadata={"nescio.preprocessing": HALF}))
+
+
+def test_a_file_with_the_verdicts_of_another_detector_is_reported(
+    app, detector_file, image_model, caplog
+):
+    file = detector_file()
+    taus = ns.load(file).calibration_.threshold_values
+    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.threshold": taus}))
+    assert caplog.text == ""
+    other = {"nescio.preprocessing": HALF, "nescio.threshold": {"all": 7.0}}
+    app(file, model=image_model(metadata=other))
+    assert "contains another detector" in caplog.text
+
+
+def test_the_scale_of_images_is_asked_for_stored_or_reported(
+    client, detector_file, image_model, encoded_image, caplog
+):
+    picture = {
+        "content": encoded_image(np.full((9, 9, 3), 255)),
+        "headers": {"content-type": "image/png"},
+    }
+    plain = image_model()
+    asked = client(detector_file(), model=plain, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    logits = asked.post("/v1/predict", **picture).json()["logits"][0]
+    assert logits == pytest.approx(logits_of((1, 1, 1)), abs=1e-5)
+    assert caplog.text == ""
+    client(detector_file(), model=plain)
+    assert "normalised as for ImageNet" in caplog.text
+
+
+def test_a_model_that_gives_probabilities_is_reported_with_the_answer(
+    client, detector_file, image_model, encoded_image
+):
+    half = {"size": 8, "mean": [0.0] * 3, "std": [1.0] * 3}
+    service = client(detector_file(), model=image_model(metadata={"nescio.preprocessing": half}))
+    inputs = np.full((4, 3, 8, 8), 0.6, np.float32)  # logits of 0.8
+    answer = service.post("/v1/predict", json={"inputs": {"image": inputs.tolist()}})
+    assert "probabilities" in answer.headers["x-nescio-warning"]
+
+
+def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
+    client, detector_file, image_model, encoded_image, monkeypatch
+):
+    metadata = {"nescio.preprocessing": HALF, "nescio.label_names": NAMES}
+    model = image_model(metadata=metadata)
+    service = client(detector_file(), model=model)
+    inside = service.app.state.service
+    predict = inside.predict
+
+    async def reload_first(current, inputs):
+        image_model(metadata={"nescio.preprocessing": HALF | {"size": 16}}, size=16)
+        detector_file(named=False)
+        await inside.reload()
+        return await predict(current, inputs)
+
+    monkeypatch.setattr(inside, "predict", reload_first)
+    picture = {
+        "content": encoded_image(np.full((9, 9, 3), 255)),
+        "headers": {"content-type": "image/png"},
+    }
+    answer = service.post("/v1/predict?explain=true", **picture)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["predicted"] == [NAMES]
+    monkeypatch.undo()
+    assert service.post("/v1/predict", **picture).json()["predicted"] == [["0", "1", "2", "3"]]
+
+
+# --- hostile images -----------------------------------------------------------------------------
+
+
+def post(client, body, kind, path):
+    return client.post(path, content=body, headers={"content-type": kind})
+
+
+def refused(answer, status, reason):
+    assert answer.status_code == status, answer.text
+    assert reason in answer.json()["detail"]
+
+
+def chunk(kind, data):
+    check = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+
+
+def claimed_png(width, height, data=b""):
+    """A PNG whose head says how large it is."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(data))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.fixture
+def picture_service(client, detector_file, image_model):
+    def make(**settings):
+        return client(detector_file(), model=image_model(), **settings)
+
+    return make
+
+
+@pytest.mark.parametrize("size", [(50_000, 50_000), (10_000, 10_000), (2**31 - 1, 1)])
+def test_an_image_that_claims_too_many_pixels_is_refused(size, picture_service):
+    answer = post(picture_service(), claimed_png(*size), "image/png", "/v1/predict")
+    assert answer.status_code == 422
+    assert "pixels" in answer.json()["detail"]
+
+
+def test_a_real_image_of_too_many_pixels_is_refused(picture_service):
+    # 4 million pixels in 12 kB.
+    body = claimed_png(2000, 2000, (b"\0" + bytes(6000)) * 2000)
+    assert len(body) < 20_000
+    refused(
+        post(picture_service(max_pixels=3_999_999), body, "image/png", "/v1/predict"), 422, "2,000"
+    )
+    allowed = post(picture_service(max_pixels=4_000_000), body, "image/png", "/v1/predict")
+    assert allowed.status_code == 200
+
+
+def test_damaged_images_are_refused(picture_service, encoded_image):
+    service = picture_service()
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3))
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
+        body = encoded_image(pixels, kind)
+        for part in (b"", body[:4], body[: len(body) // 2]):
+            answer = post(service, part, f"image/{kind.lower()}", "/v1/predict")
+            assert answer.status_code == 422, (kind, len(part), answer.text)
+            assert "0x" not in answer.json()["detail"], "an address of memory"
+
+
+def test_only_the_usual_formats_are_opened(picture_service):
+    # Pillow would hand PostScript to Ghostscript, whatever the content type says.
+    image = pytest.importorskip("PIL.Image")
+    for kind in ("EPS", "PCX", "ICO", "TGA", "PPM"):
+        stream = io.BytesIO()
+        image.new("RGB", (8, 8)).save(stream, kind)
+        answer = post(picture_service(), stream.getvalue(), "image/png", "/v1/predict")
+        refused(answer, 422, "none of JPEG")

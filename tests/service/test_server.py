@@ -1,0 +1,220 @@
+"""The process: how it starts, logs, reloads and stops. A real server on a free port."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._io.tensors import encode_tensors
+from nescio.monitor import Monitor
+from nescio.service.bodies import SAFETENSORS
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+
+
+def request(port, method="GET", path="/healthz", body=None, **headers):
+    """One request on a connection of its own: (status, content)."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def score(port, logits, **headers):
+    body = json.dumps({"logits": np.asarray(logits).tolist()})
+    return request(
+        port, "POST", "/v1/score", body, **{"Content-Type": "application/json"}, **headers
+    )
+
+
+def eventually(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
+class Load:
+    """Clients that ask again and again until the server takes no more."""
+
+    def __init__(self, port, body, n_clients):
+        self.port, self.body = port, body
+        self.statuses, self.broken = [], []
+        self._threads = [threading.Thread(target=self._ask) for _ in range(n_clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self):
+        while True:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+                connection.connect()
+            except OSError:
+                return  # the door is closed
+            try:
+                again = True
+                while again:
+                    connection.request(
+                        "POST", "/v1/score", self.body, {"Content-Type": SAFETENSORS}
+                    )
+                    answer = connection.getresponse()
+                    answer.read()
+                    self.statuses.append(answer.status)
+                    again = not answer.will_close
+            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                return  # closed before it read the request: not accepted
+            except (OSError, http.client.HTTPException) as error:
+                self.broken.append(error)
+                return
+            finally:
+                connection.close()
+
+    def join(self):
+        for thread in self._threads:
+            thread.join(120)
+            assert not thread.is_alive()
+
+
+def test_sigterm_under_load_loses_no_accepted_request(served, some_logits):
+    server = served("--drain-seconds", "0.3", "--log-level", "warning")
+    load = Load(server.port, encode_tensors({"logits": some_logits(200)}, {}), 12)
+    eventually(lambda: len(load.statuses) >= 100)
+    server.signal(signal.SIGTERM)
+    load.join()
+    assert server.end() == 0
+    stopped = server.wait_for("stopped")
+    assert set(load.statuses) == {200}
+    assert load.broken == []
+    assert stopped["accepted"] == stopped["answered"] == len(load.statuses)
+    assert {line["event"] for line in server.lines} == {"serving", "stopped"}
+
+
+def test_while_it_stops_it_is_not_ready_and_takes_requests(served, some_logits, tmp_path):
+    state = tmp_path / "monitor.safetensors"
+    server = served("--drain-seconds", "5", "--monitor-state", state)
+    assert request(server.port, path="/readyz")[0] == 200
+    assert score(server.port, some_logits(9))[0] == 200
+    server.signal(signal.SIGTERM)
+    server.wait_for("stopping")
+    status, content = request(server.port, path="/readyz")
+    assert status == 503
+    assert b"about to stop" in content
+    assert request(server.port, path="/healthz")[0] == 200
+    assert score(server.port, some_logits(4))[0] == 200
+    assert server.end() == 0
+    stopped = server.wait_for("stopped")
+    assert stopped["accepted"] == stopped["answered"] == 5
+    detector = ns.load(state.with_name("tagger.nescio"))
+    assert Monitor.load(state, detector).n_samples == 13
+
+
+def test_a_body_that_is_under_way_is_waited_for(served, some_logits):
+    server = served("--drain-seconds", "0")
+    body = encode_tensors({"logits": some_logits(50)}, {})
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
+        head = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:100])
+        eventually(lambda: b"in_progress 1.0" in request(server.port, path="/metrics")[1])
+        server.signal(signal.SIGTERM)
+        server.wait_for("closed to new connections")
+        connection.sendall(body[100:])
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert server.end() == 0
+    stopped = server.wait_for("stopped")
+    assert stopped["accepted"] == stopped["answered"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(number, served):
+    server = served("--drain-seconds", "600")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
+        connection.sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n")
+        connection.sendall(b"Content-Type: application/json\r\n\r\n{")
+        request(server.port)
+        server.signal(number)
+        server.wait_for("stopping")
+        server.signal(number)
+        # A client that is silent, and a drain of ten minutes, do not hold it.
+        assert server.end() == 0
+
+
+def test_sighup_takes_a_new_detector_while_requests_run(served, detector_file, some_logits):
+    server = served(detector=detector_file())
+    load = Load(server.port, encode_tensors({"logits": some_logits(20)}, {}), 4)
+    before = json.loads(request(server.port, path="/v1/detector")[1])["threshold"]
+    detector_file(tpr=0.5)
+    server.signal(signal.SIGHUP)
+    assert server.wait_for("reloaded")["changed"] is True
+    after = json.loads(request(server.port, path="/v1/detector")[1])["threshold"]
+    assert after != before
+    detector_file().write_bytes(b"damaged")
+    server.signal(signal.SIGHUP)
+    assert server.wait_for("reload failed")["level"] == "error"
+    assert json.loads(request(server.port, path="/v1/detector")[1])["threshold"] == after
+    server.signal(signal.SIGTERM)
+    load.join()
+    assert server.end() == 0
+    assert set(load.statuses) == {200}
+    assert load.broken == []
+
+
+def test_every_line_of_the_log_is_json_and_says_no_secret(served, some_logits, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("open-sesame\n")
+    server = served("--token-file", token, "--log-level", "debug")
+    secret = {"Authorization": "Bearer open-sesame"}
+    assert score(server.port, [[1e308] * 4, [12.345, 1, 2, 3]], **secret)[0] == 200
+    assert score(server.port, [[1, 2, 3, 4]])[0] == 401
+    assert request(server.port, path="/v1/detector?private=1", **secret)[0] == 200
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
+        connection.sendall(b"this is not HTTP\r\n\r\n")
+        assert b"400" in connection.recv(1000)
+    server.signal(signal.SIGTERM)
+    assert server.end() == 0
+    lines = [line for line in server.lines if line["event"] == "request"]
+    assert [line["status"] for line in lines] == [200, 401, 200]
+    assert lines[0]["rows"] == 2
+    assert lines[0]["ms"] > 0
+    text = "".join(server.raw)
+    for hidden in ("open-sesame", "12.345", "private", "1e308", "1e+308"):
+        assert hidden not in text
+    assert "error" not in {line["level"] for line in server.lines}
+
+
+def test_the_token_may_come_from_the_environment(served):
+    server = served(environment={"NESCIO_TOKEN": "open-sesame\n"})
+    assert request(server.port, path="/v1/detector")[0] == 401
+    for token, status in (("open-sesame", 200), ("Öffne dich".encode().decode("latin-1"), 401)):
+        header = {"Authorization": f"Bearer {token}"}
+        assert request(server.port, path="/v1/detector", **header)[0] == status
+    # It listens on the loopback address only.
+    assert server.url.startswith("http://127.0.0.1:")
+
+
+def test_large_bodies_leave_the_memory_as_it_was(served, some_logits):
+    server = served("--max-body-mb", "2")
+    good = encode_tensors({"logits": some_logits(50_000)}, {})
+    for _ in range(5):
+        assert (
+            request(server.port, "POST", "/v1/score", good, **{"Content-Type": SAFETENSORS})[0]
+            == 200
+        )
+    before = server.memory()
+    for _ in range(30):
+        status, _ = request(server.port, "POST", "/v1/score", good, **{"Content-Type": SAFETENSORS})
+        assert status == 200
+        too_large = {"Content-Type": SAFETENSORS, "Content-Length": str(10**12)}
+        assert request(server.port, "POST", "/v1/score", None, **too_large)[0] == 413
+    assert server.memory() - before < 20_000_000

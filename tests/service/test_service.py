@@ -1,0 +1,107 @@
+"""A new detector is taken while requests run; a damaged one is not."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._io.tensors import encode_tensors
+from nescio.service.bodies import SAFETENSORS
+
+httpx = pytest.importorskip("httpx")
+
+
+def test_a_new_threshold_is_taken(client, detector_file):
+    file = detector_file()
+    service = client(file)
+    before = service.get("/v1/detector").json()["threshold"]
+    detector_file(tpr=0.5)
+    assert service.get("/v1/detector").json()["threshold"] == before
+    answer = service.post("/v1/reload")
+    assert answer.status_code == 200
+    assert answer.json()["threshold"] == ns.load(file).calibration_.threshold_values != before
+    assert service.get("/v1/detector").json() == answer.json()
+    assert 'nescio_reloads_total{result="done"} 1.0' in service.get("/metrics").text
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "another file", "not calibrated"])
+def test_a_file_that_cannot_be_used_changes_nothing(damage, client, detector_file, some_logits):
+    file = detector_file()
+    service = client(file)
+    body = {"logits": some_logits(5).tolist()}
+    before = service.post("/v1/score", json=body).json()
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    elif damage == "not calibrated":
+        ns.JointEnergy().fit(some_logits(100)).save(file, force=True)
+    else:
+        file.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"noise" * 100)
+    answer = service.post("/v1/reload")
+    assert answer.status_code == 409, answer.text
+    assert "Nothing was changed" in answer.json()["detail"]
+    assert service.post("/v1/score", json=body).json() == before
+    assert 'nescio_reloads_total{result="failed"} 1.0' in service.get("/metrics").text
+    file.write_bytes(whole)
+    assert service.post("/v1/reload").status_code == 200
+
+
+def test_the_same_file_again_keeps_the_traffic(client, detector_file, some_logits):
+    service = client(detector_file())
+    service.post("/v1/score", json={"logits": some_logits(30).tolist()})
+    service.post("/v1/reload")
+    assert service.get("/v1/traffic").json()["n_watched"] == 30
+    assert "nescio_samples_total 30.0" in service.get("/metrics").text
+
+
+def test_another_detector_starts_with_no_traffic(client, detector_file, some_logits):
+    service = client(detector_file())
+    service.post("/v1/score", json={"logits": some_logits(30).tolist()})
+    detector_file(ns.MaxLogit())
+    assert service.post("/v1/reload").json()["detector"] == "max_logit"
+    assert service.get("/v1/traffic").json()["n_watched"] == 0
+    text = service.get("/metrics").text
+    assert "nescio_samples_total 0.0" in text
+    assert 'nescio_requests_total{path="/v1/score",status="200"} 1.0' in text
+
+
+def test_requests_go_on_while_detectors_are_replaced(app, detector_file, some_logits):
+    file = detector_file()
+    application = app(file)
+    logits = some_logits(5)
+    body = encode_tensors({"logits": logits}, {})
+    allowed = set()
+    for tpr in (0.95, 0.5):
+        detector_file(tpr=tpr)
+        allowed.add(tuple(ns.load(file).assess(logits).in_distribution.tolist()))
+    assert len(allowed) == 2
+
+    async def run():
+        await application.state.service.start()
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            headers = {"content-type": SAFETENSORS, "accept": "application/json"}
+            answers, stop = [], False
+
+            async def ask():
+                while not stop:
+                    answers.append(await client.post("/v1/score", content=body, headers=headers))
+
+            asking = [asyncio.create_task(ask()) for _ in range(6)]
+            for turn in range(10):
+                await asyncio.to_thread(detector_file, tpr=(0.95, 0.5)[turn % 2])
+                await application.state.service.reload()
+                await asyncio.sleep(0.005)
+            stop = True
+            await asyncio.gather(*asking)
+        await application.state.service.stop()
+        return answers
+
+    answers = asyncio.run(run())
+    assert {answer.status_code for answer in answers} == {200}
+    found = {tuple(json.loads(answer.content)["in_distribution"]) for answer in answers}
+    assert found == allowed
+    assert len(answers) > 10
+    assert np.isfinite(answers[0].json()["score"]).all()
