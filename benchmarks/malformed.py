@@ -1,6 +1,6 @@
-"""Bodies that no service should take, from a seed: for `service.py` and for the tests.
+"""Malformed requests made from a seed, for `service.py` and for the tests.
 
-Every one of them is wrong: cut off, of another type, with NaN, huge, a bomb, deep, or noise.
+The bodies are truncated, of another type, with NaN, huge, compressed, deeply nested or noise.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow
-import pyarrow.ipc
 
 from nescio._io.tensors import encode_tensors
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
-ARROW = "application/vnd.apache.arrow.stream"
 
 
 class Malformed(NamedTuple):
-    """A request: what is wrong with it, and what to send."""
+    """A request, and what is wrong with it."""
 
     kind: str
     path: str
@@ -35,7 +32,7 @@ class Malformed(NamedTuple):
 
 
 def malformed(n_bodies: int, n_labels: int, *, seed: int = 0) -> Iterator[Malformed]:
-    """So many requests, each of which must get a 4xx."""
+    """Yield requests, each of which must be answered with a 4xx status."""
     dice = random.Random(seed)
     kinds = [*_KINDS]
     for number in range(n_bodies):
@@ -60,35 +57,24 @@ def _json(logits: np.ndarray) -> bytes:
     return json.dumps({"logits": logits.tolist()}).encode()
 
 
-def _arrow(columns: object, **options: object) -> bytes:
-    table = pyarrow.table(columns)
-    sink = pyarrow.BufferOutputStream()
-    settings = pyarrow.ipc.IpcWriteOptions(**options)
-    with pyarrow.ipc.new_stream(sink, table.schema, options=settings) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
 def _good(dice: random.Random, n_labels: int) -> tuple[str, bytes]:
     logits = _logits(dice, n_labels)
     return dice.choice(
         [
             (JSON, _json(logits)),
             (SAFETENSORS, encode_tensors({"logits": logits}, {})),
-            (ARROW, _arrow({"logits": list(logits)})),
         ]
     )
 
 
 def _truncated(dice: random.Random, n_labels: int) -> Made:
     kind, body = _good(dice, n_labels)
-    # Arrow's mark of the end, 8 bytes, may be missing, and the padding before it.
-    return _score(kind, body[: dice.randrange(0, len(body) - (80 if kind == ARROW else 1))])
+    return _score(kind, body[: dice.randrange(0, len(body) - 1)])
 
 
 def _wrong_type(dice: random.Random, n_labels: int) -> Made:
     kind, body = _good(dice, n_labels)
-    others = {JSON, SAFETENSORS, ARROW, "text/plain", "image/png", "application/zip", ""} - {kind}
+    others = {JSON, SAFETENSORS, "text/plain", "image/png", "application/zip", ""} - {kind}
     return _score(dice.choice(sorted(others)), body)
 
 
@@ -99,7 +85,6 @@ def _not_a_number(dice: random.Random, n_labels: int) -> Made:
         [
             _score(JSON, _json(logits)),
             _score(SAFETENSORS, encode_tensors({"logits": logits}, {})),
-            _score(ARROW, _arrow({"logits": list(logits)})),
         ]
     )
 
@@ -109,12 +94,6 @@ def _huge(dice: random.Random, n_labels: int) -> Made:
     head = json.dumps(
         {"logits": {"dtype": "F32", "shape": [claim, n_labels], "data_offsets": [0, 16]}}
     ).encode()
-    nothing = pyarrow.FixedSizeListArray.from_buffers(
-        pyarrow.list_(pyarrow.float32(), 0),
-        1 << 40,
-        [None],
-        children=[pyarrow.array([], pyarrow.float32())],
-    )
     return dice.choice(
         [
             _score(JSON, b'{"logits": [[' + b"9" * dice.randrange(400, 9000) + b"]]}"),
@@ -122,21 +101,17 @@ def _huge(dice: random.Random, n_labels: int) -> Made:
             _score(JSON, b'{"logits": [' + b"[0]," * 200_000 + b"[0]]}"),
             _score(SAFETENSORS, claim.to_bytes(8, "little") + bytes(100)),
             _score(SAFETENSORS, len(head).to_bytes(8, "little") + head + bytes(16)),
-            _score(ARROW, _arrow({"logits": nothing}, allow_64bit=True)),
         ]
     )
 
 
 def _bomb(dice: random.Random, n_labels: int) -> Made:
     zeros = bytes(dice.randrange(10**6, 2 * 10**7))
-    floats = list(np.zeros((20_000, n_labels), np.float32))
     return dice.choice(
         [
             _score(JSON, gzip.compress(zeros, 1), **{"content-encoding": "gzip"}),
             _score(SAFETENSORS, zlib.compress(zeros, 1), **{"content-encoding": "deflate"}),
             _score(SAFETENSORS, _zip(zeros)),
-            _score(ARROW, _arrow({"logits": floats}, compression="zstd")),
-            _score(ARROW, _arrow({"a": pyarrow.array(["x"] * 10_000).dictionary_encode()})),
             ("/v1/predict", {"content-type": "image/png"}, _png(50_000, 50_000)),
         ]
     )
@@ -170,19 +145,16 @@ def _shape(dice: random.Random, n_labels: int) -> Made:
         _score(SAFETENSORS, encode_tensors({"logits": logits[0]}, {})),
         _score(SAFETENSORS, encode_tensors({"scores": logits}, {})),
         _score(SAFETENSORS, encode_tensors({"logits": logits[:0]}, {})),
-        _score(ARROW, _arrow({"logits": ragged})),
-        _score(ARROW, _arrow({"logits": [["a"]]})),
-        _score(ARROW, _arrow({})),
     ]
     return dice.choice(wrong)
 
 
 def _noise(dice: random.Random, n_labels: int) -> Made:
-    """Random bytes, or a good body with some of its bytes changed so that it cannot be read."""
+    """Return random bytes, or a good body whose first bytes were changed."""
     noise = dice.randbytes(dice.randrange(0, 5_000))
     kind, body = _good(dice, n_labels)
     head = bytearray(body)
-    for _ in range(8):  # within what says how the rest is to be read
+    for _ in range(8):  # the first bytes say how to read the rest
         head[dice.randrange(min(len(head), 8))] ^= dice.randrange(1, 256)
     return _score(kind, dice.choice([noise, bytes(head) + noise]))
 
@@ -196,7 +168,7 @@ def _image(dice: random.Random, n_labels: int) -> Made:
 
 
 def _png(width: int, height: int) -> bytes:
-    """A PNG that says how large it is, and has hardly a pixel."""
+    """Return a PNG that claims a size and has hardly any pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (

@@ -1,12 +1,12 @@
-"""The service under load and bad input, on this machine. Prints every figure that is promised.
+"""Measure the service under load and with malformed input, on this machine.
 
-    python benchmarks/service.py                all of it, about three minutes
-    python benchmarks/service.py throughput     one part: throughput, decoding, clients, stop,
-                                                malformed, schema, profile
-    python benchmarks/service.py --quick        all of it, with less of everything
+    python benchmarks/service.py                all parts, about three minutes
+    python benchmarks/service.py throughput     one part: throughput, clients, stop, malformed,
+                                                schema, profile
+    python benchmarks/service.py --quick        all parts, with smaller numbers
 
-The server and its clients are processes of their own and share the processors of the machine, so
-what is measured is both together. In-process scoring is timed in turn with the service.
+The server and its clients are separate processes that share the processors of the machine, so the
+results include both. Scoring in process is timed in turn with the service.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from malformed import ARROW, JSON, SAFETENSORS, malformed
+from malformed import JSON, SAFETENSORS, malformed
 
 import nescio as ns
 from nescio._io.tensors import encode_tensors
-from nescio.service.arrow import write_arrow
-from nescio.service.bodies import decode_outputs
 
 N_ROWS, N_LABELS = 1_000, 80
 
@@ -50,7 +48,7 @@ def some_logits(n_rows: int, seed: int = 0) -> np.ndarray:
 
 
 class Server:
-    """`nescio serve` in another process; its log is read and kept."""
+    """`nescio serve` in another process, with its log."""
 
     def __init__(self, folder: Path, *options: str, python: Sequence[str] = ()) -> None:
         file = folder / "tagger.nescio"
@@ -78,17 +76,17 @@ class Server:
             self.log.append(json.loads(line))
 
     def resident(self) -> float:
-        """Megabytes in memory."""
+        """Return its memory in megabytes."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def processor_seconds(self) -> float:
-        """What it has used of the processors."""
+        """Return the processor time that it has used."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> dict[str, Any]:
-        """Ask it to stop; gives its last words."""
+        """Stop it and return the last line of its log."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(90)
@@ -110,7 +108,7 @@ def serving(
 
 
 def write_model(path: Path) -> str:
-    """A graph that makes logits of an image: a share of each colour's mean."""
+    """Write a graph whose logits are mixtures of the mean colours of an image."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -130,11 +128,11 @@ def write_model(path: Path) -> str:
     return str(path)
 
 
-# --- clients: as lean as Python allows, since they share the processors with the server ---------
+# --- clients: as fast as Python allows, since they share the processors with the server ---------
 
 
 def plain_request(method: str, path: str, kind: str = "", body: bytes = b"", **more: str) -> bytes:
-    """The bytes of a request."""
+    """Return the bytes of a request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}"]
     lines += [f"Content-Type: {kind}"] if kind else []
     lines += [f"{name}: {value}" for name, value in more.items()]
@@ -142,12 +140,12 @@ def plain_request(method: str, path: str, kind: str = "", body: bytes = b"", **m
 
 
 class Load(NamedTuple):
-    """What clients saw."""
+    """The answers that the clients received."""
 
     codes: collections.Counter[int]
     sent: int
-    lost: int  # half an answer, or none to a request that was taken
-    refused: int  # the connection was closed, or not opened, before a request was read
+    lost: int  # requests with half an answer, or with none
+    refused: int  # requests whose connection was closed, or not opened, before they were read
     latencies: list[float]
     seconds: float
 
@@ -163,7 +161,7 @@ class _Connection:
         self.socket.sendall(request)
 
     def answer(self, buffer: memoryview) -> tuple[int, bool] | None:
-        """The status, and whether the server closes; None if it has closed without an answer."""
+        """Return the status and whether the server closes; None if it closed without an answer."""
         size = self.socket.recv_into(buffer)
         if not size:
             return None
@@ -191,7 +189,7 @@ def run_clients(
     seconds: float = 60.0,
     n_requests: int | None = None,
 ) -> Load:
-    """Keep a request of each client under way, for a time or for a number of requests."""
+    """Let each client send requests, for a time or for a number of requests."""
     buffer = memoryview(bytearray(1 << 22))
     codes: collections.Counter[int] = collections.Counter()
     latencies: list[float] = []
@@ -253,7 +251,7 @@ def run_clients(
 
 
 class Clients:
-    """Clients in a process of their own, which is told what to do."""
+    """Clients in a separate process."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("fork")
@@ -262,21 +260,21 @@ class Clients:
         self._process.start()
 
     def start(self, *arguments: Any, **named: Any) -> None:
-        """As `run_clients`, without waiting."""
+        """Call `run_clients` without waiting for the result."""
         self._ours.send((arguments, named))
 
     def result(self) -> Load:
-        """What the clients saw, once they are done."""
+        """Wait for the result."""
         found: Load = self._ours.recv()
         return found
 
     def run(self, *arguments: Any, **named: Any) -> Load:
-        """As `run_clients`."""
+        """Call `run_clients` and wait for the result."""
         self.start(*arguments, **named)
         return self.result()
 
     def end(self) -> None:
-        """Let the process go."""
+        """End the process."""
         self._ours.send(None)
         self._process.join(10)
 
@@ -303,34 +301,18 @@ def of(load: Load, share: float) -> str:
 
 
 def bodies(seed: int = 0) -> dict[str, tuple[str, bytes]]:
-    """The same logits in each format."""
+    """Return the same logits in each format."""
     logits = some_logits(N_ROWS, seed)
-    names = [f"label {at}" for at in range(N_LABELS)]
     return {
         "safetensors": (SAFETENSORS, encode_tensors({"logits": logits}, {})),
-        "Arrow, a column of lists": (
-            ARROW,
-            write_arrow({"logits": _lists(logits)}),
-        ),
-        "Arrow, a column a label": (
-            ARROW,
-            write_arrow(dict(zip(names, logits.T.copy(), strict=True))),
-        ),
         "JSON": (JSON, json.dumps({"logits": logits.astype(float).round(4).tolist()}).encode()),
     }
 
 
-def _lists(logits: np.ndarray) -> Any:
-    import pyarrow
-
-    flat = pyarrow.array(logits.reshape(-1))
-    return pyarrow.FixedSizeListArray.from_arrays(flat, logits.shape[1])
-
-
 def throughput(quick: bool) -> None:
-    """Bodies of 1,000 x 80 through the service, against `assess` in this process."""
+    """Compare bodies of 1,000 x 80 through the service with `assess` in this process."""
     detector = ns.JointEnergy().calibrate(some_logits(5_000, seed=1))
-    # Not one array again and again, which would stay in the processor's cache.
+    # Several arrays, because a single one would stay in the processor's cache.
     seeds = range(16)
     arrays = [some_logits(N_ROWS, seed) for seed in seeds]
     made: dict[str, list[bytes]] = collections.defaultdict(list)
@@ -357,7 +339,7 @@ def throughput(quick: bool) -> None:
                     raise SystemExit(f"not only 200: {load.codes}")
                 found[way].append((n / load.seconds, n / load.seconds / inside[-1][0], used / n))
     clients.end()
-    print(f"\nThroughput: {N_ROWS:,} x {N_LABELS} float32 a request, {rounds} rounds, medians")
+    print(f"\nThroughput: {N_ROWS:,} x {N_LABELS} float32 per request, {rounds} rounds, medians")
     print(f"  {'':<40}{'requests/s':>12}{'rows/s':>14}{'ratio':>8}{'CPU time':>14}")
     rate, used = (statistics.median(column) for column in zip(*inside, strict=True))
     figures = {"in process: detector.assess(logits)": [(rate, 1.0, used)], **found}
@@ -366,12 +348,12 @@ def throughput(quick: bool) -> None:
         print(
             f"  {name:<40}{rate:>12,.0f}{rate * N_ROWS:>14,.0f}{ratio:>8.2f}{used * 1e6:>11,.0f} us"
         )
-    print("  ratio: median over the rounds of service / in process; the bar is 0.50 for binary")
-    print("  CPU time: of this process, or of the server, a request; clients come on top")
+    print("  ratio: median over the rounds of service / in process")
+    print("  CPU time: per request, of this process or of the server, without the clients")
 
 
 def in_process(detector: Any, arrays: Sequence[np.ndarray], seconds: float) -> tuple[float, float]:
-    """Calls a second, and processor time a call."""
+    """Return calls per second, and processor time per call."""
     n, begun, used = 0, time.perf_counter(), time.process_time()
     while (passed := time.perf_counter() - begun) < seconds:
         detector.assess(arrays[n % len(arrays)])
@@ -379,46 +361,8 @@ def in_process(detector: Any, arrays: Sequence[np.ndarray], seconds: float) -> t
     return n / passed, (time.process_time() - used) / n
 
 
-def decoding(quick: bool) -> None:
-    """One body of 1,000 x 80 into an array, in each format, and by pydantic."""
-    import pydantic
-
-    class Body(pydantic.BaseModel):
-        logits: list[list[float]]
-
-    found = bodies()
-    text = found["JSON"][1]
-    ways: dict[str, Callable[[], object]] = {
-        "pydantic: list[list[float]], as FastAPI does it, then an array": lambda: np.array(
-            Body.model_validate(json.loads(text)).logits
-        ),
-        "pydantic: straight from the text, then an array": lambda: np.array(
-            Body.model_validate_json(text).logits
-        ),
-        **{
-            f"nescio: {name}": lambda kind=kind, body=body: decode_outputs(kind, body, 10**6)
-            for name, (kind, body) in found.items()
-        },
-    }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(5 if quick else 40):
-        for name, way in ways.items():
-            begun = time.perf_counter()
-            way()
-            times[name].append(time.perf_counter() - begun)
-    medians = {name: statistics.median(column) for name, column in times.items()}
-    slowest = next(iter(medians.values()))
-    show(
-        f"Decoding: a body of {N_ROWS:,} x {N_LABELS} ({len(text) / 1e6:.1f} MB of JSON)",
-        [
-            (name, f"{median * 1e3:.2f} ms {slowest / median:6.1f}x")
-            for name, median in medians.items()
-        ],
-    )
-
-
 def mixed() -> list[bytes]:
-    """Small bodies, and one in eight of 1,000 x 80."""
+    """Return small bodies, and one body in eight of 1,000 x 80."""
     one = json.dumps({"logits": some_logits(1).tolist(), "ids": ["a.jpg"]}).encode()
     few = encode_tensors({"logits": some_logits(8)}, {})
     many = encode_tensors({"logits": some_logits(N_ROWS)}, {})
@@ -428,12 +372,12 @@ def mixed() -> list[bytes]:
 
 
 def clients(quick: bool) -> None:
-    """64 clients at once."""
+    """Send requests from 64 clients at the same time."""
     seconds = 6 if quick else 30
     for title, options in (
         (f"64 clients for {seconds} s", ()),
         (
-            f"64 clients for {seconds // 3} s, at most 16 requests under way",
+            f"64 clients for {seconds // 3} s, at most 16 requests in progress",
             ("--max-requests", "16"),
         ),
     ):
@@ -445,7 +389,7 @@ def clients(quick: bool) -> None:
             early = server.resident()
             load = process.result()
             late = server.resident()
-            words = server.stop()
+            last = server.stop()
         process.end()
         other = {code: n for code, n in load.codes.items() if code not in (200, 503)}
         show(
@@ -457,9 +401,9 @@ def clients(quick: bool) -> None:
                 ("  503", f"{load.codes[503]:,}"),
                 ("  anything else (must be 0)", f"{sum(other.values()):,}"),
                 ("lost (must be 0)", f"{load.sent - load.codes.total():,}"),
-                ("server: accepted", f"{words.get('accepted', -1):,}"),
-                ("server: answered", f"{words.get('answered', -1):,}"),
-                ("requests a second", f"{load.codes.total() / load.seconds:,.0f}"),
+                ("server: accepted", f"{last.get('accepted', -1):,}"),
+                ("server: answered", f"{last.get('answered', -1):,}"),
+                ("requests per second", f"{load.codes.total() / load.seconds:,.0f}"),
                 ("latency, median", of(load, 0.5)),
                 ("latency, 99th percentile", of(load, 0.99)),
                 (f"server's memory after {length / 6:.0f} s", f"{early:.1f} MB"),
@@ -469,7 +413,7 @@ def clients(quick: bool) -> None:
 
 
 def stop(quick: bool) -> None:
-    """Send SIGTERM under the same load: nothing that was accepted is lost."""
+    """Send SIGTERM under the same load: no accepted request may be lost."""
     rows = []
     for attempt in range(2 if quick else 5):
         process = Clients()
@@ -477,13 +421,13 @@ def stop(quick: bool) -> None:
             process.start(server.port, mixed(), 64, seconds=20)
             time.sleep(1 + 0.13 * attempt)
             begun = time.perf_counter()
-            words = server.stop()
+            last = server.stop()
             took = time.perf_counter() - begun
             load = process.result()
             code = server.process.returncode
         process.end()
-        # The server has answered one request before the load: /readyz.
-        accepted, answered = words.get("accepted", -1) - 1, words.get("answered", -1) - 1
+        # The server has answered one request before the load, to /readyz.
+        accepted, answered = last.get("accepted", -1) - 1, last.get("answered", -1) - 1
         fine = accepted == answered == load.codes.total() and not load.lost and code == 0
         rows.append(
             (
@@ -496,7 +440,7 @@ def stop(quick: bool) -> None:
 
 
 def bad_bodies(quick: bool) -> None:
-    """200 malformed bodies."""
+    """Send 200 malformed bodies."""
     good = plain_request(
         "POST", "/v1/score", SAFETENSORS, encode_tensors({"logits": some_logits(3)}, {})
     )
@@ -533,7 +477,7 @@ def bad_bodies(quick: bool) -> None:
 
 
 def schema(quick: bool) -> None:
-    """Run schemathesis against the OpenAPI description of a running service."""
+    """Run schemathesis with the OpenAPI description of a running service."""
     with serving(with_a_model=True) as server, tempfile.TemporaryDirectory() as folder:
         command = [
             str(Path(sys.executable).with_name("schemathesis")),
@@ -570,14 +514,14 @@ def schema(quick: bool) -> None:
 
 
 def scrape(port: int) -> str:
-    """The metrics."""
+    """Return the metrics of a running service."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
         return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
 
 
 def profile(quick: bool) -> None:
-    """Where the server's time goes: its event loop under cProfile, which slows it down."""
+    """Profile the event loop of the server with cProfile, which slows it down."""
     import pstats
 
     process = Clients()
@@ -599,7 +543,6 @@ def profile(quick: bool) -> None:
 
 PARTS: dict[str, Callable[[bool], None]] = {
     "throughput": throughput,
-    "decoding": decoding,
     "clients": clients,
     "stop": stop,
     "malformed": bad_bodies,
@@ -608,9 +551,9 @@ PARTS: dict[str, Callable[[bool], None]] = {
 }
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="The service under load and bad input.")
+    parser = argparse.ArgumentParser(description="Measure the service under load.")
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="less of everything")
+    parser.add_argument("--quick", action="store_true", help="use smaller numbers")
     arguments = parser.parse_args()
     chosen = arguments.parts or [name for name in PARTS if name != "profile"]
     unknown = set(chosen) - set(PARTS)

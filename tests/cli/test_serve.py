@@ -9,7 +9,7 @@ import pytest
 
 import nescio as ns
 
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 
@@ -149,7 +149,7 @@ def test_options_that_cannot_be(nescio, detector, tmp_path):
 
 
 def test_a_missing_extra_is_named(nescio, detector, monkeypatch):
-    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setitem(sys.modules, "starlette", None)
     fails(nescio, "nescio[serve]", detector)
 
 

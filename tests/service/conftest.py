@@ -14,7 +14,7 @@ import pytest
 
 import nescio as ns
 
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("msgspec")
 pytest.importorskip("prometheus_client")
@@ -65,9 +65,9 @@ def client(app):
     opened = []
 
     def make(detector=None, *, address=("127.0.0.1", 50000), **settings):
-        guard = app(detector, **settings)
+        application = app(detector, **settings)
         found = TestClient(
-            guard, "http://127.0.0.1:8000", raise_server_exceptions=False, client=address
+            application, "http://127.0.0.1:8000", raise_server_exceptions=False, client=address
         )
         found.__enter__()
         opened.append(found)
@@ -79,7 +79,7 @@ def client(app):
 
 
 class Served:
-    """`nescio serve` in a process of its own."""
+    """`nescio serve` in a separate process."""
 
     def __init__(self, arguments, environment=None):
         self.process = subprocess.Popen(

@@ -5,10 +5,19 @@ import logging
 
 import pytest
 
-from nescio.service import guard
+from nescio.service import access
 
 TOKEN = "correct-horse 42"
-OPEN = ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/page.js", "/page.css")
+OPEN = (
+    "/",
+    "/docs",
+    "/openapi.json",
+    "/healthz",
+    "/readyz",
+    "/page.js",
+    "/page.css",
+    "/palette.css",
+)
 CLOSED = ("/v1/detector", "/v1/traffic", "/metrics", "/nowhere")
 
 
@@ -78,7 +87,7 @@ def test_tokens_are_compared_in_constant_time(client, monkeypatch):
     class Spy:
         compare_digest = staticmethod(compare)
 
-    monkeypatch.setattr(guard, "hmac", Spy)
+    monkeypatch.setattr(access, "hmac", Spy)
     service = client(token=TOKEN)
     assert service.get("/v1/detector", headers=bearer("guess")).status_code == 401
     assert service.get("/v1/detector", headers=bearer(TOKEN)).status_code == 200
@@ -226,9 +235,9 @@ def test_answers_say_what_a_browser_may_do_with_them(client):
 def test_on_this_machine_it_answers_to_no_other_name(host, status, client):
     service = client()
     headers = {"host": host, "origin": f"http://{host}"}
-    service.app.for_this_machine = True
+    service.app.state.service.only_local = True
     assert service.get("/v1/detector", headers=headers).status_code == status
-    service.app.for_this_machine = False
+    service.app.state.service.only_local = False
     assert service.get("/v1/detector", headers=headers).status_code == 200
 
 

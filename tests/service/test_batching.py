@@ -16,12 +16,12 @@ from nescio.service.engine import Engine
 httpx = pytest.importorskip("httpx")
 
 
-def at_once(guard, requests):
+def at_once(application, requests):
     """The answers to requests (path, content type, body) that are sent at the same time."""
 
     async def run():
-        await guard.service.start()
-        transport = httpx.ASGITransport(guard, raise_app_exceptions=False)
+        await application.state.service.start()
+        transport = httpx.ASGITransport(application, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             found = await asyncio.gather(
                 *(
@@ -29,7 +29,7 @@ def at_once(guard, requests):
                     for path, kind, body in requests
                 )
             )
-        await guard.service.stop()
+        await application.state.service.stop()
         return found
 
     return asyncio.run(run())
@@ -88,10 +88,10 @@ def test_a_bad_request_spoils_only_itself(app, some_logits, runs):
 def test_what_was_scored_is_counted_once(app, some_logits):
     parts = [some_logits(2, seed=n) for n in range(20)]
     parts[7] = np.full((2, 4), np.nan, np.float32)
-    guard = app()
-    at_once(guard, [body_of(part) for part in parts])
-    assert guard.service.current.traffic.snapshot()["n_watched"] == 38
-    assert "nescio_samples_total 38.0" in guard.service.metrics.text().decode()
+    application = app()
+    at_once(application, [body_of(part) for part in parts])
+    assert application.state.service.current.traffic.snapshot()["n_watched"] == 38
+    assert "nescio_samples_total 38.0" in application.state.service.metrics.text().decode()
 
 
 def test_formats_and_ids_are_kept_apart(app, some_logits):
@@ -151,7 +151,7 @@ def test_predictions_are_batched_too(app, detector_file, text_model, runs):
 
 
 def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monkeypatch):
-    guard = app(max_requests=3)
+    application = app(max_requests=3)
     released, entered = threading.Event(), threading.Event()
     original = Engine.score
 
@@ -163,8 +163,8 @@ def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monk
     monkeypatch.setattr(Engine, "score", slow)
 
     async def run():
-        await guard.service.start()
-        transport = httpx.ASGITransport(guard)
+        await application.state.service.start()
+        transport = httpx.ASGITransport(application)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             path, kind, body = body_of(some_logits(2))
 
@@ -178,7 +178,7 @@ def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monk
             released.set()
             served = await asyncio.gather(*first)
             after = await post()
-        await guard.service.stop()
+        await application.state.service.stop()
         return refused, health, served, after
 
     refused, health, served, after = asyncio.run(run())
@@ -186,7 +186,7 @@ def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monk
     assert {answer.headers["retry-after"] for answer in refused} == {"1"}
     assert health.status_code == 200
     assert [answer.status_code for answer in (*served, after)] == [200] * 4
-    assert "nescio_busy_total 4.0" in guard.service.metrics.text().decode()
+    assert "nescio_rejected_total 4.0" in application.state.service.metrics.text().decode()
 
 
 # --- the batcher alone --------------------------------------------------------------------------

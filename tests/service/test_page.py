@@ -1,4 +1,7 @@
-"""The page at / and the one at /docs in a real browser, against a real service."""
+"""The page at / and the one at /docs in a real browser, against a real service.
+
+Also tests pages.py.
+"""
 
 import contextlib
 import json
@@ -74,7 +77,7 @@ _QUIETLY = ("--port", "0", "--log-level", "warning", "--drain-seconds", "0")
 
 @contextlib.contextmanager
 def serving(detector, *options, token=None):
-    """A service in a process of its own; gives the process and the address."""
+    """Run a service in a separate process; yield the process and the address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "nescio", "serve", *map(str, (detector, *_QUIETLY, *options))],
         stderr=subprocess.PIPE,
@@ -181,24 +184,24 @@ def test_every_field_has_a_label_and_the_verdict_is_said_aloud(page):
 
 def test_an_ordinary_row_is_in(page, folder):
     page.run("document.getElementById('example').click()")
-    assert "not a measured input" in text(page, "#example-note")
+    assert "not a real input" in text(page, "#example-note")
     row = json.loads(f"[{page.run('document.getElementById(`logits`).value')}]")
     page.run("document.querySelector('#logits-form button.main').click()")
     assert verdict(page) == "✓ In-distribution"
     assert shown_score(page) == pytest.approx(score_of(folder, row), rel=1e-3)
-    assert "in 100 ordinary inputs score this low or lower" in text(page, ".verdict")
+    assert "in 100 in-distribution inputs score this low or lower" in text(page, ".verdict")
     page.until("document.querySelector('[data-mark=score]')")
-    assert middle(page, "[data-mark=score] path") > middle(page, "[data-mark=tau]")
+    assert middle(page, "[data-mark=score] path") > middle(page, "#details .rule")
 
 
 def test_a_row_without_any_certain_label_is_out(page, folder):
     paste(page, OUT)
     assert verdict(page) == "✗ OUT: do not trust"
     assert shown_score(page) == pytest.approx(score_of(folder, OUT), rel=1e-3)
-    assert "None of the 2,000 calibration inputs scored this low" in text(page, ".verdict")
+    assert "None of the 2,000 calibration inputs has such a low score" in text(page, ".verdict")
     assert "predicts no label" in text(page, ".doubtful")
     page.until("document.querySelector('[data-mark=score]')")
-    assert middle(page, "[data-mark=score] path") < middle(page, "[data-mark=tau]")
+    assert middle(page, "[data-mark=score] path") < middle(page, "#details .rule")
     assert page.noise == []
 
 
@@ -208,12 +211,14 @@ def test_a_score_beyond_the_histogram_points_there(page):
         verdict(page)
         page.until("document.querySelector('[data-mark=score]')")
         marked = "document.querySelector('[data-mark=score]')"
-        assert page.run(f"{marked}.getAttribute('data-beyond')") == side
-        frame = page.run("document.querySelector('#details svg').clientWidth")
-        x = page.run(f"{marked}.firstChild.getBBox().x")
-        assert 0 < x < frame
-        if side:
-            assert x == pytest.approx({"left": 8, "right": frame - 8}[side])
+        assert page.run(f"{marked}.getAttribute('data-beyond')") == (side or "")
+        left, right = page.run(
+            "(({left, right}) => [left, right])"
+            "(document.querySelector('#details .axis').getBoundingClientRect())"
+        )
+        x = middle(page, "[data-mark=score] path")
+        assert x == pytest.approx({"left": left, "right": right}[side], abs=1) if side else x > left
+        assert left <= x <= right
 
 
 def test_bars_show_each_label_against_what_is_usual(page, folder):
@@ -228,11 +233,11 @@ def test_bars_show_each_label_against_what_is_usual(page, folder):
         "[...document.querySelectorAll('.bars .bar')].map(b => b.getBoundingClientRect().width)"
     )
     assert widths[1] / widths[0] == pytest.approx(4.018 / 4.511, rel=0.01)
-    usual = load(folder / "tagger.nescio").usual_
+    medians = load(folder / "tagger.nescio").profile_.medians
     track = "document.querySelector('.bars .track')"
     marks = page.run(f"[...{track}.querySelectorAll('.mark')].map(m => parseFloat(m.style.left))")
-    largest = max(4.511, usual.ranks[0, 0], usual.labels.max())
-    expected = [0, usual.ranks[0, 0] / largest * 100, usual.labels[0, 0] / largest * 100]
+    largest = max(4.511, medians.ranks[0, 0], medians.labels.max())
+    expected = [0, medians.ranks[0, 0] / largest * 100, medians.labels[0, 0] / largest * 100]
     assert marks == pytest.approx(expected, abs=0.1)
 
 
@@ -264,8 +269,8 @@ def test_logits_come_in_many_forms(page, folder, words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("1, 2, 3", "The row has 3 numbers; the detector takes 6, one for each label."),
-        ("[[1,2,3,4,5,6],[1,2]]", "Row 2 has 2 numbers; the detector takes 6, one for each label."),
+        ("1, 2, 3", "The row has 3 numbers; the detector needs 6, one per label."),
+        ("[[1,2,3,4,5,6],[1,2]]", "Row 2 has 2 numbers; the detector needs 6, one per label."),
         ("1 2 3 4 5 six", "The row: “six” is not a number."),
         ("1 2 3 4 5 NaN", "The row: “NaN” is not a number."),
         ("  ", "Paste a row of logits first."),
@@ -350,11 +355,11 @@ def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(
     rows = page.run("[...document.querySelectorAll('tbody tr')].map(r => r.innerText.split('\\t'))")
     assert [row[:2] for row in rows] == [["red.png", "✓ in"], ["grey.png", "✗ OUT"]]
     assert text(page, "caption") == "1 of 2 flagged."
-    assert text(page, "#rows .trouble").startswith("damaged.png: cannot read the image")
+    assert text(page, "#rows .trouble").startswith("damaged.png: Cannot read the image")
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"), [("damaged.png", "cannot read the image"), ("notes.txt", "Content-Type")]
+    ("file", "reason"), [("damaged.png", "Cannot read the image"), ("notes.txt", "Content-Type")]
 )
 def test_a_file_that_is_no_image_is_refused_in_the_service_s_words(page, folder, file, reason):
     choose(page, folder / file)
@@ -379,7 +384,7 @@ def test_traffic_appears_after_scoring(page, url):
     points = page.run("document.querySelectorAll('#traffic .point').length")
     sizes = [chunk["n"] for chunk in traffic["flagged"]["chunks"]]
     assert points == sum(2 * size >= max(sizes) for size in sizes)
-    assert re.search(r"inputs have changed: 1(0\S+)?, at most it was 1", text(page, ".monitor"))
+    assert re.search(r"inputs have changed: 1(0\S+)?, at most 1", text(page, ".monitor"))
     assert page.noise == []
 
 
@@ -393,20 +398,24 @@ _DRIFT = {"label": "boat", "rate": 0.05, "calibration_rate": 0.3}
 @pytest.mark.parametrize(
     ("state", "said", "not_said"),
     [
-        ({}, ["Labels are compared once a window", "changed: 1, at most it was 100.3."], []),
+        ({}, ["Labels are tested when the first window", "changed: 1, at most 100.3 so far."], []),
         (
             {"n_label_tests": 3, "label_drifts": [_DRIFT], "max_log10_martingale": 2.0},
-            ["Labels that drift, in 3 tests:", "boat fires for 5 %, usually for 30 %", "102."],
-            ["once a window", "102.0"],
+            [
+                "Labels that drift (3 tests):",
+                "boat is predicted for 5 % of inputs, usually for 30 %",
+                "102 so far",
+            ],
+            ["the first window", "102.0"],
         ),
-        ({"n_label_tests": 1}, ["No label drifts, in 1 test.", "at most 1 %."], ["once a window"]),
-        ({"label_drifts": None}, ["Labels are not watched"], ["once a window"]),
+        ({"n_label_tests": 1}, ["No label drifts (1 test).", "at most 1 %."], ["the first window"]),
+        ({"label_drifts": None}, ["Labels are not monitored"], ["the first window"]),
     ],
 )
 def test_the_monitor_says_of_labels_what_is_so(page, url, state, said, not_said):
     paste(page, [IN])  # so that there is traffic
     verdict(page)
-    with urllib.request.urlopen(f"{url}/v1/traffic") as answer:
+    with urllib.request.urlopen(f"{url}/v1/traffic?charts=600") as answer:
         traffic = json.load(answer)
     traffic |= {"monitor": _QUIET | state, "n_watched": 10**6}
     page.run(f"window.fetch = async () => new Response({json.dumps(json.dumps(traffic))})")
@@ -454,7 +463,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
         assert browser.run("document.getElementById('images').hidden")
         paste(browser, IN)
         assert verdict(browser) == "✓ In-distribution"
-        assert "τ of 2 predicted labels" in text(browser, ".facts")
+        assert "Threshold for 2 predicted labels" in text(browser, ".facts")
         assert "with 2 predicted labels" in text(browser, "#details figcaption")
         browser.until("document.querySelector('.dots')")
         browser.send("Page.reload")
@@ -510,7 +519,7 @@ def test_a_phone_in_the_dark_does_not_scroll_sideways(browser, url, path):
         browser.until(_READY)
         paste(browser, [OUT, IN])
         verdict(browser)
-        browser.until("document.querySelectorAll('svg').length >= 3")
+        browser.until("document.querySelectorAll('svg.chart').length >= 3")
     else:
         browser.until("document.querySelector('article')")
     assert browser.run("document.documentElement.scrollWidth") <= 390
@@ -570,7 +579,7 @@ def test_the_docs_of_an_image_model_send_a_photo(docs, folder):
         pytest.skip("curl is not installed")
     image.open(folder / "red.png").save(folder / "photo.jpg")
     ran = subprocess.run(["sh", "-c", command], capture_output=True, cwd=folder, check=True)
-    assert json.loads(ran.stdout)["labels"] == [["red"]]
+    assert json.loads(ran.stdout)["predicted"] == [["red"]]
 
 
 def test_the_docs_of_another_model_send_inputs_that_fit(browser, folder):

@@ -29,7 +29,7 @@ def stream(service, parts):
     """Post the parts so slowly that every row is watched."""
     for part in parts:
         assert post(service, part).status_code == 200
-        service.app.service.current.traffic.watch()
+        service.app.state.service.current.traffic.watch()
 
 
 def test_metrics_count_requests_scores_and_labels(client, detector_file, some_logits):
@@ -73,7 +73,7 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
     assert fired == dict(
         zip(("cat", "dog", "bird", "car"), (logits > 0).sum(0).tolist(), strict=True)
     )
-    assert value("nescio_under_way") == value("nescio_waiting_bytes") == 0
+    assert value("nescio_requests_in_progress") == value("nescio_waiting_bytes") == 0
     assert value("nescio_monitor_alarm") == 0
 
 
@@ -148,7 +148,7 @@ def test_a_state_that_does_not_fit_is_refused_at_the_start(
     with TestClient(app(file, monitor_state=state)) as service:
         post(service, some_logits(40))
     before = state.read_bytes()
-    with pytest.raises(ns.NescioError, match=r"begun with alpha 0\.01, and 0\.2 is asked for"):
+    with pytest.raises(ns.NescioError, match=r"started with alpha 0\.01, got 0\.2"):
         app(file, monitor_state=state, alpha=0.2)
     detector_file(ns.MaxLogit())
     with pytest.raises(ns.NescioError, match=r"another detector.*Remove the file"):
@@ -164,11 +164,11 @@ def test_a_detector_that_is_exchanged_starts_the_monitor_anew(
     file, state = detector_file(), tmp_path / "monitor.safetensors"
     with TestClient(app(file, monitor_state=state), client=("127.0.0.1", 1)) as service:
         post(service, some_logits(40))
-        service.app.service.current.traffic.save()
+        service.app.state.service.current.traffic.save()
         detector_file(ns.MaxLogit())
         assert service.post("/v1/reload").status_code == 200
         post(service, some_logits(7))
-    assert "starts anew" in caplog.text
+    assert "starts from the beginning" in caplog.text
     assert Monitor.load(state, ns.load(file)).n_samples == 7
 
 

@@ -1,4 +1,4 @@
-"""nescio serve: verdicts over HTTP."""
+"""nescio serve: run the HTTP service."""
 
 from __future__ import annotations
 
@@ -22,75 +22,88 @@ def serve(
     detector: DetectorFile,
     model: Annotated[
         Path | None,
-        typer.Option(readable=False, help="An ONNX file from inputs to logits, for /v1/predict."),
+        typer.Option(readable=False, help="An ONNX file that computes logits, for /v1/predict."),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; 0.0.0.0 is every one of this machine.")
+        str,
+        typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one and says which.")
+        int,
+        typer.Option(min=0, max=65535, help="The port; 0 takes a free one, which the log names."),
     ] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(
             readable=False,
-            help="A file with the bearer token that callers must send. The environment variable "
-            f"{_TOKEN_VARIABLE} does the same.",
+            help="A file with the bearer token that callers must send. Without this option, the "
+            f"token is read from the environment variable {_TOKEN_VARIABLE}, if it is set.",
         ),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ORIGIN",
-            help="A web page's origin that may call, such as https://example.org. May be repeated.",
+            help="An origin whose web pages may call the service, such as https://example.org. "
+            "May be repeated.",
         ),
     ] = None,
     logits: Annotated[
-        str | None, typer.Option(help="The model's output that holds the logits.")
+        str | None, typer.Option(help="The name of the model's output with the logits.")
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(help="The model's output that holds the features, for a detector of them."),
+        typer.Option(
+            help="The name of the model's output with the features, if the detector needs them."
+        ),
     ] = None,
     from_probs: Annotated[
-        bool, typer.Option("--from-probs", help="The model gives probabilities, not logits.")
+        bool, typer.Option("--from-probs", help="The model returns probabilities, not logits.")
     ] = False,
     image_size: Annotated[
         int | None,
-        typer.Option(min=8, help="Pixels a side of the model's images, if its file does not say."),
+        typer.Option(
+            min=8, help="Width and height of the model's images, if its file does not say."
+        ),
     ] = None,
     mean: Annotated[
         str | None,
         typer.Option(
             metavar="R,G,B",
-            help="The mean of each colour of its images, from 0 to 1, if its file does not say; "
-            "without either, ImageNet's.",
+            help="Mean of each colour channel from 0 to 1, if the model's file does not say. "
+            "Default: that of ImageNet.",
         ),
     ] = None,
     std: Annotated[
         str | None,
-        typer.Option(metavar="R,G,B", help="The standard deviation of each colour, likewise."),
+        typer.Option(
+            metavar="R,G,B", help="Standard deviation of each colour channel; as for --mean."
+        ),
     ] = None,
     max_body_mb: Annotated[
-        float, typer.Option(min=0.001, help="The largest body, in megabytes; of JSON a quarter.")
+        float, typer.Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
     ] = 32.0,
-    max_rows: Annotated[int, typer.Option(min=1, help="The most inputs in one request.")] = 100_000,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Maximum number of rows per request.")
+    ] = 100_000,
     max_megapixels: Annotated[
-        float, typer.Option(min=0.001, help="The largest image, in millions of pixels.")
+        float, typer.Option(min=0.001, help="Maximum image size in millions of pixels.")
     ] = 50.0,
     max_requests: Annotated[
-        int, typer.Option(min=1, help="Requests under way at once; others get 503.")
+        int, typer.Option(min=1, help="Maximum number of requests in progress; others get 503.")
     ] = 256,
     drain_seconds: Annotated[
         float,
-        typer.Option(min=0.0, help="How long requests are still taken after SIGTERM."),
+        typer.Option(min=0.0, help="How long requests are still accepted after SIGTERM."),
     ] = 1.0,
     monitor_state: Annotated[
         Path | None,
-        typer.Option(readable=False, help="A file that keeps the monitor's state between runs."),
+        typer.Option(
+            readable=False, help="A file that keeps the state of the monitor between runs."
+        ),
     ] = None,
     alpha: Annotated[
-        float, typer.Option(help="The probability that the monitor ever gives a false alarm.")
+        float, typer.Option(help="The probability that the monitor ever raises a false alarm.")
     ] = 0.01,
     log_level: Annotated[
         str, typer.Option(help=f"One of {', '.join(_LEVELS)}; at warning, requests are not logged.")
@@ -98,12 +111,13 @@ def serve(
 ) -> None:
     """Serve verdicts over HTTP, with a page at / and the API's description at /docs.
 
-    SIGTERM or Ctrl-C stops it after everything accepted is answered; SIGHUP, or POST /v1/reload,
-    reads the detector's and the model's files again. The log is a line of JSON an event.
+    SIGTERM or Ctrl-C stops the service after all accepted requests are answered. SIGHUP, or POST
+    /v1/reload, reads the files of the detector and the model again. The log has one line of JSON
+    per event.
 
     Example: nescio serve tagger.nescio --model tagger.onnx
     """
-    for module in ("fastapi", "uvicorn", "msgspec", "prometheus_client"):
+    for module in ("starlette", "uvicorn", "msgspec", "prometheus_client"):
         require(module, "serve")
     from nescio import service
 
@@ -134,22 +148,22 @@ def serve(
 
 
 def _colours(option: str, text: str | None) -> tuple[float, float, float] | None:
-    """Three numbers with commas between them."""
+    """Return three numbers that are separated by commas."""
     if text is None:
         return None
     try:
         red, green, blue = (float(part) for part in text.split(","))
     except ValueError as error:
         raise ParameterError(
-            f"{option} takes three numbers, as 0.5,0.5,0.5; got {text!r}."
+            f"{option} must be three numbers such as 0.5,0.5,0.5; got {text!r}."
         ) from error
     return red, green, blue
 
 
 def _token(path: Path | None) -> str | None:
-    """The token of the file, or of the environment; it is never an argument, which others see."""
+    """Return the token. It is never an argument: other users can see the command line."""
     if path is None:
         given = os.environ.get(_TOKEN_VARIABLE)
         return None if given is None else given.strip()
-    # What is not ASCII is refused with the settings, as is what is empty.
+    # `Settings` rejects a token that is empty or not ASCII.
     return existing_file(path).read_bytes().decode("latin-1").strip()

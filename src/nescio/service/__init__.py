@@ -1,9 +1,10 @@
-"""A detector, and a model if there is one, behind HTTP: one process, one detector, one page.
+"""An HTTP service around one detector and, optionally, one model.
 
-A request is decoded into `Outputs`, waits in a bounded queue, is scored together with the others
-that wait, and is answered. Nothing of a request is kept but its scores.
+A request is decoded into `Outputs`, waits in a bounded queue, is scored together with the other
+requests in the queue, and is answered. The service keeps the scores of recent requests, and
+nothing else of them.
 
-This part of nescio needs FastAPI and uvicorn: pip install 'nescio[serve]'.
+This package needs Starlette and uvicorn: pip install 'nescio[serve]'.
 """
 
 from __future__ import annotations

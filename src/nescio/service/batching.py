@@ -1,25 +1,21 @@
 """Requests that wait at the same time are scored together.
 
-There is no waiting for company: a batch is whatever has arrived while the one before was scored.
-A batch that takes a moment is run by the event loop itself, since to hand it to a thread and back
-takes as long; one that takes longer is run by a thread, so that others are read meanwhile.
+A batch is whatever has arrived while the previous batch was scored: no request waits for others.
+Batches run one after another in a worker thread, so that the event loop can read requests and
+write answers meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
-
-_A_MOMENT = 0.005  # seconds
-_MEMORY = 0.8  # of what was measured before, when the seconds of a unit are measured again
 
 
 @dataclass(frozen=True)
@@ -31,103 +27,59 @@ class _Waiting(Generic[Work, Result]):
 
 
 class Batcher(Generic[Work, Result]):
-    """Collects work of one kind and runs it together.
+    """Collects pieces of work of the same kind and runs them together.
 
     Parameters
     ----------
     run : callable
-        Takes a list of works of one kind, gives a list with a result, or an exception, for each.
+        Takes a list of pieces of work of the same kind and returns a list with a result or an
+        exception for each.
     max_size : int
-        Of a batch, in whatever works are measured in; a single work may be larger.
+        The largest size of a batch, in the unit of `submit`. A single piece may be larger.
     """
 
     def __init__(
-        self, run: Callable[[Sequence[Work]], Sequence[Result | Exception]], max_size: int
+        self, run: Callable[[Sequence[Work]], list[Result | Exception]], max_size: int
     ) -> None:
         self._run = run
         self._max_size = max_size
         self._waiting: deque[_Waiting[Work, Result]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
-        self._seconds_a_unit = 1.0  # unknown: the first batch is not for the event loop
-        self._busy = False
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self.n_batches = 0
+        self._running: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        """End when everything that waits has been answered."""
-        await self._idle.wait()
+        """Finish all waiting work, then end the thread."""
+        if self._running is not None:
+            await self._running
         self._thread.shutdown()
 
     async def submit(self, work: Work, *, size: int, kind: Hashable) -> Result:
-        """The result of a work, which is run with others of the same kind."""
-        if not self._busy and size > self._max_size and self._is_quick(size):
-            return self._alone(work, size)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Result] = loop.create_future()
+        """Return the result of a piece of work, which may run with others of the same kind."""
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(work, size, kind, answer))
-        if not self._busy:
-            self._busy = True
-            self._idle.clear()
-            # After the other requests that this turn of the loop has brought.
-            loop.call_soon(self._next)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run_batches())
         try:
             return await answer
         finally:
-            # An error holds this frame, and the frame the answer with the error: without this,
-            # the two would keep the whole request until the next garbage collection.
+            # An exception refers to this frame, and the frame to the future with the exception.
+            # Without this line, the cycle keeps the request until the next garbage collection.
             del answer
 
-    def _alone(self, work: Work, size: int) -> Result:
-        """The result of a work that would not be joined to others, here and now."""
-        (result,) = self._results([work], size)
-        try:
-            if isinstance(result, Exception):
-                raise result
-            return result
-        finally:
-            del result  # as above
+    async def _run_batches(self) -> None:
+        while self._waiting:
+            await self._run_batch(self._next_batch())
 
-    def _is_quick(self, size: int) -> bool:
-        return size * self._seconds_a_unit <= _A_MOMENT
-
-    def _next(self) -> None:
-        """Run the next batch here and now, or give it to the thread."""
-        if not self._waiting:
-            self._busy = False
-            self._idle.set()
-            return
-        batch = self._next_batch()
-        size = sum(waiting.size for waiting in batch)
-        works = [waiting.work for waiting in batch]
+    async def _run_batch(self, batch: list[_Waiting[Work, Result]]) -> None:
         loop = asyncio.get_running_loop()
-        if self._is_quick(size):
-            self._answer(batch, self._results(works, size))
-            loop.call_soon(self._next)
-            return
-        task = loop.run_in_executor(self._thread, self._results, works, size)
-        task.add_done_callback(lambda done: self._finish(batch, done.result()))
-
-    def _finish(
-        self, batch: list[_Waiting[Work, Result]], results: Sequence[Result | Exception]
-    ) -> None:
-        self._answer(batch, results)
-        self._next()
-
-    def _results(self, works: Sequence[Work], size: int) -> Sequence[Result | Exception]:
-        started = time.perf_counter()
-        try:
-            return self._run(works)
-        except Exception as error:
-            return [error] * len(works)
-        finally:
-            measured = (time.perf_counter() - started) / max(size, 1)
-            before = measured if self.n_batches == 0 else self._seconds_a_unit
-            self._seconds_a_unit = _MEMORY * before + (1 - _MEMORY) * measured
-            self.n_batches += 1
+        works = [waiting.work for waiting in batch]
+        results = await loop.run_in_executor(self._thread, self._results, works)
+        for waiting, result in zip(batch, results, strict=True):
+            _settle(waiting.answer, result)
+        results.clear()  # as in submit: the traceback of an exception refers to this list
 
     def _next_batch(self) -> list[_Waiting[Work, Result]]:
-        """The first that waits, and those right behind it that go with it."""
+        """Take the first piece of work and those directly behind it that fit into its batch."""
         batch = [self._waiting.popleft()]
         size = batch[0].size
         while self._waiting and self._waiting[0].kind == batch[0].kind:
@@ -137,15 +89,15 @@ class Batcher(Generic[Work, Result]):
             batch.append(self._waiting.popleft())
         return batch
 
-    def _answer(
-        self, batch: list[_Waiting[Work, Result]], results: Sequence[Result | Exception]
-    ) -> None:
-        for waiting, result in zip(batch, results, strict=True):
-            _settle(waiting.answer, result)
+    def _results(self, works: Sequence[Work]) -> list[Result | Exception]:
+        try:
+            return self._run(works)
+        except Exception as error:
+            return [error] * len(works)
 
 
-def _settle(answer: asyncio.Future[Any], result: Any) -> None:
-    if answer.done():  # the client has gone
+def _settle(answer: asyncio.Future[Result], result: Result | Exception) -> None:
+    if answer.done():  # the client has closed the connection
         return
     if isinstance(result, Exception):
         answer.set_exception(result)

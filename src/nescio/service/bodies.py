@@ -1,48 +1,47 @@
-"""What comes in and goes out: JSON, safetensors and Arrow, without a check for each row."""
+"""Decode the bodies of requests and encode answers: JSON and safetensors."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
 
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio._validation import Array
 from nescio.detectors.assessment import Assessment
 from nescio.errors import FileFormatError, InputError
 from nescio.outputs import Outputs
-from nescio.outputs.files import _from_columns
-from nescio.service.arrow import read_arrow, write_arrow
-from nescio.service.errors import RefusedError
+from nescio.service.limits import check_rows
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
-ARROW = "application/vnd.apache.arrow.stream"
-FORMATS = (JSON, SAFETENSORS, ARROW)
+FORMATS = (JSON, SAFETENSORS)
 IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 
 _BODY = "the body"
-_MATRICES = ("logits", "features")
-_MAX_HEADER_BYTES = 1_000_000  # of safetensors
-_LIGHT_BYTES, _LIGHT_HEADER = 1_000_000, 4_096
-_LIGHT_TEXT = 65_536
+_MATRICES = ("logits", "features", "head.", "arrays.", "perturbed.")  # how their names begin
+_MAX_HEADER_BYTES = 1_000_000  # of a safetensors body
+# What takes less than about a millisecond to decode.
+_QUICK_TEXT_BYTES = 65_536
+_QUICK_TENSOR_BYTES, _QUICK_HEADER_BYTES = 1_000_000, 4_096
 
 
 class ScoreBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The JSON of a request to score: a row of logits for each input."""
+    """The JSON body of a request to score."""
 
     logits: list[list[float]]
     features: list[list[float]] | None = None
     ids: list[str] | None = None
     label_names: list[str] | None = None
+    arrays: dict[str, list[list[float]]] | None = None
 
 
 class PredictBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The JSON of a request to predict: the model's own inputs by name, samples first."""
+    """The JSON body of a request to predict: the inputs of the model by name."""
 
     inputs: dict[str, msgspec.Raw]
 
@@ -51,70 +50,85 @@ _SCORE_DECODER = msgspec.json.Decoder(ScoreBody)
 _PREDICT_DECODER = msgspec.json.Decoder(PredictBody)
 
 
-def media_type(header: str | None) -> str:
-    """The type of a body without its parameters: "application/json"."""
-    return (header or "").partition(";")[0].strip().lower()
+def media_type(header: str) -> str:
+    """Return a media type without its parameters, such as "application/json"."""
+    return header.partition(";")[0].strip().lower()
 
 
-def decode_outputs(kind: str, data: bytes | bytearray, max_rows: int) -> Outputs:
-    """The outputs in a body; a `RefusedError` that says why not, otherwise."""
+def decode_outputs(kind: str, data: bytes, max_rows: int) -> Outputs:
+    """Return the outputs in a body, or raise an `HTTPException` that says what is wrong."""
     try:
-        if kind == JSON:
-            body = _decoded(_SCORE_DECODER, data)
-            check_rows(len(body.logits), max_rows)
-            return Outputs(
-                _matrix("logits", body.logits),
-                features=None if body.features is None else _matrix("features", body.features),
-                ids=body.ids,
-                label_names=body.label_names,
-            )
         if kind == SAFETENSORS:
-            tensors, metadata = decode_tensors(_with_a_short_header(data), _BODY)
-            _check_floats({name: tensors[name] for name in tensors if name in _MATRICES})
+            tensors, metadata = decode_tensors(_with_short_header(data), _BODY)
+            _check_floats(tensors)
             return Outputs.from_tensors(tensors, metadata, _BODY)
-        return Outputs(**_from_columns(_BODY, read_arrow(data, _BODY)))
+        body = _decoded(_SCORE_DECODER, data)
+        check_rows(len(body.logits), max_rows)
+        return Outputs(
+            _matrix("logits", body.logits),
+            features=None if body.features is None else _matrix("features", body.features),
+            ids=body.ids,
+            label_names=body.label_names,
+            arrays={name: _matrix(name, rows) for name, rows in (body.arrays or {}).items()},
+        )
     except FileFormatError as error:
-        raise RefusedError(400, str(error)) from error
+        raise HTTPException(400, str(error)) from error
     except InputError as error:
-        raise RefusedError(422, str(error)) from error
+        raise HTTPException(422, str(error)) from error
 
 
-def decode_inputs(kind: str, data: bytes | bytearray) -> dict[str, Array]:
-    """A model's inputs by name in a body of JSON or safetensors."""
+def decode_inputs(kind: str, data: bytes) -> dict[str, Array]:
+    """Return the inputs of a model by name, from a body of JSON or safetensors."""
     if kind == SAFETENSORS:
         try:
-            return decode_tensors(_with_a_short_header(data), _BODY)[0]
+            return decode_tensors(_with_short_header(data), _BODY)[0]
         except FileFormatError as error:
-            raise RefusedError(400, str(error)) from error
+            raise HTTPException(400, str(error)) from error
     raw: Mapping[str, msgspec.Raw] = _decoded(_PREDICT_DECODER, data).inputs
     return {name: _nested(name, value) for name, value in raw.items()}
 
 
+def is_quick_to_decode(kind: str, data: bytes) -> bool:
+    """Whether decoding takes so little time that the event loop can do it."""
+    if kind == SAFETENSORS:  # arrays are not copied
+        return len(data) <= _QUICK_TENSOR_BYTES and _header_bytes(data) <= _QUICK_HEADER_BYTES
+    return len(data) <= _QUICK_TEXT_BYTES
+
+
+def encode_assessment(kind: str, result: Assessment) -> bytes:
+    """Return scores, p-values and verdicts as columns, in the given format."""
+    if kind == JSON:
+        return encode_json(columns_of(result))
+    columns: dict[str, Array] = {
+        "p_value": result.p_values,
+        "score": result.scores,
+        "in_distribution": result.in_distribution,
+    }
+    if result.groups is None:
+        return encode_tensors(columns, {})
+    names, columns["group"] = np.unique(result.groups, return_inverse=True)
+    return encode_tensors(columns, {"groups": names.tolist()})
+
+
+def columns_of(result: Assessment) -> dict[str, list[Any]]:
+    """Return the columns of an assessment as lists."""
+    return {name: column.tolist() for name, column in result.columns().items()}
+
+
+def encode_json(value: Any) -> bytes:
+    """Return strict JSON; an infinite number becomes null."""
+    return msgspec.json.encode(value)
+
+
 def _check_floats(tensors: Mapping[str, Array]) -> None:
-    """Whole numbers of a byte would take eight when they are scored: eight times the body."""
+    """Reject integers: when scored, an array of single bytes takes eight times its size."""
     for name, array in tensors.items():
-        if array.dtype.kind != "f":
+        if name.startswith(_MATRICES) and array.dtype.kind != "f":
             raise InputError(f"{name} must be floating point numbers, got {array.dtype}.")
 
 
-def check_rows(n_rows: int, max_rows: int) -> None:
-    """Raise if there are too many."""
-    if n_rows > max_rows:
-        raise RefusedError(
-            413,
-            f"{n_rows:,} rows in one request; {max_rows:,} are allowed. Send them in parts.",
-        )
-
-
-def is_light(kind: str, data: bytes | bytearray) -> bool:
-    """Whether a body takes no time to decode: a small one, or arrays that are only pointed at."""
-    if kind == SAFETENSORS:
-        return len(data) <= _LIGHT_BYTES and _header_bytes(data) <= _LIGHT_HEADER
-    return len(data) <= _LIGHT_TEXT
-
-
-def _with_a_short_header(data: bytes | bytearray) -> bytes | bytearray:
-    """The body, unless its header is of a size that takes seconds to read."""
+def _with_short_header(data: bytes) -> bytes:
+    """Return the body unless its header is so long that reading it takes seconds."""
     if _header_bytes(data) > _MAX_HEADER_BYTES:
         raise FileFormatError(
             f"{_BODY} is not a safetensors file, or its header has more than "
@@ -123,74 +137,39 @@ def _with_a_short_header(data: bytes | bytearray) -> bytes | bytearray:
     return data
 
 
-def _header_bytes(data: bytes | bytearray) -> int:
+def _header_bytes(data: bytes) -> int:
     return int.from_bytes(data[:8], "little")
 
 
-def encode_assessment(kind: str, result: Assessment) -> bytes:
-    """Scores, p-values and verdicts as columns, in the format asked for."""
-    if kind == SAFETENSORS:
-        columns: dict[str, Array] = {
-            "p_value": result.p_values,
-            "score": result.scores,
-            "in_distribution": result.in_distribution,
-        }
-        if result.groups is None:
-            arrays = [column.tobytes() for column in columns.values()]
-            return b"".join([_header_of_plain_columns(len(result)), *arrays])
-        names, columns["group"] = np.unique(result.groups, return_inverse=True)
-        return encode_tensors(columns, {"groups": names.tolist()})
-    if kind == ARROW:
-        return write_arrow(result.columns())
-    return encode_json(columns_of(result))
-
-
-@functools.lru_cache(maxsize=256)
-def _header_of_plain_columns(n_rows: int) -> bytes:
-    """What goes before the arrays; it depends on their length alone."""
-    numbers, verdicts = np.zeros(n_rows), np.zeros(n_rows, np.bool_)
-    whole = encode_tensors({"p_value": numbers, "score": numbers, "in_distribution": verdicts}, {})
-    return whole[: len(whole) - 2 * numbers.nbytes - verdicts.nbytes]
-
-
-def columns_of(result: Assessment) -> dict[str, list[Any]]:
-    """The columns of an assessment as lists."""
-    return {name: column.tolist() for name, column in result.columns().items()}
-
-
-def encode_json(value: Any) -> bytes:
-    """Strict JSON; an infinite number becomes null."""
-    return msgspec.json.encode(value)
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes | bytearray) -> Any:
+def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RefusedError(400, f"{_BODY} is not the JSON expected: {error}.") from error
+        raise HTTPException(400, f"{_BODY} is not valid JSON for this path: {error}.") from error
 
 
 def _matrix(name: str, rows: list[list[float]]) -> NDArray[np.float64]:
     if not rows:
-        raise InputError(f"{name} have no rows.")
+        raise InputError(f"{name} must have at least one row.")
     lengths = set(map(len, rows))
     if len(lengths) != 1:
         raise InputError(
-            f"the rows of {name} differ in length: {min(lengths)} to {max(lengths)} numbers."
+            f"all rows of {name} must have the same length, got {min(lengths)} to "
+            f"{max(lengths)} numbers."
         )
     return np.array(rows, dtype=np.float64)
 
 
 def _nested(name: str, value: msgspec.Raw) -> Array:
-    """Nested lists of numbers of any depth that NumPy has; whole numbers stay whole."""
-    if b'"' in bytes(value):  # NumPy would give every string the room of the longest
-        raise RefusedError(422, f"input {name[:40]!r} must hold numbers, got text.")
+    """Return nested lists of numbers as an array; integers stay integers."""
+    if b'"' in bytes(value):  # NumPy would store every string at the length of the longest
+        raise HTTPException(422, f"input {name[:40]!r} must contain numbers, got text.")
     try:
         array = np.array(msgspec.json.decode(value))
     except (ValueError, RecursionError, OverflowError) as error:
-        raise RefusedError(
-            422, f"input {name[:40]!r} is not a regular array of numbers."
+        raise HTTPException(
+            422, f"input {name[:40]!r} must be a regular array of numbers."
         ) from error
     if array.dtype.kind not in "ifub":
-        raise RefusedError(422, f"input {name[:40]!r} must hold numbers, got {array.dtype}.")
+        raise HTTPException(422, f"input {name[:40]!r} must contain numbers, got {array.dtype}.")
     return array

@@ -1,14 +1,15 @@
-"""One detector and, if there is one, one model: loaded together, replaced together."""
+"""One detector and, optionally, one model, which are loaded and replaced together."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from starlette.exceptions import HTTPException
 
 from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration, Threshold
@@ -17,7 +18,6 @@ from nescio.detectors.assessment import Assessment
 from nescio.errors import InputError, ProbabilitiesWarning, ShapeError
 from nescio.explain import Explanation
 from nescio.outputs import Outputs, quiet_about_probabilities
-from nescio.service.errors import RefusedError
 from nescio.service.model import Model
 from nescio.service.settings import Settings
 
@@ -26,19 +26,19 @@ _HISTOGRAM_BINS = 60
 Work = TypeVar("Work")
 
 
-class Scored(NamedTuple):
-    """What the model gave for some inputs, and the verdicts."""
+class BatchResult(NamedTuple):
+    """The outputs of the model for one or several requests, and the verdicts."""
 
     outputs: Outputs
     assessment: Assessment
 
 
-Recorder = Callable[[Scored], object]
+Recorder = Callable[[BatchResult], object]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What requests are scored with; it never changes, a reload makes another."""
+    """Scores requests. It never changes: a reload makes another one."""
 
     detector: Detector
     model: Model | None
@@ -46,59 +46,60 @@ class Engine:
     @classmethod
     def load(cls, settings: Settings) -> Engine:
         """Read the files; a `NescioError` says what is wrong with them."""
-        # In memory: of a file that somebody copies over, what is mapped would be gone (SIGBUS).
+        # A copy in memory: the arrays may be mapped to the file, and reading them would end the
+        # process (SIGBUS) if another program truncated the file.
         detector = copy.deepcopy(load(settings.detector))
         calibration = getattr(detector, "calibration_", None)
         if calibration is None:
             raise InputError(
-                f"{settings.detector} is not calibrated: a verdict needs a threshold on held-out "
-                "data. Use nescio fit, or detector.calibrate(held_out)."
+                f"{settings.detector} is not calibrated, so it has no threshold. Use nescio "
+                "calibrate, or detector.calibrate(held_out)."
             )
         if calibration.by == CUSTOM:
             raise InputError(
-                f"{settings.detector} was calibrated by groups of your own, which the service "
-                "cannot know. Calibrate without groups or by label count."
+                f"{settings.detector} was calibrated with groups of your own, which the service "
+                "does not know. Calibrate it without groups or by label count."
             )
         model = None if settings.model is None else Model.load(settings, detector)
         return cls(detector, model)
 
     @property
     def calibration(self) -> Calibration:
-        """The detector's thresholds."""
+        """The calibration of the detector."""
         calibration: Calibration = self.detector.calibration_
         return calibration
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
-        """The labels, where the detector or the model knows them."""
+        """The label names, if the detector or the model knows them."""
         known = self.detector.label_names_
         return known if known or self.model is None else self.model.label_names
 
     @property
     def n_labels(self) -> int | None:
-        """How many logits an input has; None if only its features were ever seen."""
+        """The number of labels, or None if it is unknown because only features were seen."""
         if "logits" in self.detector.n_columns_:
-            return int(self.detector.n_features_in_)
-        firing = self.detector.profile_.firing
-        names = self.label_names
-        return firing.n_labels if firing is not None else None if names is None else len(names)
+            return self.detector.n_columns_["logits"]
+        if self.detector.profile_.firing is not None:
+            return self.detector.profile_.firing.n_labels
+        return None if self.label_names is None else len(self.label_names)
 
     # --- scoring, many requests at once ---
 
-    def score(self, works: Sequence[Outputs], record: Recorder) -> list[Scored | Exception]:
-        """The verdicts on outputs of one kind; a bad one spoils only itself.
+    def score(self, works: Sequence[Outputs], record: Recorder) -> list[BatchResult | Exception]:
+        """Return the verdicts on outputs of one kind, or an exception for those that fail.
 
-        `record` is called with what was scored together.
+        `record` is called with the requests that were scored together.
         """
         return _together(works, lambda some: self._scored(some, record))
 
     def predict(
         self, works: Sequence[Mapping[str, Array]], record: Recorder
-    ) -> list[Scored | Exception]:
-        """The model's outputs for inputs of one kind, and the verdicts."""
-        if self.model is None:
-            return [RefusedError(404, "there is no model here: start with --model.")] * len(works)
+    ) -> list[BatchResult | Exception]:
+        """Return the outputs of the model for inputs of one kind, and the verdicts."""
         model = self.model
+        if model is None:
+            return [HTTPException(404, "this service has no model.")] * len(works)
         if model.batches:
             return _together(works, lambda some: self._predicted(model, some, record))
         alone = [
@@ -106,27 +107,27 @@ class Engine:
         ]
         return [outcome for outcomes in alone for outcome in outcomes]
 
-    def _scored(self, works: Sequence[Outputs], record: Recorder) -> list[Scored]:
-        joined = works[0] if len(works) == 1 else _joined(works)
+    def _scored(self, works: Sequence[Outputs], record: Recorder) -> list[BatchResult]:
+        joined = works[0] if len(works) == 1 else Outputs.concat(works)
         if self.n_labels not in (None, joined.n_labels):
             raise ShapeError(
-                f"the detector was made for {self.n_labels} labels, got {joined.n_labels} logits."
+                f"the detector expects logits of {self.n_labels} labels, got {joined.n_labels}."
             )
         with quiet_about_probabilities(joined):
-            whole = Scored(joined, self.detector.assess(joined))
+            whole = BatchResult(joined, self.detector.assess(joined))
         record(whole)
         if len(works) == 1:
             return [whole]
         ends = np.cumsum([len(work) for work in works]).tolist()
         rows = [slice(end - len(work), end) for work, end in zip(works, ends, strict=True)]
         return [
-            Scored(work, replace(whole.assessment[part], ids=work.ids))
+            BatchResult(work, whole.assessment[part])
             for work, part in zip(works, rows, strict=True)
         ]
 
     def _predicted(
         self, model: Model, works: Sequence[Mapping[str, Array]], record: Recorder
-    ) -> list[Scored]:
+    ) -> list[BatchResult]:
         sizes = [len(next(iter(work.values()))) for work in works]
         joined = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
         outputs = model.outputs(joined)
@@ -135,24 +136,24 @@ class Engine:
         return self._scored(parts, record)
 
     def explain(self, outputs: Outputs) -> Explanation:
-        """Each label's part in the scores; a `NescioError` if the detector has no such parts."""
+        """Return each label's share of the scores, if the detector's score has such shares."""
         with quiet_about_probabilities(outputs):
             return self.detector.explain(outputs)
 
-    # --- what it is ---
+    # --- description ---
 
     def describe(self) -> dict[str, Any]:
-        """All that a client may want to know: thresholds, labels, the calibration's histogram."""
+        """Return what clients may want to know about the detector and the model."""
         calibration = self.calibration
         first = next(iter(calibration.thresholds.values()))
         names = self.label_names
         return {
             "detector": self.detector.name,
             "params": {k: v for k, v in self.detector.get_params().items() if k != "tpr"},
-            "reads": self.detector.scores_from[0],
-            "n_inputs": self.detector.n_features_in_,
+            "scores_from": list(self.detector.scores_from),
+            "n_columns": self.detector.n_columns_,
             "label_names": None if names is None else list(names),
-            "tau": calibration.threshold_values,
+            "threshold": calibration.threshold_values,
             "tpr": first.tpr,
             "confidence": first.confidence,
             "by": calibration.by,
@@ -160,25 +161,44 @@ class Engine:
             "statement": calibration.statement(),
             "explains": self.detector.label_terms() is not None
             and self.detector.profile_.medians is not None,
-            "histogram": _histogram(calibration.thresholds.values()),
+            "histogram": self.histogram(None),
             "group_histograms": None
             if calibration.by is None
-            else {name: _histogram([one]) for name, one in calibration.thresholds.items()},
+            else {name: self.histogram(name) for name in calibration.thresholds},
             "example": self._example(),
             "model": None if self.model is None else self.model.describe(),
         }
 
+    def histogram(self, group: str | None) -> dict[str, Any]:
+        """Return the histogram of the calibration scores, of all groups or of one.
+
+        Scores beyond the 0.25 % and 99.75 % quantiles are counted in the outermost bins.
+        """
+        thresholds = self.calibration.thresholds
+        chosen: list[Threshold] = [*thresholds.values()] if group is None else [thresholds[group]]
+        scores = np.concatenate([threshold.scores for threshold in chosen])
+        scores = scores[np.isfinite(scores)]
+        values = [threshold.value for threshold in chosen]
+        low, high = np.quantile(scores, (0.0025, 0.9975))
+        low, high = min(low, *values), max(high, *values)
+        if low == high:
+            low, high = low - 0.5, high + 0.5
+        counts, edges = np.histogram(
+            np.clip(scores, low, high), bins=_HISTOGRAM_BINS, range=(low, high)
+        )
+        return {"edges": edges.tolist(), "counts": counts.tolist()}
+
     def _example(self) -> list[float] | None:
-        """Logits to try, made of the calibration's medians; None if they make no ordinary row."""
-        terms, usual = self.detector.label_terms(), self.detector.profile_.medians
-        if terms is None or usual is None:
+        """Return logits to try, made of medians of the calibration data, if they are "in"."""
+        terms, medians = self.detector.label_terms(), self.detector.profile_.medians
+        if terms is None or medians is None:
             return None
-        at = len(usual.groups) // 2
+        at = len(medians.groups) // 2
         ladder = np.linspace(-40.0, 40.0, 8_001)
-        steps = np.asarray(terms.of(ladder[None, :]))[0]  # they grow with the logit
-        commonest_first = np.argsort(-usual.labels[at], kind="stable")
+        steps = np.asarray(terms.of(ladder[None, :]))[0]  # increasing
+        commonest_first = np.argsort(-medians.labels[at], kind="stable")
         row = np.empty(len(commonest_first))
-        row[commonest_first] = np.interp(usual.ranks[at], steps, ladder).round(2)
+        row[commonest_first] = np.interp(medians.ranks[at], steps, ladder).round(2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ProbabilitiesWarning)
             ordinary = self.detector.assess(row[None, :]).in_distribution[0]
@@ -186,52 +206,22 @@ class Engine:
 
 
 def kind_of(outputs: Outputs) -> Hashable:
-    """Outputs of one kind can be scored as one matrix."""
-    arrays = {"logits": outputs.logits, "features": outputs.features, **outputs.arrays}
-    shapes = tuple(
-        (name, array.shape[1], array.dtype.str)
-        for name, array in arrays.items()
-        if array is not None
+    """Return a key; outputs with the same key can be scored together."""
+    columns = tuple(
+        (name, outputs.get(name).shape[1], outputs.get(name).dtype.str)
+        for name in outputs.names
+        if name != "head"
     )
-    return shapes, outputs.label_names
-
-
-def _joined(works: Sequence[Outputs]) -> Outputs:
-    first = works[0]
-    return Outputs(
-        np.concatenate([work.logits for work in works]),
-        features=None
-        if first.features is None
-        else np.concatenate([work.features for work in works if work.features is not None]),
-        label_names=first.label_names,
-        arrays={
-            name: np.concatenate([work.arrays[name] for work in works]) for name in first.arrays
-        },
-    )
+    return columns, outputs.label_names, outputs.ids is None, id(outputs.head)
 
 
 def _together(
-    works: Sequence[Work], run: Callable[[Sequence[Work]], list[Scored]]
-) -> list[Scored | Exception]:
-    """Run all at once; if that fails, one by one, so that each gets its own result or reason."""
+    works: Sequence[Work], run: Callable[[Sequence[Work]], list[BatchResult]]
+) -> list[BatchResult | Exception]:
+    """Run all at once. If that fails, run each alone, so that one cannot fail the others."""
     try:
         return list(run(works))
     except Exception as error:
         if len(works) == 1:
             return [error]
     return [outcome for work in works for outcome in _together([work], run)]
-
-
-def _histogram(thresholds: Collection[Threshold]) -> dict[str, Any]:
-    """The calibration scores of some groups, in bins that leave out the last half per cent."""
-    scores = np.concatenate([threshold.scores for threshold in thresholds])
-    scores = scores[np.isfinite(scores)]
-    taus = [threshold.value for threshold in thresholds]
-    low, high = np.quantile(scores, (0.0025, 0.9975))
-    low, high = min(low, *taus), max(high, *taus)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    counts, edges = np.histogram(
-        np.clip(scores, low, high), bins=_HISTOGRAM_BINS, range=(low, high)
-    )
-    return {"edges": edges.tolist(), "counts": counts.tolist()}

@@ -1,7 +1,7 @@
-"""What Prometheus reads: requests, latency, scores, the flagged share, how often labels fire.
+"""Metrics for Prometheus: requests, latency, scores, the share flagged, predicted labels.
 
-Inputs and alarms are all counted; the histogram of scores and the firing of labels are of the
-inputs that the monitor watches: all of them, unless they come by the thousand.
+All inputs and flagged inputs are counted. The histogram of scores and the counts of predicted
+labels cover the inputs that the monitor sees: all of them, unless the stream is very busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCORE_BUCKETS = 16
 
 
 class Metrics:
-    """Counters of one service."""
+    """The counters of one service."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -37,55 +37,49 @@ class Metrics:
         )
         self.seconds = Histogram(
             "nescio_request_seconds",
-            "From the head of a request to its answer.",
+            "Time from the headers of a request to the end of its answer.",
             ("path",),
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self.refused = Counter(
-            "nescio_busy", "Requests told to come back: 503.", registry=self._registry
+        self.rejected = Counter(
+            "nescio_rejected", "Requests rejected with 503.", registry=self._registry
         )
         self.reloads = Counter(
             "nescio_reloads", "Reloads of the detector.", ("result",), registry=self._registry
         )
 
-        self._known: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-
-    def watch(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """A gauge that is read when asked for."""
-        Gauge(name, what, registry=self._registry).set_function(value)
+    def gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is computed when Prometheus asks for it."""
+        Gauge(name, description, registry=self._registry).set_function(value)
 
     def add(self, scores: ScoreMetrics) -> None:
-        """Show the scores of another engine."""
+        """Add the metrics of an engine."""
         self._registry.register(scores)
 
     def remove(self, scores: ScoreMetrics) -> None:
-        """Show them no more."""
+        """Remove the metrics of an engine."""
         self._registry.unregister(scores)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""
-        known = self._known.get((path, status))
-        if known is None:
-            known = self.requests.labels(path, str(status)), self.seconds.labels(path)
-            self._known[path, status] = known
-        known[0].inc()
-        known[1].observe(seconds)
+        self.requests.labels(path, str(status)).inc()
+        self.seconds.labels(path).observe(seconds)
         if status == 503:
-            self.refused.inc()
+            self.rejected.inc()
 
     def text(self) -> bytes:
-        """The page that Prometheus reads."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
 
 class ScoreMetrics:
-    """Scores, verdicts and firing labels of one engine, counted in arrays.
+    """Counts of scores, verdicts and predicted labels of one engine.
 
     Parameters
     ----------
     engine : Engine
-        The bounds of the histogram are quantiles of its calibration scores.
+        Quantiles of its calibration scores are the bounds of the histogram.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -101,14 +95,14 @@ class ScoreMetrics:
         self._fired: NDArray[np.int64] | None = None
 
     def count(self, assessment: Assessment) -> None:
-        """Count what was answered: every row."""
+        """Count all rows of an answer."""
         flagged = len(assessment) - int(np.count_nonzero(assessment.in_distribution))
         with self._lock:
             self._samples += len(assessment)
             self._flagged += flagged
 
     def watched(self, assessment: Assessment, logits: FloatArray | None) -> None:
-        """Count the rows that are watched: of a busy stream, some."""
+        """Count the rows that the monitor sees."""
         at = np.searchsorted(self._bounds, assessment.scores, side="left")
         counts = np.bincount(at, minlength=len(self._counts))
         fired = None if logits is None else (logits > 0).sum(0, dtype=np.int64)
@@ -119,7 +113,7 @@ class ScoreMetrics:
                 self._fired = fired if self._fired is None else self._fired + fired
 
     def collect(self) -> Iterator[Metric]:
-        """The samples, as prometheus_client asks for them."""
+        """Return the metrics; prometheus_client calls this."""
         with self._lock:
             counts, total = self._counts.cumsum().tolist(), self._sum
             samples, flagged = self._samples, self._flagged
@@ -129,17 +123,17 @@ class ScoreMetrics:
         yield CounterMetricFamily("nescio_flagged", "Inputs flagged.", flagged)
         share = flagged / samples if samples else 0.0
         yield GaugeMetricFamily("nescio_flagged_share", "Share of all inputs flagged.", share)
-        yield CounterMetricFamily(
-            "nescio_watched", "Inputs behind the two figures that follow.", counts[-1]
-        )
+        yield CounterMetricFamily("nescio_watched", "Inputs that the monitor has seen.", counts[-1])
         yield HistogramMetricFamily(
             "nescio_score",
-            "Scores of the inputs watched; higher means more in-distribution.",
+            "Scores of these inputs; higher means more in-distribution.",
             buckets=list(zip(bounds, counts, strict=True)),
             sum_value=total,
         )
         firing = CounterMetricFamily(
-            "nescio_label_fired", "Inputs watched with a label's logit above 0.", labels=["label"]
+            "nescio_label_fired",
+            "How many of these inputs have a label predicted.",
+            labels=["label"],
         )
         for at, count in enumerate(fired):
             firing.add_metric([str(at) if self._names is None else self._names[at]], count)

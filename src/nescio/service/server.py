@@ -1,4 +1,4 @@
-"""Run the service: uvicorn, with a stop that loses nothing and a reload by signal."""
+"""Run the service with uvicorn: stop without losing requests, and reload on a signal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import uvicorn
 from nescio._io.tables import require
 from nescio.errors import FileError, NescioError
 from nescio.service import logs
+from nescio.service.access import is_loopback
 from nescio.service.app import make_app
-from nescio.service.guard import Guard, is_loopback
 from nescio.service.logs import logger
 from nescio.service.service import Service
 from nescio.service.settings import Settings
@@ -26,27 +26,27 @@ _LONGEST_REQUEST_SECONDS = 60
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which stops in steps.
+    """A uvicorn server that stops in steps.
 
-    After the signal, requests are still taken for `drain_seconds`: /readyz says 503, and every
-    answer asks its client to close the connection. Then nobody new is let in, what is connected
-    already is answered, and the process ends. A second signal ends it at once.
+    After the signal, requests are still accepted for `drain_seconds`: /readyz answers 503, and
+    every answer closes its connection. Then no new connections are accepted, requests on existing
+    connections are answered, and the process ends. A second signal ends it immediately.
     """
 
-    def __init__(self, config: uvicorn.Config, guard: Guard, settings: Settings) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self._guard = guard
-        self._settings = settings
+        self._service = service
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.servers: list[asyncio.base_events.Server] = []  # a signal may come before they are
+        # uvicorn sets this when it starts, but a signal may come earlier.
+        self.servers: list[asyncio.base_events.Server] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on SIGINT and SIGTERM, reload on SIGHUP; the exit code is 0."""
+        """Stop on SIGINT and SIGTERM with exit code 0, and reload on SIGHUP."""
         self._loop = asyncio.get_running_loop()
-        handlers: dict[int, Any] = {signal.SIGINT: self._stop, signal.SIGTERM: self._stop}
+        handlers: dict[int, Any] = {signal.SIGINT: self._on_stop, signal.SIGTERM: self._on_stop}
         if hasattr(signal, "SIGHUP"):
-            handlers[signal.SIGHUP] = self._reload
+            handlers[signal.SIGHUP] = self._on_reload
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
@@ -54,30 +54,30 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._guard.draining:
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        if self._service.stopping:
             self.should_exit = self.force_exit = True
             return
-        self._guard.draining = True
-        self._loop.call_soon_threadsafe(lambda: self._keep(self._drained(), "drain"))
+        self._service.stopping = True
+        self._loop.call_soon_threadsafe(lambda: self._keep(self._drain(), "drain"))
 
-    def _reload(self, number: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(lambda: self._keep(self._reloaded(), "reload"))
+    def _on_reload(self, number: int, frame: FrameType | None) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._keep(self._reload(), "reload"))
 
-    async def _drained(self) -> None:
-        logger.info("stopping", extra={"drain_seconds": self._settings.drain_seconds})
-        await asyncio.sleep(self._settings.drain_seconds)
+    async def _drain(self) -> None:
+        seconds = self._service.settings.drain_seconds
+        logger.info("stopping", extra={"drain_seconds": seconds})
+        await asyncio.sleep(seconds)
         for server in self.servers:
             server.close()
         logger.info("closed to new connections")
-        # What a client has sent before the door closed is still in the socket's buffer.
+        # Requests that clients sent just before are still in the buffers of the sockets.
         await asyncio.sleep(_SETTLE_SECONDS)
         self.should_exit = True
 
-    async def _reloaded(self) -> None:
-        service: Service = self._guard.service
-        with contextlib.suppress(NescioError, OSError):  # it is in the log
-            await service.reload()
+    async def _reload(self) -> None:
+        with contextlib.suppress(NescioError, OSError):  # logged by the service
+            await self._service.reload()
 
     def _keep(self, work: Any, name: str) -> None:
         self._tasks[name] = asyncio.ensure_future(work)
@@ -86,24 +86,25 @@ class Server(uvicorn.Server):
 def serve(
     settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, log_level: str = "info"
 ) -> None:
-    """Serve until a signal comes.
+    """Run the service until it gets a signal to stop.
 
     Parameters
     ----------
     settings : Settings
     host, port
-        Where to listen; port 0 takes a free one, which the log names.
+        The address to listen on. Port 0 takes a free port, which the log names.
     log_level : {"debug", "info", "warning", "error"}
         At "warning", requests are not logged.
     """
     logs.set_up(log_level)
     if settings.model is not None:
-        # What goes wrong is raised; its own log would stand between lines of JSON.
+        # Errors are raised as exceptions; its own log lines would not be JSON.
         require("onnxruntime", "onnx").set_default_logger_severity(4)
-    guard = make_app(settings)
+    app = make_app(settings)
+    service: Service = app.state.service
     listening = _bound(host, port)
     config = uvicorn.Config(
-        guard,
+        app,
         access_log=False,
         log_config=None,
         server_header=False,
@@ -113,24 +114,27 @@ def serve(
         timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,
     )
     name, number = listening.getsockname()[:2]
-    guard.for_this_machine = is_loopback(name)
-    engine = guard.service.current.engine
+    service.only_local = is_loopback(name)
+    engine = service.current.engine
     logs.announce(
         "serving",
         url=f"http://{f'[{name}]' if ':' in name else name}:{number}",
         detector=engine.detector.name,
-        tau=engine.calibration.threshold_values,
+        threshold=engine.calibration.threshold_values,
         model=None if settings.model is None else settings.model.name,
         token=settings.token is not None,
     )
-    if settings.token is None and not is_loopback(name):
-        logger.warning("anyone who reaches this address may call", extra={"host": name})
-    Server(config, guard, settings).run(sockets=[listening])
-    logs.announce("stopped", accepted=guard.accepted, answered=guard.answered)
+    if settings.token is None and not service.only_local:
+        logger.warning(
+            "without a token, anyone who can reach this address can call the service",
+            extra={"host": name},
+        )
+    Server(config, service).run(sockets=[listening])
+    logs.announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A listening socket; what is wrong with the address is said here."""
+    """Return a listening socket, or raise an error that says what is wrong with the address."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)

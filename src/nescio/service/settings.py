@@ -1,4 +1,4 @@
-"""What the service is told when it starts."""
+"""The settings of the service."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the detector and the model are, and the limits.
+    """The files that the service uses, and its limits.
 
     Parameters
     ----------
     detector : Path
-        A calibrated detector, as `nescio fit` saves it.
+        A calibrated detector, as saved by `nescio calibrate`.
     model : Path, optional
-        An ONNX file from inputs to logits; without one there is no /v1/predict.
+        An ONNX file that computes logits. Without it, /v1/predict answers 404.
     logits, features : str, optional
-        The names of the model's outputs, where they are not to be guessed.
+        The names of the model's outputs, if they cannot be guessed.
     from_probs : bool
-        Whether the model gives probabilities.
+        Whether the model returns probabilities instead of logits.
     image_size : int, optional
-        Pixels a side of the model's images, where its file does not say.
+        Width and height of the model's images in pixels, if its file does not say.
     mean, std : tuple of three floats, optional
-        Of each colour of its images, on the scale from 0 to 1; as its file says, if not given.
+        Mean and standard deviation of each colour channel on the scale from 0 to 1, if the file of
+        the model does not say.
     token : str, optional
-        Every request under /v1 and to /metrics must then bring it as a bearer token.
+        The bearer token that requests to /v1 and /metrics must send.
     cors_origins : tuple of str
-        Web pages of other origins that may call the service.
+        Other origins whose web pages may call the service.
     max_body_bytes : int
-        Of a binary body or an image; JSON, which grows when it is read, may have a quarter.
+        Maximum size of a binary body or an image. For JSON, which needs more memory when it is
+        decoded, the maximum is a quarter of it.
     max_rows : int
-        Inputs in one request.
+        Maximum number of rows per request.
     max_pixels : int
-        Of an image, before it is decoded.
+        Maximum number of pixels per image. It is checked before the image is decoded.
     max_requests : int
-        Requests that may be under way at once; the next one is told to come back.
+        Maximum number of requests in progress; further requests get the answer 503.
     max_waiting_bytes : int
-        Of all bodies under way.
+        Maximum size of all bodies in progress.
     body_seconds : float
-        How long a client may take to send its body.
+        Maximum time for a body to arrive.
     drain_seconds : float
-        How long requests are still taken after the signal to stop.
+        How long requests are still accepted after the signal to stop.
     monitor_state : Path, optional
-        Where the monitor's state is kept between runs.
+        The file in which the state of the monitor is kept between runs.
     alpha : float
-        The probability of a false alarm of the monitor.
+        The probability that the monitor ever raises a false alarm.
     """
 
     detector: Path
@@ -77,26 +79,25 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_body_bytes", "max_rows", "max_pixels", "max_requests"):
             checked_whole(name, getattr(self, name), minimum=1)
-        of_a_model = ("logits", "features", "from_probs", "image_size", "mean", "std")
-        given = [name for name in of_a_model if getattr(self, name)]
+        model_options = ("logits", "features", "from_probs", "image_size", "mean", "std")
+        given = [name for name in model_options if getattr(self, name)]
         if self.model is None and given:
             option = given[0].replace("_", "-")
-            raise ParameterError(f"--{option} is about a model, and there is none: pass --model.")
+            raise ParameterError(f"--{option} needs a model: pass --model.")
         if self.max_waiting_bytes < self.max_body_bytes:
             raise ParameterError(
                 f"max_waiting_bytes must be at least max_body_bytes, {self.max_body_bytes:,}, "
                 f"got {self.max_waiting_bytes:,}."
             )
         if self.token is not None and not (self.token.isascii() and self.token.strip()):
-            raise ParameterError("the token must be ASCII text, and not empty.")
+            raise ParameterError("the token must be ASCII text and must not be empty.")
         for origin in self.cors_origins:
             if not re.fullmatch(r"https?://[^/\s*]+", origin):
                 raise ParameterError(
-                    f"a web page's origin is like https://example.org, without a path, got "
-                    f"{origin!r}."
+                    f"an origin must look like https://example.org, without a path; got {origin!r}."
                 )
 
     @property
     def max_json_bytes(self) -> int:
-        """Of a body of JSON: a number of two characters takes 32 bytes while it is read."""
+        """Maximum size of a JSON body. A number of two characters takes 32 bytes while decoded."""
         return max(1, self.max_body_bytes // 4)

@@ -1,11 +1,11 @@
-"""What has gone through lately: recent scores for the page, and the monitor."""
+"""Recent traffic: the latest scores for the page, and the monitor."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,19 +17,18 @@ from nescio.detectors import Detector
 from nescio.detectors.assessment import Assessment
 from nescio.errors import InputError, ParameterError
 from nescio.monitor import Monitor
-from nescio.service.engine import Scored
+from nescio.service.engine import BatchResult
+from nescio.service.logs import logger
 
 _RECENT = 2_000
 
-# Watching a row costs more than scoring it. So of a busy stream only some rows are watched, chosen
-# by their place alone: a choice that no score has a part in leaves the monitor's promise as it is.
-# A request may take half of the room that is left, so that there is some for the next one.
+# The monitor takes more time per row than scoring. On a busy stream it therefore sees only some
+# rows. They are chosen by position, independently of their scores, so its guarantee still holds.
+# A request may fill half of the free places, so that some are left for the next request.
 _AT_ONCE = 4_096
 
 _CHUNKS = 40
 _SMALLEST_CHUNK = 25
-
-_log = logging.getLogger("nescio.service")
 
 
 class _Noted(NamedTuple):
@@ -39,17 +38,17 @@ class _Noted(NamedTuple):
 
 
 class Traffic:
-    """The last scores, and whether the stream is still the one calibrated on.
+    """The latest scores, and the monitor that compares the stream with the calibration data.
 
     Parameters
     ----------
     monitor : Monitor
     n_labels : int or None
-        How many logits an input has; where it is not known, labels are not watched.
+        The number of labels; if it is None, the labels are not monitored.
     state : Path, optional
-        Where the monitor is saved to.
+        The file that the monitor is saved to.
     on_watched : callable
-        Is given the same rows as the monitor.
+        Called with the rows that the monitor sees.
     """
 
     def __init__(
@@ -69,13 +68,13 @@ class Traffic:
         self._times = np.zeros(_RECENT)
         self._scores = np.zeros(_RECENT)
         self._inside = np.ones(_RECENT, dtype=np.bool_)
-        self._n = 0  # rows ever written; they go round
+        self._n = 0  # rows written so far; the arrays are ring buffers
         self._state = state
 
-    def record(self, scored: Scored) -> None:
-        """Note what was answered, to be looked at later."""
-        assessment = scored.assessment
-        logits = None if self._n_labels is None else scored.outputs.logits
+    def record(self, result: BatchResult) -> None:
+        """Keep the rows of an answer until the next call of `watch`."""
+        assessment = replace(result.assessment, ids=None)
+        logits = None if self._n_labels is None else result.outputs.logits
         n_rows = min(len(assessment), (_AT_ONCE - self._n_noted) // 2)
         if n_rows <= 0:
             return
@@ -87,12 +86,12 @@ class Traffic:
             self._n_noted += n_rows
 
     def watch(self) -> None:
-        """Look at what was noted: let the monitor see it, and keep it for the page."""
+        """Show the kept rows to the monitor, and store their scores for the page."""
         with self._watching:
             with self._noting:
                 noted, self._noted, self._n_noted = self._noted, [], 0
             if noted:
-                self._see(_joined([note.assessment for note in noted]), noted)
+                self._see(Assessment.concat([note.assessment for note in noted]), noted)
 
     def _see(self, assessment: Assessment, noted: list[_Noted]) -> None:
         logits = None
@@ -110,11 +109,11 @@ class Traffic:
 
     @property
     def evidence(self) -> tuple[float, bool]:
-        """The martingale's logarithm to base 10, and whether it has given the alarm."""
+        """The base-10 logarithm of the martingale, and whether the alarm was raised."""
         return self._monitor.log10_martingale, self._monitor.alarm
 
     def snapshot(self) -> dict[str, Any]:
-        """For the page: scores over time, the share flagged with its band, the monitor's report."""
+        """Return recent scores, the share flagged with its band, and the report of the monitor."""
         self.watch()
         with self._watching:
             n = min(self._n, _RECENT)
@@ -147,43 +146,33 @@ class Traffic:
         return {"n": n, "share": float(1 - inside.mean()), "low": float(low), "high": float(high)}
 
     def save(self) -> None:
-        """Keep the monitor's state, if it was asked for."""
+        """Save the state of the monitor, if the settings name a file for it."""
         if self._state is not None:
             self.watch()
             with self._watching:
                 self._monitor.save(self._state, force=True)
 
 
-def _joined(parts: list[Assessment]) -> Assessment:
-    groups = [part.groups for part in parts if part.groups is not None]
-    return Assessment(
-        np.concatenate([part.scores for part in parts]),
-        np.concatenate([part.p_values for part in parts]),
-        np.concatenate([part.in_distribution for part in parts]),
-        np.concatenate(groups) if groups else None,
-    )
-
-
 def stored_monitor(
     detector: Detector, alpha: float, state: Path | None, again: bool = False
 ) -> Monitor:
-    """The monitor that goes on from a state, or a new one if there is none.
+    """Return the monitor saved in `state`, or a new one if there is none.
 
-    A state of another detector is refused, unless the detector was exchanged while serving: then
-    the monitor starts `again`.
+    The state of a different detector is an error, except in a reload (`again`): the monitor then
+    starts from the beginning.
     """
     if state is None or not state.exists():
         return Monitor(detector, alpha=alpha)
     try:
-        kept = Monitor.load(state, detector)
+        stored = Monitor.load(state, detector)
     except InputError as error:
         if not again:
-            raise InputError(f"{error} Remove the file, or name another.") from error
-        _log.warning("the monitor starts anew", extra={"reason": "the detector is another"})
+            raise InputError(f"{error} Remove the file, or pass another one.") from error
+        logger.warning("the monitor starts from the beginning", extra={"reason": str(error)})
         return Monitor(detector, alpha=alpha)
-    if kept.alpha != alpha:
+    if stored.alpha != alpha:
         raise ParameterError(
-            f"{state} was begun with alpha {kept.alpha:g}, and {alpha:g} is asked for: pass "
-            f"--alpha {kept.alpha:g}, or another file."
+            f"{state} was started with alpha {stored.alpha:g}, got {alpha:g}. Pass --alpha "
+            f"{stored.alpha:g}, or another file."
         )
-    return kept
+    return stored

@@ -1,9 +1,9 @@
-// Requests to the service. The token stays in this tab: memory and sessionStorage.
+// Requests to the service. The token is kept in sessionStorage, that is, in this tab only.
 
 const KEY = "nescio-token";
 
-// A refusal of the service: its status, and what it says.
-export class Refused extends Error {
+// An error answer of the service: its status, and the sentence that says what to do.
+export class ServiceError extends Error {
   constructor(status, detail) {
     super(detail);
     this.status = status;
@@ -18,21 +18,28 @@ export function keepToken(value) {
 }
 
 export async function send(path, { method = "GET", body, type } = {}) {
-  // A header holds ASCII only, and so does a token that the service knows.
-  if (/[^ -~]/.test(token())) throw new Refused(401, "The token must be ASCII text.");
+  // A header can only contain ASCII, so no other token can be valid.
+  if (/[^ -~]/.test(token())) throw new ServiceError(401, "The token must be ASCII text.");
   const headers = {};
   if (type) headers["Content-Type"] = type;
   if (token()) headers.Authorization = `Bearer ${token()}`;
   try {
     return await fetch(path, { method, body, headers, cache: "no-store" });
   } catch {
-    throw new Refused(0, "The service cannot be reached.");
+    throw new ServiceError(0, "The service cannot be reached.");
   }
 }
 
-export async function ask(path, options) {
-  const answer = await send(path, options);
-  if (answer.ok) return answer.json();
+export const ask = async (path, options) => (await checked(await send(path, options))).json();
+
+export const askForText = async (path) => (await checked(await send(path))).text();
+
+async function checked(answer) {
+  if (answer.ok) return answer;
   const problem = await answer.json().catch(() => ({}));
-  throw new Refused(answer.status, problem.detail ?? `The service answered ${answer.status}.`);
+  throw new ServiceError(answer.status, problem.detail ?? `The service answered ${answer.status}.`);
 }
+
+// A chart that the service has drawn. Parsing it does not run anything in it.
+export const parseSvg = (text) =>
+  document.importNode(new DOMParser().parseFromString(text, "text/html").querySelector("svg"), true);

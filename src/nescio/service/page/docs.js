@@ -1,38 +1,37 @@
-// The API's description, drawn from /openapi.json without anything from elsewhere.
+// Shows the API's description in /openapi.json.
 
 import { ask, keepToken, send, token } from "./api.js";
 import { byId, make, show } from "./elements.js";
 
 const JSON_TYPE = "application/json";
-const LONGEST_ANSWER = 20_000; // characters that are shown
+const LONGEST_ANSWER = 20_000; // characters shown
 
 // --- shapes of data ---
 
-// A schema as a person would write it down: { "logits": [[number]], "ids"?: [string] | null }.
-export function shape(schema, components, indent = "") {
+// A schema as text, such as { "logits": [[number]], "ids"?: [string] | null }.
+export function shape(schema, indent = "") {
   if (!schema) return "anything";
-  if (schema.$ref) return shape(components?.[schema.$ref.split("/").at(-1)], components, indent);
-  if (schema.anyOf) return schema.anyOf.map((one) => shape(one, components, indent)).join(" | ");
+  if (schema.anyOf) return schema.anyOf.map((one) => shape(one, indent)).join(" | ");
   if (schema.format === "binary") return "binary";
   if (Array.isArray(schema.type)) return schema.type.join(" | ");
-  if (schema.type === "array") return `[${shape(schema.items, components, indent)}]`;
+  if (schema.type === "array") return `[${shape(schema.items, indent)}]`;
   if (!schema.properties) return schema.type ?? "anything";
   const inner = `${indent}  `;
   const fields = Object.entries(schema.properties).map(([name, one]) => {
     const optional = schema.required?.includes(name) ? "" : "?";
     const why = one.description ? `  // ${one.description}` : "";
-    return `${inner}"${name}"${optional}: ${shape(one, components, inner)}${why}`;
+    return `${inner}"${name}"${optional}: ${shape(one, inner)}${why}`;
   });
   return `{\n${fields.join("\n")}\n${indent}}`;
 }
 
-// --- an example that fits this service's own detector ---
+// --- an example that fits the detector of this service ---
 
 const PREDICT = "/v1/predict";
-const ANY = 3; // how large a dimension of any size is in an example
+const ANY = 3; // the size of free dimensions in an example
 const LONGEST_EXAMPLE = 1_000; // numbers
 
-// The model's inputs by name, all zeros or ones; nothing if that would be too much to read.
+// The inputs of the model by name, all zeros or ones; undefined if they would be too long.
 function exampleInputs({ inputs }) {
   const sizes = inputs.map(({ shape }) => shape.map((n, at) => n ?? (at ? ANY : 1)));
   const total = sizes.reduce((sum, one) => sum + one.reduce((a, b) => a * b, 1), 0);
@@ -49,8 +48,8 @@ function exampleInputs({ inputs }) {
 
 function exampleOf(path, body, detector) {
   if (path === PREDICT && detector?.model) return body.example && exampleInputs(detector.model);
-  if (path !== "/v1/score" || detector?.reads !== "logits") return body.example;
-  const made = Array.from({ length: detector.n_inputs }, (_, at) => (at < 2 ? 2.5 : -4));
+  if (path !== "/v1/score" || detector?.scores_from.join() !== "logits") return body.example;
+  const made = Array.from({ length: detector.n_columns.logits }, (_, at) => (at < 2 ? 2.5 : -4));
   return { logits: [detector.example ?? made] };
 }
 
@@ -68,13 +67,13 @@ export function curl(method, path, type, example, needsToken) {
   return parts.join(" \\\n  ");
 }
 
-// The body that the command for the shell sends: an image, if the model takes one.
+// The body in the example command: an image, if the model takes images.
 function chosenBody(path, body, detector) {
   const formats = Object.entries(body?.content ?? {});
   const { model } = detector ?? {};
   if (path !== PREDICT || !model || model.preprocessing) return formats[0] ?? [];
   const shown = formats.find(([, content]) => exampleOf(path, content, detector));
-  return shown ?? formats.at(-1); // else a file of arrays
+  return shown ?? formats.at(-1); // the last one is a file of arrays
 }
 
 // --- one operation ---
@@ -102,22 +101,22 @@ function parametersOf(parameters = []) {
 function modelOf(path, detector) {
   if (path !== PREDICT || !detector) return null;
   const { model } = detector;
-  if (!model) return make("p", {}, "This service has no model: it was started without --model.");
+  if (!model) return make("p", {}, "This service was started without --model, so it has no model.");
   const inputs = model.inputs.flatMap(({ name, shape: sizes, dtype }) => [
     make("dt", {}, make("code", {}, name)),
     make("dd", {}, `${dtype}, shape [${sizes.map((n) => n ?? "any").join(", ")}]`),
   ]);
-  const image = "An image file is brought to this shape. Arrays are taken as they are.";
+  const image = "An image file is resized and normalised. Arrays are passed on unchanged.";
   return make(
     "div",
     { class: "model" },
-    make("h3", {}, "What the model takes"),
+    make("h3", {}, "Inputs of the model"),
     make("dl", { class: "meanings" }, inputs),
     model.preprocessing ? make("p", { class: "aside" }, image) : null,
   );
 }
 
-function bodyOf(path, body, components, detector) {
+function bodyOf(path, body, detector) {
   if (!body) return null;
   const formats = Object.entries(body.content).map(([type, content]) => {
     const example = exampleOf(path, content, type === JSON_TYPE ? detector : null);
@@ -125,16 +124,16 @@ function bodyOf(path, body, components, detector) {
       "li",
       {},
       make("code", {}, type),
-      content.schema?.format === "binary" ? null : code(shape(content.schema, components)),
+      content.schema?.format === "binary" ? null : code(shape(content.schema)),
       example ? make("p", { class: "aside" }, "For example:") : null,
       example ? code(JSON.stringify(example)) : null,
     );
   });
   const list = make("ul", { class: "formats" }, formats);
-  return make("div", {}, make("h3", {}, "Body, in one of"), list);
+  return make("div", {}, make("h3", {}, "Body, in one of these formats"), list);
 }
 
-function answersOf(responses, components) {
+function answersOf(responses) {
   const entries = Object.entries(responses).flatMap(([status, { description, content = {} }]) => {
     const types = Object.entries(content);
     const first = types[0]?.[1].schema;
@@ -145,7 +144,7 @@ function answersOf(responses, components) {
         {},
         `${description} `,
         make("span", { class: "aside" }, types.map(([type]) => type).join(", ")),
-        status < 400 && first?.properties ? code(shape(first, components)) : null,
+        status < 400 && first?.properties ? code(shape(first)) : null,
       ),
     ];
   });
@@ -159,7 +158,7 @@ function sender(method, path, type, example) {
       const options = type ? { method, type, body: JSON.stringify(example) } : { method };
       const found = await send(path, options);
       const text = await found.text();
-      const isJson = found.headers.get("content-type")?.startsWith(JSON_TYPE);
+      const isJson = found.headers.get("content-type")?.includes("json");
       const shown = isJson ? JSON.stringify(JSON.parse(text), null, 2) : text;
       answer.replaceChildren(
         make("p", { class: "aside" }, `The service answered ${found.status}.`),
@@ -170,30 +169,34 @@ function sender(method, path, type, example) {
     }
   };
   const attributes = { type: "button", class: "quiet", onclick: go };
-  return [make("button", attributes, "Send it from here"), answer];
+  return [make("button", attributes, "Send this request"), answer];
 }
 
-function operation(path, method, about, components, { detector, needsToken }) {
+function operation(path, method, about, { detector, needsToken }) {
   const [type, content] = chosenBody(path, about.requestBody, detector);
   const example = content && exampleOf(path, content, detector);
   const sendable = method === "GET" || Boolean(example);
   const isOpen = !path.startsWith("/v1/") && path !== "/metrics";
+  const address = path + exampleQuery(about.parameters);
   return make(
     "article",
-    { class: "part", id: anchor(method, path), "data-path": path },
+    { class: "card", id: anchor(method, path), "data-path": path },
     make("h2", {}, make("code", { class: "method" }, method), make("code", {}, path)),
-    make("p", {}, make("b", {}, `${sentence(about.summary)} `), about.description ?? ""),
+    make("p", {}, make("b", {}, `${about.summary}. `), about.description ?? ""),
     parametersOf(about.parameters),
     modelOf(path, detector),
-    bodyOf(path, about.requestBody, components, detector),
-    answersOf(about.responses, components),
-    make("h3", {}, "From a shell"),
-    code(curl(method, path, type, example, needsToken && !isOpen), { class: "curl" }),
-    ...(sendable ? sender(method, path, type, example) : []),
+    bodyOf(path, about.requestBody, detector),
+    answersOf(about.responses),
+    make("h3", {}, "On the command line"),
+    code(curl(method, address, type, example, needsToken && !isOpen), { class: "curl" }),
+    ...(sendable ? sender(method, address, type, example) : []),
   );
 }
 
-const sentence = (text) => (text.endsWith("?") ? text : `${text}.`);
+function exampleQuery(parameters = []) {
+  const required = parameters.filter((one) => one.required).map((one) => [one.name, one.example]);
+  return required.length ? `?${new URLSearchParams(required)}` : "";
+}
 
 const anchor = (method, path) => `${method}-${path.replaceAll("/", "-")}`.toLowerCase();
 
@@ -233,9 +236,8 @@ async function start() {
       ),
     ),
   );
-  const components = description.components?.schemas;
   byId("operations").replaceChildren(
-    ...found.map(([path, method, about]) => operation(path, method, about, components, known)),
+    ...found.map(([path, method, about]) => operation(path, method, about, known)),
   );
 }
 

@@ -1,10 +1,9 @@
-// Elements of HTML and SVG, and numbers as words. Text is only ever set as text.
-
-const SVG = "http://www.w3.org/2000/svg";
+// HTML elements, and numbers as text. Text is never parsed as HTML.
 
 export const byId = (id) => document.getElementById(id);
 
-function fill(node, attributes, children) {
+export function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -13,12 +12,6 @@ function fill(node, attributes, children) {
   node.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return node;
 }
-
-export const make = (tag, attributes = {}, ...children) =>
-  fill(document.createElement(tag), attributes, children);
-
-export const draw = (tag, attributes = {}, ...children) =>
-  fill(document.createElementNS(SVG, tag), attributes, children);
 
 export function show(node, visible) {
   node.hidden = !visible;
@@ -30,7 +23,7 @@ export const count = (n) => whole.format(n);
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
-// Four significant digits, and a true minus.
+// Four significant digits, with a true minus sign.
 export function number(value) {
   if (value === null || value === undefined) return "none";
   const size = Math.abs(value);
@@ -41,7 +34,7 @@ export function number(value) {
   return text.replaceAll("-", "−");
 }
 
-// The same decimals for all, so that they can be compared at a glance.
+// The same number of decimals for all, so that they are easy to compare.
 export const fixed = (value) =>
   value === null ? "none" : value.toFixed(Math.abs(value) >= 100 ? 1 : 3).replace("-", "−");
 
@@ -59,4 +52,5 @@ export function percent(share) {
   return `${Number((100 * share).toFixed(digits))} %`; // 1 %, not 1.0 %
 }
 
-export const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
+// The width that a chart in this element should have; the service draws 200 to 2,000 pixels.
+export const chartWidth = (id) => Math.min(2000, Math.max(200, Math.floor(byId(id).clientWidth)));

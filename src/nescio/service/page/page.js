@@ -1,12 +1,12 @@
-// The page at /: what the service is, and which parts of the page are shown.
+// The page at /: describes the detector and decides which parts of the page are visible.
 
-import { Refused, ask, keepToken, token } from "./api.js";
+import { ServiceError, ask, keepToken, token } from "./api.js";
 import { byId, count, percent, show } from "./elements.js";
 import { watch } from "./traffic.js";
 import { prepare } from "./try.js";
 
 let watching = null;
-let starts = 0; // a start that has been overtaken does nothing more
+let starts = 0; // only the latest call of start() may change the page
 
 function introduce(detector) {
   document.title = `nescio: ${detector.detector}`;
@@ -16,13 +16,14 @@ function introduce(detector) {
   byId("name").textContent = detector.detector;
   byId("params").textContent = params.join(", ");
   byId("guarantee").textContent =
-    `Keeps ${percent(detector.tpr)} of inputs like the ${count(detector.n_calibration)} that it ` +
-    "was calibrated on. What scores below τ is flagged: do not trust the model’s labels there.";
+    `Keeps ${percent(detector.tpr)} of inputs like the ${count(detector.n_calibration)} in its ` +
+    "calibration data. An input whose score is below the threshold is flagged: do not trust the " +
+    "labels that the model predicts for it.";
   const byGroup = detector.by !== null;
   byId("statement").textContent = byGroup ? "" : detector.statement;
   byId("statements").querySelector("p").textContent = detector.statement;
   show(byId("statements"), byGroup);
-  show(byId("metrics"), !token()); // a link brings no token
+  show(byId("metrics"), !token()); // a link sends no token
 }
 
 function trouble(text) {
@@ -34,8 +35,8 @@ function askForToken() {
   watching?.stop();
   watching = null;
   byId("token-why").textContent = token()
-    ? "The service does not accept this token."
-    : "This service answers only those who bring its token.";
+    ? "Invalid token: the service does not accept it."
+    : "This service only answers requests that send its token.";
   keepToken("");
   trouble("");
   show(byId("content"), false);
@@ -44,9 +45,10 @@ function askForToken() {
   byId("token").focus();
 }
 
-// What every part of the page does with an error: a token is asked for, the rest it says itself.
-export function refused(error) {
-  if (!(error instanceof Refused)) throw error;
+// Every part of the page calls this with its errors. It asks for a token if one is missing, and
+// returns the message to show.
+function failed(error) {
+  if (!(error instanceof ServiceError)) throw error;
   if (error.status === 401) askForToken();
   return error.message;
 }
@@ -58,7 +60,7 @@ async function start() {
     detector = await ask("/v1/detector");
   } catch (error) {
     if (mine !== starts) return;
-    const text = refused(error);
+    const text = failed(error);
     if (error.status !== 401) {
       trouble(text);
       setTimeout(start, 5000);
@@ -68,11 +70,11 @@ async function start() {
   if (mine !== starts) return;
   trouble("");
   introduce(detector);
-  prepare(detector, refused);
+  prepare(detector, failed);
   show(byId("token-form"), false);
   show(byId("content"), true);
   watching?.stop();
-  watching = watch(detector, { refused, changed: start });
+  watching = watch(detector, { failed, changed: start });
 }
 
 byId("token-form").addEventListener("submit", (event) => {

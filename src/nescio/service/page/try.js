@@ -1,48 +1,51 @@
-// Images and logits that the reader brings, and the way to their verdicts.
+// Send images and logits that the user enters, and show their verdicts.
 
 import { ask } from "./api.js";
 import { byId, count, plural, show } from "./elements.js";
 import { showTrouble, showVerdicts, showWaiting } from "./verdict.js";
 
-const MOST_EXPLAINED = 100; // rows; the service explains no more at once
+const MOST_EXPLAINED = 100; // rows; the maximum of the service
 const MOST_IMAGES = 50;
 
 let detector = null;
-let refused = null;
-let latest = 0; // the newest request; an older answer that comes late is dropped
+let failed = null;
+let latest = 0; // the number of the latest request; late answers to older ones are dropped
 
-export function prepare(described, onRefused) {
-  [detector, refused] = [described, onRefused];
+export function prepare(described, onError) {
+  [detector, failed] = [described, onError];
   const takesImages = Boolean(detector.model?.preprocessing);
   show(byId("images"), takesImages);
   show(byId("no-images"), !takesImages);
   byId("no-images").textContent = detector.model
-    ? "The model of this service does not take images; /docs says what it takes."
-    : "There is no model here. Start the service with --model model.onnx to drop images.";
+    ? "The model of this service does not take images. See /docs for its inputs."
+    : "This service has no model. To use images, start it with --model model.onnx.";
   byId("logits-hint").textContent = hint();
   show(byId("example"), Boolean(detector.example));
 }
 
+const readsOnlyLogits = () => detector.scores_from.join() === "logits";
+
 function hint() {
-  if (detector.reads === "features")
-    return 'This detector reads features: paste {"logits": [[…]], "features": [[…]]}.';
-  if (detector.reads !== "logits")
-    return `This detector reads ${detector.reads}, which only a binary body can bring: see /docs.`;
+  if (!readsOnlyLogits())
+    return (
+      `This detector needs ${detector.scores_from.join(" and ")}. Paste the JSON body of a ` +
+      'request, such as {"logits": [[…]], "features": [[…]]}; see /docs.'
+    );
   return (
-    `${plural(detector.n_inputs, "number")} a row, one for each label, before the sigmoid: ` +
-    "separated by commas, spaces or tabs, or as JSON. Several lines are several inputs."
+    `${plural(detector.n_columns.logits, "number")} per row, one per label, before the sigmoid. ` +
+    "Separate them with commas, spaces or tabs, or paste JSON. Use one line per input."
   );
 }
 
 // --- logits ---
 
-// The body of a request, or an error that says what is wrong with the text.
+// Returns the body of a request, or throws an error that says what is wrong with the text.
 export function parse(text, nLabels) {
   const trimmed = text.trim();
   if (!trimmed) throw new SyntaxError("Paste a row of logits first.");
   if (trimmed.startsWith("{")) return parseObject(trimmed);
   let rows = lines(trimmed);
-  // One row that was wrapped, as NumPy prints it.
+  // NumPy prints a long row on several lines.
   if (rows.length > 1 && rows.flat().length === nLabels) rows = [rows.flat()];
   const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
   rows.forEach((row, at) => check(row, nameOf(at), nLabels));
@@ -72,8 +75,8 @@ function check(row, name, nLabels) {
     throw new SyntaxError(`${name}: “${wrong.slice(0, 40)}” is not a number.`);
   if (nLabels !== null && row.length !== nLabels)
     throw new SyntaxError(
-      `${name} has ${plural(row.length, "number")}; the detector takes ${count(nLabels)}, ` +
-        "one for each label.",
+      `${name} has ${plural(row.length, "number")}; the detector needs ${count(nLabels)}, ` +
+        "one per label.",
     );
 }
 
@@ -81,7 +84,7 @@ function scoreLogits() {
   let body;
   complain("");
   try {
-    body = parse(byId("logits").value, detector.reads === "logits" ? detector.n_inputs : null);
+    body = parse(byId("logits").value, readsOnlyLogits() ? detector.n_columns.logits : null);
   } catch (error) {
     complain(error.message);
     return;
@@ -125,7 +128,7 @@ function predictImages(files) {
       try {
         rows.push(...(await predictImage(file)));
       } catch (error) {
-        // One bad file does not spoil the others.
+        // One bad file does not stop the others.
         if (chosen.length === 1 || ![413, 415, 422].includes(error.status)) throw error;
         problems.push(`${file.name}: ${error.message}`);
       }
@@ -136,7 +139,7 @@ function predictImages(files) {
 
 // --- verdicts ---
 
-// The columns of an answer as rows.
+// Turns the columns of an answer into rows.
 function rowsOf(found, nameOf, picture = null) {
   return found.score.map((score, at) => ({
     name: nameOf(at),
@@ -159,7 +162,7 @@ async function answer(work) {
     if (rows.length) showVerdicts(rows, problems, detector);
     else showTrouble(problems.join(" "));
   } catch (error) {
-    const text = refused(error);
+    const text = failed(error);
     if (mine === latest) showTrouble(text);
   }
 }
@@ -175,16 +178,16 @@ function listen() {
   byId("example").addEventListener("click", () => {
     byId("logits").value = detector.example.join(", ");
     byId("example-note").textContent =
-      "Made of the medians of the calibration data: ordinary, but not a measured input.";
+      "Computed from medians of the calibration data: typical, but not a real input.";
     complain("");
     byId("logits").focus();
   });
   byId("logits").addEventListener("input", () => (byId("example-note").textContent = ""));
   byId("file").addEventListener("change", (event) => {
     predictImages(event.target.files);
-    event.target.value = ""; // so that the same file can be chosen again
+    event.target.value = ""; // so that the user can choose the same file again
   });
-  // A file that is dropped beside the field must not replace the page.
+  // Without this, the browser opens a file that is dropped beside the field.
   addEventListener("dragover", (event) => event.preventDefault());
   addEventListener("drop", (event) => {
     event.preventDefault();

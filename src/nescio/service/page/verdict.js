@@ -1,12 +1,12 @@
-// The verdict on an input, or on several: in words, on the histogram, label by label.
+// Shows the verdict on one or several inputs: in words, on the histogram, and per label.
 
-import { histogram, labelBars, responsive } from "./charts.js";
-import { byId, count, legend, make, number, percent, plural } from "./elements.js";
+import { askForText, parseSvg } from "./api.js";
+import { byId, chartWidth, count, fixed, legend, make, number, percent, plural } from "./elements.js";
 
 const MOST_ROWS = 500;
 const MOST_LABELS = 12;
 
-let pictures = []; // addresses of images that are held in memory for the rows shown
+let pictures = []; // object URLs of the images of the rows shown
 
 export function showWaiting() {
   byId("verdict").replaceChildren(make("p", { class: "waiting" }, "Asking the service …"));
@@ -38,7 +38,7 @@ function settle(...children) {
 }
 
 function showRow(row, detector, nRows) {
-  const tau = detector.tau[row.group ?? "all"];
+  const threshold = detector.threshold[row.group ?? "all"];
   settle(
     make(
       "div",
@@ -54,38 +54,42 @@ function showRow(row, detector, nRows) {
     ),
   );
   byId("details").replaceChildren(
-    facts(row, tau),
+    facts(row, threshold),
     predicted(row, detector),
-    ...(row.score === null ? [] : [onHistogram(row, tau, detector)]),
+    ...(row.score === null ? [] : [onHistogram(row, detector)]),
     ...explained(row, detector),
   );
 }
 
 // --- in words ---
 
-// The calibration inputs that the row is compared with: all, or those of its group.
+// The calibration inputs that a row is compared with: all, or those of its group.
 function calibrationOf({ group }, detector) {
   const histogram = group === null ? detector.histogram : detector.group_histograms[group];
   const n = histogram.counts.reduce((sum, one) => sum + one, 0);
   const name = plural(n, "calibration input");
-  return { histogram, n, name: group === null ? name : `${name} with ${group} predicted labels` };
+  return { n, name: group === null ? name : `${name} with ${group} predicted labels` };
 }
 
 export function inWords(row, detector) {
-  if (row.score === null) return "It has no score: its logits hold NaN or infinity.";
-  const [p, n] = [row.pValue, calibrationOf(row, detector).n];
-  if (p < 1.5 / (n + 1)) return `None of the ${calibrationOf(row, detector).name} scored this low.`;
-  if (p < 0.1) return `About 1 in ${count(Math.round(1 / p))} ordinary inputs scores this low.`;
-  return `${count(Math.round(100 * p))} in 100 ordinary inputs score this low or lower.`;
+  if (row.score === null) return "It has no score because its logits contain NaN or infinity.";
+  const { n, name } = calibrationOf(row, detector);
+  const p = row.pValue;
+  if (p < 1.5 / (n + 1)) return `None of the ${name} has such a low score.`;
+  if (p < 0.1) return `About 1 in ${count(Math.round(1 / p))} in-distribution inputs scores this low.`;
+  return `${count(Math.round(100 * p))} in 100 in-distribution inputs score this low or lower.`;
 }
 
-function facts(row, tau) {
+function facts(row, threshold) {
   const fact = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
   return make(
     "dl",
     { class: "facts" },
     fact("Score", number(row.score)),
-    fact(row.group === null ? "Threshold τ" : `τ of ${row.group} predicted labels`, number(tau)),
+    fact(
+      row.group === null ? "Threshold" : `Threshold for ${row.group} predicted labels`,
+      number(threshold),
+    ),
     fact("p-value", number(row.pValue)),
   );
 }
@@ -109,12 +113,12 @@ function predicted(row, detector) {
     make(
       "h3",
       {},
-      "What the model predicts",
-      row.inside ? null : make("span", {}, " and is not to be trusted on"),
+      "Predicted labels",
+      row.inside ? null : make("span", {}, " (do not trust them)"),
     ),
     chosen.length
       ? list
-      : make("p", {}, `The model predicts no label; the likeliest is ${likeliest}.`),
+      : make("p", {}, `The model predicts no label. The most likely label is ${likeliest}.`),
   );
 }
 
@@ -122,23 +126,28 @@ const probability = (logit) => percent(1 / (1 + Math.exp(-logit)));
 
 // --- figures ---
 
-function onHistogram(row, tau, detector) {
-  const side = row.inside ? "at or right of" : "left of";
-  const calibration = calibrationOf(row, detector);
+function onHistogram(row, detector) {
+  const side = row.inside ? "at or above" : "below";
+  const box = make("div", { class: "box" });
+  const group = row.group ?? "all";
+  const query = new URLSearchParams({ score: row.score, group, width: chartWidth("details") });
+  askForText(`/v1/histogram?${query}`)
+    .then((text) => box.append(parseSvg(text)))
+    .catch((error) => box.append(make("p", { class: "trouble" }, error.message)));
   return make(
     "figure",
     {},
-    make("h3", {}, "Its score among the calibration scores"),
-    responsive((width) => histogram(width, { ...calibration.histogram, tau, score: row.score })),
-    make("figcaption", {}, `${calibration.name}; this one is ${side} τ.`),
+    make("h3", {}, "Score among the calibration scores"),
+    box,
+    make("figcaption", {}, `${calibrationOf(row, detector).name}; this input is ${side} the threshold.`),
   );
 }
 
 function explained(row, detector) {
   if (!row.explanation) {
     const why = detector.explains
-      ? "Send at most 100 rows to see each label’s part in the score."
-      : `The score of ${detector.detector} is not a sum over labels: it cannot be taken apart.`;
+      ? "Send at most 100 rows to see each label’s share of the score."
+      : `The score of ${detector.detector} is not a sum over labels, so it has no explanation.`;
     return [make("p", { class: "aside" }, why)];
   }
   const { term, summary, labels } = row.explanation;
@@ -153,13 +162,52 @@ function explained(row, detector) {
       make("p", {}, summary),
       labelBars(shown),
       legend([
-        ["stroke", "usual for this label"],
-        ["ring", `usual for the largest ${term}, the second largest, …`],
+        ["stroke", "median of this label"],
+        ["ring", `median of the largest ${term}, the second largest, …`],
       ]),
       more ? make("figcaption", {}, more) : null,
     ),
   ];
 }
+
+function labelBars(labels) {
+  const values = labels.flatMap(({ term, median, rank_median }) => [term, median, rank_median]);
+  const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
+  const at = (value) => (100 * (value - low)) / (high - low || 1);
+  return make(
+    "ol",
+    { class: "bars" },
+    labels.map((label) =>
+      make(
+        "li",
+        { title: spoken(label) },
+        make("span", { class: "name" }, label.label),
+        make("div", { class: "track" }, marks(label, at)),
+        make("span", { class: "value" }, fixed(label.term)),
+      ),
+    ),
+  );
+}
+
+function marks({ term, median, rank_median: rankMedian }, at) {
+  const place = (kind, value, from = value) => {
+    if (value === null) return null;
+    const node = make("div", { class: kind });
+    node.style.left = `${Math.min(at(from), at(value))}%`;
+    if (from !== value) node.style.width = `${Math.abs(at(value) - at(from))}%`;
+    return node;
+  };
+  return [
+    place("mark zero", 0),
+    place("bar", term, 0),
+    place("mark rank", rankMedian),
+    place("mark median", median),
+  ];
+}
+
+const spoken = (label) =>
+  `${label.label}: ${number(label.term)}. Median of this label: ${number(label.median)}; ` +
+  `median of the value with rank ${count(label.rank)}: ${number(label.rank_median)}.`;
 
 // --- several inputs ---
 

@@ -16,12 +16,12 @@ httpx = pytest.importorskip("httpx")
 def test_a_new_threshold_is_taken(client, detector_file):
     file = detector_file()
     service = client(file)
-    before = service.get("/v1/detector").json()["tau"]
+    before = service.get("/v1/detector").json()["threshold"]
     detector_file(tpr=0.5)
-    assert service.get("/v1/detector").json()["tau"] == before
+    assert service.get("/v1/detector").json()["threshold"] == before
     answer = service.post("/v1/reload")
     assert answer.status_code == 200
-    assert answer.json()["tau"] == ns.load(file).calibration_.threshold_values != before
+    assert answer.json()["threshold"] == ns.load(file).calibration_.threshold_values != before
     assert service.get("/v1/detector").json() == answer.json()
     assert 'nescio_reloads_total{result="done"} 1.0' in service.get("/metrics").text
 
@@ -41,7 +41,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(damage, client, detector_fil
         file.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"noise" * 100)
     answer = service.post("/v1/reload")
     assert answer.status_code == 409, answer.text
-    assert "nothing was changed" in answer.json()["detail"]
+    assert "Nothing was changed" in answer.json()["detail"]
     assert service.post("/v1/score", json=body).json() == before
     assert 'nescio_reloads_total{result="failed"} 1.0' in service.get("/metrics").text
     file.write_bytes(whole)
@@ -69,7 +69,7 @@ def test_another_detector_starts_with_no_traffic(client, detector_file, some_log
 
 def test_requests_go_on_while_detectors_are_replaced(app, detector_file, some_logits):
     file = detector_file()
-    guard = app(file)
+    application = app(file)
     logits = some_logits(5)
     body = encode_tensors({"logits": logits}, {})
     allowed = set()
@@ -79,8 +79,8 @@ def test_requests_go_on_while_detectors_are_replaced(app, detector_file, some_lo
     assert len(allowed) == 2
 
     async def run():
-        await guard.service.start()
-        transport = httpx.ASGITransport(guard)
+        await application.state.service.start()
+        transport = httpx.ASGITransport(application)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             headers = {"content-type": SAFETENSORS, "accept": "application/json"}
             answers, stop = [], False
@@ -92,11 +92,11 @@ def test_requests_go_on_while_detectors_are_replaced(app, detector_file, some_lo
             asking = [asyncio.create_task(ask()) for _ in range(6)]
             for turn in range(10):
                 await asyncio.to_thread(detector_file, tpr=(0.95, 0.5)[turn % 2])
-                await guard.service.reload()
+                await application.state.service.reload()
                 await asyncio.sleep(0.005)
             stop = True
             await asyncio.gather(*asking)
-        await guard.service.stop()
+        await application.state.service.stop()
         return answers
 
     answers = asyncio.run(run())

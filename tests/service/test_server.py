@@ -125,7 +125,7 @@ def test_a_body_that_is_under_way_is_waited_for(served, some_logits):
         head = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: {SAFETENSORS}\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body[:100])
-        eventually(lambda: b"under_way 1.0" in request(server.port, path="/metrics")[1])
+        eventually(lambda: b"in_progress 1.0" in request(server.port, path="/metrics")[1])
         server.signal(signal.SIGTERM)
         server.wait_for("closed to new connections")
         connection.sendall(body[100:])
@@ -153,16 +153,16 @@ def test_a_second_signal_ends_it_at_once(number, served):
 def test_sighup_takes_a_new_detector_while_requests_run(served, detector_file, some_logits):
     server = served(detector=detector_file())
     load = Load(server.port, encode_tensors({"logits": some_logits(20)}, {}), 4)
-    before = json.loads(request(server.port, path="/v1/detector")[1])["tau"]
+    before = json.loads(request(server.port, path="/v1/detector")[1])["threshold"]
     detector_file(tpr=0.5)
     server.signal(signal.SIGHUP)
     assert server.wait_for("reloaded")["changed"] is True
-    after = json.loads(request(server.port, path="/v1/detector")[1])["tau"]
+    after = json.loads(request(server.port, path="/v1/detector")[1])["threshold"]
     assert after != before
     detector_file().write_bytes(b"damaged")
     server.signal(signal.SIGHUP)
     assert server.wait_for("reload failed")["level"] == "error"
-    assert json.loads(request(server.port, path="/v1/detector")[1])["tau"] == after
+    assert json.loads(request(server.port, path="/v1/detector")[1])["threshold"] == after
     server.signal(signal.SIGTERM)
     load.join()
     assert server.end() == 0

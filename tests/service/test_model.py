@@ -1,6 +1,9 @@
 """POST /v1/predict: images, and inputs by name."""
 
+import io
 import json
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -56,7 +59,7 @@ def test_an_image_gets_labels_probabilities_and_a_verdict(kind, images, encoded_
     )
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    assert found["labels"] == [["cat"]]
+    assert found["predicted"] == [["cat"]]
     assert found["logits"][0] == pytest.approx(logits_of((1, 0, 0)), abs=0.05)
     assert found["probs"][0] == pytest.approx(1 / (1 + np.exp(-np.array(found["logits"][0]))))
     assert len(found["score"]) == len(found["p_value"]) == len(found["in_distribution"]) == 1
@@ -73,8 +76,6 @@ def test_the_verdict_is_the_detectors(images, encoded_image, detector_file):
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "I;16"])
 def test_images_of_any_colours_are_taken(mode, images):
-    import io
-
     image = pytest.importorskip("PIL.Image")
     stream = io.BytesIO()
     image.new(mode, (9, 9)).save(stream, "PNG")
@@ -175,7 +176,7 @@ WRONG = {
     "one is missing": ({"input_ids": [[1]]}, "attention_mask"),
     "fractions": ({"input_ids": [[1.5]], "attention_mask": [[1]]}, "int64"),
     "one dimension": ({"input_ids": [1], "attention_mask": [[1]]}, "shape"),
-    "other rows": ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "equally many"),
+    "other rows": ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "same number of rows"),
     "no rows": ({"input_ids": [], "attention_mask": []}, "shape"),
     "ragged": ({"input_ids": [[1, 2], [3]], "attention_mask": [[1]]}, "regular"),
     "text": ({"input_ids": [["a"]], "attention_mask": [[1]]}, "numbers"),
@@ -267,7 +268,7 @@ def test_a_model_of_another_number_of_labels_is_refused_at_the_start(
     ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(200, 5))).save(
         file, force=True
     )
-    with pytest.raises(ns.NescioError, match="gives 4 logits, and the detector was made for 5"):
+    with pytest.raises(ns.NescioError, match="returns 4 logits, and the detector expects 5"):
         app(file, model=image_model(metadata={"nescio.preprocessing": HALF}))
 
 
@@ -276,11 +277,11 @@ def test_a_file_with_the_verdicts_of_another_detector_is_reported(
 ):
     file = detector_file()
     taus = ns.load(file).calibration_.threshold_values
-    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.tau": taus}))
+    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.threshold": taus}))
     assert caplog.text == ""
-    other = {"nescio.preprocessing": HALF, "nescio.tau": {"all": 7.0}}
+    other = {"nescio.preprocessing": HALF, "nescio.threshold": {"all": 7.0}}
     app(file, model=image_model(metadata=other))
-    assert "verdicts of another detector" in caplog.text
+    assert "contains another detector" in caplog.text
 
 
 def test_the_scale_of_images_is_asked_for_stored_or_reported(
@@ -296,7 +297,7 @@ def test_the_scale_of_images_is_asked_for_stored_or_reported(
     assert logits == pytest.approx(logits_of((1, 1, 1)), abs=1e-5)
     assert caplog.text == ""
     client(detector_file(), model=plain)
-    assert "scaled as for ImageNet" in caplog.text
+    assert "normalised as for ImageNet" in caplog.text
 
 
 def test_a_model_that_gives_probabilities_is_reported_with_the_answer(
@@ -315,7 +316,7 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
     metadata = {"nescio.preprocessing": HALF, "nescio.label_names": NAMES}
     model = image_model(metadata=metadata)
     service = client(detector_file(), model=model)
-    inside = service.app.service
+    inside = service.app.state.service
     predict = inside.predict
 
     async def reload_first(current, inputs):
@@ -331,6 +332,81 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
     }
     answer = service.post("/v1/predict?explain=true", **picture)
     assert answer.status_code == 200, answer.text
-    assert answer.json()["labels"] == [NAMES]
+    assert answer.json()["predicted"] == [NAMES]
     monkeypatch.undo()
-    assert service.post("/v1/predict", **picture).json()["labels"] == [["0", "1", "2", "3"]]
+    assert service.post("/v1/predict", **picture).json()["predicted"] == [["0", "1", "2", "3"]]
+
+
+# --- hostile images -----------------------------------------------------------------------------
+
+
+def post(client, body, kind, path):
+    return client.post(path, content=body, headers={"content-type": kind})
+
+
+def refused(answer, status, reason):
+    assert answer.status_code == status, answer.text
+    assert reason in answer.json()["detail"]
+
+
+def chunk(kind, data):
+    check = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+
+
+def claimed_png(width, height, data=b""):
+    """A PNG whose head says how large it is."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(data))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.fixture
+def picture_service(client, detector_file, image_model):
+    def make(**settings):
+        return client(detector_file(), model=image_model(), **settings)
+
+    return make
+
+
+@pytest.mark.parametrize("size", [(50_000, 50_000), (10_000, 10_000), (2**31 - 1, 1)])
+def test_an_image_that_claims_too_many_pixels_is_refused(size, picture_service):
+    answer = post(picture_service(), claimed_png(*size), "image/png", "/v1/predict")
+    assert answer.status_code == 422
+    assert "pixels" in answer.json()["detail"]
+
+
+def test_a_real_image_of_too_many_pixels_is_refused(picture_service):
+    # 4 million pixels in 12 kB.
+    body = claimed_png(2000, 2000, (b"\0" + bytes(6000)) * 2000)
+    assert len(body) < 20_000
+    refused(
+        post(picture_service(max_pixels=3_999_999), body, "image/png", "/v1/predict"), 422, "2,000"
+    )
+    allowed = post(picture_service(max_pixels=4_000_000), body, "image/png", "/v1/predict")
+    assert allowed.status_code == 200
+
+
+def test_damaged_images_are_refused(picture_service, encoded_image):
+    service = picture_service()
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3))
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
+        body = encoded_image(pixels, kind)
+        for part in (b"", body[:4], body[: len(body) // 2]):
+            answer = post(service, part, f"image/{kind.lower()}", "/v1/predict")
+            assert answer.status_code == 422, (kind, len(part), answer.text)
+            assert "0x" not in answer.json()["detail"], "an address of memory"
+
+
+def test_only_the_usual_formats_are_opened(picture_service):
+    # Pillow would hand PostScript to Ghostscript, whatever the content type says.
+    image = pytest.importorskip("PIL.Image")
+    for kind in ("EPS", "PCX", "ICO", "TGA", "PPM"):
+        stream = io.BytesIO()
+        image.new("RGB", (8, 8)).save(stream, kind)
+        answer = post(picture_service(), stream.getvalue(), "image/png", "/v1/predict")
+        refused(answer, 422, "none of JPEG")

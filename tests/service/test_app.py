@@ -1,4 +1,7 @@
-"""POST /v1/score: each format in and out, and every kind of detector."""
+"""The routes: formats of POST /v1/score, every kind of detector, errors and charts.
+
+Also tests recording.py and errors.py.
+"""
 
 import json
 
@@ -8,8 +11,7 @@ import pytest
 import nescio as ns
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.checks import make_outputs
-from nescio.service.arrow import write_arrow
-from nescio.service.bodies import ARROW, JSON, SAFETENSORS
+from nescio.service.bodies import JSON, SAFETENSORS
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.ProbabilitiesWarning")
 
@@ -24,12 +26,8 @@ def columns_of(response):
     kind = response.headers["content-type"]
     if kind == JSON:
         return {name: np.array(column) for name, column in response.json().items()}
-    if kind == SAFETENSORS:
-        return decode_tensors(response.content, "the answer")[0]
-    ipc = pytest.importorskip("pyarrow.ipc")
-    with ipc.open_stream(response.content) as reader:
-        table = reader.read_all()
-    return {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+    assert kind == SAFETENSORS
+    return decode_tensors(response.content, "the answer")[0]
 
 
 def same(columns, assessment):
@@ -42,17 +40,15 @@ def same(columns, assessment):
 # --- formats ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accept", [JSON, SAFETENSORS, ARROW])
-@pytest.mark.parametrize("kind", [JSON, SAFETENSORS, ARROW])
+@pytest.mark.parametrize("accept", [JSON, SAFETENSORS])
+@pytest.mark.parametrize("kind", [JSON, SAFETENSORS])
 def test_every_format_in_and_out_gives_what_assess_gives(
     kind, accept, client, detector_file, some_logits
 ):
-    pytest.importorskip("pyarrow")
     file, logits = detector_file(), some_logits(50)
     body = {
         JSON: lambda: json.dumps({"logits": logits.tolist()}).encode(),
         SAFETENSORS: lambda: encode_tensors({"logits": logits}, {}),
-        ARROW: lambda: write_arrow(dict(zip(("cat", "dog", "bird", "car"), logits.T, strict=True))),
     }[kind]()
     response = score(client(file), body, kind, accept=f"text/csv;q=0.1, {accept};q=1.0")
     assert response.status_code == 200
@@ -93,30 +89,6 @@ def test_a_file_of_the_safetensors_package_is_taken(client, detector_file, some_
     response = score(client(file), package.save({"logits": logits}), SAFETENSORS)
     same(columns_of(response), ns.load(file).assess(logits))
     assert sorted(package.load(response.content)) == ["in_distribution", "p_value", "score"]
-
-
-def test_arrow_takes_a_list_column_and_ids(client, detector_file, some_logits):
-    pyarrow = pytest.importorskip("pyarrow")
-    logits, file = some_logits(5), detector_file()
-    for kind in (pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.float32(), 4)):
-        table = {"id": list("abcde"), "logits": pyarrow.array(logits.tolist(), kind)}
-        columns = columns_of(score(client(file), write_arrow(table), ARROW))
-        assert columns["id"].tolist() == list("abcde")
-        same(columns, ns.load(file).assess(logits))
-
-
-def test_arrow_of_several_batches_is_one_request(client, detector_file, some_logits):
-    pyarrow = pytest.importorskip("pyarrow")
-    ipc = pytest.importorskip("pyarrow.ipc")
-    logits, file = some_logits(9), detector_file()
-    table = pyarrow.table(
-        {"logits": pyarrow.array(logits.tolist(), pyarrow.list_(pyarrow.float32()))}
-    )
-    sink = pyarrow.BufferOutputStream()
-    with ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=4)
-    response = score(client(file), bytes(sink.getvalue()), ARROW)
-    same(columns_of(response), ns.load(file).assess(logits))
 
 
 def test_json_carries_ids_and_label_names(client, some_logits):
@@ -178,11 +150,11 @@ def test_a_perturbed_detector_reads_its_own_array(client, tmp_path):
     detector = ns.ODIN().calibrate(make_outputs(300, seed=1))
     detector.save(tmp_path / "odin.nescio")
     service, new = client(tmp_path / "odin.nescio"), make_outputs(10, seed=2)
-    reads = detector.input_name()
-    body = encode_tensors(
-        {"logits": new.logits, f"perturbed.{reads}": np.asarray(new.read(reads))}, {}
-    )
+    (reads,) = detector.scores_from
+    body = encode_tensors({"logits": new.logits, f"arrays.{reads}": new.get(reads)}, {})
     same(columns_of(score(service, body, SAFETENSORS)), detector.assess(new))
+    body = {"logits": new.logits.tolist(), "arrays": {reads: new.get(reads).tolist()}}
+    assert service.post("/v1/score", json=body).status_code == 200
     answer = service.post("/v1/score", json={"logits": new.logits.tolist()})
     assert answer.status_code == 422
     assert reads in answer.json()["detail"]
@@ -283,10 +255,11 @@ def test_the_detector_is_described(client, detector_file):
     found = client(file).get("/v1/detector").json()
     detector = ns.load(file)
     assert found["detector"] == "joint_energy"
-    assert found["tau"] == detector.calibration_.threshold_values
+    assert found["threshold"] == detector.calibration_.threshold_values
     assert found["label_names"] == ["cat", "dog", "bird", "car"]
     assert found["n_calibration"] == sum(found["histogram"]["counts"]) == 1000
     assert len(found["histogram"]["edges"]) == len(found["histogram"]["counts"]) + 1
+    assert (found["scores_from"], found["n_columns"]) == (["logits"], {"logits": 4})
     assert found["model"] is None
     assert found["explains"] is True
 
@@ -299,3 +272,62 @@ def test_a_request_keeps_its_own_plain_id(client, some_logits):
         made = service.get("/healthz", headers={"x-request-id": odd}).headers["x-request-id"]
         assert made != odd
         assert made.replace("-", "").isalnum()
+
+
+# --- errors and charts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "title"),
+    [
+        ("GET", "/nowhere", 404, "Not Found"),
+        ("POST", "/v1/predict", 404, "Not Found"),
+        ("GET", "/v1/score", 405, "Method Not Allowed"),
+        ("POST", "/v1/score", 415, "Unsupported Media Type"),
+        ("GET", "/v1/histogram", 422, "Unprocessable Content"),
+    ],
+)
+def test_an_error_has_its_reason_phrase_and_a_sentence(method, path, status, title, client):
+    answer = client().request(method, path)
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert (answer.status_code, found["status"], found["title"]) == (status, status, title)
+    assert found["detail"][0].isupper() or "_" in found["detail"].split()[0]
+    assert found["detail"].endswith(".")
+
+
+def test_a_failure_is_logged_and_answered_with_500(client, monkeypatch, caplog):
+    service = client()
+    monkeypatch.setattr(ns.JointEnergy, "assess", lambda *_: 1 / 0)
+    answer = service.post("/v1/score", json={"logits": [[1, 2, 3, 4]]})
+    assert (answer.status_code, answer.json()["title"]) == (500, "Internal Server Error")
+    assert "ZeroDivisionError" in caplog.text
+    assert "ZeroDivisionError" not in answer.text
+
+
+@pytest.mark.parametrize("query", ["explain=maybe", "explain=", "explain=1"])
+def test_a_flag_is_true_or_false(query, client):
+    answer = client().post(f"/v1/score?{query}", json={"logits": [[1, 2, 3, 4]]})
+    assert answer.status_code == 422
+    assert "true or false" in answer.json()["detail"]
+
+
+def test_the_histogram_is_svg_of_the_width_asked_for(client, detector_file):
+    service = client(detector_file(groups="label_count"))
+    group = list(service.get("/v1/detector").json()["threshold"])[-1]
+    answer = service.get("/v1/histogram", params={"score": 3.5, "group": group, "width": 700})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert 'viewBox="0 0 700 ' in answer.text
+    for wrong in ({"score": "high"}, {"score": "nan"}, {"width": 10}, {"group": "all"}):
+        query = {"score": 3.5, "group": group} | wrong
+        assert service.get("/v1/histogram", params=query).status_code == 422, wrong
+
+
+def test_traffic_has_charts_if_asked_for(client, some_logits):
+    service = client()
+    assert service.get("/v1/traffic?charts=500").json()["charts"] == {}
+    service.post("/v1/score", json={"logits": some_logits(3).tolist()})
+    assert set(service.get("/v1/traffic?charts=500").json()["charts"]) == {"scores", "flagged"}
+    assert "charts" not in service.get("/v1/traffic").json()
+    assert service.get("/v1/traffic?charts=wide").status_code == 422

@@ -1,0 +1,173 @@
+"""The charts of the page, drawn as SVG with the report's drawing code.
+
+The colours are CSS classes of the page.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nescio.report.svg import Chart, Scale, Tick, percent, relabelled, short
+from nescio.service.engine import Engine
+
+WIDTHS = (200, 2_000)  # the smallest and the largest width of a chart in pixels
+DEFAULT_WIDTH = 640
+_SMALL_SAMPLE = 100  # fewer points than this are drawn larger
+
+
+def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
+    """Draw a score and the threshold on the histogram of a group's calibration scores."""
+    histogram = engine.histogram(group)
+    edges, counts = np.array(histogram["edges"]), np.array(histogram["counts"], np.float64)
+    threshold = engine.calibration.threshold_values[group]
+    chart = PageChart(
+        Scale(edges[0], edges[-1]),
+        Scale(0.0, 1.15 * float(counts.max())),
+        name=f"Histogram of the calibration scores from {short(edges[0])} to {short(edges[-1])}, "
+        f"threshold {short(threshold)}, this input {short(score)}.",
+        width=width,
+        height=190,
+        x_ticks=Scale(edges[0], edges[-1]).ticks(max(2, width // 90)),
+        y_ticks=[],
+    )
+    # The steps of the histogram, cut at the threshold into the parts below and above it.
+    x, y = np.repeat(edges, 2)[1:-1], np.repeat(counts, 2)
+    at_threshold = counts[
+        np.clip(np.searchsorted(edges, threshold, "right") - 1, 0, len(counts) - 1)
+    ]
+    below, above = x < threshold, x > threshold
+    chart.area([*x[below], threshold], [*y[below], at_threshold], "out")
+    chart.area([threshold, *x[above]], [at_threshold, *y[above]], "in")
+    chart.rule(x=threshold, text=f"threshold {short(threshold)}")
+    chart.marker(score, "out" if score < threshold else "in", f"this input {short(score)}")
+    return chart.draw().replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+
+
+def traffic_charts(engine: Engine, snapshot: Mapping[str, Any], width: int) -> dict[str, str]:
+    """Draw recent scores and the share flagged; nothing if there is no traffic yet."""
+    if not snapshot["recent"]["score"]:
+        return {}
+    return {
+        "scores": _recent_scores(engine, snapshot["recent"], width),
+        "flagged": _flagged_shares(snapshot["flagged"]["chunks"], width),
+    }
+
+
+def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str:
+    """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
+    scores = np.array([np.nan if score is None else score for score in recent["score"]])
+    inside = np.array(recent["in_distribution"])
+    thresholds = list(engine.calibration.threshold_values.values())
+    low, high = _score_range(engine, scores, thresholds)
+    n, n_flagged = len(scores), int(np.count_nonzero(~inside))
+    chart = PageChart(
+        Scale(-0.5 - n / 100, n - 0.5 + n / 100),
+        Scale(low - 0.03 * (high - low), high + 0.03 * (high - low)),
+        name=f"Scores of the latest {n} inputs, {n_flagged} of them flagged.",
+        width=width,
+        height=240,
+        x_label="time of arrival, UTC",
+        x_ticks=_clock_ticks(recent["time"]),
+        y_ticks=Scale(low, high).ticks(4),
+    )
+    rows = np.arange(n)
+    shown = np.nan_to_num(np.clip(scores, low, high), nan=low)
+    size = " few" if n < _SMALL_SAMPLE else ""
+    chart.dots(rows[inside], shown[inside], f"dots in{size}")
+    chart.crosses(rows[~inside], shown[~inside], "crosses out")
+    for threshold in thresholds:
+        text = f"threshold {short(threshold)}" if len(thresholds) == 1 else ""
+        chart.rule(y=threshold, text=text)
+    return str(chart.draw())
+
+
+def _score_range(
+    engine: Engine, scores: np.ndarray[Any, Any], thresholds: Sequence[float]
+) -> tuple[float, float]:
+    """Return the range of the calibration scores, extended by at most its width to each side."""
+    edges = engine.histogram(None)["edges"]
+    low, high = min(edges[0], *thresholds), max(edges[-1], *thresholds)
+    finite = scores[np.isfinite(scores)]
+    room = high - low
+    lowest, highest = finite.min(initial=low), finite.max(initial=high)
+    return float(max(lowest, low - room)), float(min(highest, high + room))
+
+
+def _clock_ticks(times: Sequence[float]) -> list[Tick]:
+    """Return three times of arrival as ticks."""
+    n = len(times)
+    rows = sorted({n // 12, n // 2, n - 1 - n // 12})
+    return [(row, time.strftime("%H:%M:%S", time.gmtime(times[row]))) for row in rows]
+
+
+def _flagged_shares(chunks: Sequence[Mapping[str, Any]], width: int) -> str:
+    """Draw the share flagged in each chunk of inputs over the expected band."""
+    largest = max(chunk["n"] for chunk in chunks)
+    # The latest chunk is left out until it is half full: any share is expected of a few inputs.
+    shown = [chunk for chunk in chunks if 2 * chunk["n"] >= largest]
+    share, low, high = (
+        np.array([chunk[key] for chunk in shown]) for key in ("share", "low", "high")
+    )
+    outside = (share < low) | (share > high)
+    top = min(1.0, 1.1 * max(0.1, *share, *high))
+    chart = PageChart(
+        Scale(0.0, sum(chunk["n"] for chunk in chunks)),
+        Scale(-0.04 * top, top),  # room for the dots at 0
+        name=f"Share flagged in {len(shown)} chunks, {outside.sum()} of them outside the band.",
+        width=width,
+        height=150,
+        x_ticks=[],
+        y_ticks=relabelled(Scale(0.0, top).ticks(3), lambda value: f"{percent(value)} %"),
+    )
+    ends = np.cumsum([0, *(chunk["n"] for chunk in shown)])
+    middles = (ends[1:] + ends[:-1]) / 2
+    chart.band(np.repeat(ends, 2)[1:-1], np.repeat(low, 2), np.repeat(high, 2), "band in")
+    chart.line(middles, share, "plain")
+    for x, value, is_outside in zip(middles, share, outside, strict=True):
+        if is_outside:
+            chart.diamond(x, value, "point out")
+        else:
+            chart.dot(x, value, "point in")
+    return str(chart.draw())
+
+
+class PageChart(Chart):
+    """A chart with the marks that only the page uses."""
+
+    def dots(self, x: Any, y: Any, css: str) -> None:
+        """Draw many dots as one path."""
+        path = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(*self._points(x, y), strict=True))
+        self.marks.append(f'<path class="{css}" d="{path}"/>')
+
+    def crosses(self, x: Any, y: Any, css: str) -> None:
+        """Draw many crosses as one path."""
+        points = list(zip(*self._points(x, y), strict=True))
+        path = "".join(f"M{a - 3:.1f} {b - 3:.1f}l6 6m0 -6l-6 6" for a, b in points)
+        self.marks.append(f'<path class="{css}" data-n="{len(points)}" d="{path}"/>')
+
+    def diamond(self, x: float, y: float, css: str) -> None:
+        """Draw a diamond."""
+        across, down = self._points(x, y)
+        self.marks.append(
+            f'<path class="dot {css}" d="M{across:.1f} {down - 6:.1f}l6 6l-6 6l-6 -6Z"/>'
+        )
+
+    def marker(self, x: float, css: str, text: str) -> None:
+        """Draw a line with a tip at one x; beyond the edges, the tip points outwards."""
+        beyond = "left" if x < self.x.low else "right" if x > self.x.high else ""
+        at = min(max(float(self.x.place(x, self.width)), 0.0), float(self.width))
+        turn = {"left": 90, "right": -90}.get(beyond, 0)
+        tip = self.height / 2 if beyond else self.height
+        self.notes.append(
+            f'<g class="marker {css}" data-mark="score" data-beyond="{beyond}">'
+            f'<path d="M{at:.1f} 0V{self.height}"/><path class="tip" d="M-6 -9H6L0 0Z" '
+            f'transform="translate({at:.1f} {tip:.1f}) rotate({turn})"/></g>'
+        )
+        side = "start" if at < 0.2 * self.width else "end" if at > 0.8 * self.width else "middle"
+        self._note(
+            at, -4, f"◀ {text}" if beyond == "left" else f"{text} ▶" if beyond else text, side
+        )

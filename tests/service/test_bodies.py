@@ -1,0 +1,221 @@
+"""Bodies that are damaged, hostile or of another format are rejected, and take no memory."""
+
+import gc
+import importlib.util
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._io.tensors import encode_tensors
+from nescio.service.bodies import JSON, SAFETENSORS, decode_outputs
+
+SOURCE = Path(__file__).resolve().parents[2] / "benchmarks" / "malformed.py"
+
+
+def post(client, body, kind=JSON, path="/v1/score", **headers):
+    return client.post(path, content=body, headers={"content-type": kind, **headers})
+
+
+def refused(answer, status, reason):
+    assert answer.status_code == status, answer.text
+    assert reason in answer.json()["detail"]
+
+
+@pytest.fixture
+def good(some_logits):
+    return json.dumps({"logits": some_logits(2).tolist()}).encode()
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+BAD_JSON = {
+    "nothing": (b"", 400),
+    "no object": (b"[[1, 2, 3, 4]]", 400),
+    "truncated": (b'{"logits": [[1, 2, 3, 4]', 400),
+    "NaN": (b'{"logits": [[NaN, 2, 3, 4]]}', 400),
+    "Infinity": (b'{"logits": [[-Infinity, 2, 3, 4]]}', 400),
+    "a huge number": (b'{"logits": [[1e999, 2, 3, 4]]}', 400),
+    "a number of 5,000 digits": (b'{"logits": [[' + b"9" * 5000 + b", 2, 3, 4]]}", 400),
+    "deep": (b'{"logits": ' + DEEP + b"}", 400),
+    "deep elsewhere": (b'{"logits": [[1, 2, 3, 4]], "more": ' + DEEP + b"}", 400),
+    "an unknown field": (b'{"logits": [[1, 2, 3, 4]], "more": 1}', 400),
+    "text": (b'{"logits": [["1", "2", "3", "4"]]}', 400),
+    "null": (b'{"logits": [[null, 2, 3, 4]]}', 400),
+    "bools": (b'{"logits": [[true, 2, 3, 4]]}', 400),
+    "not UTF-8": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\xff"]}', 400),
+    "half a character": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\\ud800"]}', 400),
+    "UTF-16": ('{"logits": [[1, 2, 3, 4]]}'.encode("utf-16"), 400),
+    "no rows": (b'{"logits": []}', 422),
+    "no columns": (b'{"logits": [[]]}', 422),
+    "ragged": (b'{"logits": [[1, 2, 3, 4], [1]]}', 422),
+    "too many ids": (b'{"logits": [[1, 2, 3, 4]], "ids": ["a", "b"]}', 422),
+    "a long id": (b'{"logits": [[1, 2, 3, 4]], "ids": ["' + b"a" * 2000 + b'"]}', 422),
+    "names twice": (b'{"logits": [[1, 2, 3, 4]], "label_names": ["a", "a", "b", "c"]}', 422),
+    "two logits": (b'{"logits": [[1, 2]]}', 422),
+}
+
+
+@pytest.mark.parametrize("name", BAD_JSON)
+def test_bad_json_is_refused_with_a_reason(name, client):
+    body, status = BAD_JSON[name]
+    answer = post(client(), body)
+    assert answer.status_code == status, answer.text
+    assert len(answer.json()["detail"]) > 10
+
+
+def header(entries, data=b""):
+    encoded = json.dumps(entries).encode()
+    return len(encoded).to_bytes(8, "little") + encoded + data
+
+
+def entry(dtype="F32", shape=(1, 4), offsets=(0, 16)):
+    return {"logits": {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}}
+
+
+BAD_SAFETENSORS = {
+    "nothing": (b"", 400),
+    "a few bytes": (b"\x01\x02", 400),
+    "a header of 2^63 bytes": (b"\xff" * 7 + b"\x7f{}", 400),
+    "a header that is no JSON": (header({})[:8] + b"ab", 400),
+    "a header of lists": (header([1, 2]), 400),
+    "a deep header": ((200_000).to_bytes(8, "little") + b"[" * 200_000, 400),
+    "a header of 2 MB": (header({"a" * 2_000_000: 1}), 400),
+    "no logits": (header({"x": entry()["logits"]}, bytes(16)), 400),
+    "too short": (header(entry(), bytes(15)), 400),
+    "too long": (header(entry(), bytes(17)), 400),
+    "a shape of 2^60": (header(entry(shape=(1 << 60, 4)), bytes(16)), 400),
+    "a shape that is none": (header(entry(shape=(-1, 4)), bytes(16)), 400),
+    "an unknown type": (header(entry("F8_E4M3"), bytes(16)), 400),
+    "another kind": (
+        header({**entry(), "__metadata__": {"nescio": '{"kind": "nescio.detector"}'}}, bytes(16)),
+        400,
+    ),
+    "metadata that is no JSON": (
+        header({**entry(), "__metadata__": {"nescio": "{"}}, bytes(16)),
+        400,
+    ),
+    "one dimension": (header(entry(shape=(4,)), bytes(16)), 422),
+    "three dimensions": (header(entry(shape=(1, 2, 2)), bytes(16)), 422),
+    "no rows": (header(entry(shape=(0, 4), offsets=(0, 0))), 422),
+    "a billion rows of nothing": (header(entry(shape=(10**9, 0), offsets=(0, 0))), 422),
+    "NaN": (header(entry(), np.array([1, np.nan, 0, 0], "f4").tobytes()), 422),
+    "infinity": (header(entry(), np.array([1, np.inf, 0, 0], "f4").tobytes()), 422),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SAFETENSORS)
+def test_bad_safetensors_are_refused_with_a_reason(name, client):
+    body, status = BAD_SAFETENSORS[name]
+    answer = post(client(), body, SAFETENSORS)
+    assert answer.status_code == status, answer.text
+    assert len(answer.json()["detail"]) > 10
+
+
+@pytest.mark.parametrize("kind", [JSON, SAFETENSORS])
+def test_a_body_cut_anywhere_is_refused(kind, client, some_logits):
+    logits = some_logits(3)
+    body = {
+        JSON: lambda: json.dumps({"logits": logits.tolist()}).encode(),
+        SAFETENSORS: lambda: encode_tensors({"logits": logits}, {"label_names": None}),
+    }[kind]()
+    service = client()
+    for cut in range(0, len(body), 7):
+        assert 400 <= post(service, body[:cut], kind).status_code < 500, cut
+    assert post(service, body, kind).status_code == 200
+
+
+def test_many_equal_label_names_are_refused_at_once(client):
+    # Looking for each name among all took seconds for a body of this size.
+    names = ["n" * (at % 7) + str(at) for at in range(60_000)] + ["twice", "twice"]
+    body = {"logits": [[0.0] * len(names)], "label_names": names}
+    answer = client().post("/v1/score", json=body)
+    assert answer.status_code == 422
+    assert "label_names must be distinct; 'twice' appears 2 times" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("names", [["\ud800", "b", "c", "d"], [1, 2, 3, 4], [["a"], {}, None, 2]])
+def test_label_names_that_are_no_text_are_refused(names, client, some_logits):
+    body = encode_tensors({"logits": some_logits(3)}, {"label_names": names})
+    answer = client().post(
+        "/v1/score?explain=true", content=body, headers={"Content-Type": SAFETENSORS}
+    )
+    assert answer.status_code == 400
+
+
+def test_whole_numbers_which_would_grow_are_refused(client):
+    body = encode_tensors({"logits": np.ones((3, 4), np.uint8)}, {})
+    answer = client().post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
+    assert answer.status_code == 422
+    assert "floating point numbers, got uint8" in answer.json()["detail"]
+
+
+def test_what_was_refused_is_freed_at_once(client):
+    gc.collect()
+    gc.disable()
+    try:
+        service = client()
+        held_before = sum(type(found) is ns.Outputs for found in gc.get_objects())
+        body = encode_tensors({"logits": np.zeros((20_000, 5), np.float32)}, {})
+        for _ in range(5):
+            answer = service.post("/v1/score", content=body, headers={"Content-Type": SAFETENSORS})
+            assert answer.status_code == 422
+        held = sum(type(found) is ns.Outputs for found in gc.get_objects())
+        assert held <= held_before + 1
+    finally:
+        gc.enable()
+
+
+def test_ids_of_which_one_is_long_take_no_room(some_logits):
+    # NumPy would give each the room of the longest: 400 MB of a body of 1 MB.
+    n = 100_000
+    body = json.dumps({"logits": [[0]] * n, "ids": ["a"] * (n - 1) + ["b" * 1024]}).encode()
+    outputs = decode_outputs(JSON, body, n)
+    assert outputs.ids.nbytes < 10**6
+    assert outputs.ids[-1] == "b" * 1024
+    assert outputs[-2:].ids.tolist() == ["a", "b" * 1024]
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "application/octet-stream", "image/png", "x" * 5000]
+)
+def test_other_content_types_are_refused(kind, client, good):
+    refused(post(client(), good, kind), 415, "application/json")
+
+
+def test_the_content_type_may_have_parameters(client, good):
+    assert post(client(), good, "Application/JSON; charset=utf-8").status_code == 200
+
+
+# --- two hundred malformed bodies -----------------------------------------------------------------
+
+
+@pytest.fixture
+def malformed():
+    spec = importlib.util.spec_from_file_location("malformed", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.malformed
+
+
+@pytest.mark.parametrize("with_a_model", [False, True])
+def test_each_gets_a_4xx_and_the_service_keeps_answering(
+    with_a_model, malformed, client, detector_file, image_model, some_logits, caplog
+):
+    pytest.importorskip("PIL.Image")
+    model = {"model": image_model()} if with_a_model else {}
+    service = client(detector_file(), **model)
+    good = json.dumps({"logits": some_logits(3).tolist()})
+    headers = {"content-type": "application/json"}
+    expected = service.post("/v1/score", content=good, headers=headers).json()
+    with caplog.at_level(logging.INFO):
+        for number, request in enumerate(malformed(200, 4, seed=int(with_a_model))):
+            answer = service.post(request.path, content=request.body, headers=request.headers)
+            assert 400 <= answer.status_code < 500, (number, request.kind, answer.text)
+            assert len(answer.json()["detail"]) < 2_000
+            assert service.post("/v1/score", content=good, headers=headers).json() == expected
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    room = service.app.state.service.room
+    assert (room.n_requests, room.n_bytes) == (0, 0)
