@@ -136,6 +136,7 @@ def test_the_pages_with_code_are_found():
     assert DOCS / "how-to" / "your-own-detector.md" in RUNNABLE
 
 
+@pytest.mark.usefixtures("own_detectors")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 def test_python_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

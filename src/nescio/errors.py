@@ -92,7 +92,7 @@ class NescioWarning(UserWarning):
 
 
 class ProbabilitiesWarning(NescioWarning):
-    """All values lie within [0, 1]: the data looks like probabilities instead of logits."""
+    """All values lie between 0 and 1: the data looks like probabilities instead of logits."""
 
 
 class EmptyLabelWarning(NescioWarning):
