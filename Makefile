@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types imports docs unit bench serve-bench coco70 format clean
+.PHONY: demo test lint types imports docs unit lesser bench serve-bench coco70 format clean
 
 demo: $(VENV)/.installed ## the whole job on data that ships with scikit-learn, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -24,7 +24,24 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/zensical build --strict --clean
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadfile
+
+# Where results are computed in floating point, and so depend on the processor.
+NUMERIC := $(addprefix tests/,scores calibration detectors metrics outputs explain monitor networks \
+  runners export/test_fused.py export/test_every_detector.py training/test_perturb.py training/test_tuning.py)
+# NumPy's names of the features that it uses where the processor has them.
+FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print
+ALL_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*names)')
+WIDE_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*(n for n in names if "512" in n or n == "X86_V4"))')
+AGAIN := $(BIN)/pytest -n auto --dist loadfile -m "not slow" $(NUMERIC)
+
+lesser: $(VENV)/.installed-dev ## the numeric tests again, as a processor without AVX runs them
+	NPY_DISABLE_CPU_FEATURES="$(ALL_FEATURES)" ATEN_CPU_CAPABILITY=default \
+	  ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem $(AGAIN)
+	@# Without AVX-512, the unit tests have run this way already; OpenBLAS has the same for Zen.
+	if grep -qs avx512 /proc/cpuinfo; then \
+	  NPY_DISABLE_CPU_FEATURES="$(WIDE_FEATURES)" ATEN_CPU_CAPABILITY=avx2 \
+	  ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell $(AGAIN); fi
 
 bench: $(VENV)/.installed-dev ## speed, side by side
 	$(BIN)/python benchmarks/speed.py

@@ -1,6 +1,6 @@
-"""How fast a monitor takes verdicts, how soon it finds a change and how often it errs.
+"""The speed of a monitor, its delay after a change, and its rate of false alarms.
 
-python benchmarks/monitor.py           all of it
+python benchmarks/monitor.py           run everything
 python benchmarks/monitor.py speed     one part: speed, delays, alarms
 """
 
@@ -20,7 +20,7 @@ N_LABELS = 80
 
 
 def speed() -> None:
-    """Samples a second of `update`, the best of five rounds."""
+    """Samples per second of `update`, the best of five rounds."""
     rng = np.random.default_rng(0)
     detector = JointEnergy().calibrate(rng.normal(-3, 2, (5000, N_LABELS)).astype(np.float32))
     logits = rng.normal(-3, 2, (100_000, N_LABELS)).astype(np.float32)
@@ -31,18 +31,18 @@ def speed() -> None:
         for watched in (False, True):
             times = []
             for _ in range(5):
-                monitor = Monitor.for_detector(detector)
+                monitor = Monitor(detector)
                 start = time.perf_counter()
                 for assessment, rows in blocks:
                     monitor.update(assessment, rows if watched else None)
                 times.append(time.perf_counter() - start)
             rate = len(blocks) * size / min(times)
             what = f"{N_LABELS} labels watched" if watched else "no labels"
-            print(f"blocks of {size:>5,}, {what:<18}: {rate:>10,.0f} samples a second")
+            print(f"blocks of {size:>5,}, {what:<18}: {rate:>10,.0f} samples per second")
 
 
 def delays() -> None:
-    """Inputs from a change to the alarm at alpha = 0.01: the median of ten runs."""
+    """Inputs between a change and the alarm at alpha = 0.01: the median of ten runs."""
     for n, before, shift, share in (
         (1000, 0, -1.0, 1.0),
         (1000, 20_000, -1.0, 1.0),
@@ -61,12 +61,12 @@ def delays() -> None:
             capital = Martingale().add(bag.add(stream, rng.random(len(stream))))
             crossed = np.flatnonzero(capital >= np.log(100))
             found.append(float(crossed[0] + 1 - before) if len(crossed) else np.inf)
-        what = f"{share:.0%} of the scores {shift:+g} after {before:,} inputs, {n:,} calibrated on"
+        what = f"{share:.0%} of scores {shift:+g} after {before:,} inputs, n = {n:,}"
         print(f"{what:<75}: {statistics.median(found):,.0f}")
 
 
 def alarms() -> None:
-    """False alarms at alpha = 0.1 in 400 streams of 2,000, by online ranks and by fixed ones."""
+    """False alarms at alpha = 0.1 in 400 streams of 2,000 inputs, with online and fixed ranks."""
     for n, kind in ((50, "continuous"), (1000, "continuous"), (50, "tied"), (1000, "tied")):
         found = {"online": 0, "fixed": 0}
         for seed in range(400):

@@ -161,11 +161,14 @@ def perturbation() -> None:
     import torch
 
     from nescio.networks.network import prepared
+    from nescio.runners.perturb import find_directions, step
+    from nescio.runners.torch_models import TorchRunner
     from nescio.training import Preprocessing, build_network
-    from nescio.training.perturb import ODIN_EPSILONS, TEMPERATURES, find_directions, step
+    from nescio.training.tuning import ODIN_EPSILONS, TEMPERATURES
 
     torch.manual_seed(0)
     network = prepared(build_network("resnet18", 80), "cpu")
+    module = TorchRunner(network).module()
     inputs = torch.randn(4, 3, 64, 64)
     preprocessing = Preprocessing(64)
     std = preprocessing.per_colour(preprocessing.std, inputs)
@@ -176,22 +179,22 @@ def perturbation() -> None:
         for epsilon in ODIN_EPSILONS:
             for temperature in TEMPERATURES:
                 x = inputs.clone().requires_grad_(True)
-                top = network(x).logits.amax(1)
+                top = network(x).amax(1)
                 loss = torch.nn.functional.binary_cross_entropy_with_logits(
                     top, torch.ones_like(top)
                 )
                 (gradient,) = torch.autograd.grad(loss, x)
                 with torch.inference_mode():
-                    logits = network(inputs - epsilon * gradient.sign() / std).logits
+                    logits = network(inputs - epsilon * gradient.sign() / std)
                 found.append(torch.sigmoid(logits / temperature).amax(1))
         return torch.stack(found)
 
     def shared() -> torch.Tensor:
         """One gradient for all of them, one pass for each epsilon."""
-        directions = find_directions(network, inputs, preprocessing, ("max",))
+        directions = find_directions(module, inputs, preprocessing, ("max",))
         found = []
         for epsilon in ODIN_EPSILONS:
-            logits = step(network, inputs, directions, "max", epsilon).logits
+            logits = step(module, inputs, directions, "max", epsilon).logits
             found += [torch.sigmoid(logits / temperature).amax(1) for temperature in TEMPERATURES]
         return torch.stack(found)
 

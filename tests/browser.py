@@ -44,7 +44,7 @@ class Browser:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def _wait(self, wanted, seconds=30):
+    def _wait(self, wanted, seconds=120):
         end = time.monotonic() + seconds
         while True:
             while b"\0" in self._buffer:
@@ -100,7 +100,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def until(self, script, seconds=20):
+    def until(self, script, seconds=120):
         """Wait until a script gives something that JavaScript takes for true."""
         end = time.monotonic() + seconds
         while not self.run(f"Boolean({script})"):
@@ -161,7 +161,7 @@ def launched(program: str, profile: Path) -> Iterator[Browser]:
         os.close(ours_out)
         os.close(ours_in)
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -1,7 +1,10 @@
 """What several tests share."""
 
+import fixtures.environment  # noqa: F401  (before NumPy, torch and typer are imported)
+
+# isort: split
+
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +15,6 @@ from browser import chromium, launched
 from nescio.cli import main
 
 pytest_plugins = ["fixtures.benchmark", "fixtures.export", "fixtures.models", "fixtures.networks"]
-
-# One thread for torch and BLAS: sums come in one order, and parallel tests do not compete for the
-# processors. Set before torch is imported; the processes that tests start inherit it.
-for library in ("OMP", "MKL", "OPENBLAS"):
-    os.environ[f"{library}_NUM_THREADS"] = "1"
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
@@ -44,7 +42,7 @@ def nescio(capsys):
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     """A headless Chromium."""
     program = chromium()

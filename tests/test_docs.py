@@ -137,11 +137,39 @@ def test_the_pages_with_code_are_found():
 def test_python_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for source, printed, shown in outputs_of(page):
-        assert trimmed(printed) == trimmed(shown), f"after:\n{source}"
+        assert same_output(printed, shown), f"after:\n{source}printed:\n{printed}shown:\n{shown}"
 
 
-def trimmed(text: str) -> list[str]:
-    return [line.rstrip() for line in text.strip("\n").splitlines()]
+_DECIMAL = re.compile(r"\d[\d,]*\.\d*(?:e[-+]?\d+)?")
+
+
+def same_output(printed: str, shown: str) -> bool:
+    """Whether two texts are the same, but for the last digit of a number with a decimal point.
+
+    Another processor may round another way.
+    """
+    texts = [" ".join(text.split()) for text in (printed, shown)]
+    if _DECIMAL.sub("#", texts[0]) != _DECIMAL.sub("#", texts[1]):
+        return False
+    found, expected = (_DECIMAL.findall(text.replace(",", "")) for text in texts)
+    return all(
+        abs(float(one) - float(other)) <= max(1.001 * last_place(other), 1e-5 * float(other))
+        for one, other in zip(found, expected, strict=True)
+    )
+
+
+def last_place(number: str) -> float:
+    """The value of one unit in the last digit that is written: 0.01 for 3.14."""
+    digits, _, exponent = number.partition("e")
+    return 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+
+
+def test_the_last_digit_may_differ_and_nothing_else():
+    assert same_output("tau = 0.2479, 1,234.50\n", "tau = 0.2480, 1,234.49")
+    assert same_output("[3.0459962e-08]", "[3.0459955e-08]")
+    for other in ("tau = 0.2481", "tau = -0.2479", "tau 0.2479", "tau = 0.2479 0.1"):
+        assert not same_output("tau = 0.2479", other)
+    assert not same_output("12 flagged", "13 flagged")
 
 
 # --- the command line ---------------------------------------------------------------------------
@@ -211,16 +239,13 @@ def test_command_lines_use_options_that_exist(page):
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_every_detector_is_in_the_reference_and_the_guide(name):
-    detector = DETECTORS[name]
+def test_every_detector_is_in_the_reference(name):
+    kind = DETECTORS[name]
+    scores, learns = ", ".join(kind().scores_from), ", ".join(kind().learns_from) or "-"
+    summary = kind.__doc__.partition("\n")[0]
+    row = f"| `{name}` | `{kind.__name__}` | {scores} | {learns} | {summary} | {kind.paper} |"
     reference = (DOCS / "reference" / "detectors.md").read_text("utf-8")
-    learns = "yes" if detector.learned else "no"
-    reads = ", ".join(detector.reads)
-    row = f"| `{name}` | `{detector.__name__}` | {reads} | {learns} | {detector.paper} |"
     assert row in reference, f"expected the row: {row}"
-    assert f"::: nescio.detectors.{detector.__name__}\n" in reference
-    guide = (DOCS / "how-to" / "choose-a-detector.md").read_text("utf-8")
-    assert f"\n| `{name}` | {detector.reads[0]}" in guide
 
 
 # --- results ------------------------------------------------------------------------------------

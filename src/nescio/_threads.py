@@ -1,4 +1,4 @@
-"""Row-wise work in cache-sized blocks, on every available processor."""
+"""Row-wise computation in blocks that fit the cache, on all available processors."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from nescio._validation import Array, FloatArray
 # (rows of the input, work space of the same shape, one result per row)
 RowKernel = Callable[[Array, FloatArray, FloatArray], None]
 
-# 1 MiB of float32: small enough for a second-level cache, large enough that the interpreter's
-# share of a block is below a percent.
+# 1 MiB of float32: small enough for a second-level cache, and large enough that Python's overhead
+# per block is below one per cent.
 _BLOCK_ELEMENTS = 1 << 18
 
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The precision to compute in: 16-bit input is widened to float32."""
+    """Return the dtype to compute in: float32 for 16-bit and 32-bit input, otherwise float64."""
     return np.dtype(np.float64) if dtype.itemsize > 4 else np.dtype(np.float32)
 
 
 def available_cpus() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
-    """Run `kernel` over blocks of rows on every available processor; one result per row.
+    """Run `kernel` on blocks of rows, on all available processors; return one result per row.
 
-    A kernel must treat each row alone, so that the result does not depend on the blocks.
+    The kernel must compute each row independently, so that the result does not depend on how the
+    rows are divided into blocks.
     """
     n_rows, n_columns = matrix.shape
     result = np.empty(n_rows, accumulator(matrix.dtype))

@@ -1,7 +1,7 @@
-"""Checks of arrays and parameters: NumPy or torch in, checked NumPy out.
+"""Checks of arrays and parameters. Arrays can be NumPy or torch; the results are NumPy.
 
-An error names the parameter, what is allowed and what was given. torch is never imported here: a
-tensor can only come from a process that has already imported it.
+An error names the parameter, what is allowed and what was given. This module never imports torch:
+if the caller passes a tensor, torch is already imported.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
 BoolArray = NDArray[np.bool_]
 
-# A row or two of true logits may well lie within [0, 1]; this many values do not.
+# A few logits can lie within [0, 1] by chance, but not as many as this.
 _ENOUGH_TO_TELL = 50
 
 
 def is_torch(value: object) -> bool:
-    """Whether `value` is a torch tensor, without importing torch."""
+    """Return whether `value` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def to_numpy(value: Any) -> Array:
-    """A NumPy array of anything array-like; tensors come off their device and out of autograd.
+    """Return a NumPy array from any array-like; tensors are detached and copied to the CPU.
 
-    bfloat16, which NumPy does not have, becomes float32.
+    bfloat16 is converted to float32, because NumPy does not support it.
     """
     if is_torch(value):
         value = value.detach()
@@ -42,19 +42,19 @@ def to_numpy(value: Any) -> Array:
         return np.asarray(value.cpu().numpy())
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(
-            "masked arrays are not taken: fill the masked labels, logits.filled(-np.inf)."
+            "masked arrays are not supported: fill the masked labels with logits.filled(-np.inf)."
         )
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise InputError(f"expected an array of numbers: {error}") from error
-    # Its kind first: the name of a dtype is made anew each time it is asked for.
+    # Check the kind first, because NumPy computes the name of a dtype again each time.
     bfloat16 = array.dtype.kind in "Vf" and array.dtype.num > 255 and array.dtype.name == "bfloat16"
     return array.astype(np.float32) if bfloat16 else array
 
 
 def to_float(array: Array) -> FloatArray:
-    """`array` as floating point; float16, float32 and float64 stay what they are."""
+    """Return `array` as floating point; float16, float32 and float64 are not changed."""
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array
     if array.dtype.kind not in "fiub":
@@ -76,11 +76,14 @@ def check_matrix(array: Any, name: str = "logits") -> None:
 
 
 def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
-    """Whether every value (but NaN) lies within [0, 1], and there are at least so many values."""
+    """Return whether all values except NaN lie within [0, 1].
+
+    The result is False if there are fewer than `at_least` values.
+    """
     if logits.size < max(at_least, 1):
         return False
     first = logits.flat[0]
-    if first < 0 or first > 1:  # most often one value tells
+    if first < 0 or first > 1:  # usually one value is enough to decide
         return False
     low, high = np.fmin.reduce(logits, axis=None), np.fmax.reduce(logits, axis=None)
     return bool(low >= 0 and high <= 1)
@@ -89,11 +92,11 @@ def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) 
 def check_multi_hot(labels: Array) -> None:
     """Raise unless every value is 0 or 1."""
     if labels.dtype != np.bool_ and not np.isin(labels, (0, 1)).all():
-        raise InputError("labels must be multi-hot: every value 0 or 1.")
+        raise InputError("labels must be multi-hot: every value must be 0 or 1.")
 
 
 def checked_share(name: str, value: Any) -> float:
-    """A number strictly between 0 and 1."""
+    """Return `value` as a float; raise unless it is strictly between 0 and 1."""
     number = float(value) if isinstance(value, Real) else -1.0
     if not 0 < number < 1:
         raise ParameterError(f"{name} must lie between 0 and 1 (exclusive), got {value!r}.")
@@ -101,7 +104,7 @@ def checked_share(name: str, value: Any) -> float:
 
 
 def checked_whole(name: str, value: Any, *, minimum: int) -> int:
-    """A whole number of at least `minimum`."""
+    """Return `value` as an int; raise unless it is a whole number of at least `minimum`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < minimum:
         raise ParameterError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
@@ -109,7 +112,7 @@ def checked_whole(name: str, value: Any, *, minimum: int) -> int:
 
 
 def checked_choice(name: str, value: Any, allowed: Sequence[str]) -> str:
-    """One of some names."""
+    """Return `value`; raise unless it is one of the allowed names."""
     if value not in allowed:
         raise ParameterError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}.")
     return str(value)

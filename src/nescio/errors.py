@@ -1,29 +1,30 @@
-"""Everything nescio raises or warns with.
+"""All errors and warnings of nescio.
 
     NescioError
-    ├── InputError (ValueError)         the data passed in cannot be used
-    │   ├── ShapeError                  wrong rank, wrong number of labels, no rows
+    ├── InputError (ValueError)         the data cannot be used
+    │   ├── ShapeError                  wrong number of dimensions, labels or rows
     │   ├── NonFiniteError              NaN or infinite values
-    │   ├── MissingInputError           the detector reads something that was not given
-    │   └── LabelMismatchError          another label set, or the same labels in another order
-    ├── TooFewSamplesError (ValueError) not enough calibration samples for what was asked
-    ├── ParameterError (ValueError)     a parameter outside what is allowed
-    ├── NotCalibratedError              predict before fit or calibrate; lives in
-    │                                   nescio.detectors, as it is scikit-learn's NotFittedError too
-    ├── FileError (OSError)             a file that is missing, or in the way
-    │   ├── FileFormatError             truncated, of another kind, or from a newer nescio
-    │   └── DatasetError                a data set's folder, list or image that cannot be used
-    ├── ExportError                     a model or detector that cannot become an ONNX graph, or
-    │                                   whose graph gives something else than Python does
+    │   ├── MissingInputError           the detector reads an array that was not given
+    │   └── LabelMismatchError          different labels, or the same labels in a different order
+    ├── TooFewSamplesError (ValueError) too few calibration samples for the requested guarantee
+    ├── ParameterError (ValueError)     the value of a parameter is not allowed
+    ├── NotCalibratedError              predict was called before fit or calibrate; defined in
+    │                                   nescio.detectors, because it is also scikit-learn's
+    │                                   NotFittedError
+    ├── FileError (OSError)             a file does not exist, cannot be read, or exists already
+    │   ├── FileFormatError             truncated, of a different kind, or from a newer nescio
+    │   └── DatasetError                a folder, list or image of a data set cannot be used
+    ├── ExportError                     a model or detector cannot be exported as an ONNX graph, or
+    │                                   the graph gives different results than Python
     └── MissingDependencyError (ImportError)  an optional package is not installed
 
     NescioWarning (UserWarning)
     ├── ProbabilitiesWarning            the logits look like probabilities
-    ├── EmptyLabelWarning               labels without a single sample were left out
-    ├── TiedScoresWarning               calibration scores tie with the threshold
-    └── SingleGroupWarning              too few samples to tell label counts apart
+    ├── EmptyLabelWarning               labels without any sample were left out
+    ├── TiedScoresWarning               many calibration scores equal the threshold
+    └── SingleGroupWarning              too few samples to calibrate by label count
 
-Every message says what is wrong, what came and what to do about it.
+Every message says what is wrong, what was given and what to do about it.
 """
 
 from __future__ import annotations
@@ -35,80 +36,80 @@ from contextlib import contextmanager
 
 
 class NescioError(Exception):
-    """Base of every error that nescio raises on purpose."""
+    """Base class of all errors that nescio raises deliberately."""
 
 
 class InputError(NescioError, ValueError):
-    """The data passed in cannot be used."""
+    """The data cannot be used."""
 
 
 class ShapeError(InputError):
-    """Wrong rank, wrong number of labels, or no rows."""
+    """The data has the wrong number of dimensions, the wrong number of labels, or no rows."""
 
 
 class NonFiniteError(InputError):
-    """NaN or infinite values where finite ones are needed."""
+    """The data contains NaN or infinity where finite values are needed."""
 
 
 class MissingInputError(InputError):
-    """The detector reads something (features, labels, logits) that was not given."""
+    """The detector reads an array (such as logits, features or labels) that was not given."""
 
 
 class LabelMismatchError(InputError):
-    """The data has another label set than the detector was made for."""
+    """The labels of the data are not the labels that the detector was calibrated for."""
 
 
 class TooFewSamplesError(NescioError, ValueError):
-    """Not enough calibration samples for the guarantee that was asked."""
+    """There are too few calibration samples for the requested guarantee."""
 
 
 class ParameterError(NescioError, ValueError):
-    """A parameter outside of what is allowed."""
+    """The value of a parameter is not allowed."""
 
 
 class FileError(NescioError, OSError):
-    """A file that is missing, unreadable, or in the way."""
+    """A file does not exist, cannot be read or written, or exists already."""
 
 
 class FileFormatError(FileError):
-    """A file that is truncated, of another kind, or from a newer nescio."""
+    """A file is truncated, of a different kind, or was written by a newer nescio."""
 
 
 class DatasetError(FileError):
-    """A data set's folder, list or image that is missing, damaged or not what it should be."""
+    """A folder, list or image of a data set is missing, damaged or not as expected."""
 
 
 class ExportError(NescioError):
-    """A model or a detector cannot be exported, or its graph does not do what Python does."""
+    """A model or detector cannot be exported, or its graph gives different results than Python."""
 
 
 class MissingDependencyError(NescioError, ImportError):
-    """An optional package is needed and not installed."""
+    """An optional package is needed, but not installed."""
 
 
 class NescioWarning(UserWarning):
-    """Base of every warning that nescio gives."""
+    """Base class of all warnings of nescio."""
 
 
 class ProbabilitiesWarning(NescioWarning):
-    """All values lie within [0, 1]: probabilities where logits were expected."""
+    """All values lie within [0, 1]: the data looks like probabilities instead of logits."""
 
 
 class EmptyLabelWarning(NescioWarning):
-    """Labels without a single sample cannot have a mean and were left out."""
+    """Labels without any sample were left out, because they have no mean."""
 
 
 class TiedScoresWarning(NescioWarning):
-    """Many calibration scores equal the threshold: more is kept than the guarantee says."""
+    """Many calibration scores equal the threshold, so a larger share than requested is kept."""
 
 
 class SingleGroupWarning(NescioWarning):
-    """Groups were asked for, and the samples suffice for one only."""
+    """There are too few samples for several groups, so all samples share one threshold."""
 
 
 @contextmanager
 def about(what: object) -> Iterator[None]:
-    """Name the data, such as a file, in an error about its contents."""
+    """Add the name of the data, such as a file name, to errors about its contents."""
     try:
         yield
     except InputError as error:
@@ -116,7 +117,7 @@ def about(what: object) -> Iterator[None]:
 
 
 def warn(message: str, category: type[NescioWarning]) -> None:
-    """Give a warning that points to the caller's own line, however deep in nescio it arose."""
+    """Give a warning that points to the line of the user's code, not to a line of nescio."""
     depth = 1
     while sys._getframe(depth).f_globals.get("__name__", "").startswith("nescio."):
         depth += 1

@@ -1,162 +1,16 @@
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
-from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from nescio.calibration import (
-    Calibration,
-    Threshold,
-    benjamini_hochberg,
-    conformal_rank,
-    empirical_threshold,
-    required_samples,
-)
+from nescio.calibration import Calibration, Threshold, benjamini_hochberg
 from nescio.errors import (
     InputError,
     MissingInputError,
     ParameterError,
     ShapeError,
     SingleGroupWarning,
-    TiedScoresWarning,
     TooFewSamplesError,
 )
-
-tied_scores = hnp.arrays(np.float64, st.integers(100, 300), elements=st.integers(0, 30).map(float))
-shares = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99])
-
-
-ties_are_meant = pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
-
-
-@ties_are_meant
-@given(tied_scores, shares)
-def test_at_least_the_share_asked_is_kept_ties_included(scores, tpr):
-    empirical = empirical_threshold(scores, tpr)
-    assert (scores >= empirical).mean() >= tpr - 1e-12
-    higher = scores[scores > empirical]
-    if len(higher):  # ... and it is the largest such threshold
-        assert (scores >= higher.min()).mean() < tpr
-    threshold = Threshold.from_scores(scores, tpr=tpr)
-    assert (scores >= threshold.tau).mean() >= tpr
-    assert threshold.tau <= empirical
-
-
-@ties_are_meant
-@given(tied_scores, shares)
-def test_an_input_is_flagged_exactly_when_its_p_value_is_small(scores, tpr):
-    threshold = Threshold.from_scores(scores, tpr=tpr)
-    new = np.linspace(-1, 31, 129)
-    p_values = threshold.p_values(new)
-    assert np.array_equal(new < threshold.tau, p_values <= 1 - tpr + 1e-12)
-    assert (np.diff(p_values) >= 0).all()
-    assert p_values.min() == 1 / (len(scores) + 1)
-    assert p_values.max() == 1
-
-
-@pytest.mark.parametrize("n", [19, 20, 99, 100, 500, 4999])
-def test_the_rank_is_the_largest_that_keeps_the_promise(n):
-    rank = conformal_rank(n, 0.95)
-    assert 1 - rank / (n + 1) >= 0.95 - 1e-12
-    assert 1 - (rank + 1) / (n + 1) < 0.95
-
-
-@pytest.mark.parametrize("confidence", [0.05, 0.5, 0.9, 0.99])
-@pytest.mark.parametrize("n", [300, 1000, 20_000])
-def test_the_rank_with_confidence_is_the_largest_that_keeps_it(n, confidence):
-    rank = conformal_rank(n, 0.95, confidence)
-    assert stats.beta.cdf(0.05, rank, n + 1 - rank) >= confidence
-    assert stats.beta.cdf(0.05, rank + 1, n - rank) < confidence
-
-
-@pytest.mark.parametrize(
-    ("tpr", "confidence", "needed"),
-    [
-        (0.95, None, 19),
-        (0.99, None, 99),
-        (0.5, None, 1),
-        (0.95, 0.99, 90),
-        (0.9, 0.95, 29),
-        (0.6, 0.92224, 5),
-    ],
-)
-def test_too_few_samples_say_how_many_are_needed(tpr, confidence, needed):
-    assert required_samples(tpr, confidence) == needed
-    Threshold.from_scores(np.arange(float(needed)), tpr=tpr, confidence=confidence)
-    if needed > 1:
-        with pytest.raises(TooFewSamplesError, match=rf"at least {needed} .*got {needed - 1}"):
-            Threshold.from_scores(np.arange(needed - 1.0), tpr=tpr, confidence=confidence)
-
-
-def test_the_interval_is_the_beta_distributions():
-    threshold = Threshold.from_scores(np.arange(2000.0), tpr=0.95)
-    low, high = threshold.tpr_interval(0.99)
-    kept = stats.beta(threshold.rank, 2001 - threshold.rank)
-    np.testing.assert_allclose([1 - high, 1 - low], kept.ppf([0.005, 0.995]), rtol=1e-9)
-    assert f"[{low:.4f}, {high:.4f}]" in threshold.statement()
-    assert "2,000" in threshold.statement()
-    assert "99 %" in threshold.statement()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", [60, 500])
-def test_the_promised_share_is_kept_on_average_over_many_seeds(n):
-    """Scores are uniform, so the share kept in the long run is exactly 1 - tau."""
-    seeds = 4000
-    kept = np.array(
-        [
-            1 - Threshold.from_scores(np.random.default_rng(seed).random(n), tpr=0.9).tau
-            for seed in range(seeds)
-        ]
-    )
-    error = kept.std() / np.sqrt(seeds)
-    assert kept.mean() >= 0.9 - 3 * error
-    rank = conformal_rank(n, 0.9)
-    assert abs(kept.mean() - (1 - rank / (n + 1))) < 4 * error
-
-
-@pytest.mark.slow
-def test_the_promised_share_is_kept_with_the_promised_confidence():
-    seeds, confidence = 4000, 0.9
-    kept = np.array(
-        [
-            1
-            - Threshold.from_scores(
-                np.random.default_rng(seed).random(400), tpr=0.95, confidence=confidence
-            ).tau
-            for seed in range(seeds)
-        ]
-    )
-    held = (kept >= 0.95).mean()
-    assert held >= confidence - 3 * np.sqrt(confidence * (1 - confidence) / seeds)
-    assert held <= confidence + 0.05  # not by being needlessly cautious
-
-
-@pytest.mark.slow
-def test_the_interval_covers_the_true_share_as_often_as_it_says():
-    seeds = 4000
-    covered = 0
-    for seed in range(seeds):
-        threshold = Threshold.from_scores(np.random.default_rng(seed).random(300), tpr=0.95)
-        low, high = threshold.tpr_interval(0.9)
-        covered += low <= 1 - threshold.tau <= high
-    assert abs(covered / seeds - 0.9) < 4 * np.sqrt(0.09 / seeds)
-
-
-@ties_are_meant
-@pytest.mark.slow
-@pytest.mark.parametrize("decimals", [None, 1])
-def test_p_values_of_in_distribution_inputs_are_valid(decimals):
-    """P(p <= a) <= a over calibration sets and inputs, with ties and without."""
-    draws = np.random.default_rng(0).normal(size=(20_000, 51))
-    if decimals is not None:
-        draws = draws.round(decimals)
-    p_values = np.array(
-        [Threshold.from_scores(row[:50], tpr=0.9).p_values(row[50]) for row in draws]
-    )
-    for level in (0.02, 0.1, 0.3, 0.5):
-        tolerance = 4 * np.sqrt(level * (1 - level) / len(draws))
-        assert (p_values <= level).mean() <= level + tolerance
 
 
 @pytest.mark.slow
@@ -192,11 +46,11 @@ def test_every_group_keeps_its_share(rng):
     scores = rng.normal(np.where(groups == "few", 0.0, 5.0), 1.0)
     calibration = Calibration.from_scores(scores, tpr=0.9, groups=groups)
     names = calibration.group_names(800, groups=groups)
-    kept = scores >= calibration.tau_of(names)
+    kept = scores >= calibration.threshold_of(names)
     for name in ("few", "many"):
         assert kept[groups == name].mean() >= 0.9
     one = Calibration.from_scores(scores, tpr=0.9)
-    alike = scores >= one.tau_of(None)
+    alike = scores >= one.threshold_of(None)
     assert alike[groups == "few"].mean() < 0.85  # what one threshold does to them
     p_values = calibration.p_values(scores, names)
     assert np.array_equal(p_values <= 0.1 + 1e-12, ~kept)
@@ -218,7 +72,7 @@ def test_label_counts_are_merged_until_each_group_has_enough(rng):
 
 
 def test_with_few_samples_all_label_counts_share_one_group(rng):
-    with pytest.warns(SingleGroupWarning, match="50 samples do not suffice"):
+    with pytest.warns(SingleGroupWarning, match="50 samples are too few"):
         calibration = Calibration.by_label_count(rng.normal(size=50), rng.integers(0, 4, 50))
     assert list(calibration.thresholds) == ["0+"]
     with pytest.raises(TooFewSamplesError, match=r"at least 23 .*got 22"):
@@ -227,7 +81,7 @@ def test_with_few_samples_all_label_counts_share_one_group(rng):
         Calibration.by_label_count(rng.normal(size=23), np.zeros(23, int))
     with pytest.raises(TooFewSamplesError, match=r"tpr=0.95 with confidence 0.99 needs"):
         Calibration.by_label_count(rng.normal(size=50), np.zeros(50, int), confidence=0.99)
-    with pytest.raises(ShapeError, match="expected 50 label counts"):
+    with pytest.raises(ShapeError, match=r"one count per score, shape \(50,\)"):
         Calibration.by_label_count(rng.normal(size=50), np.zeros(5, int))
 
 
@@ -242,9 +96,10 @@ def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_sa
     limit = 125  # a group needs 100 samples in four fifths
     seeds, share = 4000, limit / n_samples
 
-    def truly_kept(taus):
+    def truly_kept(calibration):
         """Scores are uniform on [0, 1] for the rare count and on [1, 2] for the other."""
-        rare, other = (taus["0"], taus["1+"]) if len(taus) == 2 else [taus["0+"]] * 2
+        values = list(calibration.threshold_values.values())
+        rare, other = values[0], values[-1]  # the same if there is one group
         return share * np.clip(1 - rare, 0, 1) + (1 - share) * np.clip(2 - other, 0, 1)
 
     ours, naive = [], []
@@ -252,31 +107,13 @@ def test_every_label_count_keeps_its_share_though_the_data_chose_the_groups(n_sa
         rng = np.random.default_rng(seed)
         counts = (rng.random(n_samples) >= share).astype(int)
         scores = counts + rng.random(n_samples)
-        ours.append(truly_kept(Calibration.by_label_count(scores, counts, tpr=0.9).taus))
+        ours.append(truly_kept(Calibration.by_label_count(scores, counts, tpr=0.9)))
         apart = np.sum(counts == 0) >= limit
         names = np.where(counts == 0, "0", "1+") if apart else ["0+"] * n_samples
-        naive.append(truly_kept(Calibration.from_scores(scores, tpr=0.9, groups=names).taus))
+        naive.append(truly_kept(Calibration.from_scores(scores, tpr=0.9, groups=names)))
     error = np.std(ours) / np.sqrt(seeds)
     assert np.mean(ours) >= 0.9 - 3 * error
     assert np.mean(naive) < 0.9 - 3 * error
-
-
-def test_a_threshold_that_many_scores_tie_with_gets_a_warning():
-    with pytest.warns(TiedScoresWarning, match="100 of 100 calibration scores equal") as caught:
-        Threshold.from_scores(np.full(100, 3.0))
-    assert caught[0].filename == __file__  # it points here, not into nescio
-    with pytest.warns(TiedScoresWarning, match="group 'b': 50 of 50") as caught:
-        Calibration.from_scores(
-            np.r_[np.arange(50.0), np.zeros(50)], groups=["a"] * 50 + ["b"] * 50
-        )
-    assert caught[0].filename == __file__
-    Threshold.from_scores(np.r_[5.0, 5.0, np.arange(5.5, 205)], tpr=0.99)  # two: no warning
-
-
-def test_calibrations_can_be_compared_and_hashed():
-    first, second = (Threshold.from_scores(np.arange(100.0)) for _ in range(2))
-    assert first != second
-    assert len({first, second}) == 2
 
 
 def test_bad_groups_are_explained(rng):
@@ -287,7 +124,9 @@ def test_bad_groups_are_explained(rng):
     with pytest.raises(ShapeError, match=r"shape \(200,\), got \(3,\)"):
         Calibration.from_scores(scores, groups=["a", "b", "c"])
     calibration = Calibration.from_scores(scores, groups=["a"] * 100 + ["b"] * 100)
-    with pytest.raises(InputError, match="no threshold for group 'c': calibrated on 'a', 'b'"):
+    with pytest.raises(
+        InputError, match=r"no threshold for group 'c': .*calibrated on the groups 'a', 'b'"
+    ):
         calibration.group_names(2, groups=["a", "c"])
     with pytest.raises(MissingInputError, match="pass groups"):
         calibration.group_names(2)
@@ -296,23 +135,6 @@ def test_bad_groups_are_explained(rng):
 
 
 @pytest.mark.parametrize("value", [0, 1, -0.1, 1.5, float("nan"), "0.9"])
-def test_shares_outside_of_zero_and_one_are_refused(value):
-    with pytest.raises(ParameterError, match="tpr must lie between 0 and 1"):
-        Threshold.from_scores(np.arange(100.0), tpr=value)
-    with pytest.raises(ParameterError, match="confidence must lie between 0 and 1"):
-        Threshold.from_scores(np.arange(100.0), confidence=value)
+def test_a_false_discovery_rate_outside_of_zero_and_one_is_refused(value):
     with pytest.raises(ParameterError, match="fdr must lie between 0 and 1"):
         benjamini_hochberg([0.5], value)
-
-
-def test_scores_that_cannot_be_ranked_are_refused():
-    with pytest.raises(InputError, match="NaN, first at index 2"):
-        Threshold.from_scores([0.0, 1.0, np.nan])
-    with pytest.raises(ShapeError):
-        Threshold.from_scores([])
-    bad = np.r_[np.full(10, -np.inf), np.arange(90.0)]
-    with pytest.raises(InputError, match="10 of 100 rows have no finite score"):
-        Threshold.from_scores(bad, tpr=0.95)
-    assert Threshold.from_scores(bad, tpr=0.8).tau == 9.0
-    with pytest.raises(InputError, match="10 of 100 rows have no finite score"):
-        empirical_threshold(bad, tpr=0.95)

@@ -56,7 +56,7 @@ def test_machines_read_json(here, nescio):
     code, out, _ = nescio("calibrate", "val.npy", "-o", "x.nescio", "--json")
     fitted = json.loads(out)
     assert (code, fitted["n_samples"], fitted["detector"]) == (0, 500, "joint_energy")
-    assert fitted["tau"]["all"] == ns.load("x.nescio").offset_
+    assert fitted["threshold"]["all"] == ns.load("x.nescio").offset_
     low, high = fitted["tpr_interval_99"]["all"]
     assert low < 0.95 < high
     scored = json.loads(nescio("score", "x.nescio", "new.parquet", "--json")[1])
@@ -120,7 +120,7 @@ MISTAKES = {
     ),
     "a semicolon file": (
         ("calibrate", "german.csv", "-o", "x.nescio"),
-        "line 2: 3 cells, and 1 columns. Is it separated by semicolons?",
+        "line 2: expected 1 cells, got 3. Is the file separated by semicolons?",
     ),
     "a name too long": (("info", "a" * 300), "File name too long"),
     "an output name too long": (("calibrate", "val.npy", "-o", "a" * 300), "File name too long"),

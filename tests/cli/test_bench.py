@@ -93,7 +93,7 @@ WRONG = {
     "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),
     "no such format": (("tables", "-f", "pdf"), "--format must be"),
     "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),
-    "no results at all": (("tables", "empty.jsonl"), "empty.jsonl holds no results"),
+    "no results at all": (("tables", "empty.jsonl"), "empty.jsonl has no results"),
     "other lines": (("tables", "other.jsonl"), "line 1 of other.jsonl is not a result"),
     "not text": (("tables", "logits.npy"), "logits.npy is not a file of results"),
     "a folder without results": (("tables", "."), "holds no results.jsonl. Name the folder"),
@@ -101,13 +101,16 @@ WRONG = {
         ("report", "--id", "logits.npy", "--ood", "./logits.npy", "-o", "r.html"),
         "is given as --id and as --ood",
     ),
-    "report of nothing": (("report", "-o", "r.html"), "name either a benchmark's results"),
+    "report of nothing": (("report", "-o", "r.html"), "pass either the results of a benchmark"),
     "report of both": (
         ("report", "empty.jsonl", "--id", "a.npy", "-o", "r.html"),
-        "name either a benchmark's results",
+        "pass either the results of a benchmark",
     ),
-    "report of half": (("report", "--id", "a.npy", "-o", "r.html"), "--id and --ood go together"),
-    "report of an empty file": (("report", "empty.jsonl", "-o", "r.html"), "holds no results"),
+    "report of half": (
+        ("report", "--id", "a.npy", "-o", "r.html"),
+        "--id and --ood must be used together",
+    ),
+    "report of an empty file": (("report", "empty.jsonl", "-o", "r.html"), "has no results"),
     "report of an empty folder": (("report", ".", "-o", "r.html"), "holds no results.jsonl"),
     "report over its input": (
         ("report", "empty.jsonl", "-o", "empty.jsonl", "--force"),
@@ -115,7 +118,7 @@ WRONG = {
     ),
     "images of a benchmark": (
         ("report", "empty.jsonl", "--images", "a=b", "-o", "r.html"),
-        "--images goes with --id",
+        "--images can only be used with --id",
     ),
 }
 
@@ -196,7 +199,7 @@ def test_a_report_of_ones_own_outputs(nescio, small_run, tmp_path):
     assert code == 0, err
     page = target.read_text("utf-8")
     assert "<title>Of my own" in page
-    assert "it learns from data: give training outputs" in page
+    assert "it learns from data: pass training outputs" in page
     code, _, err = nescio(
         *("report", *given, "--images", "third=.", "-o", target, "--force"),
     )

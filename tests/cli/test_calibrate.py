@@ -31,7 +31,7 @@ def test_groups_rates_and_settings(here, nescio):
     assert "(predicted labels: " in out
     assert next(iter(ns.load("x.nescio").calibration_.thresholds.values())).confidence == 0.9
     rows = json.loads(nescio("score", "x.nescio", "far.safetensors", "--json")[1])["rows"]
-    assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.taus)
+    assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.threshold_values)
     code, out, _ = nescio("score", "x.nescio", "far.safetensors")
     assert "predicted labels" in out
     by_tau = sum(not row["in_distribution"] for row in rows)

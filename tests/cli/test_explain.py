@@ -1,3 +1,5 @@
+"""nescio explain: which input, what is printed, and how the bars look."""
+
 import json
 import os
 import subprocess
@@ -66,11 +68,12 @@ def test_machines_read_json(here, nescio):
 
 
 def test_by_label_count_the_input_furthest_below_its_own_threshold(here, nescio):
-    nescio("fit", "held.safetensors", "--by-label-count", "-o", "g.nescio")
+    held = ns.Outputs.load("held.safetensors")
+    ns.JointEnergy().calibrate(held, groups="label_count").save("g.nescio")
     found = json.loads(nescio("explain", "g.nescio", "new.safetensors", "--json")[1])
     detector, new = ns.load("g.nescio"), ns.Outputs.load("new.safetensors")
     assert found["row"] == detector.decision_function(new).argmin()
-    assert found["tau"] == detector.calibration_.taus[found["group"]]
+    assert found["threshold"] == detector.calibration_.threshold_values[found["group"]]
     assert f"group {found['group']})." in nescio("explain", "g.nescio", "new.safetensors")[1]
 
 
@@ -94,23 +97,23 @@ def test_probabilities_and_bad_rows_as_in_score(here, nescio):
 
 
 MISTAKES = {
-    "no such row": (("x.nescio", "new.safetensors", "--row", "12"), "no row 12: rows are 0 to 11."),
+    "no such row": (("x.nescio", "new.safetensors", "--row", "12"), "the rows are 0 to 11."),
     "a row before the first": (("x.nescio", "new.safetensors", "--row", "-1"), "is no row -1"),
     "no such id": (
         ("x.nescio", "new.safetensors", "--id", "img33"),
-        "new.safetensors: there is no id 'img33'. Near it: 'img3'",
+        "new.safetensors: there is no id 'img33'. Did you mean 'img3'",
     ),
     "nothing near it": (("x.nescio", "new.safetensors", "--id", "?"), "there is no id '?'.\n"),
-    "an id twice": (("x.nescio", "twice.safetensors", "--id", "b"), "stands at 2 rows (1, 2)"),
-    "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Name one by its row: --row"),
-    "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "give one of them"),
+    "an id twice": (("x.nescio", "twice.safetensors", "--id", "b"), "2 rows have the id 'b'"),
+    "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Pass --row instead"),
+    "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "Pass only one of them"),
     "no labels": (("x.nescio", "new.safetensors", "--labels", "0"), "--labels must be a whole"),
     "not made of labels": (("msp.nescio", "new.safetensors"), "msp cannot be explained"),
     "told before its data is missed": (
         ("far.nescio", "new.safetensors"),
         "mahalanobis cannot be explained",
     ),
-    "of before": (("old.nescio", "old.npy"), "Calibrate again with this version"),
+    "of before": (("old.nescio", "old.npy"), "Calibrate it again"),
     "groups of one's own": (("own.nescio", "new.safetensors"), "explain(..., groups=...)"),
     "no such file": (("x.nescio", "nowhere.npy"), "there is no file nowhere.npy"),
     "other labels": (("x.nescio", "old.npy"), "old.npy: the detector was made for 6 labels"),
@@ -201,5 +204,5 @@ def test_a_terminal_without_bars_and_other_alphabets(here):
         (dog,) = (line for line in lines if line.startswith("dog??[31m "))
         # a character of the first alphabet takes the room of two
         assert len(dog) - len(cat) == (0 if encoding == "ascii" else 3)
-        legend = "# this input  | the" if encoding == "ascii" else "█ this input  │ the"
+        legend = "# this input  | in-dist" if encoding == "ascii" else "█ this input  │ in-dist"
         assert lines[-1].startswith(legend)

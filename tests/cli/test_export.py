@@ -19,7 +19,6 @@ from fixtures.export import (
     some_logits,
 )
 from nescio.cli import main
-from nescio.cli.export import _layer
 from nescio.export.sample_files import read_samples
 
 torch = pytest.importorskip("torch")
@@ -60,27 +59,11 @@ def test_a_detector_alone(detector, tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("features", ["pooled", "penultimate"])
-def test_the_layers_are_those_that_extract_stores(features, checkpoint):
-    saved, images = checkpoint
-    wrapped = ns.wrap(saved.network, features=_layer(saved.network, features))
-    with torch.no_grad():
-        stored = getattr(saved.network(images), features)
-    np.testing.assert_array_equal(wrapped.outputs(images).features, stored)
-
-
 def test_a_network_of_nescios_own(checkpoint, tmp_path, capsys):
     saved, images = checkpoint
     features = "penultimate"
-    with torch.no_grad():
-        outputs = saved.network(images)
-    rng = np.random.default_rng(0)
-    given = ns.Outputs(
-        outputs.logits,
-        features=getattr(outputs, features),
-        labels=rng.integers(0, 2, (200, 3)),
-        label_names=saved.label_names,
-    )
+    truth = np.random.default_rng(0).integers(0, 2, (200, 3))
+    given = ns.wrap(saved, features=features).outputs(images, labels=truth)
     detector = ns.Mahalanobis().fit(given[:100]).calibrate(given[100:], tpr=0.9)
     detector.save(tmp_path / "detector.nescio")
     path = tmp_path / "fused.onnx"
@@ -113,7 +96,7 @@ def test_a_module_of_ones_own(detector, tmp_path, monkeypatch, capsys):
     assert main([*arguments, "--input-shape", "4"]) == 1
     told = capsys.readouterr().err
     assert "the model failed on random inputs of the shape 4: " in told
-    assert "the shape of one input, without the batch (--input-shape" in told
+    assert "that of one input, without the batch (input_shape=..., --input-shape)" in told
     # In float64, of which onnxruntime lacks some operators.
     assert main([*arguments, "--input-shape", "5"]) == 0
     found = run(path, input=some_inputs(2).astype(np.float64))
@@ -125,7 +108,7 @@ def test_a_module_of_ones_own(detector, tmp_path, monkeypatch, capsys):
     ("model", "message"),
     [
         ("module:math:sin", "math:sin() failed: TypeError: "),
-        ("module:builtins:dict", "builtins:dict() must give a torch module, got a dict."),
+        ("module:builtins:dict", "builtins:dict() must return a torch module, got dict."),
     ],
 )
 def test_a_factory_that_fails(model, message, detector, tmp_path, capsys):
@@ -138,15 +121,16 @@ def test_what_looks_like_probabilities_is_refused_until_it_is_said(detector, tmp
     path = tmp_path / "fused.onnx"
     arguments = ["export", detector, "-o", str(path), "--model", str(model), "--logits", "logits"]
     assert main(arguments) == 1
-    assert "--from-probs if they are, --from-logits if not" in capsys.readouterr().err
+    assert "--from-probs if they are probabilities, --from-logits if not" in capsys.readouterr().err
     assert not path.exists()
     assert main([*arguments, "--from-probs"]) == 0
     printed = capsys.readouterr().out
     assert "checked on 1 sample; " in printed
-    assert "it takes 1 input at a time" in printed
+    assert "it takes exactly 1 input at a time" in printed
     assert main([*arguments, "--force", "--from-logits", "--input-shape", "7"]) == 1
     assert (
-        "has the shape (5), and the shape given (--input-shape) is (7)" in capsys.readouterr().err
+        "has the shape (5), but the given shape (--input-shape, --image-size) is (7)"
+        in capsys.readouterr().err
     )
 
 
@@ -187,10 +171,10 @@ def test_preprocessing_is_said_and_goes_into_the_file(detector, tmp_path, capsys
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--image-size", "64"], "makes images of 64 x 64 pixels (--image-size), and the model "),
-        (["--mean", "0.5,0.5"], "mean must be three numbers"),
+        (["--image-size", "64"], "makes images of 64 x 64 pixels (--image-size), but the model "),
+        (["--mean", "0.5,0.5"], "--mean must be three numbers"),
         (["--mean", "a,b,c"], "--mean must be three numbers, such as 0.485,0.456,0.406"),
-        (["--input-shape", "3,64,64"], "shape (3, 32, 32), and the shape given (--input-shape)"),
+        (["--input-shape", "3,64,64"], "shape (3, 32, 32), but the given shape (--input-shape"),
         (["-o", "fused.bin"], "--output must end in .onnx"),
     ],
 )
@@ -206,7 +190,7 @@ def test_images_for_a_model_that_takes_none(detector, checkpoint, tmp_path, caps
     assert main(arguments) == 1
     assert "need --model" in capsys.readouterr().err
     assert main([*arguments, "--model", str(tmp_path / "network.safetensors")]) == 1
-    assert "brings its preprocessing" in capsys.readouterr().err
+    assert "has its own preprocessing" in capsys.readouterr().err
     for model in (
         classifier(tmp_path / "rows.onnx", input_name="x"),
         image_classifier(tmp_path / "grey.onnx", channels=1),

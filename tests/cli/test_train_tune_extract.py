@@ -37,7 +37,7 @@ def test_from_nothing_to_a_table_in_four_commands(nescio, coco_tree, class_tree,
     )
     assert code == 0, err
     assert "30 images (30 computed" in said
-    assert "images a second" in said
+    assert "images per second" in said
     code, said, err = nescio(
         *("eval", "--id", out / "coco-test.safetensors", "--ood", out / "objects.safetensors"),
         *("--train", out / "coco-train.safetensors", "--bootstrap", 0, "--json"),
@@ -138,8 +138,8 @@ def test_a_checkpoint_of_the_paper_is_converted(nescio, coco_tree, tmp_path):
     assert loaded.label_names == ("red", "green", "blue")
     assert loaded.preprocessing.size == 256
     images = torch.randn(1, 3, 64, 64)
-    expected = load_paper_checkpoint("densenet121", backbone, head).eval()(images).logits
-    assert torch.equal(loaded.network(images).logits, expected)
+    expected = load_paper_checkpoint("densenet121", backbone, head).eval()(images)
+    assert torch.equal(loaded.network(images), expected)
     code, _, err = nescio(*command, backbone, "-o", tmp_path / "x.safetensors")
     assert (code, "not a text file" in err) == (1, True)
     names = tmp_path / "names.txt"
@@ -155,7 +155,7 @@ def test_a_network_of_ones_own_is_converted_and_extracted(nescio, own_module, co
     data, target = f"coco@val:{coco_tree()}", tmp_path / "own.safetensors"
     code, _, err = nescio(
         *("convert", name, "--weights", "w.pth", "--features", "4", "--labels", data),
-        *("--image-size", 32, "--std", 0.5, 0.5, 0.5, "-o", target),
+        *("--image-size", 32, "--std", "0.5,0.5,0.5", "-o", target),
     )
     assert code == 0, err
     extract = ("extract", target, data, "-o", tmp_path / "out")

@@ -3,7 +3,7 @@ import pytest
 
 import nescio as ns
 from nescio.checks import make_outputs
-from nescio.errors import InputError
+from nescio.errors import InputError, ParameterError
 
 
 @pytest.mark.parametrize("groups", [None, "label_count"])
@@ -25,3 +25,33 @@ def test_only_assessments_of_one_kind_are_joined():
     named = ns.Outputs(outputs.logits, ids=["a", "b"])
     with pytest.raises(InputError, match="must have ids and groups, or none"):
         ns.Assessment.concat([detector.assess(outputs), detector.assess(named)])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_an_assessment_can_be_written(detector, logits, tmp_path, suffix):
+    report = detector.assess(ns.Outputs(logits, ids=[f"i{i}" for i in range(400)]))
+    path = tmp_path / f"x{suffix}"
+    report.save(path)
+    if suffix == ".parquet":
+        pq = pytest.importorskip("pyarrow.parquet")
+        rows = pq.read_table(path).to_pylist()
+    elif suffix == ".jsonl":
+        import json
+
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        import csv
+
+        with path.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+    assert len(rows) == 400
+    assert rows[7]["id"] == "i7"
+    assert float(rows[7]["score"]) == report.scores[7]
+    assert str(rows[7]["in_distribution"]) == str(report.in_distribution[7])
+    with pytest.raises(ns.errors.FileError, match="exists already"):
+        report.save(path)
+
+
+def test_an_assessment_is_not_written_under_another_name(detector, logits, tmp_path):
+    with pytest.raises(ParameterError, match=r"must end in .parquet, .csv or .jsonl"):
+        detector.assess(logits).save(tmp_path / "x.txt")

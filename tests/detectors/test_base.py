@@ -4,26 +4,13 @@ import pytest
 import nescio as ns
 from nescio.errors import (
     InputError,
-    LabelMismatchError,
     MissingInputError,
     NonFiniteError,
     ParameterError,
-    ProbabilitiesWarning,
-    ShapeError,
     TooFewSamplesError,
 )
 
 few_samples_are_meant = pytest.mark.filterwarnings("ignore::nescio.errors.SingleGroupWarning")
-
-
-@pytest.fixture
-def logits(rng):
-    return rng.normal(-1, 3, (400, 6))
-
-
-@pytest.fixture
-def detector(logits):
-    return ns.JointEnergy().calibrate(logits)
 
 
 def test_assess_gives_a_row_a_sample(detector, logits):
@@ -41,36 +28,6 @@ def test_assess_gives_a_row_a_sample(detector, logits):
     text = repr(detector.assess(np.vstack([np.full((1, 6), -9.0), logits])))
     assert text.startswith("401 assessed")
     assert "OUT" in text.splitlines()[2]
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_an_assessment_can_be_written(detector, logits, tmp_path, suffix):
-    report = detector.assess(ns.Outputs(logits, ids=[f"i{i}" for i in range(400)]))
-    path = tmp_path / f"x{suffix}"
-    report.save(path)
-    if suffix == ".parquet":
-        pq = pytest.importorskip("pyarrow.parquet")
-        rows = pq.read_table(path).to_pylist()
-    elif suffix == ".jsonl":
-        import json
-
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-    else:
-        import csv
-
-        with path.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-    assert len(rows) == 400
-    assert rows[7]["id"] == "i7"
-    assert float(rows[7]["score"]) == report.scores[7]
-    assert str(rows[7]["in_distribution"]) == str(report.in_distribution[7])
-    with pytest.raises(ns.errors.FileError, match="exists already"):
-        report.save(path)
-
-
-def test_an_assessment_is_not_written_under_another_name(detector, logits, tmp_path):
-    with pytest.raises(ParameterError, match=r"must end in .parquet, .csv or .jsonl"):
-        detector.assess(logits).save(tmp_path / "x.txt")
 
 
 def test_one_threshold_flags_inputs_without_labels_and_groups_do_not(rng):
@@ -97,7 +54,7 @@ def test_one_threshold_flags_inputs_without_labels_and_groups_do_not(rng):
 def test_groups_of_ones_own(logits):
     groups = np.repeat(["a", "b"], 200)
     detector = ns.JointEnergy().calibrate(logits, groups=groups)
-    assert set(detector.calibration_.taus) == {"a", "b"}
+    assert set(detector.calibration_.threshold_values) == {"a", "b"}
     assert detector.predict(logits, groups=groups).shape == (400,)
     assert detector.assess(logits[:2], groups=["a", "b"]).groups.tolist() == ["a", "b"]
     with pytest.raises(MissingInputError, match="pass groups"):
@@ -171,85 +128,6 @@ def test_fit_after_calibrate_gives_up_the_guarantee(detector, logits):
     assert (detector.predict(logits) == 1).mean() >= 0.95
 
 
-def test_bad_rows_are_named(detector, logits):
-    logits[[3, 5, 8, 9, 11, 20], 2] = np.nan
-    with pytest.raises(NonFiniteError, match=r"in 6 of 400 rows: 3, 5, 8, 9, 11, \.\.\..*'out'"):
-        detector.predict(logits)
-
-
-def test_bad_rows_can_count_as_out(logits):
-    logits[5, 0], logits[6, 0] = np.nan, np.inf
-    detector = ns.JointEnergy(nonfinite="out").calibrate(logits)
-    report = detector.assess(logits)
-    assert report.scores[5] == report.scores[6] == -np.inf
-    assert not report.in_distribution[[5, 6]].any()
-    assert report.p_values[5] == pytest.approx(3 / 401)
-    assert report.in_distribution.mean() >= 0.95
-    assert (detector.predict(np.full((2, 6), np.nan)) == -1).all()
-    logits[:100] = np.nan
-    with pytest.raises(InputError, match="have no finite score"):
-        ns.JointEnergy(nonfinite="out").calibrate(logits)
-
-
-def test_masked_labels_are_allowed_where_they_make_sense(detector, logits):
-    masked = logits.copy()
-    masked[:, 0] = -np.inf
-    assert np.isfinite(detector.score_samples(masked)).all()
-    with pytest.raises(NonFiniteError, match=r"-inf \(masked labels\), which"):
-        ns.LocalOutlierFactor().fit(masked)
-    with pytest.raises(NonFiniteError):
-        ns.Mahalanobis().fit(masked)
-
-
-def test_probabilities_get_a_warning(detector, rng):
-    with pytest.warns(ProbabilitiesWarning, match="logits_from_probs") as caught:
-        detector.score_samples(rng.random((10, 6)))
-    assert caught[0].filename == __file__
-    with pytest.warns(ProbabilitiesWarning, match="logits_from_probs"):
-        detector.predict(rng.random((10, 6)))
-    probabilities = rng.random((100, 6))
-    probabilities[0, 0] = np.nan
-    with pytest.warns(ProbabilitiesWarning):
-        ns.JointEnergy(nonfinite="out").fit(probabilities)
-    detector.predict(rng.random((8, 6)))  # 48 values may be an accident
-    detector.predict(1.5 * rng.random((10, 6)))
-
-
-def test_another_number_of_labels_is_refused(detector, logits):
-    with pytest.raises(ShapeError, match="made for 6 labels"):
-        detector.predict(logits[:, :5])
-    with pytest.raises(ShapeError, match=r"got \(6,\)"):
-        detector.predict(logits[0])
-    with pytest.raises(InputError, match="0 sample"):
-        detector.predict(logits[:0])
-    with pytest.raises(ShapeError, match=r"got \(2, 3, 1\)"):
-        detector.predict(np.zeros((2, 3, 1)))
-
-
-def test_other_labels_or_another_order_are_refused(logits):
-    names = ["a", "b", "c", "d", "e", "f"]
-    detector = ns.JointEnergy().calibrate(ns.Outputs(logits, label_names=names))
-    assert detector.label_names_ == tuple(names)
-    detector.predict(logits)  # unnamed is taken at its word
-    with pytest.raises(LabelMismatchError, match="position 0 the detector has 'a', the data 'b'"):
-        detector.predict(ns.Outputs(logits, label_names=["b", "a", "c", "d", "e", "f"]))
-    with pytest.raises(LabelMismatchError, match="'f' is missing, 'x' is new"):
-        detector.predict(ns.Outputs(logits, label_names=["a", "b", "c", "d", "e", "x"]))
-
-
-def test_a_data_frame_names_its_labels(logits, tmp_path):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(logits, columns=list("abcdef"))
-    detector = ns.JointEnergy().calibrate(frame)
-    assert detector.label_names_ == tuple("abcdef")
-    detector.save(tmp_path / "x.nescio")
-    loaded = ns.load(tmp_path / "x.nescio")
-    assert np.array_equal(loaded.predict(frame), detector.predict(frame))
-    for known in (detector, loaded):
-        with pytest.raises(LabelMismatchError):
-            known.predict(frame[list("bacdef")])
-
-
 @few_samples_are_meant
 def test_a_label_is_predicted_above_a_logit_of_zero(logits):
     detector = ns.JointEnergy().calibrate(logits, groups="label_count")
@@ -286,16 +164,6 @@ def test_a_threshold_without_a_finite_score_is_refused(logits):
 def test_bad_parameters_are_refused(parameters, reason, logits):
     with pytest.raises(ParameterError, match=reason):
         ns.JointEnergy(**parameters).calibrate(logits)
-
-
-def test_labels_come_from_one_place(rng):
-    outputs = ns.Outputs(rng.normal(size=(50, 3)), rng.normal(size=(50, 2)))
-    with pytest.raises(MissingInputError, match="reads labels, which these outputs do not have"):
-        ns.Mahalanobis().fit(outputs)
-    with pytest.raises(InputError, match="not both"):
-        ns.Mahalanobis().fit(outputs, np.ones((50, 3)))
-    with pytest.raises(MissingInputError, match="reads features"):
-        ns.Mahalanobis().fit(ns.Outputs(rng.normal(size=(50, 3))))
 
 
 def test_a_detector_works_inside_scikit_learn(logits):

@@ -9,7 +9,7 @@ import nescio as ns
 from fixtures.own_detectors import Neighbours, ReAct, Together
 from nescio.checks import check_detector, make_outputs
 from nescio.detectors import DETECTORS
-from nescio.errors import FileFormatError, MissingInputError, ParameterError
+from nescio.errors import FileFormatError, MissingInputError
 from nescio.metrics.comparison import compare
 
 OWN = (Neighbours, ReAct, Together)
@@ -24,18 +24,6 @@ def registered():
     for kind in OWN:
         ns.register(kind)
     yield
-    for kind in OWN:
-        DETECTORS.pop(kind.name, None)
-
-
-@pytest.fixture
-def files(tmp_path):
-    """Outputs for every step of the work, on disk."""
-    names = {"train": 0, "val": 1, "new": 2}
-    for name, seed in names.items():
-        make_outputs(400, seed=seed).save(tmp_path / f"{name}.safetensors")
-    make_outputs(100, seed=3, shift=4.0).save(tmp_path / "ood.safetensors")
-    yield tmp_path
     for kind in OWN:
         DETECTORS.pop(kind.name, None)
 
@@ -143,28 +131,3 @@ def test_an_array_of_a_users_own_name():
     assert Embedding().fit(outputs).predict(outputs).mean() > 0.8
     with pytest.raises(MissingInputError, match=r"Outputs\(\.\.\., arrays=\{'my embedding'"):
         Embedding().fit(ns.Outputs(outputs.logits))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nowhere.at:All", "cannot import 'nowhere.at'"),
-        (f"{MODULE}:Nothing", "has no class 'Nothing'"),
-        (f"{MODULE}:clone", "expected a class that derives from nescio.Detector"),
-        ("max_logits", "Did you mean max_logit"),
-    ],
-)
-def test_a_name_that_leads_nowhere(name, message, nescio, files):
-    code, _, err = nescio("calibrate", files / "val.safetensors", "-d", name, "-o", files / "x.n")
-    assert code == 1
-    assert message in err
-
-
-def test_a_name_is_given_once():
-    class Impostor(Neighbours):
-        """Has the name of another."""
-
-        name = "joint_energy"
-
-    with pytest.raises(ParameterError, match="the name 'joint_energy' is taken by JointEnergy"):
-        ns.register(Impostor)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio.checks import make_outputs
 from nescio.errors import EmptyLabelWarning, InputError, ParameterError, ShapeError
 
 
@@ -101,7 +102,7 @@ def test_labels_without_samples_are_left_out_with_a_warning(data):
 
 def test_bad_labels_are_explained(data):
     features, labels = data
-    with pytest.raises(InputError, match="every value 0 or 1"):
+    with pytest.raises(InputError, match="every value must be 0 or 1"):
         ns.Mahalanobis().fit(features, 2 * labels)
     with pytest.raises(ShapeError, match=r"\(300, n_labels\), multi-hot, got \(10, 5\)"):
         ns.Mahalanobis().fit(features, labels[:10])
@@ -118,3 +119,14 @@ def test_bad_rows_are_not_learned_from(data):
     detector = ns.Mahalanobis(nonfinite="out", tpr=0.8).fit(spoiled, labels)
     clean = ns.Mahalanobis(tpr=0.8).fit(features[50:], labels[50:])
     np.testing.assert_allclose(detector.score_samples(features), clean.score_samples(features))
+
+
+@pytest.mark.parametrize("aggregate", ["max", "sum"])
+def test_mahalanobis_learns_from_plain_and_scores_perturbed_features(aggregate):
+    train, new = make_outputs(300), make_outputs(50, seed=1)
+    plain = ns.Mahalanobis(aggregate).fit(train)
+    perturbed = ns.PerturbedMahalanobis(aggregate).fit(train)
+    np.testing.assert_array_equal(perturbed.means_, plain.means_)
+    expected = plain.score_samples(new.arrays[f"mahalanobis_{aggregate}"])
+    np.testing.assert_array_equal(perturbed.score_samples(new), expected)
+    assert not np.array_equal(perturbed.score_samples(new), plain.score_samples(new))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import nescio as ns
-from fixtures.export import N_LABELS, metadata, run, some_logits, tau_of
+from fixtures.export import N_LABELS, metadata, run, some_logits, threshold_of
 from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes
 from nescio.export.parity import run_graph, session_of
@@ -27,7 +27,7 @@ def close(found, wanted, calibration, tolerance=1e-5):
         calibration.p_values(wanted.scores + sign * slack, wanted.groups) for sign in (-1, 1)
     )
     assert ((found["p_value"] >= low - 1e-12) & (found["p_value"] <= high + 1e-12)).all()
-    near = np.abs(wanted.scores - calibration.tau_of(wanted.groups)) <= slack
+    near = np.abs(wanted.scores - calibration.threshold_of(wanted.groups)) <= slack
     assert (near | (found["in_distribution"] == wanted.in_distribution)).all()
     assert near.mean() < 0.05
 
@@ -114,7 +114,7 @@ def test_a_detector_of_logits_alone(tmp_path):
     found = run(path, logits=rows)
     close(found, detector.assess(rows), detector.calibration_)
     np.testing.assert_allclose(found["probs"], ns.scores.label_prob(rows), rtol=1e-5)
-    assert tau_of(path) == detector.calibration_.taus
+    assert threshold_of(path) == detector.calibration_.threshold_values
     assert metadata(path)["nescio.detector"] == "top_k_joint_energy"
     one = run(path, logits=rows[:1])
     assert one["score"].shape == (1,)

@@ -12,8 +12,16 @@ from torch import nn
 
 import nescio as ns
 from fixtures.export import N_LABELS, a_network, metadata, run, some_inputs, some_logits
+from fixtures.own_detectors import Neighbours, ReAct
 from nescio.data.preprocessing import Preprocessing
-from nescio.errors import ExportError, FileError, InputError, ParameterError, ShapeError
+from nescio.errors import (
+    ExportError,
+    FileError,
+    InputError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+)
 from nescio.export import DetectorHead
 from nescio.export.parity import check_parity
 
@@ -52,9 +60,9 @@ def test_the_file_says_what_it_is(fused):
     calibration = fused.wrapped.detector.calibration_
     assert facts["nescio.detector"] == "joint_energy"
     assert facts["nescio.version"] == ns.__version__
-    assert facts["nescio.reads"] == "logits"
+    assert json.loads(facts["nescio.scores_from"]) == ["logits"]
     assert facts["nescio.groups"] == "label_count"
-    assert json.loads(facts["nescio.tau"]) == calibration.taus
+    assert json.loads(facts["nescio.threshold"]) == calibration.threshold_values
     assert json.loads(facts["nescio.label_names"]) == fused.names
     assert json.loads(facts["nescio.params"]) == {"nonfinite": "raise", "tpr": 0.95}
     assert json.loads(facts["nescio.inputs"]) == ["input"]
@@ -99,10 +107,10 @@ except ImportError:
 
 def test_the_same_input_gives_the_same_bytes(fused, tmp_path):
     again = tmp_path / "again.onnx"
-    network = fused.wrapped.model
+    network = fused.wrapped.runner.model
     before = [parameter.clone() for parameter in network.parameters()]
     network.train()
-    ns.export_onnx(fused.wrapped, again, input_shape=(5,), preprocessing=None)
+    ns.export_onnx(fused.wrapped, again, input_shape=(5,))
     assert again.read_bytes() == fused.path.read_bytes()
     # The model stays as it was.
     assert network.training
@@ -117,8 +125,8 @@ def test_features_come_along_if_the_detector_reads_them(tmp_path):
     outputs = wrapped.outputs(inputs)
     labels = (outputs.logits > 0.2).astype(int)
     labels[0] = 1
-    detector = ns.Mahalanobis().fit(outputs.features[:200], labels[:200])
-    wrapped = wrapped.calibrate(inputs[200:], detector)
+    wrapped = ns.wrap(wrapped, detector="mahalanobis").fit(inputs[:200], labels[:200])
+    wrapped = wrapped.calibrate(inputs[200:])
     exported = ns.export_onnx(wrapped, path, samples=torch.from_numpy(inputs[:30]))
     assert exported.outputs == (*OUTPUTS, "features")
     found, wanted = run(path, input=inputs), wrapped(inputs)
@@ -129,6 +137,22 @@ def test_features_come_along_if_the_detector_reads_them(tmp_path):
     np.testing.assert_allclose(again.scores, wanted.assessment.scores, rtol=1e-4, atol=1e-6)
 
 
+def test_a_detector_that_reads_features_and_the_last_layer(tmp_path):
+    path, inputs = tmp_path / "fused.onnx", some_inputs(400)
+    wrapped = ns.wrap(a_network(), features="penultimate", detector=ReAct())
+    wrapped = wrapped.fit(inputs[:200]).calibrate(inputs[200:], tpr=0.9)
+    exported = ns.export_onnx(wrapped, path, samples=inputs[:30])
+    assert exported.outputs == (*OUTPUTS, "features")
+    found, wanted = run(path, input=inputs), wrapped(inputs)
+    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
+    # Features of another layer: there is no last layer to read.
+    other = ns.wrap(a_network(), features="0", detector=wrapped.detector)
+    with pytest.raises(MissingInputError, match="react reads the classifier's last layer"):
+        ns.export_onnx(other, tmp_path / "other.onnx", samples=inputs[:30])
+    with pytest.raises(ExportError, match="neighbours cannot be exported: its _score takes NumPy"):
+        DetectorHead(Neighbours())
+
+
 def test_torchvision(tmp_path):
     models = pytest.importorskip("torchvision.models")
     torch.manual_seed(0)
@@ -136,9 +160,9 @@ def test_torchvision(tmp_path):
     wrapped = ns.wrap(models.resnet18(num_classes=4)).calibrate(images, tpr=0.9)
     path = tmp_path / "resnet.onnx"
     with pytest.raises(ParameterError, match=r"makes images of 64 x 64 pixels .* takes 32 x 32"):
-        ns.export_onnx(wrapped, path, samples=images[:3], preprocessing=Preprocessing(64))
+        ns.export_onnx(ns.wrap(wrapped, preprocessing=Preprocessing(64)), path, samples=images[:3])
     preprocessing = Preprocessing(32, mean=(0, 0, 0))
-    exported = ns.export_onnx(wrapped, path, samples=images[:3], preprocessing=preprocessing)
+    exported = ns.export_onnx(ns.wrap(wrapped, preprocessing=preprocessing), path)
     assert exported.inputs == {"x": ("batch", 3, 32, 32)}
     stored = json.loads(metadata(path)["nescio.preprocessing"])
     assert Preprocessing.from_dict(stored) == preprocessing
@@ -250,14 +274,13 @@ def test_refusals_come_before_the_work(fused, tmp_path):
         ns.export_onnx(fused.wrapped, path)
     with pytest.raises(ParameterError, match="tolerance"):
         ns.export_onnx(fused.wrapped, path, tolerance=0.0, input_shape=(5,))
-    with pytest.raises(ShapeError, match="made for 6 columns of logits, and the model gives 3"):
+    with pytest.raises(ShapeError, match="made for 6 columns of logits, but the model returns 3"):
         ns.export_onnx(ns.wrap(nn.Linear(5, 3)), path, detector=detector, input_shape=(5,))
     with pytest.raises(ExportError, match="how many labels"):
         ns.export_onnx(None, path, detector=by_count)
+    images = ns.wrap(fused.wrapped, preprocessing=Preprocessing(32))
     with pytest.raises(ParameterError, match=r"one input, images of .* takes \(12, 5\)"):
-        ns.export_onnx(fused.wrapped, path, input_shape=(5,), preprocessing=Preprocessing(32))
-    with pytest.raises(ParameterError, match="takes no images"):
-        ns.export_onnx(None, path, detector=detector, preprocessing=Preprocessing(32))
+        ns.export_onnx(images, path, input_shape=(5,))
     with pytest.raises(InputError, match=r"of the shape 1,9: .*one input, without the batch"):
         ns.export_onnx(fused.wrapped, path, input_shape=(1, 9))
     assert not list(tmp_path.iterdir())
@@ -294,4 +317,4 @@ def test_a_model_above_two_gigabytes_is_refused(tmp_path):
 
     samples = Samples({"input": some_inputs(2)}, by_name=False)
     with pytest.raises(ExportError, match=r"3\.6 GB"):
-        classifier_graph(ns.wrap(large), samples, ("logits",))
+        classifier_graph(ns.wrap(large).runner, samples, ("logits",))

@@ -148,8 +148,8 @@ def test_a_detector_of_ones_own_is_refused_unless_it_says_that_it_can():
     class Half(ns.Detector):
         name = "half"
 
-        def _score(self, inputs):
-            return ns.scores.joint_energy(inputs) / 2
+        def _score(self, arrays):
+            return ns.scores.joint_energy(arrays.logits) / 2
 
     with pytest.raises(ExportError, match="set traceable = True"):
         DetectorHead(Half().calibrate(some_logits()))
@@ -162,7 +162,7 @@ def test_without_calibration_or_with_groups_of_ones_own():
     with pytest.raises(ns.NotCalibratedError, match="calibrate"):
         DetectorHead(ns.JointEnergy().fit(some_logits()))
     groups = np.resize(["day", "night"], 400)
-    with pytest.raises(ExportError, match="groups of your own"):
+    with pytest.raises(ExportError, match="by your own groups"):
         DetectorHead(ns.JointEnergy().calibrate(some_logits(), groups=groups))
 
 

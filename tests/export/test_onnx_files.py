@@ -39,7 +39,7 @@ def test_names_that_clash_and_a_fixed_batch(tmp_path):
     }
     facts = metadata(path)
     assert facts["author"] == "someone"
-    assert facts["nescio.tau"] != "an old one"
+    assert facts["nescio.threshold"] != "an old one"
 
 
 def test_an_old_file_of_probabilities(tmp_path):
@@ -59,7 +59,7 @@ def test_feature_maps_are_averaged_and_a_newer_opset_stays(tmp_path):
     outputs = wrapped.outputs(inputs)
     labels = (outputs.features > 0.5).astype(int)
     detector = ns.Mahalanobis().fit(outputs.features[:150], labels[:150])
-    wrapped = wrapped.calibrate(inputs[150:], detector, tpr=0.9)
+    wrapped = ns.wrap(wrapped, detector=detector).calibrate(inputs[150:], tpr=0.9)
     path = tmp_path / "fused.onnx"
     exported = ns.export_onnx(wrapped, path, samples=inputs[:20])
     assert exported.opset == 20
@@ -68,7 +68,7 @@ def test_feature_maps_are_averaged_and_a_newer_opset_stays(tmp_path):
 
 
 def test_a_fused_file_gets_another_detector(fused, tmp_path):
-    wrapped = ns.wrap(fused.path).calibrate(some_inputs(), "max_logit", tpr=0.8)
+    wrapped = ns.wrap(fused.path, detector="max_logit").calibrate(some_inputs(), tpr=0.8)
     path = tmp_path / "again.onnx"
     ns.export_onnx(wrapped, path)
     agrees(path, wrapped, some_inputs(50, seed=3), "input")

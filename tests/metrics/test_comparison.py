@@ -91,7 +91,7 @@ def test_outputs_of_other_models_are_refused(splits):
     train, test, far = splits
     detectors = {"joint_energy": DETECTORS["joint_energy"]()}
     few = Outputs(far.logits[:, :3])
-    with pytest.raises(ShapeError, match=f"has {test.n_labels} labels, few has 3"):
+    with pytest.raises(ShapeError, match=f"has {test.n_labels} labels and few has 3"):
         compare(detectors, test, {"far": far, "few": few})
     with pytest.raises(ShapeError, match="the training outputs has 3"):
         compare(detectors, test, {"far": far}, train=Outputs(train.logits[:, :3]))
@@ -99,9 +99,7 @@ def test_outputs_of_other_models_are_refused(splits):
         Outputs(one.logits, label_names=[f"{word} {at}" for at in range(one.n_labels)])
         for one, word in ((test, "cat"), (far, "dog"))
     ]
-    with pytest.raises(
-        LabelMismatchError, match="far has other labels than the ID data: label 0 is 'dog 0'"
-    ):
+    with pytest.raises(LabelMismatchError, match=r"labels of far differ .* label 0 is 'dog 0'"):
         compare(detectors, named[0], {"far": named[1]})
 
 

@@ -1,11 +1,8 @@
-"""Networks by name, and networks of the user's own."""
+"""Networks by name."""
 
 import contextlib
-import copy
 import io
-import pickle
 import sys
-import threading
 
 import pytest
 
@@ -19,11 +16,9 @@ from nescio.errors import (  # noqa: E402
     FileFormatError,
     MissingDependencyError,
     ParameterError,
-    ShapeError,
 )
 from nescio.networks.backbones import build_network  # noqa: E402
 from nescio.networks.network import Network  # noqa: E402
-from nescio.networks.tapped import TappedNetwork  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,10 +63,11 @@ def test_torchvision(name, n_features):
     network = build_network(name, 5, n_hidden=20).eval()
     assert isinstance(network, Network)
     with torch.no_grad():
-        outputs = network(images(3))
-    assert outputs.logits.shape == (3, 5)
-    assert outputs.pooled.shape == (3, n_features)
-    assert outputs.penultimate.shape == (3, 20)
+        pooled = network.backbone(images(3))
+        assert pooled.shape == (3, n_features)
+        assert network.head.hidden(pooled).shape == (3, 20)
+        assert torch.equal(network(images(3)), network.head(pooled))
+    assert network.head(pooled).shape == (3, 5)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +85,9 @@ def test_torchvision(name, n_features):
 def test_big_torchvision_models_by_shape(name, n_features, size):
     with meta():
         network = build_network(name, 5).eval()
-        outputs = network(torch.empty(2, 3, size, size))
-    assert outputs.logits.shape == (2, 5)
-    assert outputs.pooled.shape == (2, n_features)
+        pooled = network.backbone(torch.empty(2, 3, size, size))
+        assert pooled.shape == (2, n_features)
+        assert network.head(pooled).shape == (2, 5)
 
 
 def test_every_family_of_torchvision_can_be_built_or_is_refused():
@@ -117,7 +113,7 @@ def test_densenet_features_are_those_of_the_paper():
     network = build_network("densenet121", 3).eval()
     with torch.no_grad():
         maps = torch.relu(network.backbone.features(images()))
-        assert torch.allclose(network(images()).pooled, maps.mean((2, 3)), atol=1e-6)
+        assert torch.allclose(network.backbone(images()), maps.mean((2, 3)), atol=1e-6)
 
 
 def test_features_are_without_dropout_in_training():
@@ -132,9 +128,8 @@ def test_an_image_does_not_depend_on_its_batch():
     network = build_network("resnet18", 3).eval()
     with torch.no_grad():
         together = network(images(3))
-        alone = [network(image[None]) for image in images(3)]
-    for at, outputs in enumerate(zip(*alone, strict=True)):
-        torch.testing.assert_close(torch.cat(outputs), together[at], rtol=1e-4, atol=1e-5)
+        alone = torch.cat([network(image[None]) for image in images(3)])
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
@@ -147,9 +142,9 @@ def test_auxiliary_classifiers_of_published_files_are_ignored(name, tmp_path):
     fresh = build_network(name, 3, n_hidden=1000).eval()
     fresh.load_state_dict(network.state_dict())
     with torch.no_grad():
-        pooled = network(images(1, 96)).pooled
+        pooled = network.backbone(images(1, 96))
         torch.testing.assert_close(published.fc(pooled), published(images(1, 96)))
-        assert torch.equal(fresh(images(1, 96)).pooled, pooled)
+        assert torch.equal(fresh.backbone(images(1, 96)), pooled)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +167,7 @@ def test_parameters_that_cannot_be_used():
         build_network("resnet18", 0)
     with pytest.raises(ParameterError, match="n_hidden must be a whole number of at least 1"):
         build_network("resnet18", 3, n_hidden=0)
-    with pytest.raises(ParameterError, match="features names a layer of a network of your own"):
+    with pytest.raises(ParameterError, match="features names a layer of your own network"):
         build_network("resnet18", 3, features="layer4")
 
 
@@ -201,7 +196,7 @@ class TestLite:
             package = self.efficientnet.from_pretrained("efficientnet-lite0", path).eval()
         with torch.no_grad():
             maps = package.extract_features(images(2, 96))
-            pooled = network(images(2, 96)).pooled
+            pooled = network.backbone(images(2, 96))
             assert torch.equal(pooled, nn.functional.adaptive_avg_pool2d(maps, 1).flatten(1))
             assert torch.equal(package._fc(pooled), package(images(2, 96)))
 
@@ -213,7 +208,7 @@ class TestLite:
         for size in range(5):
             with meta():
                 network = build_network(f"efficientnet-lite{size}", 3).eval()
-                assert network(torch.empty(2, 3, 64, 64)).pooled.shape == (2, 1280)
+                assert network.backbone(torch.empty(2, 3, 64, 64)).shape == (2, 1280)
 
     def test_a_file_of_another_size_is_refused(self, tmp_path):
         path = tmp_path / "lite1.pth"
@@ -236,7 +231,7 @@ class TestTimm:
         torch.save(published.state_dict(), tmp_path / "timm.pth")
         network = build_network(f"timm/{name}", 3, weights=tmp_path / "timm.pth").eval()
         with torch.no_grad():
-            pooled = network(images()).pooled
+            pooled = network.backbone(images())
             assert torch.equal(published.get_classifier()(pooled), published(images()))
         assert pooled.shape == (2, n_features)
 
@@ -265,227 +260,3 @@ class TestTimm:
     def test_an_unknown_name(self):
         with pytest.raises(ParameterError, match=r"timm has no model 'resnet19'. Nearest: resnet"):
             build_network("timm/resnet19", 3)
-
-
-class Small(nn.Module):
-    """A user's network: a convolution, a hidden layer, in-place ReLUs, an unused layer."""
-
-    def __init__(self, n_labels=4):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True))
-        self.hidden = nn.Linear(6, 5)
-        self.relu = nn.ReLU(inplace=True)
-        self.labels = nn.Linear(5, n_labels)
-        self.unused = nn.Linear(5, 5)
-        self.tokens = nn.Unflatten(1, (5, 1))
-        self.pair = Pair()
-
-    def forward(self, images):
-        pooled = self.stem(images).mean((2, 3))
-        hidden = self.hidden(pooled)
-        self.tokens(hidden)
-        self.pair(hidden)
-        return self.labels(self.relu(hidden))
-
-
-class Pair(nn.Module):
-    def forward(self, x):
-        return x, x
-
-
-def not_a_module():
-    return "a string"
-
-
-@pytest.fixture
-def own_module(monkeypatch):
-    """The name under which build_network finds this file's classes."""
-    monkeypatch.setitem(sys.modules, "users_networks", sys.modules[__name__])
-    return "module:users_networks"
-
-
-def test_a_network_of_ones_own(own_module):
-    network = build_network(f"{own_module}:Small", 4, features="relu").eval()
-    with torch.no_grad():
-        outputs = network(images())
-        model = network.model
-        hidden = model.hidden(model.stem(images()).mean((2, 3)))
-        assert torch.equal(outputs.logits, model(images()))
-    assert torch.equal(outputs.pooled, torch.relu(hidden))
-    assert outputs.penultimate is outputs.pooled
-
-
-def test_weights_of_ones_own(own_module, tmp_path):
-    state = Small().state_dict()
-    torch.save(state, tmp_path / "own.pth")
-    name = f"{own_module}:Small"
-    network = build_network(name, 4, features="relu", weights=tmp_path / "own.pth")
-    assert torch.equal(network.model.labels.weight, state["labels.weight"])
-    del state["labels.bias"]
-    torch.save(state, tmp_path / "own.pth")
-    with pytest.raises(FileFormatError, match=r"own\.pth does not fit: 1 missing \('labels.bias"):
-        build_network(name, 4, features="relu", weights=tmp_path / "own.pth")
-    with pytest.raises(ParameterError, match="no ImageNet weights for users_networks:Small"):
-        build_network(name, 4, features="relu", weights="imagenet")
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("module:users_networks", "module:package.module:factory, got 'module:users_networks'"),
-        ("module::Small", "module:package.module:factory, got"),
-        ("module:users_nets.deep:Small", "no module 'users_nets.deep'.*PYTHONPATH"),
-        ("module:users_networks:Smal", "no function 'Smal'. Nearest: Small"),
-        ("module:users_networks:not_a_module", "must return a torch module, got str"),
-    ],
-)
-def test_factories_that_cannot_be_used(own_module, target, message):
-    with pytest.raises(ParameterError, match=message):
-        build_network(target, 4, features="relu")
-
-
-def test_an_import_that_fails_within_the_users_module_is_not_hidden(tmp_path, monkeypatch):
-    (tmp_path / "needs_another.py").write_text("import certainly_not_installed\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="certainly_not_installed"):
-        build_network("module:needs_another:factory", 4, features="relu")
-
-
-def test_the_features_must_be_named(own_module):
-    with pytest.raises(ParameterError, match=r"features must name the layer.*labels, unused"):
-        build_network(f"{own_module}:Small", 4)
-
-
-def test_maps_are_pooled_and_in_place_layers_do_no_harm():
-    model = Small().eval()
-    with torch.no_grad():
-        maps = model.stem[0](images())
-        assert (maps < 0).any()
-        tapped = TappedNetwork(model, "stem.0")(images())
-        assert torch.equal(tapped.pooled, maps.mean((2, 3)))
-        hidden = TappedNetwork(model, "hidden")(images()).pooled
-        assert (hidden < 0).any()
-
-
-@pytest.mark.parametrize("layer", ["", "hiden", "stem.9"])
-def test_an_unknown_layer_gets_the_nearest(layer):
-    with pytest.raises(ParameterError, match=f"no layer '{layer}'") as caught:
-        TappedNetwork(Small(), layer)
-    if layer == "hiden":
-        assert "Nearest: hidden" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("layer", "error", "message"),
-    [
-        ("unused", ParameterError, "layer 'unused' was not called"),
-        ("tokens", ShapeError, r"layer 'tokens' must give .* got shape \(2, 5, 1\)"),
-        ("pair", ShapeError, "layer 'pair' must give .* got a tuple"),
-    ],
-)
-def test_layers_that_give_no_features(layer, error, message):
-    network = TappedNetwork(Small(), layer)
-    with pytest.raises(error, match=message):
-        network(images())
-
-
-def test_a_layer_without_one_row_per_image():
-    model = nn.Sequential(nn.Flatten(0, 2), nn.Unflatten(0, (2, -1)), nn.Flatten())
-    with pytest.raises(ShapeError, match="features of 24 images, and there are logits of 2"):
-        TappedNetwork(model, "0")(images(2, 4))
-
-
-def test_logits_that_are_none():
-    with pytest.raises(ShapeError, match=r"must give logits .* got shape \(2, 6, 62, 62\)"):
-        TappedNetwork(Small().stem, "0")(images())
-    with pytest.raises(ShapeError, match=r"must give logits .* got a tuple"):
-        TappedNetwork(nn.Sequential(nn.Conv2d(3, 6, 3), Pair()), "0")(images())
-    with pytest.raises(ShapeError, match="gives 4 logits per image, and there are 3 labels"):
-        TappedNetwork(Small(), "relu", n_labels=3)(images())
-
-
-def test_a_failed_pass_leaves_nothing_behind():
-    network = TappedNetwork(Small(), "relu")
-    with pytest.raises(RuntimeError):
-        network(torch.zeros(2, 4, 8, 8))
-    assert network(images()).pooled.shape == (2, 5)
-
-
-def test_the_mode_of_each_part_is_left_alone():
-    model = Small().train()
-    model.stem.eval()
-    network = TappedNetwork(model, "relu")
-    network(images())
-    assert model.training
-    assert not model.stem.training
-
-
-def test_copies_are_independent_and_keep_their_names():
-    network = TappedNetwork(Small(), "relu")
-    network(images())
-    assert list(network.state_dict()) == [f"model.{name}" for name in Small().state_dict()]
-    for twin in (copy.deepcopy(network), unpickled(network)):
-        twin.load_state_dict(network.state_dict())
-        assert torch.equal(twin(images()).pooled, network(images()).pooled)
-        nn.init.zeros_(twin.model.hidden.weight)
-        assert not torch.equal(twin(images()).pooled, network(images()).pooled)
-
-
-def unpickled(network):
-    # importlib mode gives this file a name that pickle cannot import by itself.
-    sys.modules.setdefault(__name__, sys.modules[Small.__module__])
-    return pickle.loads(pickle.dumps(network))
-
-
-def test_gradients_flow_through_both_outputs():
-    network = TappedNetwork(Small(), "hidden")
-    for output in ("logits", "pooled"):
-        batch = images().requires_grad_()
-        getattr(network(batch), output).sum().backward()
-        assert batch.grad.abs().sum() > 0
-
-
-class Twice(nn.Module):
-    """Runs a tapped network within its own pass, twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = TappedNetwork(Small(), "relu")
-
-    def forward(self, images):
-        other = self.inner(images + 1).logits
-        return self.inner(images).logits + 0 * other
-
-
-def test_nested_passes_do_not_mix():
-    network = TappedNetwork(Twice(), "inner.model.hidden").eval()
-    inner = network.model.inner.model
-    with torch.no_grad():
-        hidden = inner.hidden(inner.stem(images()).mean((2, 3)))
-        assert (hidden < 0).any()
-        assert torch.equal(network(images()).pooled, hidden)
-
-
-def meet(barrier):
-    barrier.wait()
-
-
-def test_passes_in_threads_do_not_mix():
-    network = TappedNetwork(Small(), "relu").eval()
-    both_within = threading.Barrier(2, timeout=20)
-    meeting = network.model.labels.register_forward_pre_hook(lambda *_: meet(both_within))
-    pooled = {}
-
-    def run(seed):
-        with torch.no_grad():
-            pooled[seed] = network(images(seed=seed)).pooled
-
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    meeting.remove()
-    for seed in (1, 2):
-        with torch.no_grad():
-            torch.testing.assert_close(pooled[seed], network(images(seed=seed)).pooled)

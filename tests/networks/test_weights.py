@@ -326,11 +326,11 @@ def test_checkpoints_of_the_paper_give_the_same_logits(name, parallel, tmp_path)
     network = load_paper_checkpoint(name, backbone_file, head_file).eval()
     with torch.no_grad():
         expected = head(backbone(images()))
-        outputs = network(images())
-    assert outputs.logits.shape == (2, 6)
-    assert outputs.penultimate.shape == (2, 1000)
-    np.testing.assert_allclose(outputs.logits, expected, rtol=1e-4, atol=1e-6)
-    assert outputs.logits.std() > 1e-3
+        logits = network(images())
+    assert logits.shape == (2, 6)
+    assert network.head.labels.in_features == 1000
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
+    assert logits.std() > 1e-3
 
     with pytest.raises(FileFormatError, match=r"backbone\.pth has no matrix 'cls.weight'.*swapped"):
         load_paper_checkpoint(name, head_file, backbone_file)

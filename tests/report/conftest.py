@@ -82,3 +82,23 @@ def make_lines():
         ]
 
     return make
+
+
+@pytest.fixture
+def evidence():
+    """100 ID inputs of scores 0 to 99 under both, but for the few that are judged differently."""
+    joint, largest = np.arange(100.0), np.arange(100.0)
+    joint[[0, 50]] = 50, 0  # input 0 is right under joint energy, 50 under the largest logit
+    ood = {"joint_energy": np.array([0.0, 99, 2, 50]), "max_logit": np.array([60.0, 1, 90, 50])}
+    logits = np.zeros((100, 3))
+    logits[:, 1] = -4
+    return Evidence(
+        "pets",
+        0,
+        Outputs(logits, ids=[f"{at}.jpg" for at in range(100)], label_names=["a", "b", "c"]),
+        {"stones": Outputs(np.ones((4, 3)), ids=[f"{at}.jpg" for at in range(4)])},
+        {
+            "joint_energy": Scored(joint, {"stones": ood["joint_energy"]}),
+            "max_logit": Scored(largest, {"stones": ood["max_logit"]}),
+        },
+    )

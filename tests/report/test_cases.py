@@ -1,4 +1,4 @@
-"""Case studies and false alarms: the right inputs, and pictures where there are some."""
+"""Case studies: the right inputs, with pictures if there are any."""
 
 import base64
 import io
@@ -10,31 +10,9 @@ from html import unescape
 import numpy as np
 import pytest
 
-from nescio.benchmark.evidence import Evidence
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
-from nescio.report.alarms import false_alarms, flagged
 from nescio.report.cases import case_groups, energy_bars, thumbnail
-
-
-@pytest.fixture
-def evidence():
-    """100 ID inputs of scores 0 to 99 under both, but for the few that are judged differently."""
-    joint, largest = np.arange(100.0), np.arange(100.0)
-    joint[[0, 50]] = 50, 0  # input 0 is right under joint energy, 50 under the largest logit
-    ood = {"joint_energy": np.array([0.0, 99, 2, 50]), "max_logit": np.array([60.0, 1, 90, 50])}
-    logits = np.zeros((100, 3))
-    logits[:, 1] = -4
-    return Evidence(
-        "pets",
-        0,
-        Outputs(logits, ids=[f"{at}.jpg" for at in range(100)], label_names=["a", "b", "c"]),
-        {"stones": Outputs(np.ones((4, 3)), ids=[f"{at}.jpg" for at in range(4)])},
-        {
-            "joint_energy": Scored(joint, {"stones": ood["joint_energy"]}),
-            "max_logit": Scored(largest, {"stones": ood["max_logit"]}),
-        },
-    )
 
 
 def _names(evidence):
@@ -55,7 +33,7 @@ def test_cases_are_those_judged_differently_furthest_apart_first(evidence):
 
 def test_verdicts_say_score_and_threshold(evidence):
     verdicts = case_groups(evidence, 0.95)[0].cases[0].verdicts
-    found = [(one.detector, one.score, one.tau, one.inside, one.right) for one in verdicts]
+    found = [(one.detector, one.score, one.threshold, one.inside, one.right) for one in verdicts]
     assert found == [
         ("joint_energy", "2", "5", False, True),
         ("max_logit", "90", "5", True, False),
@@ -132,7 +110,7 @@ def test_bars_show_the_largest_and_the_sum_of_the_rest():
     assert ">19 · 10 %</text>" in bars
     assert ">91 · 48 %</text>" in bars
     assert "label 19: 19, 10 % of the joint energy; median over ID 2<" in bars
-    assert bars.count('class="median"') == 6
+    assert bars.count('class="mark"') == 6
     for nothing in (0.0, 5e-324):
         assert "nan" not in energy_bars(["one"], np.full(1, nothing), np.zeros(1))
 
@@ -163,59 +141,3 @@ def test_numbers_stay_within_the_picture():
             for x, text in found
         ]
         assert max(ends) <= width + 1
-
-
-# --- false alarms -----------------------------------------------------------------------------
-
-
-def test_five_per_cent_are_flagged():
-    assert np.flatnonzero(flagged(np.arange(100.0), 0.95)).tolist() == [0, 1, 2, 3, 4]
-    assert flagged(np.array([-np.inf, 1.0]), 0.95).tolist() == [True, False]
-
-
-def test_false_alarms_are_counted_by_true_label(evidence):
-    labels = np.zeros((100, 3), dtype=np.uint8)
-    labels[:20, 0] = 1  # joint energy flags 1 to 4 of these, and 50, which has no label
-    labels[20:40, 1] = 1
-    labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
-    found = false_alarms(labelled, 0.95)
-    assert found.kind == found.label_kind == "true"
-    assert "5 of 100 inputs are flagged by joint_energy, 5 by max_logit, 4 by both" in found.totals
-    rows = [(one.label, one.n_inputs, one.by_detector[0].flagged) for one in found.by_label]
-    assert rows == [("label 0", 20, 4), ("label 1", 20, 0)]
-    assert found.by_label[0].by_detector[1].share == 0.25
-    assert "joint_energy: 1 of 60 inputs with 0 true labels, 1.7 %" in found.by_count
-
-
-def test_without_truth_the_likeliest_label_counts(evidence):
-    logits = np.full((100, 3), -3.0)
-    logits[:10, 2] = -1  # nothing is predicted, yet this one is the likeliest
-    found = false_alarms(replace(evidence, id_outputs=Outputs(logits)), 0.95)
-    assert (found.kind, found.label_kind) == ("predicted", "likeliest")
-    assert [(one.label, one.n_inputs) for one in found.by_label] == [
-        ("label 2", 10),
-        ("label 0", 90),
-    ]
-    assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in found.by_count
-
-
-@pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ((12, 10, 9), "Labels of fewer than 10 inputs are not listed."),
-        ((7, 4, 3), "Labels of fewer than 7 inputs are not listed."),
-        ((1, 0, 0), "Labels without inputs are not listed."),
-        ((12, 11, 10), ""),
-    ],
-)
-def test_the_cut_that_was_used_is_said(evidence, sizes, said):
-    labels = np.zeros((100, 3), dtype=np.uint8)
-    for at, size in enumerate(sizes):
-        labels[:size, at] = 1
-    labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
-    found = false_alarms(labelled, 0.95)
-    assert found.left_out == said
-    least = min(10, max(sizes))
-    assert sorted(one.n_inputs for one in found.by_label) == sorted(
-        size for size in sizes if size >= least
-    )

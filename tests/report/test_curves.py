@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio.metrics import auroc, fpr_at_tpr
-from nescio.report.curves import density, find_tau, roc, share_kept, visible_range
+from nescio.report.curves import density, find_threshold, roc, share_kept, visible_range
 
 
 def test_the_area_under_the_curve_is_the_auroc(rng):
@@ -21,14 +21,16 @@ def test_ties_and_rows_out_are_one_step():
     np.testing.assert_allclose(tpr, [0, 2 / 3, 1])
 
 
-def test_share_kept_at_tau_is_the_fpr(rng):
+def test_share_kept_at_the_threshold_is_the_fpr(rng):
     id_scores, ood_scores = rng.normal(1, 1, 500), rng.normal(0, 1, 400)
-    tau = find_tau(id_scores, 0.95)
-    assert share_kept(np.sort(ood_scores), np.array([tau])) == fpr_at_tpr(id_scores, ood_scores)
+    threshold = find_threshold(id_scores, 0.95)
+    assert share_kept(np.sort(ood_scores), np.array([threshold])) == fpr_at_tpr(
+        id_scores, ood_scores
+    )
 
 
-def test_no_tau_where_too_many_are_out():
-    assert find_tau(np.array([-np.inf, 1.0]), 0.95) is None
+def test_no_threshold_if_too_many_are_out():
+    assert find_threshold(np.array([-np.inf, 1.0]), 0.95) is None
 
 
 def test_density_is_that_of_a_normal(rng):

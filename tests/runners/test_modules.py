@@ -60,7 +60,7 @@ def prepared(make, *, with_features):
     torch.manual_seed(0)
     model, example, features, width = make()
     wrapped = ns.wrap(model.train(), features=features if with_features else None)
-    names = wrapped.input_names(example)
+    names = wrapped.runner.input_names(example)
     inputs = tuple(example[name] for name in names) if names else (example,)
     return wrapped, example, inputs, width
 
@@ -71,7 +71,7 @@ MODELS = pytest.mark.parametrize("make", [resnet, timm_vit, bert], ids=lambda m:
 @MODELS
 def test_the_module_gives_what_the_model_gives(make):
     wrapped, example, inputs, width = prepared(make, with_features=True)
-    module = wrapped.module(example)
+    module = wrapped.runner.module(example)
     outputs = wrapped.outputs(example)
     for each in (module, copy.deepcopy(module)):
         with torch.no_grad():
@@ -81,17 +81,17 @@ def test_the_module_gives_what_the_model_gives(make):
     assert features.shape == (3, width)
     # A copy in eval mode; the model itself is still in training.
     assert not any(part.training for part in module.modules())
-    assert wrapped.model.training
-    assert not any(part._forward_hooks for part in wrapped.model.modules())
+    assert wrapped.runner.model.training
+    assert not any(part._forward_hooks for part in wrapped.runner.model.modules())
 
 
 def test_without_features_there_are_none():
     wrapped, _, inputs, _ = prepared(bert, with_features=False)
     with torch.no_grad():
-        logits, features = wrapped.module()(*inputs)  # the usual inputs, in the usual order
+        logits, features = wrapped.runner.module()(*inputs)  # the usual inputs, in the usual order
     assert features is None
     np.testing.assert_array_equal(
-        logits, wrapped.outputs(dict(zip(wrapped.input_names(), inputs, strict=True))).logits
+        logits, wrapped.outputs(dict(zip(wrapped.runner.input_names(), inputs, strict=True))).logits
     )
 
 
@@ -99,7 +99,7 @@ def test_without_features_there_are_none():
 @pytest.mark.parametrize("strict", [False, True])
 def test_torch_export_traces_it(strict):
     wrapped, _, (pixels,), _ = prepared(small_conv, with_features=True)
-    module = wrapped.module()
+    module = wrapped.runner.module()
     rows = ({0: torch.export.Dim("rows", min=1, max=64)},)
     program = torch.export.export(module, (pixels,), dynamic_shapes=(rows,), strict=strict)
     more = torch.cat([pixels, pixels])
@@ -112,7 +112,7 @@ def test_torch_export_traces_it(strict):
 @pytest.mark.filterwarnings("ignore")  # of torch's own exporter
 def test_the_onnx_exporter_traces_it(tmp_path):
     wrapped, example, inputs, _ = prepared(bert, with_features=True)
-    module = wrapped.module(example)
+    module = wrapped.runner.module(example)
     rows = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
     torch.onnx.export(
         module,

@@ -290,10 +290,10 @@ def test_logits_are_found_where_they_are(form, output):
 @pytest.mark.parametrize(
     ("form", "output", "message"),
     [
-        ("dict", None, r"got a dict with 'out', 'aux'. Say which with output="),
-        ("dict", "aus", r"no output 'aus': it gave a dict with 'out', 'aux'"),
-        ("tuple", None, r"got a tuple of 2. Say which with output="),
-        ("tuple", 2, r"no output 2: it gave a tuple of 2"),
+        ("dict", None, r"got a dict with 'out', 'aux'. Choose one with output="),
+        ("dict", "aus", r"no output 'aus': it returned a dict with 'out', 'aux'"),
+        ("tuple", None, r"got a tuple of 2. Choose one with output="),
+        ("tuple", 2, r"no output 2: it returned a tuple of 2"),
         ("one", None, r"got float32 of shape \(3,\)"),
         ("whole", None, r"got int64 of shape"),
     ],
@@ -335,7 +335,7 @@ def test_a_layer_that_is_not_there(features, message):
 
 def test_features_of_another_shape_are_refused():
     model = nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Flatten(), nn.Linear(6, 2))
-    with pytest.raises(ShapeError, match=r"layer '0' gives .*\(4, 2, 3\).*'classifier:input'"):
+    with pytest.raises(ShapeError, match=r"layer '0' returns .*\(4, 2, 3\).*'classifier:input'"):
         ns.wrap(model, features="0").outputs(torch.zeros(4, 6))
     np.testing.assert_array_equal(
         ns.wrap(model, features="2:input").outputs(torch.ones(4, 6)).features, np.ones((4, 6))
@@ -370,7 +370,7 @@ def made_for(n_labels, names=None):
 
 def test_a_detector_of_another_model():
     detector = made_for(5, list("abcde"))
-    with pytest.raises(ShapeError, match=r"made for 5 labels \(a, b, c, .*and the model gives 4"):
+    with pytest.raises(ShapeError, match=r"made for 5 labels \(a, b, c, .*but the model returns 4"):
         ns.wrap(small(), detector=detector)(images())
     with pytest.raises(LabelMismatchError, match="the model has other labels than the detector"):
         ns.wrap(small(), detector=detector, label_names=list("abcd"))
@@ -387,14 +387,14 @@ def test_a_detector_of_another_model():
         (7, InputError, "got a int"),
         ([], ShapeError, "not a single sample"),
         (torch.zeros(0, 3, 8, 8), ShapeError, "not a single sample"),
-        (torch.tensor(1.0), ShapeError, "a row for each sample"),
+        (torch.tensor(1.0), ShapeError, "one row per sample"),
         ([(1, 2, 3)], InputError, "got 3 parts"),
         ({"input": images(2), "other": images(3)}, ShapeError, "input: 2, other: 3"),
         ({"flag": True}, InputError, "none of the inputs has rows"),
         ([(images(2), torch.ones(3, 4))], ShapeError, "labels have 3 rows"),
         ([(images(2), torch.ones(2, 4)), images(2)], InputError, "some of the batches"),
         (np.array([["a"]]), InputError, "takes numbers"),
-        (images(2)[0, 0], InputError, r"float32 of shape \(8, 8\): .*one alone as x\[None\]"),
+        (images(2)[0, 0], InputError, r"float32 of shape \(8, 8\): .*a single one as x\[None\]"),
         (images(2).byte(), InputError, r"uint8 of shape \(2, 3, 8, 8\): .* in the type"),
         ([images(2)[0, 0]], InputError, "a list is taken as batches"),
     ],
@@ -425,7 +425,9 @@ def test_a_class_is_no_model():
 
 
 def test_the_names_must_fit_the_logits():
-    with pytest.raises(ShapeError, match="gives 4 outputs a sample, and there are 2 label names"):
+    with pytest.raises(
+        ShapeError, match="returns 4 outputs per sample, but there are 2 label names"
+    ):
         ns.wrap(small(), label_names=["a", "b"]).outputs(images())
     with pytest.raises(ParameterError, match="sequence of names"):
         ns.wrap(small(), label_names="ab")
@@ -451,16 +453,16 @@ def test_from_outputs_to_verdicts():
     np.testing.assert_array_equal(
         prediction.in_distribution, detector.assess(prediction.outputs).in_distribution
     )
-    np.testing.assert_array_equal(prediction.labels, prediction.outputs.logits > 0)
+    np.testing.assert_array_equal(prediction.predicted, prediction.outputs.logits > 0)
 
 
 def test_mahalanobis_reads_the_named_features():
     model = small()
     wrapped = ns.wrap(model, features="flat")
     truth = np.arange(200)[:, None] % 4 == np.arange(4)
-    detector = ns.Mahalanobis().fit(wrapped.outputs(images(200), labels=truth))
-    calibrated = wrapped.calibrate(images(100, seed=1), detector)
+    wrapped = ns.wrap(wrapped, detector="mahalanobis").fit(images(200), truth)
+    calibrated = wrapped.calibrate(images(100, seed=1))
     assert calibrated(images(50, seed=2)).in_distribution.mean() > 0.8
     assert not calibrated(images(5, seed=3) + 30).in_distribution.any()
     with pytest.raises(MissingInputError, match=r"mahalanobis reads features.*features="):
-        ns.wrap(model, detector=detector)
+        ns.wrap(model, detector=calibrated.detector)

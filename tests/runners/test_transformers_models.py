@@ -60,7 +60,7 @@ def test_text(tokens):
     np.testing.assert_array_equal(outputs.logits, expected)
     assert outputs.features.shape == (6, 16)
     assert all(part.training for part in model.modules())
-    assert wrapped.kind == outputs.manifest["kind"] == "transformers"
+    assert wrapped.runner.kind == outputs.manifest["kind"] == "transformers"
     batched = wrapped.outputs(tokens, batch_size=4)
     np.testing.assert_allclose(batched.logits, expected, atol=1e-6)
 
@@ -75,7 +75,7 @@ def test_images():
     assert outputs.features.shape == (5, 16)
     # One tensor alone is the main input.
     np.testing.assert_array_equal(wrapped.outputs(pixels.numpy()).logits, expected)
-    with pytest.raises(ShapeError, match=r"'vit.layernorm' gives .*\(5, 5, 16\)"):
+    with pytest.raises(ShapeError, match=r"'vit.layernorm' returns .*\(5, 5, 16\)"):
         ns.wrap(model, features="vit.layernorm").outputs(pixels)
 
 
@@ -109,7 +109,7 @@ def test_lists_of_equal_length_are_taken(tokens):
 
 
 def test_text_itself_is_refused(tokens):
-    with pytest.raises(InputError, match="what its tokenizer or preprocessing gives"):
+    with pytest.raises(InputError, match="tokenizer or preprocessing returns"):
         ns.wrap(bert()).outputs(["some text"])
     with pytest.raises(InputError, match="by name"):
         ns.wrap(bert()).outputs((tokens["input_ids"], tokens["attention_mask"]))
@@ -126,7 +126,7 @@ def test_names_come_from_the_config():
 
 @pytest.mark.parametrize("make", [bert, vit])
 def test_a_model_of_one_label_is_refused(make):
-    with pytest.raises(ParameterError, match="is for single_label_classification, and nescio"):
+    with pytest.raises(ParameterError, match="is for single_label_classification, but nescio"):
         ns.wrap(make("single_label_classification"))
     with pytest.raises(ParameterError, match=r"model.config.problem_type = 'multi_label_cla"):
         ns.wrap(make(None))
@@ -145,7 +145,7 @@ def test_verdicts(tokens):
 def test_the_order_of_the_inputs(tokens):
     wrapped = ns.wrap(bert())
     usual = ("input_ids", "attention_mask", "token_type_ids")
-    assert wrapped.input_names(tokens) == wrapped.input_names() == usual
+    assert wrapped.runner.input_names(tokens) == wrapped.runner.input_names() == usual
     fewer = {"token_type_ids": tokens["token_type_ids"], "input_ids": tokens["input_ids"]}
-    assert wrapped.input_names(fewer) == ("input_ids", "token_type_ids")
-    assert ns.wrap(vit()).input_names() == ("pixel_values",)
+    assert wrapped.runner.input_names(fewer) == ("input_ids", "token_type_ids")
+    assert ns.wrap(vit()).runner.input_names() == ("pixel_values",)

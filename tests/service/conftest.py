@@ -103,7 +103,7 @@ class Served:
         """The log so far; every line of it must be JSON."""
         return [json.loads(line) for line in list(self.raw)]
 
-    def wait_for(self, event, seconds=30):
+    def wait_for(self, event, seconds=120):
         """The first line of an event; an error if the process ends without it."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -121,7 +121,7 @@ class Served:
     def signal(self, number):
         self.process.send_signal(number)
 
-    def end(self, seconds=60):
+    def end(self, seconds=120):
         """The exit code, once it has stopped by itself; the log is whole then."""
         code = self.process.wait(seconds)
         self._reading.join()

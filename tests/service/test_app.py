@@ -255,7 +255,7 @@ def test_the_detector_is_described(client, detector_file):
     found = client(file).get("/v1/detector").json()
     detector = ns.load(file)
     assert found["detector"] == "joint_energy"
-    assert found["threshold"] == detector.calibration_.taus
+    assert found["threshold"] == detector.calibration_.threshold_values
     assert found["label_names"] == ["cat", "dog", "bird", "car"]
     assert found["n_calibration"] == sum(found["histogram"]["counts"]) == 1000
     assert len(found["histogram"]["edges"]) == len(found["histogram"]["counts"]) + 1

@@ -30,7 +30,7 @@ def marked_x(chart):
 
 def test_the_score_is_marked_on_either_side_of_the_threshold(engine):
     found = engine()
-    (threshold,) = found.calibration.taus.values()
+    (threshold,) = found.calibration.threshold_values.values()
     for score, verdict in ((threshold - 0.01, "out"), (threshold, "in"), (threshold + 1, "in")):
         text = score_chart(found, score, "all", 500)
         chart = ElementTree.fromstring(text)
@@ -49,7 +49,7 @@ def test_a_score_beyond_the_histogram_is_marked_at_its_edge(engine):
 
 def test_a_group_has_its_own_histogram_and_threshold(engine):
     found = engine(groups="label_count")
-    names = list(found.calibration.taus)
+    names = list(found.calibration.threshold_values)
     charts = {score_chart(found, 3.0, name, 500) for name in names}
     assert len(charts) == len(names) > 1
 

@@ -276,10 +276,10 @@ def test_a_file_with_the_verdicts_of_another_detector_is_reported(
     app, detector_file, image_model, caplog
 ):
     file = detector_file()
-    taus = ns.load(file).calibration_.taus
-    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.tau": taus}))
+    taus = ns.load(file).calibration_.threshold_values
+    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.threshold": taus}))
     assert caplog.text == ""
-    other = {"nescio.preprocessing": HALF, "nescio.tau": {"all": 7.0}}
+    other = {"nescio.preprocessing": HALF, "nescio.threshold": {"all": 7.0}}
     app(file, model=image_model(metadata=other))
     assert "contains another detector" in caplog.text
 

@@ -91,7 +91,7 @@ def serving(detector, *options, token=None):
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(120)
         finally:
             process.kill()
             process.wait()
@@ -389,7 +389,7 @@ def test_traffic_appears_after_scoring(page, url):
 
 
 _QUIET = {
-    "alpha": 0.01, "alarm": False, "alarm_at": None, "n_label_tests": 0, "labels": [],
+    "alpha": 0.01, "alarm": False, "alarm_at": None, "n_label_tests": 0, "label_drifts": [],
     "log10_martingale": -0.04, "max_log10_martingale": 0.3,
 }  # fmt: skip
 _DRIFT = {"label": "boat", "rate": 0.05, "calibration_rate": 0.3}
@@ -400,7 +400,7 @@ _DRIFT = {"label": "boat", "rate": 0.05, "calibration_rate": 0.3}
     [
         ({}, ["Labels are tested when the first window", "changed: 1, at most 100.3 so far."], []),
         (
-            {"n_label_tests": 3, "labels": [_DRIFT], "max_log10_martingale": 2.0},
+            {"n_label_tests": 3, "label_drifts": [_DRIFT], "max_log10_martingale": 2.0},
             [
                 "Labels that drift (3 tests):",
                 "boat is predicted for 5 % of inputs, usually for 30 %",
@@ -409,7 +409,7 @@ _DRIFT = {"label": "boat", "rate": 0.05, "calibration_rate": 0.3}
             ["the first window", "102.0"],
         ),
         ({"n_label_tests": 1}, ["No label drifts (1 test).", "at most 1 %."], ["the first window"]),
-        ({"labels": None}, ["Labels are not monitored"], ["the first window"]),
+        ({"label_drifts": None}, ["Labels are not monitored"], ["the first window"]),
     ],
 )
 def test_the_monitor_says_of_labels_what_is_so(page, url, state, said, not_said):
@@ -493,7 +493,7 @@ def _enter(page, token):
 def test_it_follows_a_reload_and_says_when_the_service_stops(browser, folder, tmp_path):
     detector = tmp_path / "changing.nescio"
     shutil.copy(folder / "tagger.nescio", detector)
-    with serving(detector, "--drain-seconds", "15") as (process, url):
+    with serving(detector, "--drain-seconds", "600") as (process, url):
         browser.open(f"{url}/")
         browser.until(_READY)
         paste(browser, IN)

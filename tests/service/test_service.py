@@ -21,7 +21,7 @@ def test_a_new_threshold_is_taken(client, detector_file):
     assert service.get("/v1/detector").json()["threshold"] == before
     answer = service.post("/v1/reload")
     assert answer.status_code == 200
-    assert answer.json()["threshold"] == ns.load(file).calibration_.taus != before
+    assert answer.json()["threshold"] == ns.load(file).calibration_.threshold_values != before
     assert service.get("/v1/detector").json() == answer.json()
     assert 'nescio_reloads_total{result="done"} 1.0' in service.get("/metrics").text
 

@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, tables and tensors in and out."""
+"""Reading and writing of files: atomic replacement, tables, tensors, kinds of files."""

@@ -1,4 +1,7 @@
-"""Files are written whole or not at all, and never over another without being told to."""
+"""Atomic writing of files, and checks of the paths to read and write.
+
+A file is written completely or not at all, and replaces an existing file only with `force`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ from nescio.errors import FileError
 
 
 def check_target(path: str | Path, *, force: bool) -> Path:
-    """The place to write to, links followed; raises before any work is done if it cannot be."""
+    """Return the path to write to, with symbolic links resolved; raise if it cannot be written.
+
+    Call this before a long computation, so that it does not fail at the end.
+    """
     try:
         target = Path(os.path.realpath(path))
         if target.is_dir():
             raise FileError(f"cannot write {path}: it is a directory.")
         if target.is_symlink():
-            raise FileError(f"cannot write {path}: it is a link that leads nowhere but to itself.")
+            raise FileError(f"cannot write {path}: it is a symbolic link that points to itself.")
         if target.exists():
             if not target.is_file():
                 raise FileError(f"cannot write {path}: it is not a regular file.")
@@ -34,7 +40,7 @@ def check_target(path: str | Path, *, force: bool) -> Path:
 
 @contextmanager
 def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
-    """A temporary name beside `path`, renamed to it at the end of the block if all went well."""
+    """Give a temporary path in the same directory; rename it to `path` if the block succeeds."""
     target = check_target(path, force=force)
     temporary = target.with_name(f".nescio-{secrets.token_hex(8)}")
     try:
@@ -54,11 +60,11 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path of a file that can be read, or an error that says why there is none."""
+    """Return the path of a file that can be read, or raise an error that says why it cannot."""
     path = Path(path)
     try:
         if path.is_dir():
-            raise FileError(f"{path} is a directory; expected a file.")
+            raise FileError(f"{path} is a directory, but a file is needed.")
         if not path.exists():
             raise FileError(f"there is no file {path}.")
         if not path.is_file():

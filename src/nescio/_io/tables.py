@@ -1,4 +1,4 @@
-"""CSV and Parquet: columns in, columns out."""
+"""Reading of CSV and Parquet files as columns; writing of Parquet, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _Row = tuple[int, list[str]]  # line number, cells
 
 
 def read_csv(path: str | Path) -> dict[str, Array]:
-    """The columns of a CSV file by name, numbered if it has no header.
+    """Return the columns of a CSV file by name, or by number if the file has no header.
 
-    A column named id holds text; every other column must hold numbers.
+    A column named id contains text. All other columns must contain numbers.
     """
     path = existing_file(path)
     try:
@@ -50,48 +50,49 @@ def read_csv(path: str | Path) -> dict[str, Array]:
 
 
 def _split_header(path: Path, rows: Iterator[_Row]) -> tuple[list[str], Iterator[_Row]]:
-    """The names of the columns, and the rows that are data."""
+    """Return the names of the columns, and the rows that are data."""
     first = next(rows, None)
     if first is None:
         raise FileFormatError(f"{path} is empty.")
     names = [name.strip() for name in first[1]]
     numbered = [[str(start + at) for at in range(len(names))] for start in (0, 1)]
-    # pandas numbers unnamed columns; a single 0 or 1 is more likely a logit.
+    # pandas names columns 0, 1, 2, ... if they have no names; a single 0 or 1 is rather a logit.
     if all(map(_is_number, names)) and not (names in numbered and len(names) > 1):
         if len(names) > 1 and _count_up(names):
             raise FileFormatError(
-                f"the first line of {path} may be logits or the numbers of labels. Give the "
-                "columns names that are not numbers."
+                f"the first line of {path} can be read as logits or as the numbers of labels. Add "
+                "a header with column names that are not numbers."
             )
         return numbered[0], itertools.chain([first], rows)
     if names[-1] == "":
         raise FileFormatError(
-            f"the lines of {path} end in a comma, or its last column has no name."
+            f"the last column of {path} has no name, or its lines end in a comma. Name the column, "
+            "or remove the comma."
         )
     if "" in names:
         raise FileFormatError(
-            f"column {names.index('') + 1} of {path} has no name. If it is pandas's index, write "
-            "the file with index=False, or name the column id."
+            f"column {names.index('') + 1} of {path} has no name. If it is the index of a pandas "
+            "data frame, write the file with index=False, or name the column id."
         )
     if len(set(names)) != len(names):
-        raise FileFormatError(f"{path} has two columns of the same name.")
+        raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
     return names, rows
 
 
 def _parse_rows(
     path: Path, names: list[str], at_id: int | None, rows: list[_Row], ids: list[str]
 ) -> Array:
-    """The numbers of some rows; their ids are added to `ids`."""
+    """Return the numbers of some rows, and append their ids to `ids`."""
     for line, row in rows:
         if len(row) != len(names):
             raise FileFormatError(
-                f"{path}, line {line}: {len(row)} cells, and {len(names)} columns. "
+                f"{path}, line {line}: expected {len(names)} cells, got {len(row)}. "
                 + _hint(" ".join([*names, *row]))
             )
         if at_id is not None:
             ids.append(row.pop(at_id))
     try:
-        # Objects, not fixed-width strings: one long cell must not widen all the others.
+        # Python objects rather than fixed-width strings, which take the width of the longest cell.
         return np.array([row for _, row in rows], dtype=object).astype(np.float64)
     except ValueError:
         pass
@@ -110,12 +111,12 @@ def _parse_rows(
 def _hint(text: str) -> str:
     for separator, name in ((";", "semicolons"), ("\t", "tabs")):
         if separator in text:
-            return f"Is it separated by {name}? Save it with commas, and decimal points."
-    return "Every column but id must be the logits of one label; nan and -inf are numbers."
+            return f"Is the file separated by {name}? Save it with commas and decimal points."
+    return "Every column except id must contain the logits of one label (nan and -inf are allowed)."
 
 
 def _count_up(names: list[str]) -> bool:
-    """Whether these are whole numbers in ascending order, as label numbers would be."""
+    """Return whether these are whole numbers in ascending order, as label numbers would be."""
     return all(name.isdigit() for name in names) and all(
         int(a) < int(b) for a, b in itertools.pairwise(names)
     )
@@ -130,7 +131,7 @@ def _is_number(text: str) -> bool:
 
 
 def read_parquet(path: str | Path) -> dict[str, Array]:
-    """The columns of a Parquet file by name; a column of lists becomes a matrix."""
+    """Return the columns of a Parquet file by name; a column of lists becomes a matrix."""
     path = existing_file(path)
     pyarrow = require("pyarrow", "parquet")
     parquet = require("pyarrow.parquet", "parquet")
@@ -142,12 +143,12 @@ def read_parquet(path: str | Path) -> dict[str, Array]:
 
 
 def arrow_columns(table: Any, what: object) -> dict[str, Array]:
-    """The columns of an Arrow table by name; a column of lists becomes a matrix."""
+    """Return the columns of an Arrow table by name; a column of lists becomes a matrix."""
     pyarrow = require("pyarrow", "parquet")
     require("pyarrow.compute", "parquet")
     names = table.column_names
     if len(set(names)) != len(names):
-        raise FileFormatError(f"{what} has two columns of the same name.")
+        raise FileFormatError(f"{what} has two columns of the same name. Names must be unique.")
     return {
         name: _arrow_to_numpy(pyarrow, what, name, table.column(at))
         for at, name in enumerate(names)
@@ -157,15 +158,18 @@ def arrow_columns(table: Any, what: object) -> dict[str, Array]:
 def _arrow_to_numpy(pyarrow: Any, path: object, name: str, column: Any) -> Array:
     types = pyarrow.types
     if column.null_count:
-        raise FileFormatError(f"column {name!r} of {path} has {column.null_count:,} empty cells.")
+        raise FileFormatError(
+            f"column {name!r} of {path} has {column.null_count:,} empty cells (nulls). "
+            "Fill or remove them."
+        )
     column = column.combine_chunks()
     kind = column.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         lengths = set(pyarrow.compute.list_value_length(column).unique().to_pylist())
         if len(lengths) > 1:
             raise FileFormatError(
-                f"the lists of column {name!r} of {path} differ in length: "
-                f"{min(lengths)} to {max(lengths)}."
+                f"the lists of column {name!r} of {path} must have the same length, got lengths "
+                f"from {min(lengths)} to {max(lengths)}."
             )
         values = column.flatten().to_numpy(zero_copy_only=False)
         return np.asarray(values).reshape(len(column), lengths.pop() if lengths else 0)
@@ -173,7 +177,10 @@ def _arrow_to_numpy(pyarrow: Any, path: object, name: str, column: Any) -> Array
 
 
 def check_table_target(path: str | Path, *, force: bool) -> Path:
-    """The path of a table to write; raises before any work is done if it cannot be."""
+    """Return the path of a table to write; raise if it cannot be written.
+
+    Call this before a long computation, so that it does not fail at the end.
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in WRITABLE:
         raise ParameterError(f"cannot write {path}: the name must end in .parquet, .csv or .jsonl.")
@@ -183,7 +190,7 @@ def check_table_target(path: str | Path, *, force: bool) -> Path:
 
 
 def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = False) -> None:
-    """Write columns of equal length as .parquet, .csv or .jsonl, by the ending of the path."""
+    """Write columns of equal length as .parquet, .csv or .jsonl, depending on the file's suffix."""
     check_table_target(path, force=force)
     suffix = Path(path).suffix.lower()
     with replacing(path, force=force) as temporary:
@@ -203,7 +210,7 @@ def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = F
 
 
 def to_json(value: Any) -> str:
-    """Strict JSON: an infinite number or NaN, which JSON does not have, becomes null."""
+    """Return strict JSON; infinity and NaN, which JSON does not support, become null."""
     return json.dumps(_finite(value), ensure_ascii=False)
 
 
@@ -216,7 +223,7 @@ def _finite(value: Any) -> Any:
 
 
 def require(module: str, extra: str) -> Any:
-    """Import an optional module, or say which extra brings it."""
+    """Import an optional module, or raise an error that names the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

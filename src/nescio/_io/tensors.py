@@ -1,13 +1,12 @@
-"""The safetensors format: a JSON header and raw arrays. Nothing in it can run.
+"""Reading and writing of safetensors files: a JSON header and raw arrays, but no code.
 
-Written here rather than through the safetensors package for two reasons: arrays are memory-mapped
-on reading and streamed on writing, so a file may be larger than memory; and the same input gives
-the same bytes (the package writes its metadata in a random order).
+This module does not use the safetensors package, because that package copies each NumPy array into
+memory on reading and needs whole arrays for writing. Here, arrays are memory-mapped on reading and
+written in blocks, so a file can be larger than memory. ADR 0002 lists the other differences.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import mmap
@@ -21,10 +20,9 @@ from nescio._io.files import existing_file, replacing
 from nescio._validation import Array
 from nescio.errors import FileError, FileFormatError
 
-_MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-_SHORT = 4_096  # bytes of a header worth remembering
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the format
 _MAX_DIMENSIONS = 8
-_MAX_SIZE = 1 << 48  # of a dimension, and of a file in bytes
+_MAX_SIZE = 1 << 48  # maximum size of a dimension, and of a file in bytes
 _DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype(np.uint8),
@@ -38,16 +36,16 @@ _DTYPES = {
     "F16": np.dtype("<f2"),
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
-    "BF16": np.dtype("<u2"),  # widened to float32 on reading
+    "BF16": np.dtype("<u2"),  # converted to float32 on reading
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items() if code != "BF16"}
 
-# All of our metadata is one JSON text under this key.
+# All metadata of nescio is a single JSON text under this key.
 _METADATA_KEY = "nescio"
 
 
 class Stacked:
-    """Arrays to be written one below the other as a single one, without joining them in memory."""
+    """Blocks of rows that are written as one array, without concatenating them in memory."""
 
     def __init__(self, blocks: Sequence[Array]) -> None:
         self.blocks = [_little_endian(block) for block in blocks]
@@ -57,7 +55,7 @@ class Stacked:
         self.shape = (*rows, *first.shape[1:])
         self.nbytes = sum(block.nbytes for block in self.blocks)
         if any(b.dtype != first.dtype or b.shape[1:] != first.shape[1:] for b in self.blocks):
-            raise TypeError("blocks of one array must have one dtype and the same columns")
+            raise TypeError("all blocks of an array must have the same dtype and the same columns")
 
 
 def write_tensors(
@@ -74,16 +72,16 @@ def write_tensors(
 
 
 def encode_tensors(tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> bytes:
-    """Arrays and JSON metadata as the bytes of a safetensors file."""
+    """Return the bytes of a safetensors file with these arrays and JSON metadata."""
     return b"".join(_pieces(tensors, metadata))
 
 
 def _pieces(
     tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a file, one after another, without joining the arrays."""
+    """Give the bytes of a file in pieces, without concatenating the arrays."""
     arrays = {name: _stacked(tensors[name]) for name in sorted(tensors)}
-    # Largest items first keeps every array aligned to its own size.
+    # The arrays with the largest items come first, so that each array is aligned to its item size.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": {_METADATA_KEY: json.dumps(metadata, sort_keys=True)}}
     offset = 0
@@ -105,9 +103,9 @@ def _pieces(
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays of a safetensors file, memory-mapped and read-only, and its metadata.
+    """Return the arrays of a safetensors file, memory-mapped and read-only, and its metadata.
 
-    Metadata that nescio did not write comes back as an empty dict.
+    The metadata is empty if the file was not written by nescio.
     """
     path = existing_file(path)
     try:
@@ -122,12 +120,12 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
 def decode_tensors(
     data: bytes | bytearray | mmap.mmap, what: object
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays, as views, and the metadata of the bytes of a safetensors file.
+    """Return the arrays and the metadata of a safetensors file that is given as bytes.
 
-    `what` is named in errors.
+    The arrays are views of the bytes. Errors name the data as `what`.
     """
     encoded = _encoded_header(what, data)
-    header = _known_header(encoded, what) if len(encoded) <= _SHORT else _header(encoded, what)
+    header = _header(encoded, what)
     data_start = 8 + len(encoded)
     _check_size(what, header.n_bytes, len(data) - data_start)
     tensors = {}
@@ -136,9 +134,11 @@ def decode_tensors(
         try:
             array = flat.reshape(entry.shape)
         except ValueError as error:
-            raise FileFormatError(f"{what} is damaged: {name[:40]!r} has no such shape.") from error
+            raise FileFormatError(
+                f"{what} is damaged: the shape of {name[:40]!r} is invalid."
+            ) from error
         tensors[name] = _widen_bfloat16(array) if entry.code == "BF16" else array
-    return tensors, dict(header.metadata)
+    return tensors, header.metadata
 
 
 class _Entry(NamedTuple):
@@ -151,19 +151,21 @@ class _Entry(NamedTuple):
 
 
 class _Header(NamedTuple):
-    metadata: Mapping[str, Any]
+    metadata: dict[str, Any]
     entries: Mapping[str, _Entry]
-    n_bytes: int  # of all arrays together
+    n_bytes: int  # the total size of all arrays
 
 
 def _header(encoded: bytes, what: object) -> _Header:
-    """A header whose entries make sense and follow one another without a gap."""
+    """Parse a header, and check that its arrays are valid and stored without gaps or overlaps."""
     try:
         header = json.loads(encoded)
         if not isinstance(header, dict):
             raise TypeError
     except (TypeError, ValueError, RecursionError) as error:
-        raise FileFormatError(f"{what} is not a safetensors file: unreadable header.") from error
+        raise FileFormatError(
+            f"{what} is not a safetensors file: its header is not valid JSON."
+        ) from error
     metadata = _our_metadata(what, header.pop("__metadata__", {}))
     entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
     end = 0
@@ -174,19 +176,15 @@ def _header(encoded: bytes, what: object) -> _Header:
     return _Header(metadata, entries, end)
 
 
-# A service is sent the same header again and again, if the arrays are of one shape.
-_known_header = functools.lru_cache(maxsize=64)(_header)
-
-
 def _check_size(what: object, expected: int, size: int) -> None:
-    """Raise unless the arrays fill the file."""
+    """Raise unless the arrays fill the file exactly."""
     if expected > size:
         raise FileFormatError(
-            f"{what} is truncated: its arrays take {expected:,} bytes, the file has {size:,}."
+            f"{what} is truncated: its arrays need {expected:,} bytes, but only {size:,} are there."
         )
     if expected < size:
         raise FileFormatError(
-            f"{what} has {size - expected:,} bytes after its last array; it is damaged."
+            f"{what} is damaged: there are {size - expected:,} bytes after its last array."
         )
 
 
@@ -197,22 +195,24 @@ def _stacked(array: Array | Stacked) -> Stacked:
 def _little_endian(array: Array) -> Array:
     array = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
     if array.dtype not in _CODES:
-        raise TypeError(f"cannot store an array of dtype {array.dtype}")
+        raise TypeError(f"arrays of dtype {array.dtype} cannot be stored as safetensors")
     return array
 
 
 def _encoded_header(what: object, data: bytes | bytearray | mmap.mmap) -> bytes:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= length <= _MAX_HEADER_BYTES:
-        raise FileFormatError(f"{what} is not a safetensors file (or is truncated).")
+        raise FileFormatError(f"{what} is not a safetensors file, or it is truncated.")
     encoded = bytes(data[8 : 8 + length])
     if len(encoded) < length:
-        raise FileFormatError(f"{what} is truncated within its header, or not a safetensors file.")
+        raise FileFormatError(
+            f"{what} is truncated in its header, or it is not a safetensors file."
+        )
     return encoded
 
 
 def _checked_entry(path: object, name: str, entry: Any) -> _Entry:
-    """An entry of the header whose dtype, shape and place in the file agree with each other."""
+    """Return an entry of the header; raise unless its dtype, shape and offsets are consistent."""
     try:
         code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         dtype = _DTYPES[code]
@@ -224,7 +224,7 @@ def _checked_entry(path: object, name: str, entry: Any) -> _Entry:
             raise ValueError
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(
-            f"{path} is damaged: the header entry of {name[:40]!r} makes no sense."
+            f"{path} is damaged: the header entry of {name[:40]!r} is invalid."
         ) from error
     return _Entry(code, dtype, tuple(shape), count, begin, end)
 
@@ -239,10 +239,10 @@ def _our_metadata(path: object, metadata: Any) -> dict[str, Any]:
         if not isinstance(ours, dict):
             raise TypeError
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is damaged: unreadable metadata.") from error
+        raise FileFormatError(f"{path} is damaged: its metadata is not valid JSON.") from error
     return ours
 
 
 def _widen_bfloat16(bits: Array) -> Array:
-    """bfloat16 is the upper half of a float32."""
+    """Convert bfloat16 to float32: its bits are the upper half of a float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -175,6 +175,7 @@ class Pipeline:
                 tuning=tuning,
                 device=self.device,
                 batch_size=self.batch_size,
+                cache=self.cache / "features",
                 skip_bad=self.data.spec.skip_bad,
                 on_images=advance,
             )

@@ -1,4 +1,4 @@
-"""Calibration: one threshold for all inputs or one for each group, and false alarms in a batch."""
+"""Calibration with one threshold for all samples or one per group; false alarms in a batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from nescio._validation import Array, BoolArray, checked_share
 from nescio.calibration.thresholds import (
     Scores,
     Threshold,
-    asked,
     checked_scores,
-    conformal_rank,
-    empirical_threshold,
+    guarantee_text,
     required_samples,
 )
 from nescio.errors import (
@@ -31,39 +29,29 @@ from nescio.errors import (
     warn,
 )
 
-__all__ = [
-    "Calibration",
-    "Scores",
-    "Threshold",
-    "benjamini_hochberg",
-    "conformal_rank",
-    "empirical_threshold",
-    "required_samples",
-]
-
 LABEL_COUNT = "label_count"
 CUSTOM = "custom"
 _ALL = "all"
 
-# Groups by label count are merged until each can expect this many samples: with fewer, a threshold
-# is valid but the share it really keeps scatters by several per cent.
+# Label counts are merged into groups until each group can expect this many samples. With fewer
+# samples a threshold is valid, but the share that it keeps varies by several per cent.
 MIN_GROUP_SIZE = 100
-_PILOT_SHARE = 5  # one sample in five chooses the groups
+_PILOT_SHARE = 5  # one sample in five is used to choose the groups
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """One threshold for all inputs, or one for each group of inputs.
+    """One threshold for all samples, or one threshold per group of samples.
 
     Attributes
     ----------
     thresholds : mapping of group name to Threshold
-        A single entry where the inputs were not grouped.
+        The threshold of each group. Without groups there is a single entry, named "all".
     by : "label_count", "custom" or None
-        How inputs are told apart: by how many labels the model predicts, by group names that the
-        caller passes, or not at all.
+        How samples are grouped: by the number of labels that the model predicts, by group names
+        that the caller passes, or not at all.
     edges : tuple of int
-        By label count: the smallest count of each group, ascending.
+        For groups by label count: the smallest count of each group, in ascending order.
     """
 
     thresholds: Mapping[str, Threshold]
@@ -75,11 +63,15 @@ class Calibration:
         edges_fit = self.edges[:1] == (0,) if by_count else self.edges == ()
         ascending = list(self.edges) == sorted(set(self.edges))
         if self.by not in (None, LABEL_COUNT, CUSTOM) or not edges_fit or not ascending:
-            raise InputError(f"groups cannot be by {self.by!r} with edges {self.edges}.")
+            raise InputError(
+                f"invalid combination of groups: by={self.by!r} and edges={self.edges}."
+            )
         names = [_ALL] if self.by is None else list(self.thresholds)
         names = _count_names(self.edges).tolist() if by_count else names
         if not names or list(self.thresholds) != names:
-            raise InputError(f"thresholds are of {list(self.thresholds)}, expected {names}.")
+            raise InputError(
+                f"thresholds must be given for the groups {names}, got {list(self.thresholds)}."
+            )
 
     @classmethod
     def from_scores(
@@ -90,14 +82,16 @@ class Calibration:
         confidence: float | None = None,
         groups: Any = None,
     ) -> Calibration:
-        """Calibrate on held-out scores; `groups` names the group of each sample.
+        """Calibrate on the scores of held-out data.
+
+        `groups` gives the group name of each sample; without it, there is one threshold.
 
         Examples
         --------
         >>> calibration = Calibration.from_scores(
         ...     np.arange(200.0), tpr=0.9, groups=["day"] * 100 + ["night"] * 100
         ... )
-        >>> calibration.taus
+        >>> calibration.threshold_values
         {'day': 9.0, 'night': 109.0}
         """
         scores = checked_scores(scores)
@@ -116,30 +110,35 @@ class Calibration:
         tpr: float = 0.95,
         confidence: float | None = None,
     ) -> Calibration:
-        """Calibrate by how many labels the model predicts, so that each count keeps its share.
+        """Calibrate by the number of labels that the model predicts.
 
-        With one threshold for all, most false alarms fall on inputs with no predicted label.
+        The share `tpr` is then kept among the samples of each group. With a single threshold, most
+        false alarms would be samples without a predicted label.
+
         Neighbouring counts are merged until each group has enough samples. A fifth of the samples,
-        drawn with a fixed seed, decides which; the thresholds come from the others only: groups
-        chosen on the samples that also set the thresholds would void the guarantee.
+        drawn with a fixed seed, determines the groups. Only the other samples determine the
+        thresholds: the guarantee would not hold if the same samples determined both.
         """
         scores, counts = checked_scores(scores), np.asarray(label_counts)
         if counts.shape != scores.shape:
-            raise ShapeError(f"expected {len(scores)} label counts, got shape {counts.shape}.")
+            raise ShapeError(
+                f"label_counts must have one count per score, shape ({len(scores)},), "
+                f"got {counts.shape}."
+            )
         needed = required_samples(tpr, confidence)
         pilot = np.random.default_rng(0).permutation(len(scores)) < len(scores) // _PILOT_SHARE
         if np.count_nonzero(~pilot) < needed:
             in_all = math.ceil(needed * _PILOT_SHARE / (_PILOT_SHARE - 1)) - 1
             raise TooFewSamplesError(
-                f"by label count, {asked(tpr, confidence)} needs at least {in_all:,} samples "
-                f"(a fifth of them choose the groups), got {len(scores):,}."
+                f"calibrating by label count with {guarantee_text(tpr, confidence)} needs at least "
+                f"{in_all:,} samples (a fifth of them determines the groups), got {len(scores):,}."
             )
         enough = max(2 * needed, MIN_GROUP_SIZE) / (_PILOT_SHARE - 1)
         edges = _merge_counts(counts[pilot], enough)
         if len(edges) == 1:
             warn(
-                f"{len(scores):,} samples do not suffice to tell label counts apart: there is one "
-                "threshold for all.",
+                f"{len(scores):,} samples are too few to calibrate by label count: all samples "
+                "share one threshold.",
                 SingleGroupWarning,
             )
         names = _count_names(edges)[_place(edges, counts[~pilot])]
@@ -148,54 +147,61 @@ class Calibration:
         return cls(ordered, by=LABEL_COUNT, edges=edges)
 
     @property
-    def taus(self) -> dict[str, float]:
-        """The threshold of each group."""
-        return {name: threshold.tau for name, threshold in self.thresholds.items()}
+    def threshold_values(self) -> dict[str, float]:
+        """The threshold of each group as a number."""
+        return {name: threshold.value for name, threshold in self.thresholds.items()}
 
     @property
     def n_samples(self) -> int:
-        """How many calibration scores there are, in all groups."""
+        """The number of calibration scores in all groups together."""
         return sum(threshold.n_samples for threshold in self.thresholds.values())
 
     def group_names(
         self, n_samples: int, *, groups: Any = None, label_counts: Array | None = None
     ) -> NDArray[np.str_] | None:
-        """The group of each sample, or None where inputs are not grouped."""
+        """Return the group name of each sample, or None if samples are not grouped."""
         if self.by is None:
             if groups is not None:
                 raise ParameterError(
-                    "groups were passed, but the detector was calibrated without groups."
+                    "groups were passed, but the detector was calibrated without groups. "
+                    "Do not pass groups, or calibrate with groups."
                 )
             return None
         if self.by == LABEL_COUNT:
             if groups is not None:
-                raise ParameterError("groups were passed, but the detector groups by label count.")
+                raise ParameterError(
+                    "groups were passed, but the detector was calibrated by label count and "
+                    "finds the groups itself. Do not pass groups."
+                )
             if label_counts is None:
                 raise MissingInputError(
-                    "calibrated by label count: this needs the logits. Pass Outputs that have them."
+                    "the detector was calibrated by label count, which needs the logits. Pass "
+                    "Outputs with logits."
                 )
             return _count_names(self.edges)[_place(self.edges, label_counts)]
         if groups is None:
             raise MissingInputError(
-                f"calibrated by group: pass groups, one of {_listed(self.thresholds)} per sample."
+                "the detector was calibrated by group: pass groups, with one of "
+                f"{_listed(self.thresholds)} per sample."
             )
         names = _checked_groups(groups, n_samples)
         unknown = sorted(set(names.tolist()) - set(self.thresholds))
         if unknown:
             raise InputError(
-                f"no threshold for group {unknown[0]!r}: calibrated on {_listed(self.thresholds)}."
+                f"no threshold for group {unknown[0]!r}: the detector was calibrated on the groups "
+                f"{_listed(self.thresholds)}."
             )
         return names
 
-    def tau_of(self, groups: NDArray[np.str_] | None) -> float | Scores:
-        """The threshold of each sample (one number where inputs are not grouped)."""
+    def threshold_of(self, groups: NDArray[np.str_] | None) -> float | Scores:
+        """Return the threshold of each sample, or one number if `groups` is None."""
         if groups is None:
-            return self.thresholds[_ALL].tau
-        taus = self.taus
-        return np.array([taus[name] for name in groups.tolist()], dtype=np.float64)
+            return self.thresholds[_ALL].value
+        values = self.threshold_values
+        return np.array([values[name] for name in groups.tolist()], dtype=np.float64)
 
     def p_values(self, scores: Scores, groups: NDArray[np.str_] | None) -> Scores:
-        """Conformal p-values, each within the sample's own group."""
+        """Return conformal p-values, computed within the group of each sample."""
         if groups is None:
             return self.thresholds[_ALL].p_values(scores)
         result = np.empty(len(scores))
@@ -205,7 +211,7 @@ class Calibration:
         return result
 
     def statement(self, confidence: float = 0.99) -> str:
-        """The guarantee in a sentence, a line for each group."""
+        """Return the guarantee as text, with one sentence (and line) per group."""
         if self.by is None:
             return self.thresholds[_ALL].statement(confidence)
         what = "predicted labels" if self.by == LABEL_COUNT else "group"
@@ -216,11 +222,12 @@ class Calibration:
 
 
 def benjamini_hochberg(p_values: Any, fdr: float = 0.05) -> BoolArray:
-    """Which of a batch to flag so that at most a share `fdr` of the flagged are false alarms.
+    """Return which samples of a batch to flag so that the false discovery rate is at most `fdr`.
 
-    The bound holds in expectation over the draw of calibration data and batch; conformal p-values
-    that share their calibration data depend on each other in the way the procedure allows
-    (Bates et al., 2023). That was shown for one calibration set, not for thresholds by group.
+    The false discovery rate is the expected share of false alarms among the flagged samples, over
+    random draws of the calibration data and of the batch. Conformal p-values that share their
+    calibration data are dependent, but in a way that the procedure allows (Bates et al., 2023).
+    This was proved for a single calibration set, not for thresholds by group.
 
     Examples
     --------
@@ -233,7 +240,7 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.05) -> BoolArray:
         raise ShapeError(f"p_values must have one dimension, got shape {values.shape}.")
     n = len(values)
     ordered = np.sort(values)
-    # 1e-12: p-values are fractions, and meant to meet the line where they do so on paper.
+    # 1e-12 corrects rounding: a p-value that equals its limit exactly must count as below it.
     line = fdr * np.arange(1, n + 1) / n * (1 + 1e-12)
     passing = np.flatnonzero(ordered <= line)
     if not passing.size:
@@ -254,7 +261,7 @@ def _threshold_by_group(
 
 
 def _merge_counts(counts: Array, enough: float) -> tuple[int, ...]:
-    """Lower edges of the groups: each closed as soon as it has enough samples."""
+    """Return the smallest count of each group; a group ends as soon as it has enough samples."""
     edges = [0]
     size = 0
     for count, members in zip(*np.unique(counts, return_counts=True), strict=True):
@@ -272,7 +279,7 @@ def _place(edges: tuple[int, ...], label_counts: Array) -> NDArray[np.intp]:
 
 
 def _count_names(edges: tuple[int, ...]) -> NDArray[np.str_]:
-    """Names such as 0, 1-2, 3+ for the groups that start at these counts."""
+    """Return names such as 0, 1-2 and 3+ for the groups that start at these counts."""
     closed = [
         str(low) if low == high - 1 else f"{low}-{high - 1}"
         for low, high in itertools.pairwise(edges)
@@ -288,6 +295,6 @@ def _checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
     names = np.asarray(groups)
     if names.shape != (n_samples,):
         raise ShapeError(
-            f"groups must name one group per sample, shape ({n_samples},), got {names.shape}."
+            f"groups must have one name per sample, shape ({n_samples},), got {names.shape}."
         )
     return names.astype(np.str_)

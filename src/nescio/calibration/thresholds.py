@@ -1,13 +1,14 @@
-"""A threshold on scores, p-values, and what can be promised about them.
+"""Thresholds on scores, p-values, and the guarantees that hold for them.
 
-Everything here rests on one fact: if n calibration scores and a new one are exchangeable, the new
-one's rank among them is uniform. With the r-th smallest calibration score as the threshold tau,
+All guarantees follow from one fact: if n calibration scores and a new score are exchangeable, the
+rank of the new score among them is uniformly distributed. If the threshold is the r-th smallest
+calibration score,
 
-- a new in-distribution input is kept with probability at least 1 - r / (n + 1), and
-- the share of in-distribution inputs kept in the long run is distributed as
-  1 - Beta(r, n + 1 - r), whatever the distribution of the scores.
+- a new in-distribution sample is kept with probability at least 1 - r / (n + 1), and
+- the share of in-distribution samples kept in the long run follows the distribution
+  1 - Beta(r, n + 1 - r), for any continuous distribution of the scores.
 
-If scores tie, more is kept than these say, never less.
+If scores are tied, the share that is kept can be higher than these formulas say, but not lower.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from nescio.errors import InputError, ShapeError, TiedScoresWarning, TooFewSampl
 
 Scores = NDArray[np.float64]
 
-_TIES_ALLOWED = 0.01  # the share of calibration scores that may equal tau without a warning
+# The share of calibration scores that may equal the threshold without a warning.
+_TIES_ALLOWED = 0.01
 
 
 def empirical_threshold(scores: Array, tpr: float = 0.95) -> float:
-    """The largest tau with at least a share `tpr` of these scores at or above it.
+    """Return the largest threshold that keeps at least the share `tpr` of these scores.
 
-    It says nothing of new data; see `Threshold` for that.
+    This threshold has no guarantee for new data. Use `Threshold` if you need one.
 
     Examples
     --------
@@ -39,25 +41,27 @@ def empirical_threshold(scores: Array, tpr: float = 0.95) -> float:
     """
     tpr = checked_share("tpr", tpr)
     ordered = np.sort(checked_scores(scores))
-    # 1e-9: n * (1 - tpr) is meant to be whole when it is so on paper.
-    tau = float(ordered[math.floor(len(ordered) * (1 - tpr) + 1e-9)])
-    if not math.isfinite(tau):
-        raise _without_score(ordered, tpr)
-    return tau
+    # 1e-9 corrects rounding: 10 * (1 - 0.9) must count as 1, although it is 0.9999999999999998.
+    threshold = float(ordered[math.floor(len(ordered) * (1 - tpr) + 1e-9)])
+    if not math.isfinite(threshold):
+        raise _too_many_non_finite(ordered, tpr)
+    return threshold
 
 
 def conformal_rank(n_samples: int, tpr: float, confidence: float | None = None) -> int:
-    """The rank r of the calibration score to use as threshold; 0 if there are too few samples.
+    """Return the rank r of the calibration score to use as the threshold.
 
-    Without `confidence`: the largest r with 1 - r / (n + 1) >= tpr, so that a new in-distribution
-    input is kept with probability at least `tpr`. With it: the largest r for which the long-run
-    share kept is at least `tpr` with that confidence over the draw of the calibration data.
+    Without `confidence`, this is the largest r with 1 - r / (n + 1) >= tpr, so that a new
+    in-distribution sample is kept with probability at least `tpr`. With `confidence`, it is the
+    largest r for which the share kept in the long run is at least `tpr` with this confidence, over
+    random draws of the calibration data. The rank is 0 if there are too few samples.
     """
     if confidence is None:
         return math.floor((n_samples + 1) * (1 - tpr) + 1e-9)
     from scipy.special import betainc
 
-    low, high = 0, n_samples + 1  # rank low is sure enough, rank high is not
+    # Bisection: rank `low` reaches the confidence, rank `high` does not.
+    low, high = 0, n_samples + 1
     while high - low > 1:
         rank = (low + high) // 2
         if betainc(rank, n_samples + 1 - rank, 1 - tpr) >= confidence - 1e-12:
@@ -68,7 +72,7 @@ def conformal_rank(n_samples: int, tpr: float, confidence: float | None = None) 
 
 
 def required_samples(tpr: float, confidence: float | None = None) -> int:
-    """The fewest calibration samples with which `tpr` can be promised.
+    """Return the smallest number of calibration samples with which `tpr` can be guaranteed.
 
     Examples
     --------
@@ -84,19 +88,19 @@ def required_samples(tpr: float, confidence: float | None = None) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Threshold:
-    """A threshold on scores, with the calibration scores behind it.
+    """A threshold on scores, together with the calibration scores that determine it.
 
     Attributes
     ----------
     scores : array of shape (n_samples,)
-        The calibration scores, ascending.
+        The calibration scores in ascending order.
     tpr : float
-        The share of in-distribution data that is to be kept.
+        The share of in-distribution data to keep.
     confidence : float or None
-        None: a new in-distribution input is kept with probability at least `tpr`. Otherwise the
-        long-run share kept is at least `tpr` with this confidence.
+        If None, a new in-distribution sample is kept with probability at least `tpr`. Otherwise the
+        share kept in the long run is at least `tpr` with this confidence.
     rank : int
-        tau is the rank-th smallest calibration score.
+        The threshold is the rank-th smallest calibration score, counted from 1.
     """
 
     scores: Scores
@@ -113,12 +117,14 @@ class Threshold:
         confidence: float | None = None,
         group: str | None = None,
     ) -> Threshold:
-        """Choose tau on held-out in-distribution scores; `group` is named in what goes wrong.
+        """Choose the threshold from the scores of held-out in-distribution data.
+
+        Errors and warnings mention `group` if it is given.
 
         Examples
         --------
         >>> threshold = Threshold.from_scores(np.arange(199.0), tpr=0.95)
-        >>> threshold.tau, threshold.p_values([-1.0, 9.0, 500.0])
+        >>> threshold.value, threshold.p_values([-1.0, 9.0, 500.0])
         (9.0, array([0.005, 0.055, 1.   ]))
         """
         tpr = checked_share("tpr", tpr)
@@ -129,52 +135,59 @@ class Threshold:
         rank = conformal_rank(len(ordered), tpr, confidence)
         if rank == 0:
             raise TooFewSamplesError(
-                f"{where}{asked(tpr, confidence)} needs at least "
+                f"{where}{guarantee_text(tpr, confidence)} needs at least "
                 f"{required_samples(tpr, confidence):,} calibration samples, got {len(ordered):,}."
             )
         if not np.isfinite(ordered[rank - 1]):
-            raise _without_score(ordered, tpr, where)
+            raise _too_many_non_finite(ordered, tpr, where)
         threshold = cls(ordered, tpr, confidence, rank)
-        tied = int(np.count_nonzero(ordered == threshold.tau))
+        tied = int(np.count_nonzero(ordered == threshold.value))
         if tied > max(1, _TIES_ALLOWED * len(ordered)):
             warn(
                 f"{where}{tied:,} of {len(ordered):,} calibration scores equal the threshold "
-                f"{threshold.tau:g}. More is kept than stated, and less can be flagged.",
+                f"{threshold.value:g}. The share of in-distribution samples that is kept is higher "
+                "than stated, and fewer samples are flagged.",
                 TiedScoresWarning,
             )
         return threshold
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 1 or not 1 <= self.rank <= len(self.scores):
-            raise InputError(f"rank {self.rank} does not fit {self.scores.shape} scores.")
+            raise InputError(
+                f"rank must lie between 1 and the number of calibration scores, got rank "
+                f"{self.rank} for scores of shape {self.scores.shape}."
+            )
         ascending = (self.scores[1:] >= self.scores[:-1]).all()
-        if not ascending or not np.isfinite(self.tau):
-            raise InputError("calibration scores must ascend, and tau must be finite.")
+        if not ascending or not np.isfinite(self.value):
+            raise InputError(
+                "calibration scores must be in ascending order, and the threshold must be finite."
+            )
 
     @property
-    def tau(self) -> float:
-        """In-distribution if the score is at least this."""
+    def value(self) -> float:
+        """The threshold: a sample is in-distribution if its score is at least this value."""
         return float(self.scores[self.rank - 1])
 
     @property
     def n_samples(self) -> int:
-        """How many calibration scores there are."""
+        """The number of calibration scores."""
         return len(self.scores)
 
     def p_values(self, scores: Any) -> Scores:
-        """Conformal p-values: (1 + number of calibration scores at or below) / (n + 1).
+        """Return conformal p-values: (1 + number of calibration scores <= score) / (n + 1).
 
-        For an in-distribution input, P(p <= a) <= a. Without `confidence`, an input is flagged
-        exactly when its p-value is at most 1 - tpr (up to how 1 - tpr is rounded).
+        For an in-distribution sample, P(p <= a) <= a. Without `confidence`, a sample is flagged
+        exactly when its p-value is at most 1 - tpr (apart from the rounding of 1 - tpr).
         """
         below = np.searchsorted(self.scores, np.asarray(scores, dtype=np.float64), side="right")
         return (below.astype(np.float64) + 1.0) / (self.n_samples + 1.0)
 
     def tpr_interval(self, confidence: float = 0.99) -> tuple[float, float]:
-        """Where the long-run share of in-distribution inputs kept lies, with this confidence.
+        """Return the interval of the share of in-distribution samples kept in the long run.
 
-        Exact for continuous scores, from the Beta distribution of an order statistic. With ties
-        at tau the share kept may be above the interval, never below.
+        The interval contains the true share with this confidence. It is exact for continuous
+        scores, because an order statistic follows a Beta distribution. If scores are tied with the
+        threshold, the true share can lie above the interval, but not below it.
         """
         from scipy.special import betaincinv
 
@@ -183,7 +196,7 @@ class Threshold:
         return 1 - float(betaincinv(r, s, 1 - tail)), 1 - float(betaincinv(r, s, tail))
 
     def statement(self, confidence: float = 0.99) -> str:
-        """The guarantee in a sentence.
+        """Return the guarantee as a sentence.
 
         Examples
         --------
@@ -197,25 +210,27 @@ class Threshold:
         )
 
 
-def asked(tpr: float, confidence: float | None) -> str:
-    """What was asked of a threshold, for messages."""
+def guarantee_text(tpr: float, confidence: float | None) -> str:
+    """Return the requested guarantee as text for a message."""
     return f"tpr={tpr:g}" + ("" if confidence is None else f" with confidence {confidence:g}")
 
 
-def _without_score(ordered: Scores, tpr: float, where: str = "") -> InputError:
+def _too_many_non_finite(ordered: Scores, tpr: float, where: str = "") -> InputError:
     bad = int(np.count_nonzero(~np.isfinite(ordered)))
     return InputError(
-        f"{where}{bad:,} of {len(ordered):,} rows have no finite score; that is more than the "
-        f"{1 - tpr:.3g} that may fall below the threshold. Clean the data first."
+        f"{where}{bad:,} of {len(ordered):,} rows have no finite score, but with tpr={tpr:g} only "
+        f"a share of {1 - tpr:.3g} can fall below the threshold. Fix or remove these rows first."
     )
 
 
 def checked_scores(scores: Any, name: str = "scores") -> Scores:
-    """Scores as a float64 array of one dimension, without NaN."""
+    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN."""
     values = to_numpy(scores).astype(np.float64, copy=False)
     if values.ndim != 1 or not len(values):
-        raise ShapeError(f"{name} must have shape (n_samples,) with a sample, got {values.shape}.")
+        raise ShapeError(
+            f"{name} must have shape (n_samples,) with at least one sample, got {values.shape}."
+        )
     if np.isnan(values).any():
         first = int(np.flatnonzero(np.isnan(values))[0])
-        raise InputError(f"{name} hold NaN, first at index {first}.")
+        raise InputError(f"{name} must not contain NaN, but the value at index {first} is NaN.")
     return values

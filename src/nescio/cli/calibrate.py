@@ -113,7 +113,7 @@ def calibrate(
     for group, threshold in calibration.thresholds.items():
         which = "" if calibration.by is None else f" (predicted labels: {group})"
         console.print(
-            f"{detector}{which}: in-distribution if the score is at least {threshold.tau:.6g}. "
+            f"{detector}{which}: in-distribution if the score is at least {threshold.value:.6g}. "
             + threshold.statement(),
             soft_wrap=True,
         )

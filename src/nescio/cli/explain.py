@@ -43,31 +43,31 @@ def explain(
     data: Annotated[
         Path,
         typer.Argument(
-            readable=False, metavar="DATA", help="The model's logits; one input is explained."
+            readable=False, metavar="DATA", help="The logits of the model. One input is explained."
         ),
     ],
     row: Annotated[
         int | None,
         typer.Option(
-            help="Which input, by its row; the first is 0. Without --row and --id, the one "
-            "furthest below its threshold."
+            help="The row of the input to explain; the first is 0. Default: the input furthest "
+            "below its threshold."
         ),
     ] = None,
     sample_id: Annotated[
-        str | None, typer.Option("--id", metavar="NAME", help="Which input, by its id.")
+        str | None, typer.Option("--id", metavar="NAME", help="The id of the input to explain.")
     ] = None,
-    labels: Annotated[int, typer.Option(help="How many labels to show; JSON has all.")] = 10,
+    labels: Annotated[int, typer.Option(help="Number of labels to show; JSON has all.")] = 10,
     nonfinite: Nonfinite = None,
     from_probs: FromProbs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show each label's share of one input's score, against the in-distribution medians.
+    """Show the share of each label in the score of one input, next to in-distribution medians.
 
     Example: nescio explain tagger.nescio new.parquet --id IMG_0142
     """
     checked_whole("--labels", labels, minimum=1)
     if row is not None and sample_id is not None:
-        raise ParameterError("--row and --id both name an input: give one of them.")
+        raise ParameterError("--row and --id both choose an input. Pass only one of them.")
     loaded = load_detector(detector, nonfinite=nonfinite)
     checked_terms(loaded.label_terms(), loaded.name)
     outputs = read_outputs(data, from_probs=from_probs)
@@ -87,27 +87,29 @@ def explain(
 
 
 def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str | None) -> int:
-    """The row that was asked for, or the most suspicious one."""
+    """Return the chosen row, or the most suspicious one."""
     if sample_id is not None:
         return _row_of_id(outputs, sample_id)
     if row is None:
         with working("scoring"):
             return int(np.argmin(detector.decision_function(outputs)))
     if not 0 <= row < len(outputs):
-        raise InputError(f"there is no row {row}: rows are 0 to {len(outputs) - 1}.")
+        raise InputError(f"there is no row {row}; the rows are 0 to {len(outputs) - 1}.")
     return row
 
 
 def _row_of_id(outputs: Outputs, sample_id: str) -> int:
     if outputs.ids is None:
-        raise InputError("the samples have no ids. Name one by its row: --row.")
+        raise InputError("the samples have no ids. Pass --row instead of --id.")
     rows = np.flatnonzero(outputs.ids == sample_id)
     if len(rows) > 1:
         some = ", ".join(map(str, rows[:5].tolist()))
-        raise InputError(f"the id {sample_id!r} stands at {len(rows)} rows ({some}): use --row.")
+        raise InputError(
+            f"{len(rows)} rows have the id {sample_id!r} ({some}). Pass --row instead."
+        )
     if not len(rows):
         near = difflib.get_close_matches(sample_id, outputs.ids.tolist(), n=3)
-        hint = f" Near it: {', '.join(map(repr, near))}." if near else ""
+        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise InputError(f"there is no id {sample_id!r}.{hint}")
     return int(rows[0])
 
@@ -127,7 +129,7 @@ _ASCII_SIGNS = _Signs("#", "|", "o", "~")
 
 
 def _print_bars(console: Console, reason: Reason, shown: tuple[LabelTerm, ...]) -> None:
-    """A line for each label: its name, a bar and, as far as there is room, the numbers."""
+    """Print one line per label: its name, a bar and as many numbers as there is room for."""
     signs = _ASCII_SIGNS if console.options.ascii_only else _SIGNS
     names = ["label", *(_printable(label.label, console.encoding) for label in shown)]
     titles = (reason.term, "share", "median", "rank median")
@@ -141,15 +143,15 @@ def _print_bars(console: Console, reason: Reason, shown: tuple[LabelTerm, ...]) 
     if others := reason.others(shown):
         console.print(others)
     console.print(
-        f"\n{signs.bar} this input  {signs.median} the label's in-distribution median  "
-        f"{signs.rank_median} an ordinary input's label of this rank"
+        f"\n{signs.bar} this input  {signs.median} in-distribution median of the label  "
+        f"{signs.rank_median} in-distribution median of the rank"
     )
 
 
 def _layout(
     width: int, names: list[str], columns: list[tuple[str, ...]]
 ) -> tuple[int, int, list[int]]:
-    """The widths of the names, of the bars and of as many columns of numbers as there is room."""
+    """Return the widths of the names, the bars and as many columns as there is room for."""
 
     def room() -> int:  # for the name and the bar, with a space between them
         return width - sum(widths) - 2 * len(widths) - 1
@@ -163,14 +165,14 @@ def _layout(
 
 
 def _scale(shown: tuple[LabelTerm, ...]) -> tuple[float, float]:
-    """From 0, or the lowest logit below it, to the largest number that is drawn."""
+    """Return the range of the bars: from 0, or a negative logit, to the largest number."""
     values = [value for label in shown for value in (label.term, label.median, label.rank_median)]
     values = [value for value in values if math.isfinite(value)]
     return min(0.0, *values), max(0.0, *values)
 
 
 def _bar(label: LabelTerm, scale: tuple[float, float], width: int, signs: _Signs) -> str:
-    """A bar that is longer the larger the term, and signs at the two medians."""
+    """Draw a bar whose length is the term, with signs at the two medians."""
     low, high = scale
 
     def place(value: float) -> float:
@@ -185,13 +187,13 @@ def _bar(label: LabelTerm, scale: tuple[float, float], width: int, signs: _Signs
 
 
 def _fitted(name: str, width: int, signs: _Signs) -> str:
-    """The name at this width on the terminal, cut if it is longer."""
+    """Return the name with this width on the terminal, cut if it is longer."""
     if cell_len(name) > width:
         return set_cell_size(name, width - 1) + signs.cut
     return set_cell_size(name, width)
 
 
 def _printable(text: str, encoding: str) -> str:
-    """As the terminal can show it: a name from a file cannot move the cursor or break a line."""
+    """Return the text without characters that move the cursor or that the terminal lacks."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown.encode(encoding, "replace").decode(encoding)

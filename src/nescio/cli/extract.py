@@ -1,4 +1,4 @@
-"""nescio extract: what a network gives for images."""
+"""nescio extract: the outputs of a model on images."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from typing import Annotated
 import typer
 
 from nescio._io.tables import to_json
-from nescio.cli.options import AsJson, Force, progress_bar, terminal
+from nescio.cli.options import AsJson, Force, FromProbs, progress_bar, terminal
 from nescio.cli.vision import (
+    MODEL_HELP,
     BatchSize,
     Device,
     Features,
+    ImageSize,
+    LogitsOutput,
+    Mean,
     Module,
-    NetworkFile,
     SkipBad,
+    Std,
+    is_onnx,
+    open_runner,
     require_vision,
 )
 from nescio.errors import FileError, ParameterError
 
 
 def extract(
-    model: NetworkFile,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"The model: {MODEL_HELP}.")],
     data: Annotated[
         list[str],
         typer.Argument(
@@ -30,7 +36,7 @@ def extract(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="A folder; a file is written for each data set.")
+        Path, typer.Option("--output", "-o", help="A folder; one file is written per data set.")
     ],
     tuned: Annotated[
         Path | None,
@@ -39,35 +45,77 @@ def extract(
             help="Settings from 'nescio tune': adds what ODIN and perturbed Mahalanobis read.",
         ),
     ] = None,
-    features: Features = "pooled",
+    features: Features = None,
+    logits: LogitsOutput = None,
+    from_probs: FromProbs = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="The label names in the model's order: a data set, or a text file with one name "
+            "per line. nescio's networks have their own."
+        ),
+    ] = None,
+    image_size: ImageSize = None,
+    mean: Mean = None,
+    std: Std = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="A folder with features from 'nescio train --freeze'. Default: the folder of the "
+            "network. If it has those of a data set, only the head runs.",
+        ),
+    ] = None,
     module: Module = None,
     skip_bad: SkipBad = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a network's logits and features for images, in a file that the other commands read.
+    """Write a model's logits and features for images to files that the other commands read.
 
-    Interrupted work goes on where it stopped when the command is run again, and results that are
-    there already are not computed again; those of another network are refused.
+    If the command is interrupted, run it again: it continues where it stopped. Results that exist
+    already are not computed again; results of another model are not replaced without --force.
 
     Example: nescio extract best.safetensors coco@test:/data/coco textures:/data/dtd -o outputs
     """
-    require_vision()
-    from nescio.data import load
-    from nescio.training import Tuning, choose_device, extract as run_extraction, load_checkpoint
+    if is_onnx(model):
+        require_vision(torch=False)
+        where = None if device == "auto" else device
+    else:
+        require_vision()
+        from nescio.runners.devices import choose_device
 
-    where = choose_device(device)
-    checkpoint = load_checkpoint(model, module=module)
-    tuning = None if tuned is None else Tuning.load(tuned)
+        where = str(choose_device(device))
+    from nescio.data import load
+    from nescio.runners import extract as run_extraction
+
+    runner = open_runner(
+        model,
+        module=module,
+        features=features,
+        output=logits,
+        from_probs=from_probs,
+        labels=labels,
+        device=where,
+        image_size=image_size,
+        mean=mean,
+        std=std,
+    )
+    tuning = None
+    if tuned is not None:
+        require_vision()
+        from nescio.runners.perturb import Tuning
+
+        tuning = Tuning.load(tuned)
     splits = [load(spec, skip_bad=skip_bad) for spec in data]
     titles = [split.title for split in splits]
     for title in titles:
         if titles.count(title) > 1:
             raise ParameterError(
-                f"two of the data sets would be written to {title}.safetensors. Give each an "
-                "--output of its own."
+                f"two of the data sets would be written to {title}.safetensors. Use a separate "
+                "--output for each."
             )
     if output.exists() and not output.is_dir():
         raise FileError(f"{output} is not a folder.")
@@ -77,23 +125,24 @@ def extract(
     for split in splits:
         with progress_bar(split.title, len(split)) as advance:
             result = run_extraction(
-                checkpoint,
+                runner,
                 split,
                 output / f"{split.title}.safetensors",
-                features=features,
                 tuning=tuning,
-                device=where,
                 batch_size=batch_size,
+                cache=cache or Path(model).parent,
                 skip_bad=skip_bad,
                 force=force,
                 on_images=advance,
             )
         done.append(result)
         if not as_json:
-            rate = f"{result.n_computed / max(result.seconds, 1e-9):.1f} images a second"
+            rate = f"{result.n_computed / max(result.seconds, 1e-9):.1f} images per second"
             how = f"{result.n_computed:,} computed, {rate}" if result.n_computed else "up to date"
             left = (
-                f", {len(result.skipped):,} left out, named in the file" if result.skipped else ""
+                f", {len(result.skipped):,} left out and listed in the file"
+                if result.skipped
+                else ""
             )
             console.print(
                 f"{result.path}: {result.n_images:,} images ({how}{left})", soft_wrap=True

@@ -64,7 +64,11 @@ def info(
         "n_columns": detector.n_columns_,
         "label_names": detector.label_names_,
         "label_fingerprint": label_fingerprint(detector.label_names_),
-        **({"tau": detector.offset_} if calibration is None else calibration_facts(calibration)),
+        **(
+            {"threshold": detector.offset_}
+            if calibration is None
+            else calibration_facts(calibration)
+        ),
     }
     if as_json:
         typer.echo(to_json(facts))

@@ -137,7 +137,7 @@ def calibration_facts(calibration: Calibration) -> dict[str, Any]:
         "tpr": first.tpr,
         "confidence": first.confidence,
         "by": calibration.by,
-        "tau": calibration.taus,
+        "threshold": calibration.threshold_values,
         "tpr_interval_99": {
             name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
         },

@@ -1,4 +1,4 @@
-"""nescio tables: results, and the paper's own numbers, in a format to paste."""
+"""nescio tables: results and the numbers of the paper as text, Markdown, LaTeX or CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def tables(
         typer.Argument(
             readable=False,
             metavar="RESULTS",
-            help="results.jsonl of a benchmark, or its folder; left out, the paper's tables alone.",
+            help="The folder of a benchmark, or its results.jsonl file. Default: only the tables "
+            "of the paper.",
         ),
     ] = None,
     paper: Annotated[
@@ -34,15 +35,15 @@ def tables(
         typer.Option(
             "--paper",
             metavar="TABLE",
-            help="A table of the paper, with the results beside it: main, ablation, max-sum, "
-            "resnet, resnet-ablation, texture, texture-ablation or topk. May be repeated.",
+            help="A table of the paper, next to the results: main, ablation, max-sum, resnet, "
+            "resnet-ablation, texture, texture-ablation or topk. May be repeated.",
         ),
     ] = None,
     format_: Annotated[
         str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")
     ] = _TEXT,
 ) -> None:
-    """Print results as tables, or the paper's tables with the results beside them.
+    """Print results as tables, or the tables of the paper next to the results.
 
     Examples: nescio tables nescio-bench/coco70 -f latex, nescio tables --paper main
     """
@@ -65,7 +66,7 @@ def tables(
         folder = results.is_dir()
         lines = list(BenchmarkRun.load(results).lines) if folder else read_lines(results)
         if not lines:
-            raise ParameterError(f"{results} holds no results.")
+            raise ParameterError(f"{results} has no results.")
         if wanted:
             found = [paper_comparison(table, lines) for table in wanted]
         else:
@@ -79,7 +80,7 @@ def tables(
 
 
 def print_table(table: Table, console: Console) -> None:
-    """A table on the terminal, the best in bold, its notes below."""
+    """Print a table on the terminal, with the best values in bold and notes below."""
     shown = rich.table.Table(title=table.title)
     for column in table.columns:
         shown.add_column(column.title, justify="right" if column.number else "left")

@@ -1,4 +1,4 @@
-"""nescio tune: settings of ODIN and Mahalanobis."""
+"""nescio tune: the settings of ODIN and Mahalanobis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def tune(
     model: NetworkFile,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the settings.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file of settings to write.")],
     data: WholeData = None,
     train_spec: Annotated[
         str | None, typer.Option("--train", help="The data that Mahalanobis learns from.")
@@ -42,14 +42,16 @@ def tune(
     aggregates: Annotated[
         list[str] | None,
         typer.Option(
-            "--aggregate", help="Tune for 'max' or 'sum' only. May be repeated; both, if not given."
+            "--aggregate", help="Tune for 'max' or 'sum' only. May be repeated. Default: both."
         ),
     ] = None,
     images: Annotated[
-        int, typer.Option(min=2, help="How many validation images, at most, of each set.")
+        int, typer.Option(min=2, help="The maximum number of images of each set.")
     ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the choice of images and the noise.")] = 0,
-    features: Features = "pooled",
+    seed: Annotated[
+        int, typer.Option(min=0, help="Decides the choice of images and the noise.")
+    ] = 0,
+    features: Features = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
     module: Module = None,
@@ -59,17 +61,17 @@ def tune(
 ) -> None:
     """Choose the settings of ODIN and Mahalanobis on synthetic data, as in the paper.
 
-    In-distribution validation images stand against noise and corruptions of themselves; no
+    In-distribution validation images are compared with noise and with corruptions of themselves. No
     out-of-distribution data is used. The training outputs that Mahalanobis learns from are written
-    beside the settings.
+    next to the settings.
 
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
     require_vision()
     from nescio.data import CORRUPTIONS
     from nescio.runners.images import Reader, readable
+    from nescio.runners.perturb import AGGREGATES
     from nescio.training import choose_device, extract, load_checkpoint, tune as run_tuning
-    from nescio.training.perturb import AGGREGATES
 
     wanted = list(dict.fromkeys(aggregates or AGGREGATES))
     for name in wanted:
@@ -96,13 +98,13 @@ def tune(
         )
     if skip_bad:
         val_split = readable(Reader(val_split, checkpoint.preprocessing, skip_bad=True))
-    n_sets = 1 + len(CORRUPTIONS)  # the images themselves, and each set made from them
+    n_sets = 1 + len(CORRUPTIONS)  # the images, and each set made from them
     with progress_bar("tuning", n_sets * min(images, len(val_split))) as advance:
         tuning = run_tuning(
             checkpoint,
             val_split,
             Outputs.load(outputs_path),
-            features=features,
+            features=features or "pooled",
             aggregates=wanted,
             n_images=images,
             seed=seed,

@@ -1,16 +1,20 @@
-"""What the commands on images share."""
+"""What the commands that run models on images share."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nescio._io.tables import require
 from nescio.data import DATASETS, Split, load, parse_spec
+from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.errors import ParameterError
+
+if TYPE_CHECKING:
+    from nescio.runners import Runner
 
 NetworkFile = Annotated[
     Path,
@@ -20,15 +24,19 @@ NetworkFile = Annotated[
         help="A network from 'nescio train' or 'nescio convert'.",
     ),
 ]
+MODEL_HELP = (
+    "an .onnx file, a network from 'nescio train' or 'nescio convert', or "
+    "module:PACKAGE.MODULE:FACTORY for your own torch module"
+)
 WholeData = Annotated[
     str | None,
-    typer.Argument(help="Train and val of a data set, as coco:/data/coco.", metavar="[DATA]"),
+    typer.Argument(help="A data set with train and val, as coco:/data/coco.", metavar="[DATA]"),
 ]
 Device = Annotated[
     str,
     typer.Option(help="Where the network runs: auto, cpu, cuda, cuda:1, mps."),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time; more for a GPU.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch; use more on a GPU.")]
 SkipBad = Annotated[
     bool,
     typer.Option(
@@ -43,35 +51,152 @@ Module = Annotated[
     ),
 ]
 Features = Annotated[
-    str,
-    typer.Option(help="Which features to keep: 'pooled' (what the head reads) or 'penultimate'."),
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Which activations are the features: 'pooled' (the default for nescio's networks), "
+        "'penultimate', 'input', the name of a layer, or an output of an ONNX file.",
+    ),
+]
+LogitsOutput = Annotated[
+    str | None,
+    typer.Option("--logits", metavar="NAME", help="Which of the model's outputs are the logits."),
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(
+        min=8,
+        help="Side length in pixels of the model's images. nescio's networks and files from "
+        "'nescio export' have their own.",
+    ),
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        metavar="R,G,B",
+        help="What is subtracted from each colour, on the scale from 0 to 1. Default: ImageNet's, "
+        "0.485,0.456,0.406.",
+    ),
+]
+Std = Annotated[
+    str | None,
+    typer.Option(
+        metavar="R,G,B",
+        help="What each colour is then divided by. Default: ImageNet's, 0.229,0.224,0.225.",
+    ),
 ]
 
 
-def require_vision() -> None:
-    """Raise, with what to install, unless the packages are there; make the process fit for them."""
-    for module in ("torch", "torchvision", "PIL"):
+def require_vision(*, torch: bool = True) -> None:
+    """Raise unless the packages for images, and for networks, are installed."""
+    for module in ("torch", "torchvision", "PIL") if torch else ("PIL",):
         require(module, "vision")
-    from nescio.runners.devices import keep_freed_memory
-
-    keep_freed_memory()
-    # Odd metadata is common in photographs from the web and harms nothing.
+    # Invalid metadata is common in photographs from the web and does no harm.
     warnings.filterwarnings("ignore", module="PIL")
 
 
+# --- models -----------------------------------------------------------------------------------
+
+
+def open_runner(
+    model: str,
+    *,
+    module: str | None = None,
+    features: str | None = None,
+    output: str | None = None,
+    from_probs: bool | None = None,
+    labels: str | None = None,
+    device: str | None = None,
+    image_size: int | None = None,
+    mean: str | None = None,
+    std: str | None = None,
+) -> Runner:
+    """Return a runner of a model that a command was given, with the options that it takes."""
+    from nescio.runners import make_runner
+
+    opened = model if is_own(model) or is_onnx(model) else _checkpoint(model, module)
+    runner = make_runner(
+        opened,
+        features=features,
+        output=output,
+        from_probs=bool(from_probs),
+        label_names=None if labels is None else read_label_names(labels),
+        device=device,
+    )
+    if (image_size, mean, std) == (None, None, None):
+        return runner
+    if opened is not model:
+        raise ParameterError(
+            "the network has its own preprocessing: leave out --image-size, --mean and --std."
+        )
+    return make_runner(runner, preprocessing=_preprocessing(runner, image_size, mean, std))
+
+
+def is_own(model: str) -> bool:
+    """Return whether this names a function that builds a torch module."""
+    return model.startswith("module:")
+
+
+def is_onnx(model: str) -> bool:
+    """Return whether this is the path of an ONNX file."""
+    return Path(model).suffix.lower() == ".onnx"
+
+
+def _checkpoint(model: str, module: str | None) -> object:
+    require_vision()
+    from nescio.networks.checkpoint import load_checkpoint
+
+    return load_checkpoint(model, module=module)
+
+
+def _preprocessing(
+    runner: Runner, size: int | None, mean: str | None, std: str | None
+) -> Preprocessing:
+    """Return what the options say, completed by the file and the graph."""
+    stored = runner.preprocessing
+    if size is None and stored is not None:
+        size = stored.size
+    if size is None and runner.kind == "onnx":
+        shapes = runner.input_shapes.values()  # type: ignore[attr-defined]
+        size = next((shape[2] for shape in shapes if len(shape) == 4), None)
+    if not isinstance(size, int):
+        raise ParameterError("give the size of the images too: --image-size 224.")
+    return Preprocessing(
+        size,
+        parse_colours("--mean", mean) or (stored.mean if stored else IMAGENET_MEAN),
+        parse_colours("--std", std) or (stored.std if stored else IMAGENET_STD),
+    )
+
+
+def parse_colours(option: str, text: str | None) -> tuple[float, float, float] | None:
+    """Return three numbers, one per colour, from "R,G,B"; None if the option was not given."""
+    if text is None:
+        return None
+    try:
+        red, green, blue = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ParameterError(
+            f"{option} must be three numbers, such as 0.485,0.456,0.406, got {text!r}."
+        ) from error
+    return red, green, blue
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
 def load_part(spec: str, part: str, *, skip_bad: bool) -> Split:
-    """The given part of a data set."""
+    """Return the given part of a data set."""
     kind = parse_spec(spec).kind
     if DATASETS[kind].splits == ():
         raise ParameterError(
-            f"{kind} has no {part} part: name the data to train and validate on with --train and "
-            "--val."
+            f"{kind} has no {part} part: name the data for training and validation with --train "
+            "and --val."
         )
     return load(spec, split=part, skip_bad=skip_bad)
 
 
 def load_named(spec: str, part: str, *, skip_bad: bool) -> Split:
-    """Data that was named for one purpose: as it is, or its part of that name if it has parts."""
+    """Return data that was named for one purpose: all of it, or the part of that name."""
     parsed = parse_spec(spec)
     if parsed.split or not DATASETS[parsed.kind].splits:
         return load(spec, skip_bad=skip_bad)
@@ -81,12 +206,12 @@ def load_named(spec: str, part: str, *, skip_bad: bool) -> Split:
 def chosen_splits(
     data: str | None, train: str | None, val: str | None, *, skip_bad: bool
 ) -> tuple[Split, Split]:
-    """Training and validation data: the parts of one data set, or named one by one."""
+    """Return training and validation data: parts of one data set, or named separately."""
     named = None if data is None else parse_spec(data)
     if named is not None and named.split and not (train and val):
         DATASETS[named.kind].check_split(named.split)
         raise ParameterError(
-            f"{data} is a single split. Leave the split out to take train and val, or name both "
+            f"{data} is a single split. Leave out the split to use train and val, or name both "
             "with --train and --val."
         )
     found = []
@@ -101,7 +226,7 @@ def chosen_splits(
 
 
 def read_label_names(source: str) -> tuple[str, ...]:
-    """Label names from a data set (KIND:PATH) or a text file, a name a line."""
+    """Return label names from a data set (KIND:PATH) or a text file with one name per line."""
     kind = source.partition(":")[0].partition("@")[0]
     if kind in DATASETS and ":" in source:
         names = load_named(source, "val", skip_bad=False).label_names
@@ -111,8 +236,8 @@ def read_label_names(source: str) -> tuple[str, ...]:
     path = Path(source)
     if not path.is_file():
         raise ParameterError(
-            f"--labels must be a data set, as coco:/data/coco, or a text file with a name a line; "
-            f"there is no file {source}."
+            "--labels must be a data set, as coco:/data/coco, or a text file with one name per "
+            f"line; there is no file {source}."
         )
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines()]

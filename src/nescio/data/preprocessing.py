@@ -89,10 +89,11 @@ class Preprocessing:
             pixels = pixels.astype(np.float32) / np.float32(255)
         return (pixels - self.per_colour(self.mean, pixels)) / self.per_colour(self.std, pixels)
 
-    def inputs(self, pixels: Tensor, device: device) -> Tensor:
-        """Pixels as the network's input on its device, laid out for convolutions."""
-        normalised: Tensor = self.normalise(pixels.to(device))
-        return normalised.contiguous(memory_format=sys.modules["torch"].channels_last)
+    def inputs(self, pixels: Tensor | NDArray[Any], device: device) -> Tensor:
+        """Return pixels as the network's input on its device, laid out for convolutions."""
+        torch = sys.modules["torch"]
+        normalised: Tensor = self.normalise(torch.as_tensor(pixels).to(device))
+        return normalised.contiguous(memory_format=torch.channels_last)
 
     @staticmethod
     def per_colour(values: Sequence[float], like: Any) -> Any:

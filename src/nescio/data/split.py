@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,11 @@ class Split:
         return labels
 
     def fingerprint(self) -> str:
-        """A hash of the index: names, sizes and labels of the files, not their pixels."""
+        """Return a hash of the names, sizes and labels of the files, not of their pixels."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for file in self.files:
             try:

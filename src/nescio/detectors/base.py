@@ -163,7 +163,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             scored = steps.score(self, X, reset=not self.learns_from, remember=True)
             share = self.tpr if tpr is None else tpr
             self.calibration_ = steps.calibrated(self, scored, share, confidence, groups)
-            self.offset_ = next(iter(self.calibration_.thresholds.values())).tau
+            self.offset_ = next(iter(self.calibration_.thresholds.values())).value
             self.profile_ = Profile.from_logits(
                 scored.given.logits,
                 self.label_terms(),
@@ -212,8 +212,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def explain(self, X: Any, *, groups: Any = None) -> Explanation:
         """Return each label's share of the score, against the in-distribution medians.
 
-        For detectors whose score is a sum, a maximum or a top-k over the labels. For one sample,
-        pass a single row: outputs[[7]]. `groups` is as for `assess`.
+        For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
+        `assess`. For one sample, pass a single row: outputs[[7]].
         """
         terms = checked_terms(self.label_terms(), self.name)
         found = steps.decide(self, X, groups, calibrated=True)
@@ -223,7 +223,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             found.given.arrays.logits,
             steps.medians_of(self),
             scores=found.scores,
-            tau=np.broadcast_to(found.threshold, found.scores.shape),
+            thresholds=np.broadcast_to(found.threshold, found.scores.shape),
             p_values=self.calibration_.p_values(found.scores, found.groups),
             groups=found.groups,
             ids=found.given.ids,
@@ -234,17 +234,16 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file, atomically; replace an existing file with `force`."""
-        from nescio.detectors.saving import save
+        from nescio.detectors import saving
 
-        steps.require_threshold(self)
-        save(self, path, force=force)
+        saving.save(self, path, force=force)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a detector of this class. `nescio.load` reads any registered detector."""
-        from nescio.detectors.saving import load
+        from nescio.detectors import saving
 
-        return load(path, cls)
+        return saving.load(path, cls)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")

@@ -1,4 +1,4 @@
-"""Isolation Forest on logits, as the paper fits it."""
+"""Isolation Forest on logits, with the parameters of the paper."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ _ROWS_AT_ONCE = 4096
 
 
 class IsolationForest(Detector):
-    """How many random splits isolate an input: few for an outlier.
+    """The number of random splits that isolate a sample; an outlier needs few.
 
-    scikit-learn grows the trees. They are kept as plain arrays and walked here, so that a saved
-    forest needs no pickle and gives the same scores under any version of scikit-learn.
+    scikit-learn grows the trees. They are stored as plain arrays, and this class walks them. So a
+    saved forest needs no pickle and gives the same scores with any version of scikit-learn.
 
     Parameters
     ----------
     n_trees : int
-        As in scikit-learn and the original paper, 100.
+        The number of trees; 100 by default, as in scikit-learn and the original paper.
     max_samples : int
-        Samples a tree is grown on (all of them, if there are fewer).
+        The number of samples that each tree is grown on (all samples, if there are fewer).
     seed : int
-        Of the random splits.
+        The seed of the random splits.
 
     Attributes
     ----------
     features_, thresholds_ : array of shape (n_trees, n_nodes)
-        Go left where the feature is at most the threshold.
+        The feature and the threshold that each node compares: a sample goes to the left child if
+        the feature is at most the threshold.
     children_ : array of shape (n_trees, n_nodes, 2)
-        Left and right child; a leaf is its own child.
+        The left and the right child of each node. A leaf is its own child.
     lengths_ : array of shape (n_trees, n_nodes)
-        At a leaf, the path length there, with the expected rest of it.
+        For each leaf, the path length to it, plus the expected path length below it if the tree
+        were grown further.
     scale_ : array of shape ()
-        The expected path length, by which lengths are normalised.
+        The expected path length, which normalises the lengths.
     """
 
     name = "isolation_forest"
@@ -91,19 +93,19 @@ class IsolationForest(Detector):
         self.scale_ = _expected_length(np.array(n_samples))
 
     def _score(self, arrays: Arrays) -> Array:
-        # The trees compare in float32, as they were grown.
+        # The trees were grown in float32, so values are compared in float32.
         values = arrays.logits.astype(np.float32)
         scores = np.empty(len(values))
         for start in range(0, len(values), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             scores[rows] = self._mean_length(values[rows])
-        if self.scale_ == 0:  # a single training sample: nothing to tell inputs apart by
+        if self.scale_ == 0:  # a single training sample: all samples get the same score
             return np.full(len(values), -0.5)
         return -(2.0 ** (-scores / float(self.scale_)))
 
     def _mean_length(self, values: NDArray[np.float32]) -> Array:
         n_trees, n_nodes = self.features_.shape
-        # Node numbers count through all trees, so that one flat look-up serves them.
+        # Nodes are numbered across all trees, so that one flat array serves all of them.
         first = np.arange(n_trees) * n_nodes
         features, thresholds = self.features_.reshape(-1), self.thresholds_.reshape(-1)
         children = (self.children_ + first[:, None, None]).reshape(-1)
@@ -126,22 +128,22 @@ class IsolationForest(Detector):
             and self.scale_.shape == ()
             and self.features_.dtype.kind == self.children_.dtype.kind == "i"
             and bool((self.features_ >= 0).all() and (self.features_ < self.n_features_in_).all())
-            # A child comes after its parent, or is a leaf's own: no walk can go round in circles.
+            # A child comes after its parent, and a leaf is its own child: no walk is endless.
             and bool((self.children_ >= _own_number(shape[1])).all())
             and bool((self.children_ < shape[1]).all())
         )
         floats = (self.thresholds_, self.lengths_, self.scale_)
         if not fits or not all(np.isfinite(array).all() for array in floats):
-            raise ValueError("its trees make no sense")
+            raise ValueError("the arrays of its trees are not consistent")
 
 
 def _own_number(n_nodes: int) -> NDArray[np.int32]:
-    """Each node as its own left and right child: leaves, and places a smaller tree leaves empty."""
+    """Return each node as its own left and right child, for leaves and for unused places."""
     return np.repeat(np.arange(n_nodes, dtype=np.int32)[:, None], 2, axis=1)
 
 
 def _depths(children: Array) -> NDArray[np.float64]:
-    """The depth of each node; children come after their parents."""
+    """Return the depth of each node; children come after their parents."""
     depths = np.zeros(len(children))
     for node, below in enumerate(children):
         for child in below:
@@ -151,7 +153,7 @@ def _depths(children: Array) -> NDArray[np.float64]:
 
 
 def _expected_length(n_samples: Array) -> NDArray[np.float64]:
-    """The expected path length of an unsuccessful search in a tree of n samples."""
+    """Return the expected path length of an unsuccessful search in a tree of n samples."""
     n = np.asarray(n_samples, dtype=np.float64)
     many = np.maximum(n, 3.0)
     length = 2.0 * (np.log(many - 1.0) + np.euler_gamma) - 2.0 * (many - 1.0) / many

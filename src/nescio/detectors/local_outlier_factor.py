@@ -1,4 +1,4 @@
-"""Local Outlier Factor on logits, as the paper fits it."""
+"""Local Outlier Factor on logits, with the parameters of the paper."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
 from nescio.errors import InputError
 
-# Up to here a k-d tree beats a blocked matrix product for exact neighbours: measured at 5,000 and
-# 40,000 samples. scikit-learn's own choice changes at 15, where the tree is 6 to 7 times slower.
+# Up to this number of columns, a k-d tree finds exact neighbours faster than a blocked matrix
+# product does (measured with 5,000 and 40,000 samples). scikit-learn uses the tree for up to 15
+# columns, where it is 6 to 7 times slower than the product.
 _MAX_COLUMNS_FOR_TREE = 7
 
 
 class LocalOutlierFactor(Detector):
-    """How much sparser an input's surroundings are than those of its neighbours.
+    """How much lower the density around a sample is than the density around its neighbours.
 
-    The novelty form of scikit-learn's estimator: neighbours are sought among the training samples,
-    never among the inputs assessed. The numbers are scikit-learn's, unless distances tie and
-    another of the tied samples is taken as the neighbour.
+    This is scikit-learn's estimator with `novelty=True`: neighbours are searched among the training
+    samples only. The scores are the same as those of scikit-learn, unless distances are tied and a
+    different one of the tied samples is chosen as a neighbour.
 
     Parameters
     ----------
     n_neighbors : int
-        20, as in scikit-learn (fewer, if there are not as many training samples).
+        The number of neighbours; 20 by default, as in scikit-learn. If there are fewer training
+        samples, all of them are neighbours.
 
     Attributes
     ----------
     samples_ : array of shape (n_samples, n_labels)
         The training samples.
     k_ : array of shape ()
-        How many neighbours are sought.
+        The number of neighbours to search.
     reach_ : array of shape (n_samples,)
-        Each one's distance to its k-th neighbour.
+        The distance of each training sample to its k-th neighbour.
     densities_ : array of shape (n_samples,)
-        Each one's local reachability density.
+        The local reachability density of each training sample.
     """
 
     name = "lof"
@@ -77,7 +79,7 @@ class LocalOutlierFactor(Detector):
 
     def _density(self, distances: Array, neighbours: Array) -> Array:
         reachability = np.maximum(distances, self.reach_[neighbours])
-        # 1e-10: samples that coincide have no distance to divide by (scikit-learn's constant).
+        # 1e-10, as in scikit-learn: identical samples have distance 0, which cannot be divided by.
         return np.asarray(1.0 / (reachability.mean(1) + 1e-10))
 
     def _neighbour_index(self) -> Any:
@@ -101,4 +103,4 @@ class LocalOutlierFactor(Detector):
         )
         arrays = (self.samples_, self.reach_, self.densities_)
         if not fits or not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError("its samples and densities do not fit each other")
+            raise ValueError("its samples and densities are not consistent")

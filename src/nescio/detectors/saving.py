@@ -12,6 +12,7 @@ from nescio.detectors.artifact import Artifact
 from nescio.detectors.base import Detector
 from nescio.detectors.profile import Profile
 from nescio.detectors.registry import DETECTORS
+from nescio.detectors.steps import require_threshold
 from nescio.errors import FileFormatError, ParameterError
 from nescio.outputs import check_label_names
 
@@ -21,7 +22,8 @@ _DETECTOR_KEYS = {"detector", "params"}
 
 
 def save(detector: Detector, path: str | Path, *, force: bool = False) -> None:
-    """Write a detector as one file."""
+    """Write a detector that has a threshold as one file."""
+    require_threshold(detector)
     _artifact_of(detector).write(path, force=force)
 
 
@@ -119,7 +121,7 @@ def _restore_common(detector: Detector, artifact: Artifact) -> None:
         detector.offset_ = artifact.threshold
     if artifact.calibration is not None:
         detector.calibration_ = artifact.calibration
-        detector.offset_ = next(iter(artifact.calibration.taus.values()))
+        detector.offset_ = next(iter(artifact.calibration.threshold_values.values()))
         detector.profile_ = Profile.from_arrays(artifact.profile, artifact.groups)
         if detector.profile_.medians is not None:
             detector.profile_.medians.check(detector.n_columns_.get("logits"))

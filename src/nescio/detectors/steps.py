@@ -176,7 +176,7 @@ def decide(detector: Detector, data: Any, groups: Any, *, calibrated: bool = Fal
     if calibration is None:
         return Decided(scored.given, scored.scores, None, detector.offset_)
     names = groups_of(calibration, scored, groups)
-    return Decided(scored.given, scored.scores, names, calibration.tau_of(names))
+    return Decided(scored.given, scored.scores, names, calibration.threshold_of(names))
 
 
 def medians_of(detector: Detector) -> Medians:

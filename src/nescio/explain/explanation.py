@@ -1,11 +1,12 @@
-"""Why an input was flagged: each label's term of its score, against what is usual.
+"""Why an input was flagged: the term of each label in the score, next to the usual values.
 
-A score that is a sum over labels can be taken apart into them. Each label's term is compared with
-two medians over the in-distribution data that the detector was calibrated on:
+A score that is a sum over labels can be split into the terms of the labels. Each term is compared
+with two medians over the in-distribution data that the detector was calibrated on:
 
-    median       of that label. Most labels are absent from most inputs, so it is often near 0.
-    rank median  of the largest term of each input, the second largest, and so on: what an ordinary
-                 input's first label has, whichever label that is.
+    median       The median of this label. Most labels are absent from most inputs, so it is often
+                 near 0.
+    rank median  The median of the largest term of each input, of the second largest, and so on,
+                 whichever labels these are.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ _SHOWN_LABELS = 10
 
 
 class LabelTerm(NamedTuple):
-    """One label's part in the score of one input.
+    """The part of one label in the score of one input.
 
     Attributes
     ----------
     label : str
-        Its name, or its number where names are not known.
+        Name of the label, or its number if names are not known.
     term : float
-        Its energy, logit or probability.
+        Energy, logit or probability of the label.
     share : float
-        Of the score; 0 if the label does not count (not among the k largest), NaN where shares
-        make no sense (a score of 0, or terms below 0).
+        Share of the score. It is 0 if the label does not count (it is not among the k largest), and
+        NaN if shares have no meaning (the score is 0, or some terms are negative).
     median : float
-        Of this label's term, in-distribution.
+        In-distribution median of the term of this label.
     rank : int
-        1 for the input's largest term.
+        Rank of the term; 1 is the largest term of the input.
     rank_median : float
-        Of the term of this rank, in-distribution.
+        In-distribution median of the term of this rank.
     """
 
     label: str
@@ -59,26 +60,26 @@ class LabelTerm(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """The term less the label's median."""
+        """The term minus the median of the label."""
         return self.term - self.median
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, which has no infinity and no NaN: they are None."""
+        """Return a dict for JSON, with None in place of infinity and NaN."""
         return _plain(self._asdict() | {"difference": self.difference})
 
 
 @dataclass(frozen=True, repr=False)
 class Reason:
-    """One input's score, label by label.
+    """The score of one input, label by label.
 
     Attributes
     ----------
     detector, term : str
-        The score's name, and what its terms are called.
+        Name of the detector and name of its terms, such as "energy".
     id, group : str or None
-        Of the input, where known.
-    score, tau, p_value : float
-        The p-value is None if the detector is fitted only.
+        Id and group of the input, if known.
+    score, threshold, p_value : float
+        The p-value is None if the detector is fitted but not calibrated.
     in_distribution : bool
         The verdict.
     labels : tuple of LabelTerm
@@ -90,27 +91,30 @@ class Reason:
     id: str | None
     group: str | None
     score: float
-    tau: float
+    threshold: float
     p_value: float | None
     in_distribution: bool
     labels: tuple[LabelTerm, ...]
 
     def most_telling(self, n_labels: int) -> tuple[LabelTerm, ...]:
-        """The labels that say most: high here or, by their median, usually; largest term first."""
+        """Return the labels with the largest term or median, largest term first."""
         order = sorted(self.labels, key=lambda label: -_height(label))
         return tuple(sorted(order[:n_labels], key=lambda label: label.rank))
 
     def headline(self) -> str:
-        """The verdict and what it rests on, in a line."""
+        """Return one line with the verdict, the score and the threshold."""
         verdict = "in-distribution" if self.in_distribution else "OUT"
         against = "at least" if self.in_distribution else "below"
-        text = f"{verdict}. {self.detector} {self.score:.5g} is {against} tau {self.tau:.5g}"
+        text = (
+            f"{verdict}. {self.detector} {self.score:.5g} is {against} the threshold "
+            f"{self.threshold:.5g}"
+        )
         more = [] if self.p_value is None else [f"p-value {self.p_value:.4f}"]
         more += [] if self.group is None else [f"group {self.group}"]
         return f"{text} ({', '.join(more)})." if more else f"{text}."
 
     def summary(self) -> str:
-        """The largest term against that of an ordinary input, in a line."""
+        """Return one line that compares the largest term with the usual one."""
         bad = [label.label for label in self.labels if math.isnan(label.term)]
         if bad:
             return f"Its logits hold NaN or infinity: {', '.join(bad[:_SHOWN_LABELS])}."
@@ -121,7 +125,7 @@ class Reason:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, which has no infinity and no NaN: they are None."""
+        """Return a dict for JSON, with None in place of infinity and NaN."""
         labels = [label.as_dict() for label in self.labels]
         return _plain(vars(self)) | {"labels": labels}
 
@@ -138,7 +142,7 @@ class Reason:
         return "\n".join(lines + ([others] if (others := self.others(shown)) else []))
 
     def others(self, shown: tuple[LabelTerm, ...]) -> str:
-        """What is left besides the labels shown, in a few words; empty if nothing is."""
+        """Return the number and the share of the labels that are not shown; empty if none."""
         left = [label for label in self.labels if label not in shown]
         if not left:
             return ""
@@ -154,14 +158,14 @@ def _height(label: LabelTerm) -> float:
 
 
 def cells(label: LabelTerm) -> tuple[str, str, str, str]:
-    """Term, share, median and rank median for a person to read."""
-    share = f"{label.share:.1%}" if label.share else "-"  # one that does not count has none
+    """Write the term, the share, the median and the rank median of a label."""
+    share = f"{label.share:.1%}" if label.share else "-"  # a label that does not count has no share
     share = "" if math.isnan(label.share) else share
     return _number(label.term), share, _number(label.median), _number(label.rank_median)
 
 
 def _number(value: float) -> str:
-    """The same decimals for all, so that they can be compared at a glance, unless it is tiny."""
+    """Write a number with three decimals, or as a power of ten if it is tiny."""
     return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
@@ -177,30 +181,30 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """Each label's term of the score, one row a sample; `explanation[i]` is one input's `Reason`.
+    """The terms of all labels, one row per sample; `explanation[i]` is the `Reason` of one input.
 
     Attributes
     ----------
     detector : str
-        Its name.
+        Name of the detector.
     how : Terms
-        What the terms are called, and how many of the largest the score sums.
+        The name of the terms, and how many of the largest ones the score sums.
     terms : array of shape (n_samples, n_labels)
-        Their sum (of the largest, if not all count) is the score. -inf is a masked logit and counts
-        nothing; NaN is a logit that cannot be used.
+        Their sum (of the largest ones, if not all count) is the score. A masked logit has -inf and
+        does not count; a logit that cannot be used has NaN.
     medians : array of shape (n_samples, n_labels)
-        The in-distribution median of each label's term; within the sample's group, if calibrated by
-        group.
+        In-distribution median of the term of each label; within the group of the sample, if the
+        detector is calibrated by group.
     rank_medians : array of shape (n_samples, n_labels)
-        The in-distribution median of an input's largest term, second largest, and so on.
-    scores, tau : array of shape (n_samples,)
-        In-distribution if the score is at least tau.
+        In-distribution median of the largest term of an input, of the second largest, and so on.
+    scores, thresholds : array of shape (n_samples,)
+        A sample is in-distribution if its score is at least its threshold.
     p_values : array of shape (n_samples,) or None
-        None if the detector is fitted only.
+        None if the detector is fitted but not calibrated.
     groups, ids : array of str of shape (n_samples,) or None
-        Where there are any.
+        Groups and ids of the samples, if any.
     label_names : tuple of str or None
-        Where known.
+        Names of the labels, if known.
     """
 
     detector: str
@@ -209,7 +213,7 @@ class Explanation:
     medians: FloatArray
     rank_medians: FloatArray
     scores: Floats
-    tau: Floats
+    thresholds: Floats
     p_values: Floats | None = None
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
@@ -219,7 +223,7 @@ class Explanation:
     def from_logits(
         cls, detector: str, how: Terms, logits: FloatArray, medians: Medians, **columns: Any
     ) -> Explanation:
-        """Take logits apart into terms, beside the medians of each sample's group."""
+        """Split logits into terms, next to the medians of the group of each sample."""
         labels, ranks = medians.of_samples(columns["groups"], len(logits))
         return cls(detector, how, terms_of(how, logits), labels, ranks, **columns)
 
@@ -229,11 +233,11 @@ class Explanation:
     @property
     def in_distribution(self) -> BoolArray:
         """The verdicts."""
-        return np.asarray(self.scores >= self.tau)
+        return np.asarray(self.scores >= self.thresholds)
 
     @property
     def shares(self) -> Floats:
-        """Each label's share of the score, (n_samples, n_labels); see `LabelTerm.share`."""
+        """The share of each label in the score, (n_samples, n_labels); see `LabelTerm.share`."""
         return _shares(self.terms, self.how.largest)
 
     def __getitem__(self, row: int) -> Reason:
@@ -255,9 +259,9 @@ class Explanation:
             id=at(self.ids),
             group=at(self.groups),
             score=at(self.scores),
-            tau=at(self.tau),
+            threshold=at(self.thresholds),
             p_value=at(self.p_values),
-            in_distribution=bool(self.scores[row] >= self.tau[row]),
+            in_distribution=bool(self.scores[row] >= self.thresholds[row]),
             labels=tuple(map(LabelTerm, labels, term, share, median, ranks, usual)),
         )
 
@@ -265,24 +269,26 @@ class Explanation:
         return (self[row] for row in range(len(self)))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: the detector, and each input's reason."""
+        """Return a dict for JSON: the detector, and the reason of each input."""
         return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
 
     def __repr__(self) -> str:
         lines = [f"{len(self):,} explained, {np.count_nonzero(~self.in_distribution):,} flagged"]
-        lines.append(f"{'':>8} {'score':>12} {'tau':>12}  verdict  largest {self.how.name}")
+        lines.append(f"{'':>8} {'score':>12} {'threshold':>12}  verdict  largest {self.how.name}")
         for row, reason in zip(range(_SHOWN_ROWS), self, strict=False):
             word = "in" if reason.in_distribution else "OUT"
             top = ", ".join(f"{label.label} {label.term:.3g}" for label in reason.labels[:3])
             name = str(row) if reason.id is None else reason.id
-            lines.append(f"{name:>8.8} {reason.score:>12.5g} {reason.tau:>12.5g}  {word:<7}  {top}")
+            lines.append(
+                f"{name:>8.8} {reason.score:>12.5g} {reason.threshold:>12.5g}  {word:<7}  {top}"
+            )
         if len(self) > _SHOWN_ROWS:
             lines.append(f"{'...':>8}")
         return "\n".join(lines)
 
 
 def _order(terms: FloatArray) -> NDArray[np.intp]:
-    """The labels of each row, the largest term first; NaN, which makes a row out, before all."""
+    """Return the labels of each row, NaN first, then the largest term first."""
     return np.argsort(np.where(np.isnan(terms), -np.inf, -terms), axis=1, kind="stable")
 
 

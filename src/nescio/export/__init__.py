@@ -1,6 +1,6 @@
 """A classifier and its detector in one: an ONNX file, or a torch module.
 
-This part of nescio needs torch, and for ONNX files onnx, onnxruntime and onnxscript:
+This package needs torch, and for ONNX files onnx, onnxruntime and onnxscript:
 pip install 'nescio[export]'.
 """
 

@@ -1,4 +1,4 @@
-"""A wrapped classifier as a graph, whose outputs are what a detector takes."""
+"""A classifier as a graph, whose outputs are what a detector takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nescio.errors import ExportError, FileFormatError
 from nescio.export.graphs import name_sizes, too_large
 from nescio.export.samples import Samples
 from nescio.export.tracing import LARGEST_FILE, traced
-from nescio.runners import Wrapped
+from nescio.runners import Runner
 
 __all__ = ["Classifier", "check_kind", "classifier_graph", "fixed_batch_of"]
 
@@ -25,7 +25,7 @@ _TRACED_ROWS = 3
 
 @dataclass(frozen=True)
 class Classifier:
-    """A graph and where it has what a detector takes.
+    """A graph, and which of its outputs a detector takes.
 
     Attributes
     ----------
@@ -47,37 +47,34 @@ class Classifier:
     open_length: bool = False
 
 
-def classifier_graph(wrapped: Wrapped, samples: Samples, takes: tuple[str, ...]) -> Classifier:
-    """The graph of a wrapped model that gives logits and, if they are taken, features."""
-    of_kind = _of_file if wrapped.kind == "onnx" else _of_torch
-    return of_kind(wrapped, samples, takes)
+def classifier_graph(runner: Runner, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    """Return the graph of a model that gives logits and, if they are taken, features."""
+    of_kind = _of_file if runner.kind == "onnx" else _of_torch
+    return of_kind(runner, samples, takes)
 
 
-def check_kind(wrapped: Wrapped) -> None:
+def check_kind(runner: Runner) -> None:
     """Raise if there is no way from this kind of model to a graph."""
-    if wrapped.kind not in ("onnx", "torch", "transformers"):
+    if runner.kind not in ("onnx", "torch", "transformers"):
         raise ExportError(
-            f"a {wrapped.kind} model cannot be exported from here. Convert a OneVsRestClassifier "
-            "or an MLPClassifier with skl2onnx (zipmap=False), and wrap the ONNX file. Of others, "
-            "such as forests and MultiOutputClassifier, it makes graphs that give no matrix of "
-            "probabilities: run these in Python, wrapped, and export the detector alone if need "
-            "be (model=None)."
+            f"a {runner.kind} model cannot be exported directly. Convert a OneVsRestClassifier or "
+            "an MLPClassifier with skl2onnx (zipmap=False), and wrap the ONNX file. For others, "
+            "such as forests and MultiOutputClassifier, skl2onnx makes graphs that give no matrix "
+            "of probabilities: run these in Python, wrapped, and export only the detector "
+            "(model=None)."
         )
-    if wrapped.kind == "onnx" and wrapped.path is None:  # type: ignore[attr-defined]
-        raise ExportError("a session does not give its graph away: wrap the path of the ONNX file.")
+    if runner.kind == "onnx" and runner.path is None:  # type: ignore[attr-defined]
+        raise ExportError("a session does not give access to its graph: wrap the path of the file.")
 
 
-def fixed_batch_of(wrapped: Wrapped) -> int | None:
-    """The only batch size that a wrapped ONNX file takes; None for any."""
-    if wrapped.kind != "onnx":
-        return None
-    model: Any = wrapped
-    shapes = [node.shape for node in model.session.get_inputs()]
-    return next((shape[0] for shape in shapes if shape and isinstance(shape[0], int)), None)
+def fixed_batch_of(runner: Runner) -> int | None:
+    """Return the only batch size that an ONNX file takes; None for any."""
+    fixed: int | None = getattr(runner, "fixed_batch", None)
+    return fixed
 
 
 class _Tuple(nn.Module):
-    """A module that gives (logits, features or None), with what is taken of it as a tuple."""
+    """A module that gives (logits, features or None), of which the first outputs are a tuple."""
 
     def __init__(self, module: nn.Module, n_taken: int) -> None:
         super().__init__()
@@ -88,15 +85,15 @@ class _Tuple(nn.Module):
         return tuple(self.module(*inputs)[: self.n_taken])
 
 
-def _of_torch(wrapped: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     example = samples.resized(_TRACED_ROWS)
-    weights = itertools.chain(wrapped.model.parameters(), wrapped.model.buffers())
+    weights = itertools.chain(runner.model.parameters(), runner.model.buffers())
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
     if size > LARGEST_FILE:
         raise too_large(size)
-    module = _Tuple(wrapped.module(example.data), len(takes)).eval().requires_grad_(False)
-    inputs = [wrapped._placed(array) for array in example.feed.values()]
-    text = wrapped.kind == "transformers"
+    module = _Tuple(runner.module(example.data), len(takes)).eval().requires_grad_(False)
+    inputs = [runner.placed(array) for array in example.feed.values()]
+    text = runner.kind == "transformers"
     dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
     with torch.no_grad():
         given = module(*inputs)
@@ -108,8 +105,8 @@ def _of_torch(wrapped: Any, samples: Samples, takes: tuple[str, ...]) -> Classif
         dynamic,
         input_names=list(example.feed),
         output_names=names,
-        what=f"the model ({type(wrapped.model).__name__})",
-        exact=wrapped.from_probs,  # logits are made of these probabilities
+        what=f"the model ({type(runner.model).__name__})",
+        exact=runner.from_probs,  # logits are computed from these probabilities
     )
     name_sizes(model.graph.inputs, other="length")
     return Classifier(
@@ -121,33 +118,32 @@ def _of_torch(wrapped: Any, samples: Samples, takes: tuple[str, ...]) -> Classif
 
 
 def _check_precision(tensors: Iterable[Tensor]) -> None:
-    """Raise for bfloat16, which onnxruntime does not compute with on the CPU."""
+    """Raise for bfloat16, which onnxruntime does not support on the CPU."""
     if any(tensor.dtype == torch.bfloat16 for tensor in tensors):
         raise ExportError(
-            "the model computes in bfloat16, which onnxruntime does not on the CPU. Export a copy "
-            "in float32: copy.deepcopy(model).float()."
+            "the model computes in bfloat16, which onnxruntime does not support on the CPU. Export "
+            "a copy in float32: copy.deepcopy(model).float()."
         )
 
 
 def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
-    """Which sizes may change: the batch, and the length of a text if the model lets it."""
+    """Return which sizes may change: the batch, and the length of a text if the model allows it."""
     sizes: dict[int, Any] = {0: torch.export.Dim.DYNAMIC}
     if text and tensor.ndim == 2:
         sizes[1] = torch.export.Dim.AUTO
     return sizes
 
 
-def _of_file(wrapped: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
-    fixed = fixed_batch_of(wrapped)
-    sources = {"logits": wrapped.output, "features": wrapped.features}
+def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    sources = {"logits": runner.output, "features": runner.features}
     taken = {name: sources[name] for name in takes}
-    feed = samples.resized(fixed or _TRACED_ROWS).feed
-    given = wrapped.session.run(list(taken.values()), feed)
+    feed = samples.resized(runner.fixed_batch or _TRACED_ROWS).feed
+    given = runner.session.run(list(taken.values()), feed)
     return Classifier(
-        _loaded(wrapped.path),
+        _loaded(runner.path),
         taken,
         {name: torch.from_numpy(array) for name, array in zip(taken, given, strict=True)},
-        fixed,
+        runner.fixed_batch,
     )
 
 
@@ -158,5 +154,5 @@ def _loaded(path: Path) -> Any:
     except Exception as error:  # protobuf and onnx_ir raise many kinds
         raise FileFormatError(f"cannot read the graph of {path}: {error}") from error
     for value in [v for v in model.graph.inputs if v.name in model.graph.initializers]:
-        model.graph.inputs.remove(value)  # weights, in files of before 2019
+        model.graph.inputs.remove(value)  # weights, in files from before 2019
     return model

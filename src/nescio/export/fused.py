@@ -1,23 +1,29 @@
-"""A classifier and its detector as one torch module, for those who stay in torch."""
+"""A classifier and its detector as one torch module, for use in torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nescio.detectors import Detector, NotCalibratedError
+from nescio.detectors import Arrays, Detector, NotCalibratedError
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.scoring import scorer_of
-from nescio.export.verdict import Verdict
+from nescio.export.verdict import VerdictModule
+from nescio.outputs import Head
 
 __all__ = ["DetectorHead", "FusedModel", "FusedOutputs"]
 
+INPUTS = ("logits", "features")
+"""What a classifier's graph can give to a detector's."""
+
 
 class FusedOutputs(NamedTuple):
-    """What a fused model gives, a row for each input."""
+    """What a fused model returns, with one row per sample."""
 
     logits: Tensor  # (n_samples, n_labels), float32 or float64
     probs: Tensor  # (n_samples, n_labels)
@@ -29,18 +35,20 @@ class FusedOutputs(NamedTuple):
 class DetectorHead(nn.Module):
     """A calibrated detector as a torch module: the same scores, p-values and verdicts.
 
-    It raises for nothing that is in the data, as a graph cannot: rows that the detector refuses
-    (NaN or infinity) are out, with a score of -inf.
+    It raises no error about values in the data, because a graph cannot: rows that the detector
+    rejects (NaN or infinity) are out, with a score of -inf.
 
-    Moves between devices as any module does. Its numbers keep their precision under `half()`,
-    `float()` and the like. Devices without float64, such as mps, cannot hold it.
+    It moves between devices as any module does. Its numbers keep their precision under `half()`,
+    `float()` and similar calls. Devices without float64, such as mps, cannot hold it.
 
     Parameters
     ----------
     detector : Detector
         Calibrated. See [what can be exported](../how-to/export-to-onnx.md#what-can-be-exported).
     from_probs : bool
-        It is given probabilities in place of logits, and converts them.
+        The module takes probabilities instead of logits and converts them.
+    head : Head, optional
+        The classifier's last layer, for a detector that reads it.
 
     Examples
     --------
@@ -51,7 +59,9 @@ class DetectorHead(nn.Module):
     tensor([ True, False])
     """
 
-    def __init__(self, detector: Detector, *, from_probs: bool = False) -> None:
+    def __init__(
+        self, detector: Detector, *, from_probs: bool = False, head: Head | None = None
+    ) -> None:
         super().__init__()
         self.scorer = scorer_of(detector)
         self.from_probs = from_probs
@@ -61,66 +71,100 @@ class DetectorHead(nn.Module):
                 "Call calibrate(held_out) first."
             )
         detector._check_params()
-        self.verdict = Verdict(detector.calibration_)
-        self.reads = detector.scores_from[0]
-        self.n_columns = int(detector.n_features_in_)
-        self.masked_allowed = detector.accepts_masked and self.reads == "logits"
+        self.verdict = VerdictModule(detector.calibration_)
+        self.reads = _checked_names(detector)
+        self.n_columns = {name: detector.n_columns_[name] for name in self.reads}
+        self.reads_head = "head" in detector.scores_from
+        self.masked_allowed = detector.accepts_masked
+        if self.reads_head:
+            if head is None:
+                raise MissingInputError(
+                    f"{detector.name} reads the classifier's last layer, which is not known: the "
+                    "model must end in a linear layer whose input are the features."
+                )
+            for name in ("weight", "bias"):
+                self.register_buffer(name, torch.from_numpy(np.array(getattr(head, name))))
 
     @property
     def needs(self) -> tuple[str, ...]:
         """What it takes: logits, features, or both."""
-        return (
-            ("logits", "features")
-            if self.verdict.by_count and self.reads == "features"
-            else (self.reads,)
+        return tuple(
+            name
+            for name in INPUTS
+            if name in self.reads or (name == "logits" and self.verdict.by_count)
         )
 
     def forward(self, logits: Tensor, features: Tensor | None = None) -> FusedOutputs:
-        """Score and verdict for each row."""
+        """Return score and verdict of each row."""
         logits = _logits_from_probs(logits) if self.from_probs else _widened(logits)
         return FusedOutputs(logits, logits.sigmoid(), *self.judge(logits, features))
 
     def judge(
         self, logits: Tensor | None, features: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Score, p-value and verdict for each row, of what the detector needs."""
+        """Return score, p-value and verdict of each row, from what the detector needs."""
         given = {"logits": logits, "features": features}
         for name in self.needs:
             if given[name] is None:
                 raise MissingInputError(f"the detector reads {name}, which were not given.")
-        inputs = given[self.reads]
-        assert inputs is not None
-        if inputs.ndim != 2 or inputs.shape[1] != self.n_columns:
-            raise ShapeError(
-                f"{self.reads} must have shape (n_samples, {self.n_columns}), "
-                f"got {tuple(inputs.shape)}."
+        arrays = {name: self._checked(name, given[name]) for name in self.reads}
+        usable = torch.stack([self._usable(name, array) for name, array in arrays.items()]).all(0)
+        clean: dict[str, Any] = {
+            name: torch.where(usable[:, None], array, 0.0) for name, array in arrays.items()
+        }
+        if self.reads_head:
+            dtype = next(iter(arrays.values())).dtype
+            clean["head"] = SimpleNamespace(
+                weight=self.get_buffer("weight").to(dtype), bias=self.get_buffer("bias").to(dtype)
             )
-        inputs = _widened(inputs)
-        # NaN is not below infinity either.
-        fine = inputs < torch.inf if self.masked_allowed else inputs.abs() < torch.inf
-        usable = fine.all(1)
-        scores = self.scorer(torch.where(usable[:, None], inputs, 0.0)).double()
-        scores = torch.where(usable, scores, -torch.inf)
+        scores = torch.where(usable, self.scorer(Arrays(clean)).double(), -torch.inf)
         return scores, *self.verdict(scores, logits)
 
+    def _checked(self, name: str, array: Tensor | None) -> Tensor:
+        assert array is not None
+        if array.ndim != 2 or array.shape[1] != self.n_columns[name]:
+            raise ShapeError(
+                f"{name} must have shape (n_samples, {self.n_columns[name]}), "
+                f"got {tuple(array.shape)}."
+            )
+        return _widened(array)
+
+    def _usable(self, name: str, array: Tensor) -> Tensor:
+        # NaN is not below infinity either.
+        masked_allowed = self.masked_allowed and name == "logits"
+        fine = array < torch.inf if masked_allowed else array.abs() < torch.inf
+        return fine.all(1)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # Take the device and leave the precision: calibration scores in half precision are others.
+        # Take the device but not the precision: calibration scores must not be rounded.
         device = fn(torch.zeros(1, dtype=torch.int64)).device
         super()._apply(lambda tensor: tensor.to(device), recurse)  # type: ignore[no-untyped-call]
         return self
 
 
+def _checked_names(detector: Detector) -> tuple[str, ...]:
+    """Return the arrays that the detector scores; raise if a graph does not have them."""
+    others = [name for name in detector.scores_from if name not in (*INPUTS, "head")]
+    if others:
+        raise ExportError(
+            f"{detector.name or type(detector).__name__} cannot be exported: it reads "
+            f"{', '.join(others)}, and a graph has only logits, features and the last layer."
+        )
+    return tuple(name for name in detector.scores_from if name in INPUTS)
+
+
 class FusedModel(nn.Module):
     """A classifier with its detector: one module from inputs to predictions and verdicts.
 
-    Plain torch: it moves between devices, and `torch.compile` and `torch.export` take it. The
-    classifier is used as it is, in the mode it is in; call `eval()` as you would on the classifier.
+    It is plain torch: it moves between devices, and `torch.compile` and `torch.export` take it. The
+    classifier is used unchanged, in the mode it is in; call `eval()` as you would on the
+    classifier.
 
     Parameters
     ----------
     classifier : Module, or a wrapped model
-        Gives logits, or a pair of logits and features, which a detector of features needs.
-    detector : Detector
+        Returns logits, or a pair of logits and features, which a detector of features needs.
+    detector : Detector, optional
         Calibrated; that of the wrapped model if not given.
 
     Examples
@@ -136,20 +180,20 @@ class FusedModel(nn.Module):
         super().__init__()
         from_probs = False
         if not isinstance(classifier, nn.Module):
-            wrapped = classifier if detector is None else classifier.with_detector(detector)
-            if not hasattr(wrapped, "module"):
+            runner, own = classifier.runner, classifier.detector
+            if not hasattr(runner, "module"):
                 raise ExportError(
-                    f"a {wrapped.kind} model is no torch module. Write it as ONNX: export_onnx."
+                    f"a {runner.kind} model is not a torch module. Write it as ONNX: export_onnx."
                 )
-            detector, from_probs = wrapped.detector, wrapped.from_probs
-            classifier = wrapped.module()
+            detector = own if detector is None else detector
+            from_probs, classifier = runner.from_probs, runner.module()
         if detector is None:
-            raise ParameterError("there is no detector: pass one, calibrated.")
+            raise ParameterError("there is no detector: pass a calibrated one.")
         self.classifier = classifier
         self.head = DetectorHead(detector, from_probs=from_probs)
 
     def forward(self, *inputs: Any, **named: Any) -> FusedOutputs:
-        """One pass for all of it."""
+        """Return predictions and verdicts of one pass."""
         given = self.classifier(*inputs, **named)
         logits, features = given if isinstance(given, tuple) else (given, None)
         outputs: FusedOutputs = self.head(logits, features)
@@ -157,8 +201,8 @@ class FusedModel(nn.Module):
 
 
 def _logits_from_probs(probs: Tensor) -> Tensor:
-    """As `nescio.scores.logits_from_probs`, but for NaN where that raises."""
-    # A tensor: of a plain number, the exporter keeps float32, which has no such number below 1.
+    """Convert as `nescio.scores.logits_from_probs` does, with NaN where that raises."""
+    # A tensor: the exporter would keep a plain number as float32, which has no such number below 1.
     below_one = torch.tensor(
         1.0 - torch.finfo(probs.dtype).eps / 2, dtype=probs.dtype, device=probs.device
     )
@@ -167,5 +211,5 @@ def _logits_from_probs(probs: Tensor) -> Tensor:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """16-bit tensors in float32, as Python computes with them."""
+    """Return 16-bit tensors in float32, in which Python computes."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()

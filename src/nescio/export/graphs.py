@@ -1,4 +1,4 @@
-"""ONNX graphs: the detector's own, and its joining to a classifier's."""
+"""ONNX graphs: that of a detector, and how it is joined to that of a classifier."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from nescio._version import __version__
 from nescio.errors import ExportError
 from nescio.export.fused import DetectorHead
 from nescio.export.tracing import LARGEST_FILE, OPSET, traced
+from nescio.runners.features import pooled
 
 __all__ = ["BATCH", "OUTPUTS", "at_opset", "detector_graph", "join", "name_sizes", "to_bytes"]
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
-"""What a fused graph gives; features come after them, if the detector reads any."""
+"""The outputs of a fused graph, followed by features if the detector reads them."""
 
 BATCH = "batch"
-"""What an open batch size is called where the classifier has no name for it."""
+"""The name of an open batch size if the classifier has no name for it."""
 
 _EXAMPLE_ROWS = 3
 
 
 class _GraphHead(nn.Module):
-    """A head as a graph has it: what it takes by position, a tuple of what there is.
+    """A detector head that takes its inputs by position and returns a tuple.
 
     Parameters
     ----------
     head : DetectorHead
     takes : tuple of str
-        Of logits and features.
+        The inputs, out of logits and features.
     alone : bool
-        Whether there is no classifier before it. What came in is not given out again then.
+        Whether there is no classifier before it. Its inputs are then not repeated as outputs.
     """
 
     def __init__(self, head: DetectorHead, takes: tuple[str, ...], *, alone: bool) -> None:
@@ -52,8 +53,7 @@ class _GraphHead(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(self.takes, inputs, strict=True))
         logits, features = given.get("logits"), given.get("features")
-        if features is not None and features.ndim == 4:
-            features = features.mean((2, 3))
+        features = None if features is None else pooled(features, "features have")
         if logits is None:
             return self.head.judge(None, features)
         outputs = self.head(logits, features)
@@ -66,7 +66,7 @@ class _GraphHead(nn.Module):
 def detector_graph(
     head: DetectorHead, examples: Mapping[str, Tensor], *, alone: bool = False
 ) -> Any:
-    """The graph of a detector; `examples` has a row or more of what it takes."""
+    """Return the graph of a detector; `examples` has one or more rows of its inputs."""
     takes = tuple(examples)
     module = _GraphHead(head, takes, alone=alone)
     rows = [
@@ -77,7 +77,7 @@ def detector_graph(
         module.eval(),
         rows,
         [{0: torch.export.Dim.DYNAMIC}] * len(rows),
-        # An input and an output cannot have one name.
+        # An input and an output cannot have the same name.
         input_names=takes if alone else [f"given_{name}" for name in takes],
         output_names=module.output_names,
         what="the detector",
@@ -88,12 +88,12 @@ def detector_graph(
 
 
 def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
-    """Put a detector's graph behind a classifier's; only the detector's outputs stay.
+    """Append a detector's graph to a classifier's; only the detector's outputs remain.
 
     Parameters
     ----------
     classifier, head : onnx_ir.Model
-        Of one opset. The classifier's is changed in place; the head's is used up.
+        Of the same opset. The classifier's is changed in place, and the head's is consumed.
     sources : mapping
         For each of logits and features, the output of the classifier that the head takes.
     """
@@ -137,7 +137,7 @@ def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
 
 
 def at_opset(model: Any, wanted: int | None, *, what: str) -> int:
-    """Convert a graph to an opset in place; to its own if none is wanted and it is not too old."""
+    """Convert a graph to an opset in place, by default to its own if that is not too old."""
     found = model.opset_imports.get("", OPSET)
     target = max(found, OPSET) if wanted is None else wanted
     if target < OPSET:
@@ -158,7 +158,7 @@ def at_opset(model: Any, wanted: int | None, *, what: str) -> int:
 
 
 def to_bytes(model: Any, metadata: Mapping[str, str]) -> bytes:
-    """The file: the same graph gives the same bytes."""
+    """Return the content of the file; the same graph gives the same bytes."""
     ir = require("onnx_ir", "export")
     ir.passes.common.ClearMetadataAndDocStringPass()(model)
     for value in _values(model.graph):
@@ -179,24 +179,24 @@ def to_bytes(model: Any, metadata: Mapping[str, str]) -> bytes:
 
 
 def too_large(size: int) -> ExportError:
-    """Above what one file holds."""
+    """Return the error for a graph that is larger than one file can be."""
     return ExportError(
-        f"the graph would have {size / 1e9:.1f} GB, and an ONNX file holds up to 2 GB. Files that "
-        "keep their weights beside them are not supported: export the detector alone (model=None; "
-        "without --model) and run it after the model. Or convert the model to float16, and allow "
-        "for its rounding (tolerance=0.01, --tolerance 0.01)."
+        f"the graph would have {size / 1e9:.1f} GB, but an ONNX file can hold only 2 GB. External "
+        "weight files are not supported: export only the detector (model=None; without --model) "
+        "and run it after the model. Or convert the model to float16, and allow for its rounding "
+        "(tolerance=0.01, --tolerance 0.01)."
     )
 
 
 def _not_converted(what: str, found: int, target: int) -> str:
     return (
-        f"{what} has opset {found}, and could not be converted to {target}. Export it again with "
+        f"{what} has opset {found} and could not be converted to {target}. Export it again with "
         f"an opset of {max(target, OPSET)}"
     )
 
 
 def _values(graph: Any) -> Iterator[Any]:
-    """Every value of a graph and of the graphs within it."""
+    """Give every value of a graph and of the graphs within it."""
     ir = require("onnx_ir", "export")
     seen: set[int] = set()
     yield from graph.inputs
@@ -210,7 +210,7 @@ def _values(graph: Any) -> Iterator[Any]:
 
 
 def _free_names(model: Any, wanted: set[str]) -> None:
-    """Rename the classifier's values that bear the names of our outputs."""
+    """Rename the classifier's values that have the names of our outputs."""
     values = [value for value in _values(model.graph) if value.name]
     taken = {value.name for value in values}
     for value in values:
@@ -224,7 +224,7 @@ def _free_names(model: Any, wanted: set[str]) -> None:
 
 
 def _unused_prefix(model: Any) -> str:
-    """What no name in the classifier begins with."""
+    """Return a prefix that no name in the classifier has."""
     names = [value.name for value in _values(model.graph) if value.name]
     names += [node.name for node in model.graph if node.name]
     prefix, number = "nescio/", 1
@@ -235,7 +235,7 @@ def _unused_prefix(model: Any) -> str:
 
 
 def _batch_of(inputs: Sequence[Any]) -> Any:
-    """The size of a batch: a number if the classifier takes no other, else its name for it."""
+    """Return the batch size: a number if the classifier takes no other, else its name for it."""
     for value in inputs:
         if value.shape is not None and len(value.shape):
             size = value.shape[0]
@@ -244,7 +244,7 @@ def _batch_of(inputs: Sequence[Any]) -> Any:
 
 
 def name_sizes(values: Sequence[Any], batch: Any = BATCH, other: str | None = None) -> None:
-    """Give the first dimension its name or its size, and another open one its name."""
+    """Set the name or size of the first dimension, and the name of another open one."""
     ir = require("onnx_ir", "export")
     for value in values:
         if value.shape is None or not len(value.shape):

@@ -1,11 +1,11 @@
-"""Whether a graph does what Python does."""
+"""Checks that a graph computes what Python computes."""
 
 from __future__ import annotations
 
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,10 @@ class Differences:
     Attributes
     ----------
     logits, probs, score, p_value : float
-        `logits` and `probs` are 0 where the graph does not give them. A p-value may differ by more
-        than rounding, as a rounded score may pass a calibration score.
+        `logits` and `probs` are 0 if the graph does not return them. A p-value may differ by more
+        than rounding, because a rounded score may pass a calibration score.
     verdicts : int
-        How many verdicts differ: of scores so close to tau that rounding decides.
+        How many verdicts differ: of scores so close to the threshold that rounding decides.
     """
 
     logits: float = 0.0
@@ -49,7 +49,7 @@ class Differences:
 
     @classmethod
     def largest(cls, parts: Sequence[Differences]) -> Differences:
-        """The largest of several checks, and all verdicts that differ."""
+        """Return the largest of several checks, and the number of all verdicts that differ."""
         found = {
             name: max(getattr(part, name) for part in parts)
             for name in ("logits", "probs", "score", "p_value")
@@ -58,7 +58,7 @@ class Differences:
 
 
 def session_of(graph: bytes | Path) -> Any:
-    """A session on the CPU that keeps its warnings to itself."""
+    """Return a session on the CPU that logs no warnings."""
     runtime = require("onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -68,20 +68,20 @@ def session_of(graph: bytes | Path) -> Any:
             options,
             providers=["CPUExecutionProvider"],
         )
-    except Exception as error:  # onnxruntime has no common class for these
-        raise ExportError(f"onnxruntime does not take the graph: {error}") from error
+    except Exception as error:  # onnxruntime's errors have no common class
+        raise ExportError(f"onnxruntime cannot load the graph: {error}") from error
 
 
 def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None) -> Feed:
-    """The graph's outputs by name for all rows of a feed.
+    """Return the graph's outputs by name for all rows of a feed.
 
     Parameters
     ----------
     session : InferenceSession
     feed : mapping of str to array
     rows_at_once : int or None
-        The only batch size that the graph takes. If it takes any: one row first, then many at
-        once, which shows that it does.
+        The only batch size that the graph takes. If it takes any, one row runs first and then many
+        at once, which shows that it does.
     """
     n_samples = len(next(iter(feed.values())))
     bounds = list(range(0, n_samples, rows_at_once or _ROWS_AT_ONCE))
@@ -92,9 +92,9 @@ def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None)
     for start, end in zip(bounds, [*bounds[1:], n_samples], strict=True):
         try:
             found = session.run(names, {name: array[start:end] for name, array in feed.items()})
-        except Exception as error:  # onnxruntime has no common class for these
+        except Exception as error:  # onnxruntime's errors have no common class
             raise ExportError(
-                f"the graph does not run on {end - start} samples: {_first_line(error)}"
+                f"the graph cannot run on {end - start} samples: {_first_line(error)}"
             ) from error
         for name, array in zip(names, found, strict=True):
             parts[name].append(array)
@@ -109,19 +109,19 @@ def check_parity(
     *,
     from_probs: bool = False,
 ) -> Differences:
-    """Compare what a graph gave with what Python gives; raises if they differ by more.
+    """Compare a graph's outputs with Python's; raise if they differ by more than the tolerance.
 
     A p-value must lie between those of the scores just within the tolerance, and a verdict may
-    differ only if the score is that close to tau.
+    differ only if the score is that close to the threshold.
 
-    Of a model that gives probabilities, these are compared, and the verdict with that on the
-    graph's own logits: the logit of a probability near 0 or 1 is mostly rounding.
+    For a model that returns probabilities, these are compared, and the verdict is compared with
+    that on the graph's own logits: the logit of a probability near 0 or 1 is mostly rounding.
     """
     worst = {}
     if from_probs:
         probs = label_prob(expected.logits)
         worst["probs"] = _largest("probs", found["probs"], probs, tolerance)
-        expected = Outputs(found["logits"], features=expected.features)
+        expected = replace(expected, logits=found["logits"])
     judge = copy.copy(detector).set_params(nonfinite="out")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NescioWarning)
@@ -142,9 +142,9 @@ def check_parity(
     outside = certain & ((found["p_value"] < low - 1e-12) | (found["p_value"] > high + 1e-12))
     if outside.any():
         raise _refusal("p_value", *p_values, outside.astype(float), tolerance)
-    tau = judge._tau_of(names)
+    threshold = judge.calibration_.threshold_of(names)
     verdicts = found["in_distribution"] != wanted.in_distribution
-    wrong = verdicts & certain & (np.abs(wanted.scores - tau) > eps)
+    wrong = verdicts & certain & (np.abs(wanted.scores - threshold) > eps)
     if wrong.any():
         columns = (found["in_distribution"], wanted.in_distribution)
         raise _refusal("in_distribution", *columns, wrong.astype(float), tolerance)
@@ -156,7 +156,7 @@ def check_parity(
 
 
 def _largest(name: str, graph: Array, python: Array, tolerance: float) -> float:
-    """The largest difference; raises if it is above the tolerance."""
+    """Return the largest difference; raise if it is above the tolerance."""
     difference = relative_difference(graph, python)
     largest = float(difference.max(initial=0.0))
     if not largest <= tolerance:
@@ -165,7 +165,7 @@ def _largest(name: str, graph: Array, python: Array, tolerance: float) -> float:
 
 
 def relative_difference(graph: Array, python: Array) -> Floats:
-    """Element by element, relative to Python's value if that is above 1; NaN equals NaN."""
+    """Return differences relative to Python's value if that is above 1; NaN equals NaN."""
     graph, python = np.asarray(graph, np.float64), np.asarray(python, np.float64)
     same = (graph == python) | (np.isnan(graph) & np.isnan(python))
     with np.errstate(invalid="ignore"):
@@ -174,12 +174,12 @@ def relative_difference(graph: Array, python: Array) -> Floats:
 
 
 def _margin(scores: Floats, tolerance: float) -> Floats:
-    """How far a score may be off; nothing is added to an infinite one."""
+    """Return how far a score may be off: nothing for an infinite one."""
     return np.where(np.isfinite(scores), tolerance * np.maximum(1.0, np.abs(scores)), 0.0)
 
 
 def _certain_groups(detector: Detector, expected: Outputs, tolerance: float) -> BoolArray:
-    """Rows whose group rounding cannot change: no logit is so close to 0, where labels count."""
+    """Return the rows whose group cannot change by rounding: no logit is that close to 0."""
     if detector.calibration_.by != LABEL_COUNT:
         return np.ones(len(expected), np.bool_)
     return np.asarray(~(np.abs(expected.logits) <= tolerance).any(1))
@@ -190,12 +190,12 @@ def _refusal(
 ) -> ExportError:
     at = np.unravel_index(int(np.argmax(difference)), difference.shape)
     return ExportError(
-        f"the graph does not give what Python gives: {name} of sample {at[0]} is {graph[at]!s} in "
-        f"the graph and {python[at]!s} in Python, and {tolerance:g} (of the value, if above 1) is "
-        "allowed. Nothing was written. If the model is sound, its rounding may be to blame, that "
-        "of float16 above all: allow more (tolerance=0.01, --tolerance 0.01). If it computes with "
-        "the values of its input in Python, or keeps something from one call to the next, no graph "
-        "can follow it."
+        f"the graph does not compute what Python computes: {name} of sample {at[0]} is "
+        f"{graph[at]!s} in the graph and {python[at]!s} in Python, and the allowed difference is "
+        f"{tolerance:g} (relative to the value, if above 1). Nothing was written. If the model is "
+        "correct, the cause may be rounding, of float16 above all: allow more (tolerance=0.01, "
+        "--tolerance 0.01). A model that branches on the values of its input in Python, or that "
+        "keeps state between calls, cannot become a graph."
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows that try a detector's graph where rounding and infinities hurt."""
+"""Rows that test a detector's graph where rounding and infinities matter most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEVELS = (0.0, -30.0, 60.0, 1e4, -1e4)  # of all labels at once
 
 
 def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict[str, Array]:
-    """Rows for each of logits and features, as many of one as of the other.
+    """Return rows for each of logits and features, equally many of both.
 
     Parameters
     ----------

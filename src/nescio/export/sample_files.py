@@ -17,9 +17,10 @@ __all__ = ["read_samples"]
 
 
 def read_samples(path: str | Path) -> Any:
-    """Inputs from .npy, .npz, .safetensors or .parquet: an array, or several by name.
+    """Read inputs from .npy, .npz, .safetensors or .parquet: an array, or several by name.
 
-    A Parquet file holds lists, one column an input, or numbers, which are the columns of one input.
+    A Parquet file holds lists, with one column per input, or numbers, which are the columns of one
+    input.
     """
     path = existing_file(path)
     readers = {

@@ -1,11 +1,12 @@
 """Scores as torch modules: what a detector's `_score` computes, in a form that can be exported.
 
-A detector whose `_score` is made of `nescio.scores` says so (`traceable`) and needs nothing here.
-Another one needs a module in `SCORERS`.
+A detector whose `_score` accepts torch tensors declares it (`traceable`) and needs nothing here.
+Any other detector needs a module in `SCORERS`.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -18,8 +19,8 @@ from nescio.errors import ExportError
 __all__ = ["SCORERS", "scorer_of"]
 
 _NEEDS_GRADIENT = (
-    "it scores an input that was moved along the network's gradient, which a graph of one forward "
-    "pass cannot compute"
+    "it scores an input that was perturbed along the network's gradient, which a graph of one "
+    "forward pass cannot compute"
 )
 _WHY_NOT = {
     "odin": f"{_NEEDS_GRADIENT}. Calibrate joint_energy on the same outputs and export that.",
@@ -30,31 +31,38 @@ _WHY_NOT = {
     "isolation_forest": "it walks through trees. Fit mahalanobis on the same features, or "
     "calibrate joint_energy on the logits, and export that; or serve it from Python: nescio serve.",
 }
-_OF_YOUR_OWN = (
-    "its _score takes NumPy arrays. If it is made of nescio.scores and of operators that torch "
-    "tensors have too, set traceable = True in its class."
+_NOT_TRACEABLE = (
+    "its _score takes NumPy arrays. If it uses only nescio.scores and operators that torch tensors "
+    "have too, set traceable = True in its class."
 )
 
 
 class TracedScore(nn.Module):
-    """A detector's own `_score`, which takes tensors as well as arrays."""
+    """A detector's own `_score` on tensors; the arrays that it has learned become tensors too."""
 
     def __init__(self, detector: Detector) -> None:
         super().__init__()
-        self.detector = detector
+        self.detector = copy.copy(detector)
+        arrays = {name: getattr(detector, name) for name in detector.learned}
+        self.learned = [name for name, array in arrays.items() if getattr(array, "ndim", 0) > 0]
+        for name in self.learned:
+            # A copy: the arrays of a loaded detector are not writable.
+            self.register_buffer(name, torch.from_numpy(np.array(arrays[name])))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """One score per row."""
-        scores: Tensor = self.detector._score(Arrays({self.detector.scores_from[0]: inputs}))  # type: ignore[assignment]
+    def forward(self, arrays: Arrays) -> Tensor:
+        """Return one score per row."""
+        for name in self.learned:
+            setattr(self.detector, name, self.get_buffer(name))
+        scores: Tensor = self.detector._score(arrays)  # type: ignore[assignment]
         return scores
 
 
 class MahalanobisScore(nn.Module):
-    """`Mahalanobis._score`: whitened in the precision of the input, distances in float64."""
+    """`Mahalanobis._score`: whitening in the precision of the input, distances in float64."""
 
     def __init__(self, detector: Detector) -> None:
         super().__init__()
-        # Copies: the arrays of a detector that was loaded are not writable.
+        # Copies: the arrays of a loaded detector are not writable.
         center, whitening, means = (
             torch.from_numpy(np.array(array, dtype=np.float64))
             for array in (detector.center_, detector.whitening_, detector.means_)
@@ -70,8 +78,9 @@ class MahalanobisScore(nn.Module):
         self.n_means = len(means)
         self.nearest = detector.aggregate == "max"
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """One score per row of features."""
+    def forward(self, arrays: Arrays) -> Tensor:
+        """Return one score per row of features."""
+        inputs: Tensor = arrays.features
         bits = 64 if inputs.dtype == torch.float64 else 32
         coarse, fine, whitening = (
             self.get_buffer(f"{name}{bits}") for name in ("coarse", "fine", "whitening")
@@ -88,16 +97,16 @@ class MahalanobisScore(nn.Module):
 SCORERS: dict[str, Callable[[Detector], nn.Module]] = {
     "mahalanobis": MahalanobisScore,
 }
-"""By detector name: makes the module for what the detector reads. A rectified one goes here."""
+"""By detector name: makes the module that scores the arrays that the detector reads."""
 
 
 def scorer_of(detector: Detector) -> nn.Module:
-    """The module that scores what the detector reads; raises, with the reason, if there is none."""
+    """Return the module that computes a detector's scores; raise with the reason if none can."""
     if detector.name in SCORERS:
         return SCORERS[detector.name](detector)
     if detector.traceable:
         return TracedScore(detector)
     raise ExportError(
         f"{detector.name or type(detector).__name__} cannot be exported: "
-        f"{_WHY_NOT.get(detector.name, _OF_YOUR_OWN)}"
+        f"{_WHY_NOT.get(detector.name, _NOT_TRACEABLE)}"
     )

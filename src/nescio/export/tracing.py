@@ -1,4 +1,4 @@
-"""From torch modules to ONNX graphs, quietly, with errors that say what could not be traced."""
+"""From torch modules to ONNX graphs, with errors that say what could not be traced."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from nescio.errors import ExportError, NescioError
 __all__ = ["LARGEST_FILE", "OPSET", "traced"]
 
 OPSET = 18
-"""The oldest that torch exports to, which the most runtimes read."""
+"""The oldest opset that torch exports to; most runtimes support it."""
 
 LARGEST_FILE = 2**31 - 1
-"""Bytes that one ONNX file can hold: the limit of its format."""
+"""The number of bytes that one ONNX file can hold: the limit of its format."""
 
 _LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
@@ -35,21 +35,21 @@ def traced(
     what: str,
     exact: bool = False,
 ) -> Any:
-    """The graph of a module that takes tensors by position, as an `onnx_ir.Model`.
+    """Return the graph of a module that takes tensors by position, as an `onnx_ir.Model`.
 
     Parameters
     ----------
     module : Module
-        Gives a tuple of tensors.
+        Returns a tuple of tensors.
     inputs : sequence of Tensor
-        An example, of two rows at least.
+        An example, of at least two rows.
     dynamic : sequence of dict
         For each input, the dimensions whose size may change, as torch.export takes them.
     input_names, output_names : sequence of str
     what : str
-        What an error is about.
+        The subject of error messages.
     exact : bool
-        Write softplus and sigmoid out, in a form that is precise in every runtime.
+        Write softplus and sigmoid in a form that is precise in every runtime.
     """
     for package in ("onnx", "onnxscript", "onnx_ir"):
         require(package, "export")
@@ -73,17 +73,17 @@ def traced(
         raise
     except Exception as error:  # torch raises many kinds, without a common class
         raise ExportError(
-            f"torch cannot export {what}: {_reason(error)}. If its code depends on the values in a "
-            "tensor, or on the size of a batch, rewrite that part; or export the model to ONNX "
-            "yourself, and wrap the file."
+            f"torch cannot export {what}: {_reason(error)}. If its code depends on the values of a "
+            "tensor or on the batch size, rewrite that part; or export the model to ONNX yourself "
+            "and wrap the file."
         ) from error
-    assert exported is not None  # nothing was asked to be written
+    assert exported is not None  # it returns None only if it writes a file
     return exported.model
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's warnings and notes: what it made is checked by running it."""
+    """Suppress the exporter's warnings and notes: its result is checked by running it."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -98,15 +98,15 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of the first error, without torch's own account of its attempts."""
+    """Return the first line of the first error, without torch's report of its attempts."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
-# Runtimes save time on these two: onnxruntime's sigmoid is 0 below -18, OpenVINO's softplus below
-# -20. Far from the data all logits are there, and what is left of a score is its smallest digits.
+# Runtimes approximate these two: onnxruntime's sigmoid is 0 below -18, OpenVINO's softplus below
+# -20. Far from the data all logits are that small, and a score consists of these digits only.
 
 
 def _softplus(f: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -116,10 +116,10 @@ def _softplus(f: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
 
 
 def _log1p(x: Tensor) -> Tensor:
-    """For x from 0 to 1; ONNX has none."""
+    """Compute log1p for x from 0 to 1; ONNX does not have it."""
     if x.dtype != torch.float64:
         return 2 * torch.atanh(x / (x + 2))
-    # onnxruntime has no Atanh of doubles. What 1 + x rounds off, the quotient puts right.
+    # onnxruntime has no Atanh for doubles. The quotient corrects what 1 + x rounds off.
     rounded = 1 + x
     kept = rounded - 1
     nothing = kept == 0

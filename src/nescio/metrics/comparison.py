@@ -1,4 +1,4 @@
-"""Detectors side by side on the same outputs."""
+"""Comparison of several detectors on the same outputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from sklearn.base import clone
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.errors import LabelMismatchError, ShapeError, about
-from nescio.metrics.evaluation import AurocDifference, Evaluation, auroc, delong_test, evaluate
+from nescio.metrics.delong import AurocDifference, delong_test
+from nescio.metrics.evaluation import Evaluation, evaluate
+from nescio.metrics.measures import auroc
 from nescio.outputs import Outputs
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One detector's scores of the ID data and of each OOD set."""
+    """The scores of one detector for the ID data and for each OOD set."""
 
     id_scores: Scores
     ood_scores: Mapping[str, Scores]
@@ -26,7 +28,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Lead:
-    """The two detectors of highest AUROC, and DeLong's test between them."""
+    """The two detectors with the highest AUROC, and DeLong's test between them."""
 
     best: str
     second: str
@@ -35,17 +37,18 @@ class Lead:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes
     ----------
     results : mapping of OOD set to mapping of detector to Evaluation
+        The measures of each detector on each OOD set.
     lead : mapping of OOD set to Lead
-        Only where at least two detectors differ.
+        The best two detectors. OOD sets on which all detectors have the same AUROC are left out.
     skipped : mapping of detector to str
-        The detectors that could not run on this data, and why.
+        The detectors that could not run on this data, each with the reason.
     scores : mapping of detector to Scored
-        What the results were computed from.
+        The scores that the results were computed from.
     """
 
     results: Mapping[str, Mapping[str, Evaluation]]
@@ -54,7 +57,7 @@ class Comparison:
     scores: Mapping[str, Scored]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return the results as plain data, for JSON."""
         return {
             "results": [
                 {"ood": ood, "detector": name, **result.as_dict()}
@@ -77,22 +80,25 @@ def compare(
     seed: int = 0,
     on_step: Callable[[int], object] = lambda steps: None,
 ) -> Comparison:
-    """Evaluate each detector against each OOD set.
+    """Evaluate each detector on each OOD set.
 
     Parameters
     ----------
     detectors : mapping of name to Detector
-        Not changed: those that learn are cloned and fitted on `train`.
+        The detectors to compare. They are not changed: detectors that learn are cloned, and the
+        clones are fitted on `train`.
     id_outputs : Outputs
         In-distribution test data.
     ood_outputs : mapping of name to Outputs
+        Out-of-distribution data.
     train : Outputs, optional
-        In-distribution training data for the detectors that learn. Without it they are skipped, as
-        are detectors that read features where there are none.
+        In-distribution training data for the detectors that learn. Without it these detectors are
+        skipped. Detectors are also skipped if the outputs lack an array that they score from.
     tpr, n_bootstrap, seed
         As for `evaluate`.
     on_step : callable
-        Called with the number of steps just done, of one for each detector and OOD set.
+        Called after each step with the number of steps that were done. There is one step for each
+        pair of a detector and an OOD set.
     """
     _check_same_labels(id_outputs, ood_outputs, train)
     skipped: dict[str, str] = {}
@@ -121,20 +127,20 @@ def compare(
 def _check_same_labels(
     id_outputs: Outputs, ood_outputs: Mapping[str, Outputs], train: Outputs | None
 ) -> None:
-    """Raise unless all outputs can be of one model: a sum over other labels means nothing."""
+    """Raise unless all outputs have the same labels: scores of different labels do not compare."""
     others = dict(ood_outputs) if train is None else {**ood_outputs, "the training outputs": train}
     for name, outputs in others.items():
         if outputs.n_labels != id_outputs.n_labels:
             raise ShapeError(
-                f"the ID data has {id_outputs.n_labels} labels, {name} has {outputs.n_labels}. All "
-                "outputs must be of one model."
+                f"all outputs must come from the same model, but the ID data has "
+                f"{id_outputs.n_labels} labels and {name} has {outputs.n_labels}."
             )
         pairs = zip(id_outputs.label_names or (), outputs.label_names or (), strict=False)
         for at, (ours, theirs) in enumerate(pairs):
             if ours != theirs:
                 raise LabelMismatchError(
-                    f"{name} has other labels than the ID data: label {at} is {theirs!r}, not "
-                    f"{ours!r}. All outputs must be of one model."
+                    f"all outputs must come from the same model, but the labels of {name} differ "
+                    f"from those of the ID data: label {at} is {theirs!r} instead of {ours!r}."
                 )
 
 
@@ -149,32 +155,33 @@ def _obstacle(
     ood_outputs: Mapping[str, Outputs],
     train: Outputs | None,
 ) -> str | None:
-    """Why a detector cannot run on this data, or None."""
+    """Return the reason why a detector cannot run on this data, or None if it can."""
     given = {"the ID data": id_outputs, **ood_outputs}
     for name, outputs in given.items():
-        for reads in detector.scores_from:
-            if outputs.get(reads) is None:
-                return f"it reads {reads}, and there are none in {name}."
+        for needed in detector.scores_from:
+            if outputs.get(needed) is None:
+                return f"it reads {needed}, but {name} has none."
     if train is not None:
         given["the training outputs"] = train
     for name, outputs in given.items():
         if not detector.accepts_masked and np.isneginf(outputs.logits).any():
-            return f"it takes no masked labels (-inf), and there are some in {name}."
+            return f"it does not accept masked labels (-inf), but {name} has some."
     if not detector.learned:
         return None
     if train is None:
-        return "it learns from data: give training outputs (--train)."
+        return "it learns from data: pass training outputs (--train)."
     for needed in detector.learns_from:
         if train.get(needed) is None:
-            return f"it learns from {needed}, and there are none in the training outputs."
+            return f"it learns from {needed}, but the training outputs have none."
     return None
 
 
 def find_lead(ood: str, scores: Mapping[str, Scored]) -> Lead | None:
-    """The best and the second best by AUROC; None if there are none, or a single input a side.
+    """Return the best and the second-best detector by AUROC on one OOD set.
 
-    Detectors that rank alike (max_logit, max_energy, max_prob) are one: those of the same AUROC to
-    four decimals.
+    Detectors whose AUROC is equal to four decimals count as one, because they rank samples alike
+    (such as max_logit, max_energy and max_prob). The result is None if no two detectors differ, or
+    if the ID or the OOD set has a single sample.
     """
     areas = {
         name: round(auroc(found.id_scores, found.ood_scores[ood]), 4)

@@ -1,13 +1,15 @@
-"""ID and OOD scores sorted once, and every measure of how well they are apart from that."""
+"""All measures of separation, computed from ID and OOD scores that are sorted only once."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio.calibration import checked_scores
 from nescio.errors import ParameterError
 
 Values = NDArray[np.float64]
@@ -16,21 +18,22 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Ranking:
-    """Where sorted ID and OOD scores stand among each other.
+    """The positions of sorted ID scores among sorted OOD scores, and of tied scores.
 
-    With these four index arrays every measure is a few sums over weights, the weights being how
-    often a bootstrap resample drew each sample.
+    With these four index arrays, each measure is a few sums over sample weights. A bootstrap
+    resample is given by weights: how often each sample was drawn.
     """
 
-    ood_below: Indices  # for each ID score: how many OOD scores are smaller
-    ood_up_to: Indices  # ... are smaller or equal
+    ood_below: Indices  # for each ID score: the number of smaller OOD scores
+    ood_up_to: Indices  # for each ID score: the number of smaller or equal OOD scores
     id_first: Indices  # for each ID score: the first index of its tie
     ood_last: Indices  # for each OOD score: the last index of its tie
 
     @classmethod
-    def of(cls, id_scores: Values, ood_scores: Values) -> Ranking:
-        """Sort each side once, and find each ID score's place among the OOD scores."""
-        id_, ood = np.sort(id_scores), np.sort(ood_scores)
+    def from_scores(cls, id_scores: Any, ood_scores: Any) -> Ranking:
+        """Check and sort the scores, and find the position of each ID score among the OOD ones."""
+        id_ = np.sort(checked_scores(id_scores, "id_scores"))
+        ood = np.sort(checked_scores(ood_scores, "ood_scores"))
         ood_below = np.searchsorted(ood, id_, side="left")
         if _has_ties(id_, ood, ood_below):
             ood_up_to = np.searchsorted(ood, id_, side="right")
@@ -40,12 +43,12 @@ class Ranking:
 
     @property
     def n_id(self) -> int:
-        """How many ID scores there are."""
+        """The number of ID scores."""
         return len(self.id_first)
 
     @property
     def n_ood(self) -> int:
-        """How many OOD scores there are."""
+        """The number of OOD scores."""
         return len(self.ood_last)
 
     def measures(
@@ -56,24 +59,25 @@ class Ranking:
         id_weights: Values | None = None,
         ood_weights: Values | None = None,
     ) -> dict[str, float]:
-        """Every measure, by the names of `Evaluation`."""
+        """Return all measures, by their names in `Evaluation`."""
         if not 0 < tpr <= 1:
-            raise ParameterError(f"tpr must lie within (0, 1], got {tpr!r}.")
+            raise ParameterError(f"tpr must be above 0 and at most 1, got {tpr!r}.")
         if not 0 < id_to_ood < math.inf:
             raise ParameterError(f"id_to_ood must be a positive number, got {id_to_ood!r}.")
         n, m = self.n_id, self.n_ood
         w_id = np.ones(n) if id_weights is None else id_weights
         w_ood = np.ones(m) if ood_weights is None else ood_weights
-        # cumulative[i]: weight of the i smallest
+        # cumulative[i] is the total weight of the i smallest scores.
         cumulative_id, cumulative_ood = _cumulative(w_id), _cumulative(w_ood)
 
         below = cumulative_ood[self.ood_below]
         up_to = below if self.ood_up_to is self.ood_below else cumulative_ood[self.ood_up_to]
         area = _dot(w_id, below + up_to) / (2.0 * n * m)
 
-        kept_id = n - cumulative_id[self.id_first]  # at each ID score as threshold
+        # How much is kept if the threshold is this ID score.
+        kept_id = n - cumulative_id[self.id_first]
         kept_ood = m - below
-        # ID samples at or below each OOD score: those with at most j smaller OOD scores
+        # The ID samples at or below the j-th OOD score are those with at most j smaller OOD scores.
         at_each = np.bincount(self.ood_below, weights=w_id, minlength=m + 1).astype(np.float64)
         flagged_id = np.cumsum(at_each)[:m]
         flagged_ood = cumulative_ood[self.ood_last + 1]
@@ -100,14 +104,15 @@ def _cumulative(weights: Values) -> Values:
 
 
 def _dot(a: Values, b: Values) -> float:
-    # Not np.dot: BLAS brings threads of its own, which fight with those of the bootstrap.
+    # Not np.dot: BLAS starts its own threads, which compete with the threads of the bootstrap.
     return float(np.einsum("i,i->", a, b))
 
 
 def _mean_precision(weights: Values, true: Values, false: Values) -> float:
-    """Average precision: the precision at each positive as threshold, averaged over positives.
+    """Return the average precision: the mean over positives of the precision at their score.
 
-    Positives that a resample did not draw have no weight, and may have nothing above them.
+    Positives that a resample did not draw have weight 0. For some of these no sample is kept at
+    all, so their precision is set to 0 to avoid a division by zero.
     """
     total = true + false
     precision = np.divide(true, total, out=np.zeros_like(true), where=total > 0)

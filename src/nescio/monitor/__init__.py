@@ -1,13 +1,14 @@
-"""Is the stream still the one that the detector was calibrated on?
+"""Monitoring: does the stream still look like the calibration data of the detector?
 
-Three looks at a stream of verdicts: a martingale that raises an alarm with a bounded probability of
-a false one, a control chart of the flagged share, and a test of how often each label fires.
+A monitor looks at a stream of verdicts in three ways: a martingale raises an alarm with a bounded
+probability of a false one, a control chart shows the flagged share, and a test finds labels that
+fire more or less often than they did in the calibration data.
 """
 
 from __future__ import annotations
 
 from nescio.monitor.chart import Window
-from nescio.monitor.labels import LabelDrift
+from nescio.monitor.drift import LabelDrift
 from nescio.monitor.report import MonitorReport
 from nescio.monitor.stream import Monitor
 

@@ -1,10 +1,11 @@
-"""A test martingale: the capital of a gambler who bets against uniform p-values.
+"""A test martingale: the capital of a gambler who bets that p-values are not uniform.
 
-At odds that are fair for independent uniform numbers, nobody's capital of 1 ever reaches 1 / alpha
-with a probability above alpha (Ville's inequality). If it does, the numbers were hardly uniform.
+The gambler starts with a capital of 1. If the odds are fair for independent uniform numbers, the
+probability that the capital ever reaches 1 / alpha is at most alpha (Ville's inequality). So if the
+capital does reach it, the numbers are most likely not uniform.
 
 The capital is spread over several bets and over all times at which the stream may have changed.
-What is set aside for a change at sample t is first staked on sample t.
+The part that is reserved for a change at sample t is first staked on sample t.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 class Bet(NamedTuple):
-    """A density on [0, 1]: a share `stake` of a Beta(a, b) density, the rest uniform."""
+    """A density on [0, 1]: Beta(a, b) with weight `stake`, mixed with the uniform density."""
 
     name: str
     stake: float
@@ -38,34 +39,34 @@ BETS = (
     Bet("middle", 0.5, 2.0, 2.0),
 )
 
-_SMALLEST = 2.0**-53  # of a p-value and of its distance from 1: the bets are infinite at 0 or 1
+_SMALLEST = 2.0**-53  # the smallest p and 1 - p: some bets are infinite at 0 or at 1
 
 
 def reserve(t: int | NDArray[np.int64]) -> Floats:
-    """The share of the capital that is kept for changes after sample t: 1 / log2(2 + t)."""
+    """Return the share of the capital reserved for changes after sample t: 1 / log2(2 + t)."""
     return np.asarray(1.0 / np.log2(2.0 + np.asarray(t, np.float64)))
 
 
 def share_at(t: int | NDArray[np.int64]) -> Floats:
-    """The share that is for number t = 1, 2, ...: reserve(t - 1) - reserve(t). They add up to 1.
+    """Return the share reserved for t = 1, 2, ...: reserve(t - 1) - reserve(t).
 
-    It falls about as 1 / (t log(t)^2), close to as slowly as shares that add up can: a change late
-    in a long stream costs little more than an early one.
+    The shares add up to 1. They fall about as 1 / (t log(t)^2), almost as slowly as shares with a
+    finite sum can. So a change late in a long stream costs little more than an early one.
     """
     t = np.asarray(t, np.float64)
-    step = np.log1p(1.0 / (1.0 + t)) / math.log(2.0)  # without cancellation at large t
+    step = np.log1p(1.0 / (1.0 + t)) / math.log(2.0)  # no cancellation at large t
     return np.asarray(step / (np.log2(1.0 + t) * np.log2(2.0 + t)))
 
 
 class Martingale:
-    """The capital after each p-value, as a natural logarithm.
+    """The capital of the gambler, as a natural logarithm.
 
     Attributes
     ----------
     n_samples : int
-        p-values so far.
+        Number of p-values so far.
     log_stakes : array of shape (n_bets,)
-        What each bet holds, without the reserve.
+        The logarithm of the capital of each bet, without the reserve.
     """
 
     def __init__(self, bets: tuple[Bet, ...] = BETS) -> None:
@@ -81,7 +82,7 @@ class Martingale:
         self.log_stakes = np.full(len(self.bets), -np.inf)
 
     def add(self, p_values: Floats) -> Floats:
-        """The logarithm of the capital after each of these p-values."""
+        """Bet on these p-values and return the logarithm of the capital after each of them."""
         n = len(p_values)
         if not n:
             return np.empty(0)

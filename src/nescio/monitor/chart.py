@@ -1,4 +1,4 @@
-"""How many inputs of a window are flagged, and how many are to be expected."""
+"""The control chart: how many inputs of each window are flagged, and how many are expected."""
 
 from __future__ import annotations
 
@@ -6,33 +6,48 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from nescio.calibration import Threshold
 
 Floats = NDArray[np.float64]
 
 KEPT_WINDOWS = 1_000
 
 
-class Part(NamedTuple):
+class ChartSegment(NamedTuple):
     """The inputs of a window that share a threshold.
 
     Attributes
     ----------
     n : int
-        How many.
+        Number of inputs.
     low, high : int
-        Ranks of tau among the calibration scores: those below it, if several tie with it, and its
-        own. The share flagged in the long run lies between the two.
+        Ranks among the calibration scores. `high` is the rank of the threshold. `low` is the number
+        of scores below it if several scores tie with it, otherwise the same rank. The share flagged
+        in the long run lies between the two.
     n_calibration : int
+        Number of calibration scores.
     """
 
     n: int
     low: int
     high: int
     n_calibration: int
+
+    @classmethod
+    def of(cls, threshold: Threshold) -> ChartSegment:
+        """Return a segment without inputs for a threshold."""
+        scores, rank = threshold.scores, threshold.rank
+        tied = np.flatnonzero(scores == scores[rank - 1])
+        # Scores that tie with the threshold are not flagged. The share flagged has no exact
+        # distribution then, but it lies between those of two ranks.
+        low = rank if len(tied) == 1 else int(tied[0])
+        return cls(0, low, rank, len(scores))
 
 
 @dataclass(frozen=True)
@@ -42,10 +57,11 @@ class Window:
     Attributes
     ----------
     start, n : int
-        The number of its first input, counted from 0, and how many it has.
+        Position of the first input, counted from 0, and number of inputs.
     flagged : int
+        Number of flagged inputs.
     low, high : int
-        The fewest and the most flagged inputs within the band.
+        The smallest and the largest number of flagged inputs within the band.
     """
 
     start: int
@@ -56,58 +72,59 @@ class Window:
 
     @property
     def share(self) -> float:
-        """The share that is flagged."""
+        """The flagged share."""
         return self.flagged / self.n
 
     @property
     def outside(self) -> bool:
-        """Whether it lies outside the band."""
+        """Whether the flagged share lies outside the band."""
         return not self.low <= self.flagged <= self.high
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it, the band in shares."""
+        """Return a dict for JSON, with the band as shares."""
         band = {"low": self.low / self.n, "high": self.high / self.n}
         return asdict(self) | {"share": self.share} | band | {"outside": self.outside}
 
 
-class Chart:
-    """The windows of a stream; of those that are full, the latest 1,000 are kept.
+class ControlChart:
+    """The windows of a stream. Only the latest 1,000 full windows are kept.
 
     Attributes
     ----------
     n_samples, flagged : int
-        Inputs so far, and how many of them were flagged.
+        Number of inputs so far, and how many of them were flagged.
     windows : deque of Window
-        The latest full ones.
+        The latest full windows.
     n_windows, n_outside : int
-        All full ones, and how many of them lay outside their band.
+        Number of full windows so far, and how many of them lay outside their band.
     open : dict of group to int
-        How many inputs of each group are in the window that is not full.
+        Number of inputs of each group in the window that is not full yet.
     open_flagged : int
+        Number of flagged inputs in the window that is not full yet.
     """
 
-    def __init__(self, parts: Mapping[str, Part], window: int, coverage: float) -> None:
-        self._parts, self.window, self.coverage = dict(parts), window, coverage
+    def __init__(self, segments: Mapping[str, ChartSegment], window: int, coverage: float) -> None:
+        self._segments, self.window, self.coverage = dict(segments), window, coverage
         self.clear()
 
     def clear(self) -> None:
-        """Forget the stream."""
+        """Remove everything that came from the stream."""
         self.n_samples = self.flagged = 0
         self.windows: deque[Window] = deque(maxlen=KEPT_WINDOWS)
         self.n_windows = self.n_outside = 0
         self._open_next()
 
     def _open_next(self) -> None:
-        self.open = dict.fromkeys(self._parts, 0)
+        self.open = dict.fromkeys(self._segments, 0)
         self.open_flagged = 0
 
     @property
     def room(self) -> int:
-        """How many inputs the open window lacks; at least 1."""
+        """How many inputs the open window still takes; at least 1."""
         return self.window - sum(self.open.values())
 
     def add(self, n_of: Mapping[str, int], flagged: int) -> bool:
-        """Add inputs, counted by group, for which there is room; gives whether that fills it."""
+        """Add inputs to the open window, counted by group; return whether it is full now."""
         for name, n in n_of.items():
             self.open[name] += n
         self.n_samples += sum(n_of.values())
@@ -123,53 +140,58 @@ class Chart:
         return True
 
     def open_window(self) -> Window | None:
-        """The window that is not full; None if nothing is in it."""
+        """Return the window that is not full yet, or None if it is empty."""
         n = sum(self.open.values())
         if not n:
             return None
         return Window(self.n_samples - n, n, self.open_flagged, *self.band(self.open))
 
     def band(self, n_of: Mapping[str, int]) -> tuple[int, int]:
-        """The fewest and the most to be flagged, of so many inputs of each group."""
-        parts = (self._parts[name]._replace(n=n) for name, n in n_of.items() if n)
-        return band(tuple(parts), self.coverage)
+        """Return the smallest and the largest number expected to be flagged, by group sizes."""
+        segments = (self._segments[name]._replace(n=n) for name, n in n_of.items() if n)
+        return band(tuple(segments), self.coverage)
 
 
 @lru_cache(maxsize=4096)
-def band(parts: tuple[Part, ...], coverage: float) -> tuple[int, int]:
-    """The fewest and the most inputs to be flagged, with this probability at least.
+def band(segments: tuple[ChartSegment, ...], coverage: float) -> tuple[int, int]:
+    """Return bounds on the number of flagged inputs that hold with at least this probability.
 
-    Within a part the number is beta-binomial: tau's rank among the calibration scores gives the
-    long-run share a Beta distribution, so the band allows for the calibration data's own luck. The
-    parts have their own calibration data and are independent: their sum is a convolution.
+    Within a segment the number is beta-binomial. The rank of the threshold among the calibration
+    scores gives the long-run share a Beta distribution, so the band allows for chance in the
+    calibration data too. Segments have separate calibration data and are independent, so the
+    distribution of their sum is a convolution.
 
     Examples
     --------
-    >>> band((Part(500, 50, 50, 1000),), 0.9973)
+    >>> band((ChartSegment(500, 50, 50, 1000),), 0.9973)
     (10, 45)
     """
     tail = (1.0 - coverage) / 2.0
-    lowest = _cumulated(tuple((part.n, part.low, part.n_calibration) for part in parts))
-    highest = _cumulated(tuple((part.n, part.high, part.n_calibration) for part in parts))
-    # 1e-12: sums of probabilities are meant to reach a tail that they reach on paper.
+    lowest = _cumulated(
+        tuple((segment.n, segment.low, segment.n_calibration) for segment in segments)
+    )
+    highest = _cumulated(
+        tuple((segment.n, segment.high, segment.n_calibration) for segment in segments)
+    )
+    # 1e-12: rounding must not keep a sum of probabilities below a tail that it equals on paper.
     low = int(np.searchsorted(lowest, tail * (1 + 1e-12), side="right"))
     high = int(np.searchsorted(highest, (1.0 - tail) - 1e-12, side="left"))
     return low, min(high, len(highest) - 1)
 
 
-def _cumulated(parts: tuple[tuple[int, int, int], ...]) -> Floats:
-    """P(X <= k) for the sum X of what is flagged in each part."""
-    if len(parts) == 1:
-        return np.cumsum(_beta_binomial(*parts[0]))
-    size = sum(n for n, _, _ in parts) + 1
+def _cumulated(segments: tuple[tuple[int, int, int], ...]) -> Floats:
+    """Return P(X <= k) for the total number X of flagged inputs in all segments."""
+    if len(segments) == 1:
+        return np.cumsum(_beta_binomial(*segments[0]))
+    size = sum(n for n, _, _ in segments) + 1
     product = np.ones(size // 2 + 1, np.complex128)
-    for part in parts:
-        product *= np.fft.rfft(_beta_binomial(*part), size)
+    for segment in segments:
+        product *= np.fft.rfft(_beta_binomial(*segment), size)
     return np.cumsum(np.maximum(np.fft.irfft(product, size), 0.0))
 
 
 def _beta_binomial(n: int, rank: int, n_calibration: int) -> Floats:
-    """How likely 0, 1, ..., n scores below the rank-th smallest of the calibration scores are."""
+    """Return P(k of n scores lie below the calibration score of this rank) for k = 0, ..., n."""
     from scipy.special import betaln, gammaln
 
     k = np.arange(n + 1)

@@ -1,14 +1,13 @@
-"""Online conformal p-values: each new score's rank among the calibration scores and all before it.
+"""Online conformal p-values: the rank of each new score among the calibration and earlier scores.
 
-If the stream is exchangeable with the calibration data, these p-values are independent and
-uniform, exactly, however small the calibration set is. p-values against the calibration scores
-alone are not: they share the calibration sample's own deviation, and an endless stream of them
-gives that away.
+If the stream is exchangeable with the calibration data, these p-values are exactly independent and
+uniform, however small the calibration set is. p-values against the calibration scores alone are
+not: all of them share the deviation of the calibration sample, which shows in a long stream.
 
-A rank needs no scores, only counts. Some calibration scores, chosen by rank, cut the line into
-cells: each of these values is a cell, and so is the open stretch between two of them. Within a cell
-every order of its members is equally likely, so a new score's place among them is drawn at
-random. See docs/explanation/monitoring.md for why that is exact, with ties too.
+A rank needs only counts, not scores. Some calibration scores, chosen by rank, cut the line into
+cells: each of these values is a cell, and so is the open interval between two of them. Within a
+cell every order of its members is equally likely, so the position of a new score among them is
+drawn at random. docs/explanation/monitoring.md shows why this is exact, also with ties.
 """
 
 from __future__ import annotations
@@ -19,26 +18,28 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-MAX_CUTS = 1_023  # so that there are at most 2,047 cells
-_BLOCK = 256  # a byte can count the 255 scores before the last of a block
-_EARLIER = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i came before j
+MAX_CUTS = 1_023  # this gives at most 2,047 cells
+_BLOCK = 256  # a byte can count up to the 255 earlier scores of a block
+_EARLIER = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i is earlier than j
 
 
 class Bag:
-    """Counts of the calibration scores and of all stream scores so far, by cell.
+    """The number of calibration scores and stream scores so far in each cell.
+
+    "Bag" is the usual name in the literature on conformal prediction for a set with repetitions.
 
     Parameters
     ----------
     scores : array of shape (n_samples,)
-        The calibration scores, ascending.
+        The calibration scores in ascending order.
     max_cuts : int
-        How many calibration scores cut the line, at most.
+        Maximum number of calibration scores that cut the line.
     """
 
     def __init__(self, scores: Floats, *, max_cuts: int = MAX_CUTS) -> None:
         n = len(scores)
-        # By rank, never by value: ranks that depend on n alone leave what lies within a cell as
-        # exchangeable as it was.
+        # Cuts are chosen by rank, never by value: ranks that depend on n alone leave the members
+        # of a cell exchangeable.
         ranks = np.arange(1, n + 1)
         if n > max_cuts:
             ranks = np.unique(np.rint(np.linspace(1, n, max_cuts)).astype(np.int64))
@@ -48,19 +49,19 @@ class Bag:
         self.counts: Counts = self.calibration.copy()
 
     def cells(self, scores: Floats) -> NDArray[np.intp]:
-        """The cell of each score: odd for a cut's own value, even for the stretch below it."""
+        """Return the cell of each score: odd for the value of a cut, even for an interval."""
         place = np.searchsorted(self.cuts, scores, side="left")
         return np.asarray(2 * place + (self._ends[place] == scores), np.intp)
 
     @property
     def total(self) -> int:
-        """How many scores there are: of the calibration and of the stream."""
+        """Number of scores, of the calibration and of the stream."""
         return int(self.counts.sum())
 
     def add(self, scores: Floats, uniform: Floats) -> Floats:
-        """The online p-values of new scores, in their order, which then belong to the bag.
+        """Add new scores, in order, and return their online p-values.
 
-        `uniform` holds a random number within [0, 1) for each.
+        `uniform` holds a random number within [0, 1) for each of them.
         """
         cells = self.cells(scores)
         result = np.empty(len(cells))
@@ -86,11 +87,11 @@ class Bag:
         return p_values
 
     def clear(self) -> None:
-        """Forget the stream."""
+        """Remove the scores of the stream."""
         self.counts = self.calibration.copy()
 
 
 def _count(pairs: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """How many are true in each column; at most 255."""
+    """Return the number of true values in each column, which is at most 255."""
     counted: NDArray[np.uint8] = np.add.reduce(pairs.view(np.uint8), axis=0, dtype=np.uint8)
     return counted

@@ -1,12 +1,12 @@
-"""What a monitor has to say: in Python, as JSON and in a few lines of text."""
+"""The result of a monitor: in Python, as JSON and as a few lines of text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from nescio.monitor.chart import Window
-from nescio.monitor.labels import LabelDrift
+from nescio.monitor.drift import LabelDrift
 
 _SHOWN_LABELS = 10
 
@@ -18,7 +18,7 @@ class MonitorReport:
     Attributes
     ----------
     n_samples, flagged : int
-        Inputs, and how many of them scored below tau.
+        Number of inputs, and how many of them scored below the threshold.
     alpha : float
         The probability of a false alarm.
     coverage : float
@@ -26,22 +26,22 @@ class MonitorReport:
     alarm : bool
         Whether the martingale has reached 1 / alpha.
     alarm_at : int or None
-        After how many inputs it did.
+        Number of inputs after which it did.
     log10_martingale, max_log10_martingale : float
-        The evidence now, and the most that there has been.
+        The evidence of a change now, and its largest value so far.
     trace : tuple of (int, float)
-        How many inputs there were, and the evidence then; thinned.
+        Number of inputs and the evidence after them, for some points in time.
     windows : tuple of Window
         The latest 1,000 full windows.
     open_window : Window or None
-        The one that is not full.
+        The window that is not full yet.
     n_windows, n_outside : int
-        Full windows since the start, and how many lie outside their band.
-    labels : tuple of LabelDrift or None
-        The labels that drift; None where they are not watched, as it is not known how often they
-        fired in the calibration data.
+        Number of full windows since the start, and how many lie outside their band.
+    label_drifts : tuple of LabelDrift or None
+        The labels that drift. None if labels are not watched, because it is not known how often
+        they fired in the calibration data.
     n_label_tests : int
-        How often the labels were tested: in every window, and in several together.
+        Number of tests of the labels: of every window, and of several windows together.
     """
 
     n_samples: int
@@ -57,37 +57,26 @@ class MonitorReport:
     open_window: Window | None
     n_windows: int
     n_outside: int
-    labels: tuple[LabelDrift, ...] | None
+    label_drifts: tuple[LabelDrift, ...] | None
     n_label_tests: int
 
     @property
     def any_alarm(self) -> bool:
         """Whether the martingale or a label has raised an alarm."""
-        return self.alarm or bool(self.labels)
+        return self.alarm or bool(self.label_drifts)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        open_window = self.open_window
-        return {
-            "n_samples": self.n_samples,
-            "flagged": self.flagged,
-            "alpha": self.alpha,
-            "coverage": self.coverage,
-            "alarm": self.alarm,
-            "alarm_at": self.alarm_at,
-            "log10_martingale": self.log10_martingale,
-            "max_log10_martingale": self.max_log10_martingale,
+        """Return a dict for JSON."""
+        drifts = self.label_drifts
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "trace": [list(point) for point in self.trace],
             "windows": [window.as_dict() for window in self.windows],
-            "open_window": None if open_window is None else open_window.as_dict(),
-            "n_windows": self.n_windows,
-            "n_outside": self.n_outside,
-            "labels": None if self.labels is None else [label.as_dict() for label in self.labels],
-            "n_label_tests": self.n_label_tests,
+            "open_window": None if self.open_window is None else self.open_window.as_dict(),
+            "label_drifts": None if drifts is None else [drift.as_dict() for drift in drifts],
         }
 
     def summary(self) -> str:
-        """A few lines of text."""
+        """Return a few lines of text."""
         return "\n".join([self._stream(), self._evidence(), self._chart(), *self._drift()])
 
     def __str__(self) -> str:
@@ -99,12 +88,14 @@ class MonitorReport:
 
     def _evidence(self) -> str:
         now, most = self.log10_martingale, self.max_log10_martingale
-        evidence = f"the martingale stands at {_power(now)}, at most it was {_power(most)}"
+        martingale = f"the martingale is {_power(now)} now and was at most {_power(most)}"
+        limit = f"{1 / self.alpha:,.4g}"
         if self.alarm_at is None:
-            return f"no alarm: {evidence}; alarm at {1 / self.alpha:,.4g}"
+            return f"no alarm: {martingale}; an alarm is raised at {limit}"
         return (
-            f"ALARM after {_plural(self.alarm_at, 'input')}: {evidence}. Without a change it would "
-            f"have reached {1 / self.alpha:,.4g} with a probability of at most {self.alpha:g}"
+            f"ALARM after {_plural(self.alarm_at, 'input')}: the scores have changed since the "
+            f"calibration; {martingale}. Without a change it would reach {limit} with a "
+            f"probability of at most {self.alpha:g}"
         )
 
     def _chart(self) -> str:
@@ -113,30 +104,36 @@ class MonitorReport:
         last = self.windows[-1]
         return (
             f"flagged share: {self.n_outside:,} of {self.n_windows:,} windows outside the "
-            f"{self.coverage * 100:.4g} % band; the latest {last.share:.1%}, "
+            f"{self.coverage * 100:.4g} % band; latest window {last.share:.1%}, "
             f"expected {last.low / last.n:.1%} to {last.high / last.n:.1%}"
         )
 
     def _drift(self) -> list[str]:
-        if self.labels is None:
-            return ["labels: not watched, not known how often they fired in the calibration data"]
+        if self.label_drifts is None:
+            return [
+                "labels: not watched, because it is not known how often they fired in the "
+                "calibration data"
+            ]
         if not self.n_label_tests:
             return ["labels: no full window with logits yet"]
-        if not self.labels:
+        if not self.label_drifts:
             return [f"labels: no drift in {_plural(self.n_label_tests, 'test')}"]
-        worst = sorted(self.labels, key=lambda drift: drift.p_value)
+        worst = sorted(self.label_drifts, key=lambda drift: drift.p_value)
         lines = [
-            f"  {drift.label}: fires for {drift.rate:.2%} of {drift.n_inputs:,}, in the "
-            f"calibration data for {drift.calibration_rate:.2%} (corrected p = {drift.p_value:.2g})"
+            f"  {drift.label}: fires for {drift.rate:.2%} of the latest {drift.n_inputs:,} inputs, "
+            f"{drift.calibration_rate:.2%} in the calibration data (corrected p = "
+            f"{drift.p_value:.2g})"
             for drift in worst[:_SHOWN_LABELS]
         ]
         if len(worst) > _SHOWN_LABELS:
             lines.append(f"  and {len(worst) - _SHOWN_LABELS:,} more")
-        return [f"labels: ALARM, {len(worst):,} {'drifts' if len(worst) == 1 else 'drift'}", *lines]
+        verb = "fires" if len(worst) == 1 else "fire"
+        labels = _plural(len(worst), "label")
+        return [f"labels: ALARM, {labels} {verb} more or less often than before", *lines]
 
 
 def _power(exponent: float) -> str:
-    """A power of ten to one decimal of its exponent, without needless zeros."""
+    """Write a power of ten with one decimal of its exponent, without trailing zeros."""
     written = f"{exponent:.1f}".removesuffix(".0")
     return "1" if written in ("0", "-0") else f"10^{written}"
 

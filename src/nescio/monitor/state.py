@@ -1,20 +1,21 @@
-"""A monitor on disk: one safetensors file of counts and JSON."""
+"""A monitor on disk: one safetensors file with counts and JSON."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nescio._io.files import check_target, existing_file
 from nescio._io.kinds import FileKind
 from nescio._validation import Array, checked_whole
 from nescio.calibration import Firing
-from nescio.errors import FileFormatError, InputError
+from nescio.errors import FileFormatError, InputError, ParameterError
 from nescio.monitor.chart import Window
-from nescio.monitor.labels import LabelDrift, LabelWatch
-from nescio.monitor.references import fingerprint
+from nescio.monitor.drift import DriftWatch, LabelDrift
 from nescio.monitor.stream import Monitor
 from nescio.monitor.trace import Trace
 
@@ -25,12 +26,57 @@ _KIND = FileKind("nescio.monitor", "saved monitor")
 
 _SETTINGS = ("alpha", "window", "seed", "coverage")
 _EVIDENCE = ("alarm_at", "log10_martingale", "max_log10_martingale")
-_OPEN = -1  # the level of the window that is not full
 _COUNTS = ("n_samples", "flagged", "n_windows", "n_outside", "open_flagged")
+_OPEN = -1  # the level of the window that is not full yet
+
+
+def check_state_target(path: Path) -> None:
+    """Raise if no state can be written to this path."""
+    if path.suffix.lower() != ".safetensors":
+        raise ParameterError(f"cannot write {path}: the name must end in .safetensors.")
+    check_target(path, force=True)
+
+
+def resume(
+    detector: Detector,
+    path: Path | None,
+    *,
+    alpha: float | None = None,
+    window: int | None = None,
+    seed: int = 0,
+) -> Monitor:
+    """Return the monitor saved at `path`, or a new one if there is no such file.
+
+    `alpha` and `window` must match those of the saved monitor, unless they are None.
+    """
+    given = {"alpha": alpha, "window": window}
+    settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if path is None or not path.exists():
+        return Monitor(detector, seed=seed, **settings)
+    monitor = load(path, detector)
+    for name, value in settings.items():
+        if value != getattr(monitor, name):
+            raise ParameterError(
+                f"{path} was started with --{name} {getattr(monitor, name):g}, which cannot be "
+                f"changed to {value:g}. Leave out --{name}, or start a new state file."
+            )
+    return monitor
+
+
+def count_once(monitor: Monitor, path: Path, *, again: bool = False) -> None:
+    """Remember this file as counted; raise if it was the last one, as after a repeated job."""
+    with existing_file(path).open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found == monitor.last_file and not again:
+        raise InputError(
+            f"{path} has the same contents as the file that was counted last. Pass the next file, "
+            "or pass --again to count this one once more."
+        )
+    monitor.last_file = found
 
 
 def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
-    """Write the state of a monitor, atomically; an existing file only with `force`."""
+    """Write the state of a monitor, atomically; replace an existing file only with `force`."""
     chart = monitor.chart
     tensors: dict[str, Array] = {
         "log_stakes": monitor.martingale.log_stakes,
@@ -39,28 +85,25 @@ def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
     }
     for at, bag in enumerate(monitor.bags.values()):
         tensors[f"counts.{at}"] = bag.counts
-    groups = monitor.references.by_group.items()
     metadata: dict[str, Any] = {
         "fingerprint": monitor.fingerprint,
-        "grouped": monitor.references.grouped,
-        "groups": [[name, len(reference.scores), reference.rank] for name, reference in groups],
         "settings": {name: getattr(monitor, name) for name in _SETTINGS},
         "evidence": {name: getattr(monitor, name) for name in _EVIDENCE},
         "chart": {name: getattr(chart, name) for name in (*_COUNTS, "open")},
         "trace_step": monitor.trace.step,
         "generator": monitor.generator.bit_generator.state,
-        "labels": None,
         "last_file": monitor.last_file,
+        "drift": None,
     }
-    if monitor.labels is not None:
-        metadata["labels"] = _add_labels(monitor.labels, tensors)
+    if monitor.drift_watch is not None:
+        metadata["drift"] = _add_drift(monitor.drift_watch, tensors)
     _KIND.write_with_checksum(path, tensors, metadata, force=force)
 
 
-def _add_labels(watch: LabelWatch, tensors: dict[str, Array]) -> dict[str, Any]:
-    """What the JSON keeps of the labels; their counts are added to the tensors."""
+def _add_drift(watch: DriftWatch, tensors: dict[str, Array]) -> dict[str, Any]:
+    """Add the counts of the labels to the tensors, and return the rest for the JSON."""
     blocks = {_OPEN: watch.open} | watch.waiting
-    tensors["labels.counts"] = np.stack([block.counts for block in blocks.values()])
+    tensors["drift.counts"] = np.stack([block.counts for block in blocks.values()])
     return {
         "n_tests": watch.n_tests,
         "blocks": [[level, block.n_samples] for level, block in blocks.items()],
@@ -68,38 +111,21 @@ def _add_labels(watch: LabelWatch, tensors: dict[str, Array]) -> dict[str, Any]:
     }
 
 
-def load(path: str | Path, detector: Detector | None) -> Monitor:
-    """The monitor that was saved; raises if it was made for another detector."""
+def load(path: str | Path, detector: Detector) -> Monitor:
+    """Read a saved monitor; raise if it was made for another detector."""
     tensors, metadata = _KIND.read(path, checksum=True)
     try:
-        monitor = _new(path, metadata, detector)
+        monitor = Monitor(detector, **{name: metadata["settings"][name] for name in _SETTINGS})
+        if metadata["fingerprint"] != monitor.fingerprint:
+            raise InputError(
+                f"{path} is the state of a monitor for another detector, or for an earlier "
+                "calibration of this one. Start a new state file."
+            )
         _restore(monitor, tensors, metadata)
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileFormatError(f"{path} is damaged: {error}.") from error
-    return monitor
-
-
-def _new(path: str | Path, metadata: dict[str, Any], detector: Detector | None) -> Monitor:
-    """A monitor with nothing in it, for what the file was made for."""
-    settings = {name: metadata["settings"][name] for name in _SETTINGS}
-    stored = metadata["fingerprint"]
-    if detector is None:
-        if stored:
-            raise InputError(f"{path} is the state of a detector's monitor: pass the detector too.")
-        groups = metadata["groups"]
-        sizes, ranks = ({group[0]: group[at] for group in groups} for at in (1, 2))
-        if not metadata["grouped"]:
-            [[_, size, rank]] = groups
-            return Monitor.from_p_values(size, rank=rank, **settings)
-        return Monitor.from_p_values(sizes, rank=ranks, **settings)
-    monitor = Monitor.for_detector(detector, **settings)
-    if stored != fingerprint(detector):
-        raise InputError(
-            f"{path} is the state of a monitor for another detector, or for another calibration of "
-            "this one. Start a new one."
-        )
     return monitor
 
 
@@ -119,29 +145,26 @@ def _restore(monitor: Monitor, tensors: dict[str, Array], metadata: dict[str, An
         bag.counts = _like(tensors[f"counts.{at}"], bag.counts)
     monitor.trace = Trace(metadata["trace_step"], np.array(tensors["trace"], np.float64))
     monitor.generator.bit_generator.state = metadata["generator"]
-    monitor.last_file = metadata.get("last_file")  # older states do not have it
-    labels = metadata["labels"]
-    if (monitor.labels is None) != (labels is None):
-        raise ValueError("its labels do not fit the detector")
-    if monitor.labels is not None:
-        _restore_labels(monitor.labels, tensors["labels.counts"], labels)
+    monitor.last_file = metadata["last_file"]
+    if monitor.drift_watch is not None:
+        _restore_drift(monitor.drift_watch, tensors["drift.counts"], metadata["drift"])
 
 
-def _restore_labels(watch: LabelWatch, counts: Array, labels: dict[str, Any]) -> None:
-    usual = watch.calibration.counts
+def _restore_drift(watch: DriftWatch, counts: Array, stored: dict[str, Any]) -> None:
+    expected = watch.calibration.counts
     blocks = {
         checked_whole("level", level, minimum=_OPEN): Firing(
-            _like(row, usual), checked_whole("n_samples", n, minimum=0)
+            _like(row, expected), checked_whole("n_samples", n, minimum=0)
         )
-        for (level, n), row in zip(labels["blocks"], counts, strict=True)
+        for (level, n), row in zip(stored["blocks"], counts, strict=True)
     }
     watch.open, watch.waiting = blocks.pop(_OPEN), blocks
-    watch.n_tests = checked_whole("n_tests", labels["n_tests"], minimum=0)
-    watch.found = {int(at): LabelDrift(**drift) for at, drift in labels["found"].items()}
+    watch.n_tests = checked_whole("n_tests", stored["n_tests"], minimum=0)
+    watch.found = {int(at): LabelDrift(**drift) for at, drift in stored["found"].items()}
 
 
 def _like(stored: Array, expected: Array) -> Array:
-    """A copy of a stored array, which must be as the one that is there already."""
+    """Return a copy of a stored array, which must match the shape and type of another one."""
     if stored.shape != expected.shape or stored.dtype != expected.dtype:
-        raise ValueError("its counts do not fit the calibration")
+        raise ValueError("its counts do not match the calibration")
     return stored.copy()

@@ -1,11 +1,10 @@
-"""The monitor: it takes the verdicts on a stream, block by block, and keeps counts only."""
+"""The monitor: it takes the verdicts of a stream block by block and keeps only counts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,158 +19,104 @@ from nescio._validation import (
 )
 from nescio.errors import ShapeError
 from nescio.monitor.betting import Martingale
-from nescio.monitor.chart import Chart
-from nescio.monitor.labels import LabelWatch
+from nescio.monitor.chart import ChartSegment, ControlChart
+from nescio.monitor.drift import DriftWatch
 from nescio.monitor.ranks import Bag
-from nescio.monitor.references import Floats, Groups, References, fingerprint
+from nescio.monitor.references import (
+    Floats,
+    Groups,
+    checked_assessment,
+    fingerprint,
+    firing_of,
+    members,
+)
 from nescio.monitor.report import MonitorReport
 from nescio.monitor.trace import Trace
 
 if TYPE_CHECKING:
-    from nescio.calibration import Firing
     from nescio.detectors import Detector
     from nescio.detectors.assessment import Assessment
 
-THREE_SIGMA = 0.9973
+_THREE_SIGMA = 0.9973
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
 
 
 class Monitor:
-    """Is the stream still the one that the detector was calibrated on?
+    """Watch whether a stream still looks like the calibration data of a detector.
 
-    Made by `Monitor.for_detector`. Not thread-safe: call `update` from one thread at a time.
+    A monitor is not thread-safe: call `update` from one thread at a time.
+
+    Parameters
+    ----------
+    detector : Detector
+        A detector after `calibrate`.
+    alpha : float
+        While the stream looks like the calibration data, the probability that the martingale ever
+        raises an alarm is at most this. The same holds for an alarm about a label.
+    window : int
+        Number of inputs in a window of the control chart and of the label tests; at least 10.
+    seed : int
+        Seed of the random numbers that break ties.
+    coverage : float
+        The probability that a window lies within the band of the control chart.
 
     Attributes
     ----------
-    alpha : float
-        While the stream is as it was calibrated on, the probability that the martingale ever
-        raises an alarm is at most this; and the same for an alarm about a label.
-    window : int
-        Inputs in a window of the control chart and of the label tests.
     alarm_at : int or None
-        How many inputs there were when the martingale reached 1 / alpha.
+        Number of inputs after which the martingale reached 1 / alpha; None if it has not.
     log10_martingale : float
-        The evidence against an unchanged stream, as a power of ten; alarm at -log10(alpha).
+        The evidence of a change, as a power of ten; the alarm is raised at -log10(alpha).
     max_log10_martingale : float
-        The most that there has been.
+        The largest value of `log10_martingale` so far.
     last_file : str or None
-        A hash of the last file that `nescio monitor` counted, which must not be counted twice.
+        Hash of the last file that `nescio monitor` counted, which must not be counted twice.
     """
 
     def __init__(
         self,
-        references: References,
-        *,
-        alpha: float = 0.01,
-        window: int = 500,
-        seed: int = 0,
-        coverage: float = THREE_SIGMA,
-        firing: Firing | None = None,
-        label_names: tuple[str, ...] | None = None,
-        fingerprint: str = "",
-    ) -> None:
-        self.alpha = checked_share("alpha", alpha)
-        self.window = checked_whole("window", window, minimum=10)
-        self.seed = checked_whole("seed", seed, minimum=0)
-        self.coverage = checked_share("coverage", coverage)
-        self.references, self.fingerprint = references, fingerprint
-        groups = references.by_group.items()
-        self.bags = {name: Bag(reference.scores) for name, reference in groups}
-        self.martingale = Martingale()
-        parts = {name: reference.part(0) for name, reference in groups}
-        self.chart = Chart(parts, self.window, self.coverage)
-        self.labels: LabelWatch | None = None
-        if firing is not None and firing.n_samples:
-            names = label_names or tuple(f"label {at}" for at in range(firing.n_labels))
-            self.labels = LabelWatch(firing, names, self.alpha)
-        self.generator = np.random.Generator(np.random.PCG64(self.seed))
-        self.last_file: str | None = None
-        self.reset()
-
-    @classmethod
-    def for_detector(
-        cls,
         detector: Detector,
         *,
         alpha: float = 0.01,
         window: int = 500,
         seed: int = 0,
-        coverage: float = THREE_SIGMA,
-    ) -> Self:
-        """A monitor of what a calibrated detector assesses.
-
-        Parameters
-        ----------
-        detector : Detector
-            After `calibrate`.
-        alpha : float
-            The probability of a false alarm, ever.
-        window : int
-            Inputs in a window, at least 10.
-        seed : int
-            Of the random numbers that break ties.
-        coverage : float
-            The probability that a window lies within the band of the control chart.
-        """
+        coverage: float = _THREE_SIGMA,
+    ) -> None:
         from nescio.detectors import NotCalibratedError
 
         if not hasattr(detector, "calibration_"):
             raise NotCalibratedError(
-                f"{type(detector).__name__} is not calibrated: a stream is compared with the "
+                f"{type(detector).__name__} is not calibrated, and a stream is compared with the "
                 "calibration data. Call calibrate(held_out) first."
             )
-        firing: Firing | None = detector.profile_.firing
-        names = detector.label_names_
-        return cls(
-            References.of(detector),
-            alpha=alpha,
-            window=window,
-            seed=seed,
-            coverage=coverage,
-            firing=firing,
-            label_names=names if firing and names and len(names) == firing.n_labels else None,
-            fingerprint=fingerprint(detector),
-        )
-
-    @classmethod
-    def from_p_values(
-        cls,
-        n_calibration: int | Mapping[str, int],
-        *,
-        rank: int | Mapping[str, int],
-        alpha: float = 0.01,
-        window: int = 500,
-        seed: int = 0,
-        coverage: float = THREE_SIGMA,
-    ) -> Self:
-        """A monitor for p-values whose calibration scores are not at hand.
-
-        Valid if no scores tie. `for_detector` is valid with ties too, and watches the labels.
-
-        Parameters
-        ----------
-        n_calibration : int or mapping of group to int
-            How many calibration scores the p-values were made with.
-        rank : int or mapping of group to int
-            The rank of tau among them: floor((n + 1) * (1 - tpr)), if without a confidence.
-        alpha, window, seed, coverage
-            As for `for_detector`.
-        """
-        return cls(
-            References.of_sizes(n_calibration, rank),
-            alpha=alpha,
-            window=window,
-            seed=seed,
-            coverage=coverage,
-        )
+        self.alpha = checked_share("alpha", alpha)
+        self.window = checked_whole("window", window, minimum=10)
+        self.seed = checked_whole("seed", seed, minimum=0)
+        self.coverage = checked_share("coverage", coverage)
+        self.calibration = detector.calibration_
+        self.fingerprint = fingerprint(detector)
+        thresholds = self.calibration.thresholds.items()
+        self._limits = {name: float(one.scores[one.rank - 1]) for name, one in thresholds}
+        self.bags = {name: Bag(one.scores) for name, one in thresholds}
+        segments = {name: ChartSegment.of(one) for name, one in thresholds}
+        self.chart = ControlChart(segments, self.window, self.coverage)
+        self.martingale = Martingale()
+        self.drift_watch: DriftWatch | None = None
+        firing, names = firing_of(detector), detector.label_names_
+        if firing is not None:
+            if names is None or len(names) != firing.n_labels:
+                names = tuple(f"label {at}" for at in range(firing.n_labels))
+            self.drift_watch = DriftWatch(firing, names, self.alpha)
+        self.generator = np.random.Generator(np.random.PCG64(self.seed))
+        self.last_file: str | None = None
+        self.reset()
 
     def reset(self) -> None:
-        """Start again, after an alarm has been dealt with; the calibration stays.
+        """Start again after an alarm was dealt with; the calibration stays the same.
 
-        The promise of `alpha` holds anew after a reset at a time fixed in advance. It does not
-        after one that an alarm prompted: a false alarm is likelier where the calibration sample
-        happens to be unlucky, and the same sample is used again. After a false alarm, calibrate
-        anew on other data.
+        The guarantee of `alpha` holds again after a reset at a time that was fixed in advance. It
+        does not hold after a reset that an alarm prompted: a false alarm is more likely if the
+        calibration sample happens to be an unlucky one, and the same sample is used again. After a
+        false alarm, calibrate again on other data.
         """
         self.alarm_at: int | None = None
         self.log10_martingale = 0.0
@@ -181,27 +126,27 @@ class Monitor:
         self.chart.clear()
         for bag in self.bags.values():
             bag.clear()
-        if self.labels is not None:
-            self.labels.clear()
+        if self.drift_watch is not None:
+            self.drift_watch.clear()
 
     # --- the stream ---
 
     def update(self, assessment: Assessment, logits: Any = None) -> None:
-        """Take the verdicts on the next inputs of the stream.
+        """Add the verdicts on the next inputs of the stream.
 
-        The same inputs in one call or in many give the same result, to rounding. What is refused
-        with an error has changed nothing.
+        The result does not depend on how the inputs are split into calls, except for rounding. If
+        an error is raised, the monitor has not changed.
 
         Parameters
         ----------
         assessment : Assessment
-            What the detector's `assess` gave. Flagged is what scores below tau, also where the
-            verdicts are by `fdr`.
+            Result of the `assess` method of the detector. An input counts as flagged if its score
+            is below the threshold, also if the verdicts were made with `fdr`.
         logits : array of shape (n_samples, n_labels), optional
-            For drift of labels. Without effect if the detector does not know how often they fired
-            (`watches_labels`).
+            Needed to find labels that drift. Ignored if the detector does not know how often its
+            labels fired in the calibration data (see `watches_labels`).
         """
-        scores, groups = self.references.checked(assessment)
+        scores, groups = checked_assessment(self.calibration, assessment)
         matrix = self._checked_logits(logits, len(scores))
         for start in range(0, len(scores), _CHUNK):
             rows = slice(start, start + _CHUNK)
@@ -210,25 +155,25 @@ class Monitor:
             self._fill_windows(flagged, part, None if matrix is None else matrix[rows])
 
     def _checked_logits(self, logits: Any, n_samples: int) -> NDArray[Any] | None:
-        if logits is None or self.labels is None:
+        if logits is None or self.drift_watch is None:
             return None
         matrix = to_float(to_numpy(logits))
         check_matrix(matrix)
-        expected = (n_samples, self.labels.calibration.n_labels)
+        expected = (n_samples, self.drift_watch.calibration.n_labels)
         if matrix.shape != expected:
             raise ShapeError(
-                f"logits must have a row for each assessed input and a column for each label, "
-                f"shape {expected}, got {matrix.shape}."
+                "logits must have one row per assessed input and one column per label, shape "
+                f"{expected}, got {matrix.shape}."
             )
         return matrix
 
     def _bet(self, scores: Floats, groups: Groups) -> BoolArray:
-        """Let the martingale bet on some inputs; gives which of them are flagged."""
+        """Let the martingale bet on some inputs; return which of them are flagged."""
         uniform = self.generator.random(len(scores))
         p_values, flagged = np.empty(len(scores)), np.empty(len(scores), np.bool_)
-        for name, rows in self.references.members(groups, len(scores)):
+        for name, rows in members(self.bags, groups, len(scores)):
             p_values[rows] = self.bags[name].add(scores[rows], uniform[rows])
-            flagged[rows] = scores[rows] < self.references.by_group[name].tau
+            flagged[rows] = scores[rows] < self._limits[name]
         evidence = self.martingale.add(p_values) / math.log(10.0)
         if self.alarm_at is None:
             crossed = np.flatnonzero(evidence >= -math.log10(self.alpha))
@@ -247,26 +192,26 @@ class Monitor:
             n = rows.stop - start
             part = None if groups is None else groups[rows]
             n_of = {
-                name: n if isinstance(members, slice) else int(np.count_nonzero(members))
-                for name, members in self.references.members(part, n)
+                name: n if isinstance(at, slice) else int(np.count_nonzero(at))
+                for name, at in members(self.bags, part, n)
             }
-            if self.labels is not None and logits is not None:
-                self.labels.add(logits[rows])
+            if self.drift_watch is not None and logits is not None:
+                self.drift_watch.add(logits[rows])
             full = self.chart.add(n_of, int(np.count_nonzero(flagged[rows])))
-            if full and self.labels is not None:
-                self.labels.close(self.chart.n_windows - 1)
+            if full and self.drift_watch is not None:
+                self.drift_watch.close(self.chart.n_windows - 1)
             start = rows.stop
 
-    # --- what came of it ---
+    # --- the result ---
 
     @property
     def n_samples(self) -> int:
-        """Inputs since the last reset."""
+        """Number of inputs since the last reset."""
         return self.chart.n_samples
 
     @property
     def flagged(self) -> int:
-        """How many of them scored below tau."""
+        """Number of inputs since the last reset whose score is below the threshold."""
         return self.chart.flagged
 
     @property
@@ -276,19 +221,19 @@ class Monitor:
 
     @property
     def label_alarm(self) -> bool:
-        """Whether a label has been found to drift since the last reset."""
-        return self.labels is not None and bool(self.labels.found)
+        """Whether a label was found to drift since the last reset."""
+        return self.drift_watch is not None and bool(self.drift_watch.found)
 
     @property
     def watches_labels(self) -> bool:
-        """Whether it is known how often each label fired in the calibration data."""
-        return self.labels is not None
+        """Whether the detector knows how often each label fired in the calibration data."""
+        return self.drift_watch is not None
 
     def flagged_band(self, n: int) -> tuple[float, float]:
-        """Between which shares of n inputs are expected to be flagged, while nothing has changed.
+        """Return the smallest and the largest share of n inputs expected to be flagged.
 
-        By group, the n inputs are taken to be spread over the groups as the calibration data and
-        the stream so far are together.
+        This is the band while nothing has changed. If the detector is calibrated by group, the n
+        inputs are spread over the groups like the calibration data and the stream so far together.
         """
         n = checked_whole("n", n, minimum=1)
         totals = [bag.total for bag in self.bags.values()]
@@ -298,8 +243,9 @@ class Monitor:
         return low / n, high / n
 
     def report(self) -> MonitorReport:
-        """What there is to say of the stream so far."""
-        chart, watch = self.chart, self.labels
+        """Return everything that is known about the stream so far."""
+        chart, watch = self.chart, self.drift_watch
+        drifts = None if watch is None else tuple(watch.found[at] for at in sorted(watch.found))
         return MonitorReport(
             n_samples=self.n_samples,
             flagged=self.flagged,
@@ -314,26 +260,21 @@ class Monitor:
             open_window=chart.open_window(),
             n_windows=chart.n_windows,
             n_outside=chart.n_outside,
-            labels=None if watch is None else tuple(watch.found[at] for at in sorted(watch.found)),
+            label_drifts=drifts,
             n_label_tests=0 if watch is None else watch.n_tests,
         )
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the state as one safetensors file, atomically; an existing one with `force`."""
+        """Write the state to one safetensors file, atomically; replace a file only with `force`."""
         from nescio.monitor.state import save
 
         save(self, path, force=force)
 
     @classmethod
-    def load(cls, path: str | Path, detector: Detector | None = None) -> Monitor:
-        """Go on where a saved monitor stopped, exactly.
+    def load(cls, path: str | Path, detector: Detector) -> Monitor:
+        """Continue exactly where a saved monitor stopped.
 
-        Parameters
-        ----------
-        path : str or Path
-        detector : Detector or None
-            The one that the monitor was made for; another is refused. None for a monitor made by
-            `from_p_values`.
+        `detector` is the one that the monitor was made for; any other is rejected.
         """
         from nescio.monitor.state import load
 

@@ -1,6 +1,6 @@
-"""A trained network on disk: one safetensors file that says how to build it and what it reads.
+"""A trained network on disk: one safetensors file that says how to build it and preprocess for it.
 
-Nothing in it can run, and the same network gives the same bytes.
+The file contains no code, and the same network gives the same bytes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from nescio._validation import Array
 from nescio.data.preprocessing import Preprocessing
 from nescio.errors import FileFormatError, ParameterError
 from nescio.networks.backbones import OWN, build_network
-from nescio.networks.network import HIDDEN_UNITS
+from nescio.networks.network import HIDDEN_UNITS, Network
 from nescio.outputs import check_label_names
 
 _KIND = FileKind("nescio.checkpoint", "network saved by nescio train or nescio convert")
@@ -41,7 +42,7 @@ class Architecture:
     n_hidden : int
         Units of the hidden layer of the head.
     features : str, optional
-        The penultimate layer of a module of one's own.
+        The layer of the user's own module whose output is the features.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Architecture:
     features: str | None = None
 
     def build(self, n_labels: int, weights: str | Path | None = None) -> nn.Module:
-        """The network, with pre-trained weights if any are named."""
+        """Build the network, with pre-trained weights if any are named."""
         return build_network(
             self.name, n_labels, weights=weights, n_hidden=self.n_hidden, features=self.features
         )
@@ -59,15 +60,17 @@ class Architecture:
 class Checkpoint:
     """A network and all that is needed to use it.
 
+    The hashes are computed once: do not change the network's weights after asking for one.
+
     Attributes
     ----------
     network : Module
-        Gives `NetworkOutputs`.
+        From images to logits.
     architecture : Architecture
     label_names : tuple of str
     preprocessing : Preprocessing
     training : mapping
-        Where it comes from: settings, data, epoch, history. Anything that JSON holds.
+        How it was trained: settings, data, epoch, history. Anything that JSON can hold.
     """
 
     network: nn.Module
@@ -80,8 +83,30 @@ class Checkpoint:
         check_label_names(self.label_names, len(self.label_names))
 
     def content_hash(self) -> str:
-        """SHA-256 of what decides the outputs: weights, architecture, labels, preprocessing."""
+        """Return a SHA-256 of weights, architecture, labels and preprocessing."""
+        return self._content_hash
+
+    @cached_property
+    def _content_hash(self) -> str:
         return weights_hash(self.network, json.dumps(self._identity(), sort_keys=True))
+
+    @cached_property
+    def backbone_hash(self) -> str | None:
+        """A SHA-256 of the backbone's weights; None if the network has no backbone and head."""
+        network = self.network
+        return weights_hash(network.backbone) if isinstance(network, Network) else None
+
+    def layer(self, features: str) -> str:
+        """Return the layer that "pooled" or "penultimate" stands for; other names are unchanged.
+
+        "pooled" is what the head reads, and "penultimate" what the head's last layer reads. In the
+        user's own module, both are the output of the layer that the architecture names.
+        """
+        if isinstance(self.network, Network):
+            known = {"pooled": "backbone", "penultimate": "head.labels:input"}
+        else:
+            known = dict.fromkeys(("pooled", "penultimate"), self.architecture.features or "")
+        return known.get(features, features)
 
     def save(
         self,
@@ -90,7 +115,7 @@ class Checkpoint:
         state: Mapping[str, Tensor] | None = None,
         force: bool = False,
     ) -> None:
-        """Write the file, atomically; `state` holds what else is needed to go on training."""
+        """Write the file atomically; `state` holds what else is needed to resume training."""
         tensors = {
             _NETWORK + name: array for name, array in arrays_of(self.network.state_dict()).items()
         }
@@ -110,7 +135,7 @@ class Checkpoint:
 
 
 def weights_hash(module: nn.Module, what_else: str = "") -> str:
-    """SHA-256 of a module's weights, and of what else decides its outputs."""
+    """Return a SHA-256 of a module's weights and of a text that describes the rest of it."""
     digest = hashlib.sha256(what_else.encode())
     for name, array in sorted(arrays_of(module.state_dict()).items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}\0".encode())
@@ -119,15 +144,15 @@ def weights_hash(module: nn.Module, what_else: str = "") -> str:
 
 
 def arrays_of(state: Mapping[str, Tensor]) -> dict[str, Array]:
-    """The tensors as NumPy arrays on the CPU."""
+    """Return the tensors as NumPy arrays on the CPU."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
 
 
 def load_checkpoint(path: str | Path, *, module: str | None = None) -> Checkpoint:
     """Read a network, in eval mode and on the CPU.
 
-    A file never chooses code to run: a network of the user's own is built by `module`, as
-    "package.module:factory", and not by the name that the file gives.
+    A file never chooses code to run: the user's own network is built by `module`,
+    "package.module:factory", and not by the name in the file.
     """
     return load_with_state(path, module=module)[0]
 
@@ -135,7 +160,7 @@ def load_checkpoint(path: str | Path, *, module: str | None = None) -> Checkpoin
 def load_with_state(
     path: str | Path, *, module: str | None = None
 ) -> tuple[Checkpoint, dict[str, Tensor]]:
-    """Read a network and what else was saved with it."""
+    """Read a network and the training state that was saved with it."""
     tensors, metadata = _KIND.read(path)
     try:
         architecture = Architecture(**metadata["architecture"])
@@ -157,17 +182,17 @@ def load_with_state(
 
 
 def _trusted(path: str | Path, architecture: Architecture, module: str | None) -> Architecture:
-    """The architecture, with the user's own module where the file needs one."""
+    """Return the architecture, with the user's own module if the file needs one."""
     own = architecture.name.startswith(OWN)
     if own and module is None:
         raise ParameterError(
-            f"{path} was made from the module {architecture.name.removeprefix(OWN)!r}. "
-            "Name it yourself (--module) if you trust it: a file does not choose code to run."
+            f"{path} was made from the module {architecture.name.removeprefix(OWN)!r}. If you "
+            "trust it, name it yourself (module=..., --module): a file does not choose code to run."
         )
     if module is None:
         return architecture
     if not own:
-        raise ParameterError(f"{path} holds {architecture.name}: leave --module out.")
+        raise ParameterError(f"{path} holds {architecture.name}: leave out module (--module).")
     return Architecture(f"{OWN}{module}", architecture.n_hidden, architecture.features)
 
 

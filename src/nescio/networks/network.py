@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
+from nescio.errors import ShapeError
+
 HIDDEN_UNITS = 1000
-
-
-class NetworkOutputs(NamedTuple):
-    """What one forward pass gives."""
-
-    logits: Tensor  # (n_images, n_labels)
-    pooled: Tensor  # (n_images, n_features), what the head reads
-    penultimate: Tensor  # (n_images, n_units), what the last layer reads
 
 
 class TwoLayerHead(nn.Module):
@@ -28,21 +20,21 @@ class TwoLayerHead(nn.Module):
         )
         self.labels = nn.Linear(n_hidden, n_labels)
 
-    def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and the penultimate activations they come from."""
-        penultimate = self.hidden(pooled)
-        return self.labels(penultimate), penultimate
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Return the logits of pooled features."""
+        logits: Tensor = self.labels(self.hidden(pooled))
+        return logits
 
 
 class Network(nn.Module):
-    """Images of shape (n, 3, height, width) to logits and both kinds of features.
+    """A module from images of shape (n, 3, height, width) to logits.
 
     Parameters
     ----------
     backbone : Module
         From images to pooled features of shape (n_images, n_features).
     head : Module
-        From pooled features to (logits, penultimate activations).
+        From pooled features to logits; its last layer is called `labels`.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
@@ -50,14 +42,28 @@ class Network(nn.Module):
         self.backbone = backbone
         self.head = head
 
-    def forward(self, images: Tensor) -> NetworkOutputs:
-        """One pass for all of them."""
-        pooled = self.backbone(images)
-        logits, penultimate = self.head(pooled)
-        return NetworkOutputs(logits, pooled, penultimate)
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images."""
+        logits: Tensor = self.head(self.backbone(images))
+        return logits
 
 
 def prepared(network: nn.Module, device: torch.device | str) -> nn.Module:
-    """The network in eval mode on a device, laid out for convolutions, without gradients."""
+    """Put a network in eval mode on a device, without gradients, laid out for convolutions."""
     network = network.to(device).to(memory_format=torch.channels_last)
     return network.eval().requires_grad_(False)
+
+
+def checked_logits(given: object, n_labels: int) -> Tensor:
+    """Return what a network gave if these are logits for `n_labels` labels; otherwise raise."""
+    if not isinstance(given, Tensor) or given.ndim != 2:
+        what = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+        raise ShapeError(
+            f"the network must return logits of shape (n_images, n_labels), got {what}."
+        )
+    if given.shape[1] != n_labels:
+        raise ShapeError(
+            f"the network returns {given.shape[1]} logits per image, but there are {n_labels} "
+            "labels. Change its last layer."
+        )
+    return given

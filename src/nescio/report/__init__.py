@@ -1,7 +1,8 @@
-"""The report: result lines and evidence in, one HTML file out that needs nothing else.
+"""Reports: pages and figures as files that need nothing else.
 
-The charts are SVG drawn here; the page's script only sorts, shows, hides and highlights. The same
-input gives the same bytes.
+`build_report` turns result lines and evidence into one HTML page, `write_report` writes it, and
+`draw_monitor` draws the result of a monitor. The charts are SVG drawn in Python; the script of a
+page only sorts, shows, hides and highlights. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from nescio._io.files import check_target, replacing
@@ -19,43 +19,48 @@ from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line
 from nescio.errors import InputError
 from nescio.report.facts import all_facts
+from nescio.report.monitoring import draw_monitor
 from nescio.report.page import chapters
+from nescio.report.resources import chart_style, resource
 from nescio.report.svg import Markup
 
-__all__ = ["build_report", "write_report"]
+__all__ = ["build_report", "draw_monitor", "write_report"]
 
 
 def build_report(lines: Sequence[Line], evidence: Sequence[Evidence], *, title: str) -> str:
-    """The report as HTML.
+    """Return the report as HTML.
 
     Parameters
     ----------
     lines : sequence of Line
-        Of all ID sets, OOD sets, detectors and seeds.
+        Results of all ID sets, OOD sets, detectors and seeds.
     evidence : sequence of Evidence
         At most one for each ID set and seed. The figures show the first seed of each ID set; the
-        significance of a lead is tested in all of them. Without any there are only tables.
+        significance of a lead is tested in all seeds. Without evidence there are only tables.
     title : str
+        Title of the page.
     """
     if not lines:
-        raise InputError("a report needs result lines, and there are none.")
+        raise InputError("a report needs at least one result line, got none.")
     jinja2 = require("jinja2", "report")
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_text),
+        loader=jinja2.FunctionLoader(resource),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = _text("script.js")
+    script = resource("script.js")
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
     page: str = environment.get_template("page.html.j2").render(
         title=title,
         chapters=chapters(lines, evidence),
         facts=all_facts(lines),
         version=__version__,
-        style=Markup(_text("style.css")),
+        style=Markup(chart_style() + resource("style.css")),
         script=Markup(script),
-        script_hash=_policy_hash(script),
+        # The content security policy allows the one script with this hash.
+        script_hash="sha256-" + base64.b64encode(digest).decode("ascii"),
     )
     return page
 
@@ -68,18 +73,8 @@ def write_report(
     title: str,
     force: bool = False,
 ) -> None:
-    """Write the report to one file, whole or not at all; an existing file only with `force`."""
+    """Write the report to one file, atomically; replace an existing file only with `force`."""
     check_target(path, force=force)
     page = build_report(lines, evidence, title=title)
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, "utf-8")
-
-
-def _policy_hash(script: str) -> str:
-    """How a content security policy names the one script that may run."""
-    digest = hashlib.sha256(script.encode("utf-8")).digest()
-    return "sha256-" + base64.b64encode(digest).decode("ascii")
-
-
-def _text(name: str) -> str:
-    return files(__name__).joinpath(name).read_text("utf-8")

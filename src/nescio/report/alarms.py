@@ -1,4 +1,4 @@
-"""False alarms: which in-distribution inputs are flagged when a share `tpr` is kept."""
+"""False alarms: the in-distribution inputs that are flagged when a share `tpr` is kept."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.benchmark.evidence import Evidence
-from nescio.report.curves import Values, find_tau
-from nescio.report.panels import JOINT, MAX, carried_labels, label_names, scored
+from nescio.report.curves import Values, find_threshold
+from nescio.report.panels import JOINT, MAX, label_names, scores_of, true_or_predicted
 from nescio.report.svg import Chart, Markup, Scale, percent_ticks
 
 Flags = NDArray[np.bool_]
 
-_MANY = 7  # inputs of this many labels or more are one group
-_FEWEST = 10  # a share of fewer inputs than this says little
+_MANY = 7  # inputs with this many labels or more form one group
+_FEWEST = 10  # labels with fewer inputs are not listed
 _SHOWN = 15
 _STYLES = {JOINT: "joint", MAX: "max"}
 
 
 @dataclass(frozen=True)
 class FlaggedShare:
-    """How many inputs of a group one detector flags; `length` is that of its bar, up to 1."""
+    """How many inputs of a group one detector flags; `length` of the bar is at most 1."""
 
     flagged: int
     share: float
@@ -33,7 +33,7 @@ class FlaggedShare:
 
 @dataclass(frozen=True)
 class LabelAlarms:
-    """How many of the inputs with one label are flagged, by each of the two detectors."""
+    """How many of the inputs with one label each of the two detectors flags."""
 
     label: str
     n_inputs: int
@@ -42,22 +42,22 @@ class LabelAlarms:
 
 @dataclass(frozen=True)
 class Alarms:
-    """What the page says of false alarms.
+    """The false alarms of two detectors.
 
     Attributes
     ----------
     kind, label_kind : str
-        Which labels were counted, and by which one inputs are grouped: "true", or without truth
-        "predicted" and "likeliest".
+        Which labels are counted, and by which label inputs are grouped. Both are "true"; without
+        truth they are "predicted" and "most likely".
     detectors : sequence of (name, CSS class)
     totals : str
-        How many are flagged.
+        How many inputs are flagged.
     by_count : Markup
-        The share flagged over the number of labels.
+        Chart of the flagged share over the number of labels.
     by_label : sequence of LabelAlarms
-        Most often flagged first.
+        The largest flagged share first.
     left_out : str
-        Which labels are not there.
+        Which labels are not listed.
     """
 
     kind: str
@@ -70,36 +70,36 @@ class Alarms:
 
 
 def flagged(id_scores: Values, tpr: float) -> Flags:
-    """Which ID inputs fall below the threshold that keeps a share `tpr` of them."""
-    tau = find_tau(id_scores, tpr)
-    return np.isneginf(id_scores) if tau is None else id_scores < tau
+    """Return which ID inputs fall below the threshold that keeps a share `tpr` of them."""
+    threshold = find_threshold(id_scores, tpr)
+    return np.isneginf(id_scores) if threshold is None else id_scores < threshold
 
 
 def false_alarms(evidence: Evidence, tpr: float) -> Alarms:
-    """The inputs flagged by joint energy and by the largest logit, by what they show."""
-    has, is_truth = carried_labels(evidence)
-    flags = {name: flagged(scored(evidence, name).id_scores, tpr) for name in (JOINT, MAX)}
+    """Return the inputs flagged by joint energy and by the largest logit, by their labels."""
+    has, is_truth = true_or_predicted(evidence)
+    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in (JOINT, MAX)}
     kind = "true" if is_truth else "predicted"
     both = int(np.logical_and(flags[JOINT], flags[MAX]).sum())
     totals = (
         f"{int(flags[JOINT].sum()):,} of {len(has):,} inputs are flagged by {JOINT}, "
         f"{int(flags[MAX].sum()):,} by {MAX}, {both:,} by both."
     )
-    # An input that the network predicts nothing for is the one most often flagged: without truth
-    # it is counted to its likeliest label.
-    grouped = has if is_truth else _likeliest(evidence.id_outputs.logits)
+    # Inputs without a predicted label are flagged most often. So without truth each input counts
+    # for its most likely label.
+    grouped = has if is_truth else _most_likely(evidence.id_outputs.logits)
     counts = grouped.sum(axis=0)
     fewest = min(_FEWEST, int(counts.max(initial=0)) or 1)
     enough = counts >= fewest
     by_label = _by_label(label_names(evidence), grouped, flags, enough)
     hidden = int(enough.sum()) - len(by_label)
-    left_out = f"{hidden} more labels are flagged less often. " if hidden > 0 else ""
+    left_out = f"{hidden} more labels have a smaller share. " if hidden > 0 else ""
     if not enough.all():
-        few = "without inputs" if fewest == 1 else f"of fewer than {fewest} inputs"
+        few = "without inputs" if fewest == 1 else f"with fewer than {fewest} inputs"
         left_out += f"Labels {few} are not listed."
     return Alarms(
         kind=kind,
-        label_kind="true" if is_truth else "likeliest",
+        label_kind="true" if is_truth else "most likely",
         detectors=[(name, _STYLES[name]) for name in flags],
         totals=totals,
         by_count=_count_chart(has.sum(axis=1), flags, kind),
@@ -108,8 +108,8 @@ def false_alarms(evidence: Evidence, tpr: float) -> Alarms:
     )
 
 
-def _likeliest(logits: NDArray[np.floating]) -> Flags:
-    """The largest logit's label of each input, multi-hot; of none where nothing was scored."""
+def _most_likely(logits: NDArray[np.floating]) -> Flags:
+    """Return the label with the largest logit of each input, multi-hot; none without a logit."""
     values = np.nan_to_num(logits, nan=-np.inf)
     top = values.argmax(axis=1)
     found: Flags = (np.arange(values.shape[1]) == top[:, None]) & np.isfinite(values)
@@ -139,9 +139,9 @@ def _by_label(
     return rows[:_SHOWN]
 
 
-def _count_chart(n_carried: NDArray[np.int_], flags: dict[str, Flags], kind: str) -> Markup:
-    """Bars of the share flagged, one group for each number of labels."""
-    capped = np.minimum(n_carried, _MANY)
+def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: str) -> Markup:
+    """Draw bars of the flagged share, one group of bars per number of labels."""
+    capped = np.minimum(label_counts, _MANY)
     groups = np.unique(capped).tolist()
     shares = {name: [float(of[capped == n].mean()) for n in groups] for name, of in flags.items()}
     top = max(max(values) for values in shares.values()) or 0.05
@@ -153,7 +153,7 @@ def _count_chart(n_carried: NDArray[np.int_], flags: dict[str, Flags], kind: str
         y,
         name=f"Share of ID inputs flagged, by number of {kind} labels",
         height=290,
-        x_label=f"number of {kind} labels (and of inputs that have so many)",
+        x_label=f"number of {kind} labels (in brackets: number of inputs)",
         y_label="flagged, %",
         x_ticks=[
             (at + 0.5, f"{text}\n({int((capped == groups[at]).sum()):,})")

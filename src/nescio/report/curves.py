@@ -1,4 +1,4 @@
-"""What the charts draw, as numbers: ROC curves, densities, shares kept. Rows of -inf count."""
+"""The numbers behind the charts: ROC curves, densities and shares kept. Scores of -inf count."""
 
 from __future__ import annotations
 
@@ -13,32 +13,40 @@ from nescio.errors import NescioError
 Values = NDArray[np.float64]
 
 _BINS = 600
-_TAIL = 0.003  # the share of each side that may lie outside of a chart
+_TAIL = 0.003  # the share of each set that may lie outside the chart, on each side
 
 
 def roc(id_scores: Values, ood_scores: Values, n_points: int = 160) -> tuple[Values, Values]:
-    """(FPR, TPR) with ID as the positive side, thinned evenly along the curve."""
+    """Return (FPR, TPR) with ID as the positive class, at evenly spaced points of the curve."""
     id_, ood = np.sort(id_scores), np.sort(ood_scores)
-    taus = np.unique(np.concatenate([id_, ood]))[::-1]
-    fpr = np.concatenate([[0.0], share_kept(ood, taus)])
-    tpr = np.concatenate([[0.0], share_kept(id_, taus)])
+    thresholds = np.unique(np.concatenate([id_, ood]))[::-1]
+    fpr = np.concatenate([[0.0], share_kept(ood, thresholds)])
+    tpr = np.concatenate([[0.0], share_kept(id_, thresholds)])
     along = fpr + tpr  # from 0 to 2, never falling
     picked = np.searchsorted(along, np.linspace(0, 2, n_points))
     picked = np.unique(np.append(np.minimum(picked, len(along) - 1), [0, len(along) - 1]))
     return fpr[picked], tpr[picked]
 
 
-def share_kept(ordered: Values, taus: Values) -> Values:
-    """The share of ascending scores that is at or above each tau."""
-    below: Values = np.searchsorted(ordered, taus, side="left") / len(ordered)
+def share_kept(ordered: Values, thresholds: Values) -> Values:
+    """Return the share of ascending scores at or above each threshold."""
+    below: Values = np.searchsorted(ordered, thresholds, side="left") / len(ordered)
     return 1.0 - below
 
 
-def visible_range(*sides: Values) -> tuple[float, float] | None:
-    """The ends of an axis that shows nearly all of each side; None without a finite score."""
+def find_threshold(id_scores: Values, tpr: float) -> float | None:
+    """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
+    try:
+        return empirical_threshold(id_scores, tpr)
+    except NescioError:
+        return None
+
+
+def visible_range(*sets: Values) -> tuple[float, float] | None:
+    """Return the ends of an axis that shows nearly all of each set; None without finite scores."""
     ends = []
-    for side in sides:
-        finite = side[np.isfinite(side)]
+    for values in sets:
+        finite = values[np.isfinite(values)]
         if len(finite):
             ends.append(np.quantile(finite, [_TAIL, 1 - _TAIL]))
     if not ends:
@@ -54,10 +62,10 @@ def visible_range(*sides: Values) -> tuple[float, float] | None:
 
 
 def density(values: Values, low: float, high: float, n_points: int = 128) -> tuple[Values, Values]:
-    """A smoothed histogram within [low, high], as the density of all finite values."""
+    """Return a smoothed histogram within [low, high], scaled as a density of all finite values."""
     finite = values[np.isfinite(values)]
     grid = np.linspace(low, high, n_points)
-    # What lies just outside is counted too, so that the curve does not fall off at the frame.
+    # Values just outside are counted too, so that the curve does not fall at the edge.
     margin = (high - low) / 4
     near = finite[(finite >= low - margin) & (finite <= high + margin)]
     if not len(near):
@@ -66,7 +74,7 @@ def density(values: Values, low: float, high: float, n_points: int = 128) -> tup
 
     counts, edges = np.histogram(near, bins=_BINS, range=(low - margin, high + margin))
     step = float(edges[1] - edges[0])
-    # No narrower than what the grid can show.
+    # The smoothing is at least as wide as one step of the grid.
     width = max(_bandwidth(near), float(grid[1] - grid[0])) / step
     smooth = gaussian_filter1d(counts / (len(finite) * step), width, mode="constant")
     heights: Values = np.interp(grid, (edges[:-1] + edges[1:]) / 2, smooth)
@@ -74,15 +82,7 @@ def density(values: Values, low: float, high: float, n_points: int = 128) -> tup
 
 
 def _bandwidth(values: Values) -> float:
-    """Silverman's rule, with the spread that outliers do not widen."""
+    """Return the bandwidth of Silverman's rule, with a spread that is robust to outliers."""
     low, high = np.quantile(values, [0.25, 0.75])
     spread = min(float(np.std(values)), float(high - low) / 1.34) or float(np.std(values))
     return float(0.9 * spread * len(values) ** -0.2)
-
-
-def find_tau(id_scores: Values, tpr: float) -> float | None:
-    """The threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
-    try:
-        return empirical_threshold(id_scores, tpr)
-    except NescioError:
-        return None

@@ -1,4 +1,4 @@
-"""The figures of label-wise energies: each label on its own, and the k largest together."""
+"""The figures of label-wise energies: of each label, and of the k largest together."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from nescio.report.panels import (
     Panel,
     Select,
     Switch,
-    carried_labels,
     label_energies,
     label_names,
     rowwise,
     set_legend,
     set_style,
+    true_or_predicted,
 )
 from nescio.report.svg import Chart, Markup, Scale, percent, percent_ticks
 
 _LABELS_AT_FIRST = 6
-_LABELS_DRAWN = 100  # a panel takes some 4 kB of the page
+_LABELS_DRAWN = 100  # one panel takes about 4 kB of the page
 _TOP_K = (1, 2, 3, 5, 10, 20, 40, 80, 160, 320, 640)
 _SMALLEST_ENERGY = 1e-9
 
 
 def label_switch(evidence: Evidence) -> Switch:
-    """Densities of the energies of the most frequent labels, of which the very first are shown."""
+    """Draw the densities of the energies of the most frequent labels; the first six are shown."""
     names = label_names(evidence)
-    has, is_truth = carried_labels(evidence)
-    # Without truth every ID input counts: the predicted ones are chosen by the energy itself.
+    has, is_truth = true_or_predicted(evidence)
+    # Without truth all ID inputs count, because the energy itself decides what is predicted.
     counts = has.sum(axis=0)
     by_count = np.argsort(-counts, kind="stable")
     frequent = by_count[:_LABELS_AT_FIRST].tolist()
     drawn = np.sort(by_count[:_LABELS_DRAWN])
     sets = (evidence.id_outputs, *evidence.ood_outputs.values())
-    # Each of shape (n_samples, n_drawn).
+    # Each has shape (n_samples, n_drawn).
     logs = [
         np.log10(np.maximum(label_energies(one.logits[:, drawn]), _SMALLEST_ENERGY)) for one in sets
     ]
     low, _ = visible_range(*(one.ravel() for one in logs)) or (-3.0, 1.0)
-    # One label may have all the large energies: the upper end is the largest of all.
+    # One label may have all the large energies, so the upper end is the overall maximum.
     high = max(float(one.max()) for one in logs) + 0.15
     panels = []
     for place, at in enumerate(drawn.tolist()):
         own = logs[0][has[:, at], place] if is_truth else logs[0][:, place]
-        kind = "with it" if is_truth else "predicted"
+        kind = "with this label" if is_truth else "predicted"
         panels.append(
             Panel(
                 at,
@@ -72,7 +72,7 @@ def label_switch(evidence: Evidence) -> Switch:
 def _energy_chart(
     name: str, of_id: Values, of_oods: Sequence[Values], ends: tuple[float, float]
 ) -> Markup:
-    """Values are powers of ten; the axis says what they stand for."""
+    """Draw densities; the values are exponents of ten, and the axis shows the powers."""
     curves = [density(one, *ends, n_points=72) for one in (*of_oods, of_id)]
     top = max(float(heights.max()) for _, heights in curves) or 1.0
     chart = Chart(
@@ -90,7 +90,7 @@ def _energy_chart(
 
 
 def top_k_figure(evidence: Evidence, tpr: float) -> Figure:
-    """FPR and AUROC of the joint energy of the k largest logits, over k."""
+    """Draw FPR and AUROC of the joint energy of the k largest logits, over k."""
     n_labels = evidence.id_outputs.n_labels
     ks = [*(k for k in _TOP_K if k < n_labels), n_labels]
     sets = {"": evidence.id_outputs, **evidence.ood_outputs}
@@ -117,14 +117,14 @@ def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -
     pooled = [value for values in by_ood.values() for value in values]
     margin = 0.08 * (max(pooled) - min(pooled)) or 0.02
     y = Scale(max(0.0, min(pooled) - margin), min(1.0, max(pooled) + margin))
-    # "all" needs room beside the last k.
+    # The text "all" needs room beside the last k.
     ticks = [(float(k), str(k)) for k in ks[:-1] if k <= ks[-1] / 1.5]
     chart = Chart(
         Scale(0.85, max(ks[-1], 2) * 1.15, log=True),
         y,
         name=f"{name} of the joint energy of the k largest logits, over k",
         height=270,
-        x_label="k, largest logits that count",
+        x_label="k, the number of largest logits summed",
         y_label=f"{name}, %",
         x_ticks=[*ticks, (float(ks[-1]), f"all {ks[-1]}")],
         y_ticks=percent_ticks(y),

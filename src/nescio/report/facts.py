@@ -1,4 +1,4 @@
-"""The manifest: what each result was made from, as rows of a table."""
+"""The manifest: what each result was made from, as the rows of a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Facts:
 
 
 def all_facts(lines: Sequence[Line]) -> list[Facts]:
-    """One table for each (ID set, seed), in order of appearance."""
+    """Return one table for each ID set and seed, in order of appearance."""
     by_run: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         by_run.setdefault((line.id, line.seed), []).append(line)
@@ -30,7 +30,7 @@ def all_facts(lines: Sequence[Line]) -> list[Facts]:
 
 
 def _rows(lines: Sequence[Line]) -> list[tuple[str, str]]:
-    """Each fact once; where lines differ, all that they say."""
+    """Return each fact once; if the lines differ, with all their values."""
     found: dict[str, dict[str, None]] = {"benchmark": {}}
     for line in lines:
         found["benchmark"][line.spec] = None
@@ -51,5 +51,5 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _shortened(text: str) -> str:
-    """A fact of many pages stays in the result file."""
+    """Cut a very long fact, which the result file holds in full."""
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " … (see the result file)"

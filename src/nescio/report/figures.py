@@ -1,9 +1,8 @@
-"""The figures of detectors' scores: ROC curves, densities, and tau."""
+"""The figures of the scores of detectors: ROC curves, densities and thresholds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from nescio.metrics import auroc, fpr_at_tpr
 from nescio.report.curves import (
     Values,
     density,
-    find_tau,
+    find_threshold,
     roc,
     share_kept,
     visible_range,
@@ -21,21 +20,21 @@ from nescio.report.panels import (
     JOINT,
     MAX,
     Figure,
-    Legend,
+    LegendEntry,
     Panel,
     Switch,
-    chooser,
+    choose_by_name,
     curve_style,
     set_style,
 )
 from nescio.report.svg import Chart, Markup, Scale, percent, percent_ticks, short
 
 _WHOLE = Scale(0.0, 1.0)
-_CORNER = (0.3, 0.7)  # the zoom: FPR up to, TPR from
+_CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
 
 def roc_figure(evidence: Evidence, ood: str, tpr: float) -> Figure:
-    """All detectors' ROC curves, whole and, if one gets there, the corner that matters."""
+    """Draw the ROC curves of all detectors, and the upper left corner if a curve reaches it."""
     pair = f"{evidence.id_name} against {ood}"
     whole = _roc_chart(_WHOLE, _WHOLE, f"ROC curves, {pair}", tpr)
     corner = _roc_chart(
@@ -47,7 +46,7 @@ def roc_figure(evidence: Evidence, ood: str, tpr: float) -> Figure:
     legend = []
     near = False
     curves = list(enumerate(evidence.scores))
-    # Joint energy comes last, on top of the others.
+    # Joint energy is drawn last, on top of the others.
     for at, name in sorted(curves, key=lambda curve: curve[1] == JOINT):
         found = evidence.scores[name]
         fpr, kept = roc(found.id_scores, found.ood_scores[ood])
@@ -55,7 +54,7 @@ def roc_figure(evidence: Evidence, ood: str, tpr: float) -> Figure:
         area = f"{100 * auroc(found.id_scores, found.ood_scores[ood]):.2f}"
         for chart in (whole, corner):
             chart.line(fpr, kept, curve_style(at, name), curve=at, tip=f"{name}: AUROC {area}")
-        legend.append(Legend(curve_style(at, name), name, at, area))
+        legend.append(LegendEntry(curve_style(at, name), name, at, area))
     legend.sort(key=lambda entry: -float(entry.note))
     return Figure([whole.draw(), corner.draw()] if near else [whole.draw()], legend)
 
@@ -76,7 +75,7 @@ def _roc_chart(x: Scale, y: Scale, name: str, tpr: float) -> Chart:
 
 
 def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch | None:
-    """Every detector's densities of ID against OOD; two are shown."""
+    """Draw the score densities of ID and OOD for every detector; two of them are shown."""
     panels: list[Panel] = []
     for at, (name, found) in enumerate(evidence.scores.items()):
         chart = _density_chart(name, found.id_scores, found.ood_scores[ood], tpr, css)
@@ -91,13 +90,12 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch
     names = [panel.name for panel in panels]
     left = MAX if MAX in names else names[0]
     right = JOINT if JOINT in names else names[-1]
-    shown = [replace(panel, shown=panel.name in (left, right)) for panel in panels]
-    return Switch([chooser("Left", shown, left), chooser("Right", shown, right)], shown)
+    return choose_by_name(panels, {"Left": left, "Right": right})
 
 
 def _without_score(id_scores: Values, ood_scores: Values) -> str:
     lost = int(np.isneginf(id_scores).sum() + np.isneginf(ood_scores).sum())
-    return f" {lost:,} inputs of score −∞ are out and not drawn." if lost else ""
+    return f" {lost:,} inputs with a score of −∞ count as out and are not drawn." if lost else ""
 
 
 def _density_chart(
@@ -119,64 +117,59 @@ def _density_chart(
     )
     chart.area(grid, of_ood, f"line {css}")
     chart.area(grid, of_id, "line id")
-    tau = find_tau(id_scores, tpr)
-    if tau is not None:
-        # The part of the OOD density that gets through is the FPR.
-        through = np.union1d(grid[grid > tau], [tau])
+    threshold = find_threshold(id_scores, tpr)
+    if threshold is not None:
+        # The part of the OOD density that is let through is the FPR.
+        through = np.union1d(grid[grid > threshold], [threshold])
         chart.area(through, np.interp(through, grid, of_ood), f"{css} through")
-    if tau is not None:
-        chart.rule(x=tau, text=_tau_text(tau))
+        chart.rule(x=threshold, text=f"threshold {short(threshold)}")
     return chart.draw()
 
 
-def tau_switch(evidence: Evidence, tpr: float) -> Switch | None:
-    """For every detector, the share of each set that is kept as tau moves; one is shown."""
+def threshold_switch(evidence: Evidence, tpr: float) -> Switch | None:
+    """Draw the share of each set kept over the threshold, for every detector; one is shown."""
     panels = []
     for at, (name, found) in enumerate(evidence.scores.items()):
         sets = {evidence.id_name: found.id_scores, **found.ood_scores}
         ends = visible_range(*sets.values())
         if ends is not None:
-            tau = find_tau(found.id_scores, tpr)
-            chart = _tau_chart(name, sets, ends, tau)
-            panels.append(Panel(at, name, chart, "" if tau is None else _tau_note(sets, tau)))
+            threshold = find_threshold(found.id_scores, tpr)
+            chart = _threshold_chart(name, sets, ends, threshold)
+            panels.append(Panel(at, name, chart, _threshold_note(sets, threshold)))
     if not panels:
         return None
     names = [panel.name for panel in panels]
-    first = JOINT if JOINT in names else names[0]
-    shown = [replace(panel, shown=panel.name == first) for panel in panels]
-    return Switch([chooser("Detector", shown, first)], shown)
+    return choose_by_name(panels, {"Detector": JOINT if JOINT in names else names[0]})
 
 
-def _tau_chart(
-    name: str, sets: Mapping[str, Values], ends: tuple[float, float], tau: float | None
+def _threshold_chart(
+    name: str, sets: Mapping[str, Values], ends: tuple[float, float], threshold: float | None
 ) -> Markup:
-    """The first set is the ID set."""
+    """Draw the share kept; the first set is the ID set."""
     chart = Chart(
         Scale(*ends),
         _WHOLE,
-        name=f"Share kept as tau moves, {name}",
+        name=f"Share kept over the threshold, {name}",
         width=620,
         height=300,
-        x_label=f"τ on {name}",
+        x_label=f"threshold on {name}",
         y_label="kept, %",
         y_ticks=percent_ticks(_WHOLE),
     )
-    if tau is not None:
-        chart.rule(x=tau, text=_tau_text(tau))
+    if threshold is not None:
+        chart.rule(x=threshold, text=f"threshold {short(threshold)}")
     grid = np.linspace(*ends, 200)
     for at, (set_name, values) in enumerate(sets.items()):
         css = "id" if at == 0 else set_style(at - 1)
         chart.line(grid, share_kept(np.sort(values), grid), css, tip=set_name)
-        if tau is not None:
-            kept = float(np.mean(values >= tau))
-            chart.dot(tau, kept, css, tip=f"{set_name}: {100 * kept:.2f} %")
+        if threshold is not None:
+            kept = float(np.mean(values >= threshold))
+            chart.dot(threshold, kept, css, tip=f"{set_name}: {100 * kept:.2f} %")
     return chart.draw()
 
 
-def _tau_note(sets: Mapping[str, Values], tau: float) -> str:
-    kept = [f"{100 * np.mean(values >= tau):.2f} % of {name}" for name, values in sets.items()]
-    return f"{_tau_text(tau)} keeps {kept[0]} and lets through {', '.join(kept[1:])}."
-
-
-def _tau_text(tau: float) -> str:
-    return f"τ = {short(tau)}"
+def _threshold_note(sets: Mapping[str, Values], threshold: float | None) -> str:
+    if threshold is None:
+        return ""
+    kept = [f"{100 * np.mean(one >= threshold):.2f} % of {name}" for name, one in sets.items()]
+    return f"{short(threshold)} keeps {kept[0]} and lets through {', '.join(kept[1:])}."

@@ -1,4 +1,4 @@
-"""The page's chapters: one for each in-distribution set, with a part for each OOD set."""
+"""The chapters of the page: one for each in-distribution set, with a section per OOD set."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nescio.benchmark.results import Line, Spread, summarise
 from nescio.report.alarms import Alarms, false_alarms
 from nescio.report.cases import CaseGroup, case_groups
 from nescio.report.energies import label_switch, top_k_figure
-from nescio.report.figures import density_switch, roc_figure, tau_switch
-from nescio.report.panels import Figure, Legend, Switch, set_legend, set_style
+from nescio.report.figures import density_switch, roc_figure, threshold_switch
+from nescio.report.panels import Figure, LegendEntry, Switch, set_legend, set_style
 from nescio.report.standings import Standings, standings
 from nescio.report.svg import percent
 
@@ -19,7 +19,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """One OOD set within a chapter; the figures are None without evidence."""
 
     ood: str
@@ -27,22 +27,22 @@ class Part:
     standings: Standings
     roc: Figure | None
     densities: Switch | None
-    legend: Sequence[Legend]
+    legend: Sequence[LegendEntry]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ChapterFigures:
     """The figures that all OOD sets of a chapter share."""
 
     seed: int
     n_inputs: int
     n_labels: int
-    labels: Switch
-    labels_legend: Sequence[Legend]
+    energies: Switch
+    energies_legend: Sequence[LegendEntry]
     is_truth: bool
     top_k: Figure
-    taus: Switch | None
-    legend: Sequence[Legend]
+    thresholds: Switch | None
+    legend: Sequence[LegendEntry]
     alarms: Alarms
     cases: Sequence[CaseGroup]
     has_pictures: bool
@@ -56,12 +56,12 @@ class Chapter:
     anchor: str
     tpr: str
     seeds: Sequence[int]
-    parts: Sequence[Part]
-    drawn: Drawn | None
+    sections: Sequence[Section]
+    figures: ChapterFigures | None
 
 
 def chapters(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[Chapter]:
-    """All the chapters, in order of appearance."""
+    """Return all chapters, in order of appearance."""
     summary = summarise(lines)
     by_id: dict[str, list[Line]] = {}
     for line in lines:
@@ -89,51 +89,51 @@ def _chapter(
     by_ood: dict[str, list[Line]] = {}
     for line in lines:
         by_ood.setdefault(line.ood, []).append(line)
-    parts = []
+    sections = []
     for at, (ood, own) in enumerate(by_ood.items()):
         spreads = summary.get((own[0].id, ood), {})
-        parts.append(_part(f"{anchor}-ood{at}", own, spreads, evidence, first, tpr))
+        sections.append(_section(f"{anchor}-ood{at}", own, spreads, evidence, first, tpr))
     return Chapter(
         id_name=lines[0].id,
         anchor=anchor,
         tpr=percent(tpr),
         seeds=sorted({line.seed for line in lines}),
-        parts=parts,
-        drawn=None if first is None else _drawn(first, tpr),
+        sections=sections,
+        figures=None if first is None else _figures(first, tpr),
     )
 
 
-def _part(
+def _section(
     anchor: str,
     lines: Sequence[Line],
     spreads: Mapping[str, Mapping[str, Spread]],
     evidence: Sequence[Evidence],
     first: Evidence | None,
     tpr: float,
-) -> Part:
+) -> Section:
     ood = lines[0].ood
     shown = first if first is not None and ood in first.ood_outputs else None
     curves = {} if shown is None else {name: at for at, name in enumerate(shown.scores)}
     found = standings(lines, spreads, evidence, curves)
     if shown is None:
-        return Part(ood, anchor, found, None, None, [])
+        return Section(ood, anchor, found, None, None, [])
     css = set_style(list(shown.ood_outputs).index(ood))
-    legend = [Legend("id", shown.id_name), Legend(css, ood)]
+    legend = [LegendEntry("id", shown.id_name), LegendEntry(css, ood)]
     densities = density_switch(shown, ood, tpr, css)
-    return Part(ood, anchor, found, roc_figure(shown, ood, tpr), densities, legend)
+    return Section(ood, anchor, found, roc_figure(shown, ood, tpr), densities, legend)
 
 
-def _drawn(evidence: Evidence, tpr: float) -> Drawn:
+def _figures(evidence: Evidence, tpr: float) -> ChapterFigures:
     groups = case_groups(evidence, tpr)
-    return Drawn(
+    return ChapterFigures(
         seed=evidence.seed,
         n_inputs=len(evidence.id_outputs),
         n_labels=evidence.id_outputs.n_labels,
-        labels=label_switch(evidence),
-        labels_legend=set_legend(evidence, carrying=True),
+        energies=label_switch(evidence),
+        energies_legend=set_legend(evidence, with_label=True),
         is_truth=evidence.id_outputs.labels is not None,
         top_k=top_k_figure(evidence, tpr),
-        taus=tau_switch(evidence, tpr),
+        thresholds=threshold_switch(evidence, tpr),
         legend=set_legend(evidence),
         alarms=false_alarms(evidence, tpr),
         cases=groups,

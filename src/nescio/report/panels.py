@@ -1,9 +1,9 @@
-"""What the figures are made of: panels, and the selects that choose which of them are shown."""
+"""The building blocks of the figures: panels, selects and legends, and the data they share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ Values = NDArray[np.float64]
 
 JOINT = "joint_energy"
 MAX = "max_logit"
-_LARGEST = 3e38  # stands for an infinite energy
-_HUES, _DASHES, _SETS = 8, 4, 6  # how many of each style.css has
+_LARGEST = 3e38  # replaces an infinite energy
+_HUES, _DASHES, _SETS = 8, 4, 6  # the number of each in charts.css
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Option:
-    """One choice of a select: the keys of the panels that it shows."""
+    """One option of a select: the keys of the panels that it shows."""
 
     keys: str
     text: str
@@ -43,7 +43,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Select:
-    """A list to choose from, and what it is a choice of."""
+    """A list of options with a label."""
 
     label: str
     options: Sequence[Option]
@@ -51,14 +51,14 @@ class Select:
 
 @dataclass(frozen=True)
 class Switch:
-    """Panels that were all drawn, of which selects show some."""
+    """A set of panels, and the selects that choose which of them are shown."""
 
     selects: Sequence[Select]
     panels: Sequence[Panel]
 
 
 @dataclass(frozen=True)
-class Legend:
+class LegendEntry:
     """One entry of a legend; `curve` is the number that the script highlights by, or -1."""
 
     css: str
@@ -72,30 +72,42 @@ class Figure:
     """Charts side by side, with a legend."""
 
     charts: Sequence[Markup]
-    legend: Sequence[Legend]
+    legend: Sequence[LegendEntry]
+
+
+def choose_by_name(panels: Sequence[Panel], chosen: Mapping[str, str]) -> Switch:
+    """Return a switch with one select per entry of `chosen`: its label and the panel it shows."""
+    selects = [
+        Select(label, [Option(str(panel.key), panel.name, panel.name == name) for panel in panels])
+        for label, name in chosen.items()
+    ]
+    shown = set(chosen.values())
+    return Switch(selects, [replace(panel, shown=panel.name in shown) for panel in panels])
 
 
 def curve_style(at: int, name: str) -> str:
-    """The CSS classes of a detector's curve: its hue, and a dash once the hues run out."""
+    """Return the CSS classes of the curve of a detector: a hue, and a dash once all are used."""
     if name == JOINT:
         return "joint"
     return f"c{at % _HUES} d{at // _HUES % _DASHES}"
 
 
 def set_style(at: int) -> str:
-    """The CSS class of an OOD set, the same in every figure."""
+    """Return the CSS class of an OOD set, which is the same in every figure."""
     return f"ood{at % _SETS}"
 
 
-def chooser(label: str, panels: Sequence[Panel], chosen: str) -> Select:
-    """A select over panels by name."""
-    return Select(
-        label, [Option(str(panel.key), panel.name, panel.name == chosen) for panel in panels]
-    )
+def set_legend(evidence: Evidence, *, with_label: bool = False) -> list[LegendEntry]:
+    """Return the legend of the ID set and the OOD sets, which is the same in every figure."""
+    own = evidence.id_name
+    if with_label and evidence.id_outputs.labels is not None:
+        own += ", inputs with the label"
+    oods = [LegendEntry(set_style(at), ood) for at, ood in enumerate(evidence.ood_outputs)]
+    return [LegendEntry("id", own), *oods]
 
 
-def scored(evidence: Evidence, name: str) -> Scored:
-    """A detector's scores; joint_energy and max_logit are computed if the benchmark had none."""
+def scores_of(evidence: Evidence, name: str) -> Scored:
+    """Return the scores of a detector; compute a score function that the benchmark did not run."""
     if name in evidence.scores:
         return evidence.scores[name]
     score = scores.SCORES[name]
@@ -106,26 +118,26 @@ def scored(evidence: Evidence, name: str) -> Scored:
 
 
 def rowwise(values: NDArray[np.floating]) -> Values:
-    """Scores as float64; a row that could not be scored is out, as for a detector that says so."""
+    """Return scores as float64, with -inf (out-of-distribution) in place of NaN."""
     return np.nan_to_num(
         np.asarray(values, dtype=np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf
     )
 
 
 def label_names(evidence: Evidence) -> tuple[str, ...]:
-    """The labels' names, or numbers in their place."""
+    """Return the names of the labels, or numbers if there are none."""
     outputs = evidence.id_outputs
     return outputs.label_names or tuple(f"label {at}" for at in range(outputs.n_labels))
 
 
 def label_energies(logits: NDArray[np.floating]) -> Values:
-    """Label-wise energies as float64; what is not a number counts nothing."""
+    """Return label-wise energies as float64, with 0 in place of NaN."""
     energies = np.asarray(scores.label_energy(logits), dtype=np.float64)
     return np.nan_to_num(energies, nan=0.0, posinf=_LARGEST)
 
 
-def carried_labels(evidence: Evidence) -> tuple[NDArray[np.bool_], bool]:
-    """Which labels each ID input has, of shape (n_samples, n_labels), and whether that is truth.
+def true_or_predicted(evidence: Evidence) -> tuple[NDArray[np.bool_], bool]:
+    """Return the labels of each ID input, (n_samples, n_labels), and whether they are the truth.
 
     Without truth they are the labels that the network predicts.
     """
@@ -133,12 +145,3 @@ def carried_labels(evidence: Evidence) -> tuple[NDArray[np.bool_], bool]:
     if labels is not None:
         return labels.astype(bool), True
     return np.asarray(evidence.id_outputs.logits) > 0, False
-
-
-def set_legend(evidence: Evidence, *, carrying: bool = False) -> list[Legend]:
-    """ID and the OOD sets, as they look in every figure."""
-    own = evidence.id_name
-    if carrying and evidence.id_outputs.labels is not None:
-        own += ", inputs with the label"
-    oods = [Legend(set_style(at), ood) for at, ood in enumerate(evidence.ood_outputs)]
-    return [Legend("id", own), *oods]

@@ -5,7 +5,7 @@
   root.classList.add("scripted");
   for (const button of all("button:disabled")) button.disabled = false;
 
-  // Theme: what the system says, until the button is pressed.
+  // Theme: that of the system, until the button is pressed.
   const theme = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
@@ -17,7 +17,7 @@
   system.addEventListener("change", nameTheme);
   nameTheme();
 
-  // Tables: a press on a column's button sorts by it, a second press turns it round.
+  // Tables: the button of a column sorts by it; a second press reverses the order.
   const sortBy = (button) => {
     const head = button.closest("th");
     const column = head.cellIndex;
@@ -38,7 +38,7 @@
     button.addEventListener("click", () => sortBy(button));
   }
 
-  // Selects: each names the panels it shows; their order is that of the selects.
+  // Selects: each option lists the panels it shows, in the order of the selects.
   const show = (group) => {
     const keys = all("select", group).flatMap((select) => select.value.split(" "));
     for (const panel of all("[data-key]", group)) {
@@ -48,10 +48,10 @@
   };
   for (const group of all("[data-switch]")) {
     group.addEventListener("change", () => show(group));
-    show(group); // a browser may remember choices over a reload
+    show(group); // a browser may keep the choices after a reload
   }
 
-  // Curves: pointing at a name, a row or a curve lights it up; pressing its name keeps it lit.
+  // Curves: pointing at a name, a row or a curve highlights it; pressing its name keeps it so.
   for (const group of all("[data-highlight]")) {
     const light = (curve) => {
       const pressed = all("button[data-curve][aria-pressed=true]", group);
@@ -75,7 +75,7 @@
     });
   }
 
-  // Print: what is folded is opened for the paper, and folded again.
+  // Print: open all details before printing, and close them again.
   let folded = [];
   addEventListener("beforeprint", () => {
     folded = all("details:not([open])");

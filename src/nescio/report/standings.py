@@ -1,4 +1,4 @@
-"""The results of one (ID, OOD) pair in words and in a table: who leads, by how much, how surely."""
+"""The results of one ID set against one OOD set: a sentence, a table and a test of the lead."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A measure: over seeds, and of the first seed with its interval."""
+class StandingCell:
+    """One measure: its value over all seeds, and the interval of the first seed."""
 
     value: float
     text: str
@@ -28,11 +28,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One detector; `curve` is its number in the ROC figure, -1 if it is not there."""
+class StandingRow:
+    """One detector; `curve` is its number in the ROC figure, or -1 if it is not drawn."""
 
     detector: str
-    cells: Sequence[Cell]
+    cells: Sequence[StandingCell]
     strip: Markup
     curve: int
     is_joint: bool
@@ -40,26 +40,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Standings:
-    """What the page says of one pair before its figures.
+    """The results of one ID set against one OOD set.
 
     Attributes
     ----------
     sentence : str
-        Who has the lowest FPR, and where joint energy stands.
+        Which detector has the lowest FPR, and the rank of joint energy.
     columns : sequence of str
-        The measures' names.
-    rows : sequence of Row
-        By FPR, ascending.
+        The names of the measures.
+    rows : sequence of StandingRow
+        The lowest FPR first.
     caption : str
-        What the numbers are.
+        What the numbers mean.
     lead : str
-        How surely the best by AUROC is better than the second; empty without evidence.
+        Whether the best by AUROC is significantly better than the second; empty without evidence.
     skipped : mapping of detector to reason
     """
 
     sentence: str
     columns: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[StandingRow]
     caption: str
     lead: str
     skipped: Mapping[str, str]
@@ -71,7 +71,7 @@ def standings(
     evidence: Sequence[Evidence],
     curves: Mapping[str, int],
 ) -> Standings:
-    """Of the lines of one pair, their summary, and the evidence of the ID set's seeds."""
+    """Return the standings from the lines of one pair, their summary, and all its evidence."""
     seeds = sorted({line.seed for line in lines if line.evaluation is not None})
     first = {
         line.detector: line.evaluation
@@ -119,7 +119,7 @@ def _sentence(
 
 
 def _whole(sentence: str) -> str:
-    """A number and its deviation stay on one line."""
+    """Keep a number and its deviation on one line."""
     return sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
@@ -142,21 +142,21 @@ def _row(
     spreads: Mapping[str, Mapping[str, Spread]],
     first: Evaluation | None,
     curve: int,
-) -> Row:
-    """Without small print for a detector that could not run in the first seed."""
+) -> StandingRow:
+    """Return a row; it has no interval if the detector could not run in the first seed."""
     cells = []
     for measure in MEASURES:
         spread = spreads[name][measure]
         values = [one[measure].printed for one in spreads.values()]
         best = min(values) if measure == "fpr" else max(values)
         interval = "" if first is None else _interval(spread, getattr(first, measure))
-        cells.append(Cell(spread.mean, str(spread), interval, spread.printed == best))
+        cells.append(StandingCell(spread.mean, str(spread), interval, spread.printed == best))
     strip = _strip(name, spreads[name]["fpr"], None if first is None else first.fpr)
-    return Row(name, cells, strip, curve, name == JOINT)
+    return StandingRow(name, cells, strip, curve, name == JOINT)
 
 
 def _interval(spread: Spread, estimate: Estimate) -> str:
-    """For one seed the interval; for several, the first seed's value too."""
+    """Write the interval; for several seeds, with the value of the first seed."""
     if estimate.low is None or estimate.high is None:
         return ""
     if spread.n_seeds > 1:
@@ -165,7 +165,7 @@ def _interval(spread: Spread, estimate: Estimate) -> str:
 
 
 def _strip(name: str, spread: Spread, estimate: Estimate | None) -> Markup:
-    """The FPR as a point between 0 and 100 %, with its spread or interval as a line."""
+    """Draw the FPR as a point between 0 and 100 %, with its spread or interval as a line."""
     if spread.deviation is not None:
         low, high = spread.mean - spread.deviation, spread.mean + spread.deviation
     elif estimate is not None and estimate.low is not None and estimate.high is not None:
@@ -186,12 +186,14 @@ def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
     if not seeds:
         return "No detector could run."
     one = next(iter(first.values()))
-    text = f"Per cent, ID as the positive side; {one.n_id:,} ID against {one.n_ood:,} OOD inputs."
+    text = (
+        f"In percent, with ID as the positive class; {one.n_id:,} ID and {one.n_ood:,} OOD inputs."
+    )
     interval = f"{100 * one.confidence:g} % bootstrap interval"
     if len(seeds) == 1:
-        return f"{text} With the {interval} where there is one."
+        return f"{text} Small print: the {interval}."
     return (
-        f"{text} Mean ± standard deviation over {len(seeds)} seeds; in small print, "
+        f"{text} Mean ± standard deviation over {len(seeds)} seeds. Small print: "
         f"seed {seeds[0]} with its {interval}."
     )
 
@@ -200,23 +202,26 @@ def _lead_sentence(ood: str, evidence: Sequence[Evidence]) -> str:
     leads = [lead for lead in (_find_lead(ood, one) for one in evidence) if lead is not None]
     if not leads:
         return ""
-    picked = "The two were picked by result, so their difference tends to look surer than it is."
+    picked = (
+        "The two were selected by their results, so the difference tends to look more significant "
+        "than it is."
+    )
     if len(leads) == 1:
         lead = leads[0]
         p = lead.test.p_value
         p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
         return (
-            f"By AUROC, {lead.best} ({100 * lead.test.auroc_a:.2f}) leads {lead.second} "
+            f"By AUROC, {lead.best} ({100 * lead.test.auroc_a:.2f}) is ahead of {lead.second} "
             f"({100 * lead.test.auroc_b:.2f}); DeLong's test gives {p_text}. {picked}"
         )
-    sure = sum(lead.test.p_value < _LEVEL for lead in leads)
+    significant = sum(lead.test.p_value < _LEVEL for lead in leads)
     pairs = Counter((lead.best, lead.second) for lead in leads)
     who = "; ".join(
-        f"{best} before {second} in {times}" for (best, second), times in pairs.most_common()
+        f"{best} ahead of {second} in {times}" for (best, second), times in pairs.most_common()
     )
     return (
-        f"By AUROC, the best differs from the second at p < {_LEVEL} (DeLong's test) in {sure} of "
-        f"{len(leads)} seeds: {who}. {picked}"
+        f"By AUROC, the best detector differs from the second at p < {_LEVEL} (DeLong's test) in "
+        f"{significant} of {len(leads)} seeds: {who}. {picked}"
     )
 
 
@@ -225,5 +230,5 @@ def _find_lead(ood: str, evidence: Evidence) -> Lead | None:
         return None
     try:
         return find_lead(ood, evidence.scores)
-    except ShapeError:  # one sample on a side: nothing to test with
+    except ShapeError:  # a set with a single sample cannot be tested
         return None

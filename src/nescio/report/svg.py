@@ -1,6 +1,7 @@
-"""Charts as inline SVG text: scales, axes, lines, areas, bars. Colours are CSS classes of the page.
+"""Charts as inline SVG text: scales, axes, lines, areas and bars.
 
-Numbers get one decimal and never NaN or infinity. Text is escaped here, once.
+Colours are CSS classes, which palette.css and charts.css define. Coordinates have one decimal and
+are never NaN or infinite. This module escapes all text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Tick = tuple[float, str]
 
 
 class Markup(str):
-    """Finished markup: a template that escapes leaves it as it is."""
+    """Finished markup, which a template must not escape again."""
 
     __slots__ = ()
 
@@ -29,14 +30,14 @@ class Markup(str):
 
 @dataclass(frozen=True)
 class Scale:
-    """From data to a length in pixels.
+    """A mapping from data to a length in pixels.
 
     Attributes
     ----------
     low, high : float
-        The data at the two ends.
+        The data values at the two ends.
     log : bool
-        Whether steps are powers of ten; then both ends must be positive.
+        Whether the scale is logarithmic; both ends must be positive then.
     """
 
     low: float
@@ -44,20 +45,20 @@ class Scale:
     log: bool = False
 
     def place(self, values: ArrayLike, length: float) -> Values:
-        """Where values stand between 0 and `length`; what lies far outside stays near the edge."""
+        """Return the positions of values between 0 and `length`; outliers stay near the edge."""
         data = np.asarray(values, dtype=np.float64)
         low, high = self.low, self.high
         if self.log:
             data = np.log10(np.maximum(data, np.finfo(np.float64).tiny))
             low, high = math.log10(low), math.log10(high)
         span = (high - low) or 1.0
-        # Scores of -inf have a place too: beyond the left edge, where they are cut off.
+        # Scores of -inf get a position beyond the left edge, where they are cut off.
         data = np.nan_to_num(data, nan=low, posinf=high + span, neginf=low - span)
         share: Values = np.clip((data - low) / span, -1.0, 2.0)
         return share * length
 
     def ticks(self, about: int = 5) -> list[Tick]:
-        """Round numbers within the scale, and how they are written."""
+        """Return round numbers within the scale and their text."""
         return self._log_ticks(about) if self.log else self._linear_ticks(about)
 
     def _linear_ticks(self, about: int) -> list[Tick]:
@@ -78,24 +79,24 @@ class Scale:
 
 
 def number(value: float) -> str:
-    """A short number for an axis, with a true minus sign."""
+    """Write a number for an axis, with a true minus sign."""
     return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
 
 
 def short(value: float) -> str:
-    """A score to four digits."""
+    """Write a score with four digits."""
     if math.isinf(value):
         return "∞" if value > 0 else "\N{MINUS SIGN}∞"
     return number(float(f"{value:.4g}"))
 
 
 def percent(value: float) -> str:
-    """A share for an axis."""
+    """Write a share in percent, for an axis."""
     return f"{100 * value:.3g}"
 
 
 def power_of_ten(power: int) -> str:
-    """A power of ten for an axis, by its exponent."""
+    """Write a power of ten for an axis, given its exponent."""
     if -3 <= power <= 4:
         return f"{10.0**power:g}"
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -103,7 +104,7 @@ def power_of_ten(power: int) -> str:
 
 
 def _path(x: Values, y: Values) -> str:
-    """Points as path data, without repeats of what rounds to the same point."""
+    """Return path data; consecutive points that round to the same point are merged."""
     points = np.round(np.column_stack([x, y]), 1) + 0.0  # + 0.0: no "-0"
     fresh = np.ones(len(points), dtype=bool)
     fresh[1:] = (points[1:] != points[:-1]).any(axis=1)
@@ -114,18 +115,22 @@ def _at(value: Any) -> str:
     return f"{round(float(value), 1) + 0.0:g}"
 
 
+def _title(tip: str) -> str:
+    return f"<title>{escape(tip)}</title>" if tip else ""
+
+
 class Chart:
-    """A chart with two axes, drawn in the order of the calls.
+    """A chart with two axes. Marks are drawn in the order of the calls.
 
     Parameters
     ----------
     x, y : Scale
     name : str
-        What a screen reader says.
+        Text for screen readers.
     width, height : int
     x_label, y_label : str
     x_ticks, y_ticks : sequence of (float, str), optional
-        In place of the scales' own; an empty sequence for none.
+        Replace the ticks of the scales; an empty sequence draws none.
     """
 
     def __init__(
@@ -147,7 +152,7 @@ class Chart:
         self.y_ticks = y.ticks() if y_ticks is None else list(y_ticks)
         self.labels = (x_label, y_label)
         self.left = (34 if self.y_ticks else 14) + (18 if y_label else 0)
-        # A tick may have a second line.
+        # The text of a tick may have a second line.
         self.tick_lines = max((1 + text.count("\n") for _, text in self.x_ticks), default=1)
         self.bottom = 8 + 14 * self.tick_lines + (18 if x_label else 0)
         self.width = width - self.left - 14
@@ -159,50 +164,46 @@ class Chart:
         return self.x.place(x, self.width), self.height - self.y.place(y, self.height)
 
     def line(self, x: ArrayLike, y: ArrayLike, css: str, *, curve: int = -1, tip: str = "") -> None:
-        """A line; `curve` is the number by which the page's script highlights it."""
+        """Draw a line; `curve` is the number by which the script of the page highlights it."""
         key = f' data-curve="{curve}"' if curve >= 0 else ""
-        title = f"<title>{escape(tip)}</title>" if tip else ""
-        self.marks.append(
-            f'<path class="line {css}"{key} d="{_path(*self._points(x, y))}">{title}</path>'
-        )
+        path = _path(*self._points(x, y))
+        self.marks.append(f'<path class="line {css}"{key} d="{path}">{_title(tip)}</path>')
 
     def area(self, x: ArrayLike, y: ArrayLike, css: str) -> None:
-        """What lies between a line and the bottom; with the class "line" it has an outline."""
+        """Fill the area below a line; with the class "line" it has an outline."""
         across, down = self._points(x, y)
         if len(across) < 2:
             return
         across = np.concatenate([across[:1], across, across[-1:]])
-        # The ends lie below the frame: no outline is seen along the bottom.
+        # The ends lie below the frame, so no outline shows along the bottom.
         down = np.concatenate([[self.height + 3], down, [self.height + 3]])
         self.marks.append(f'<path class="area {css}" d="{_path(across, down)}"/>')
 
     def band(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, css: str) -> None:
-        """What lies between two lines."""
+        """Fill the area between two lines."""
         across, down = self._points(x, high)
         back, up = self._points(x, low)
         outline = np.concatenate([across, back[::-1]]), np.concatenate([down, up[::-1]])
         self.marks.append(f'<path class="area {css}" d="{_path(*outline)}Z"/>')
 
     def dot(self, x: float, y: float, css: str, *, tip: str = "", radius: float = 3.5) -> None:
-        """A point."""
+        """Draw a point."""
         across, down = self._points(x, y)
-        title = f"<title>{escape(tip)}</title>" if tip else ""
         self.marks.append(
             f'<circle class="dot {css}" cx="{_at(across)}" cy="{_at(down)}" r="{radius}">'
-            f"{title}</circle>"
+            f"{_title(tip)}</circle>"
         )
 
     def bar(self, x: float, width: float, y: float, css: str, *, tip: str = "") -> None:
-        """A bar from the bottom up to `y`, of a width in pixels, `x` at its left edge in pixels."""
+        """Draw a bar from the bottom up to `y`; `x` (left edge) and `width` are in pixels."""
         down = self.height - float(self.y.place(y, self.height))
-        title = f"<title>{escape(tip)}</title>" if tip else ""
         self.marks.append(
             f'<rect class="bar {css}" x="{_at(x)}" y="{_at(down)}" width="{_at(width)}" '
-            f'height="{_at(self.height - down)}">{title}</rect>'
+            f'height="{_at(self.height - down)}">{_title(tip)}</rect>'
         )
 
     def rule(self, *, x: float | None = None, y: float | None = None, text: str = "") -> None:
-        """A dashed line across, at one x or one y, with a word beside it."""
+        """Draw a dashed line at one x or one y, with a text beside it."""
         if x is not None:
             at = float(self.x.place(x, self.width))
             self.marks.append(f'<path class="rule" d="M{_at(at)} 0V{_at(self.height)}"/>')
@@ -221,9 +222,9 @@ class Chart:
             )
 
     def draw(self) -> Markup:
-        """The finished picture."""
+        """Return the finished chart."""
         width, height = self.size
-        # An svg inside the svg cuts off what leaves the frame, and needs no id to do so.
+        # The inner svg clips marks at the frame, without the id that a clip path would need.
         return Markup(
             f'<svg class="chart" role="img" viewBox="0 0 {width} {height}" '
             f'aria-label="{escape(self.name)}">'
@@ -264,10 +265,73 @@ class Chart:
 
 
 def percent_ticks(scale: Scale, about: int = 5) -> list[Tick]:
-    """Ticks of a scale of shares, written in per cent."""
+    """Return the ticks of a scale of shares, written in percent."""
     return relabelled(scale.ticks(about), percent)
 
 
 def relabelled(ticks: Sequence[Tick], write: Callable[[float], str]) -> list[Tick]:
-    """The same ticks, written otherwise."""
+    """Return the same ticks with other texts."""
     return [(value, write(value)) for value, _ in ticks]
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """One horizontal bar with its name, a text beside it and, optionally, a mark on it."""
+
+    name: str
+    value: float
+    text: str
+    tip: str
+    css: str
+    mark: float | None = None
+
+
+@dataclass(frozen=True)
+class BarRows:
+    """The layout of a picture of horizontal bars.
+
+    Attributes
+    ----------
+    width, row : int
+        Width of the picture and height of one row.
+    start, longest : int
+        Where the bars begin, and the length of the longest one. The names are on the left of the
+        bars; the rest of the width is for the texts.
+    n_characters : int
+        Longer names are cut.
+    """
+
+    width: int
+    row: int
+    start: int
+    longest: int
+    n_characters: int
+
+    def draw(self, rows: Sequence[BarRow], *, name: str, css: str) -> Markup:
+        """Return the picture; `name` is the text for screen readers."""
+        most = max(max(row.value, row.mark or 0.0) for row in rows)
+        scale = self.longest / most if most > 1e-30 else 0.0
+        drawn = "".join(self._draw_row(row, self.row * at, scale) for at, row in enumerate(rows))
+        return Markup(
+            f'<svg class="{css}" role="img" viewBox="0 0 {self.width} {self.row * len(rows)}" '
+            f'aria-label="{escape(name)}">{drawn}</svg>'
+        )
+
+    def _draw_row(self, row: BarRow, y: int, scale: float) -> str:
+        length, middle = scale * row.value, y + self.row - 5
+        mark = -1.0 if row.mark is None else scale * row.mark
+        # The text is beside its bar, or beyond the mark if that would cross the text.
+        room = self.width - self.start - self.longest
+        beside = mark if 0 < mark - length <= room else length
+        name = row.name
+        if len(name) > self.n_characters:
+            name = name[: self.n_characters - 1] + "…"
+        drawn = (
+            f'<text x="{self.start - 6}" y="{middle}" text-anchor="end">{escape(name)}</text>'
+            f'<rect class="bar {row.css}" x="{self.start}" y="{y + 2}" width="{length:.1f}" '
+            f'height="{self.row - 5}">{_title(row.tip)}</rect>'
+            f'<text x="{self.start + 4 + beside:.1f}" y="{middle}">{escape(row.text)}</text>'
+        )
+        if row.mark is None:
+            return drawn
+        return drawn + f'<path class="mark" d="M{self.start + mark:.1f} {y}V{y + self.row - 1}"/>'

@@ -1,4 +1,4 @@
-"""Inputs of any shape in batches: slices of arrays, or what an iterable brings."""
+"""Inputs of any form in batches: slices of arrays, or the batches of an iterable."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 from nescio.errors import InputError, ShapeError
 
 
-class Batch(NamedTuple):
-    """What the model takes at once, and the truth if it came along."""
+class InputBatch(NamedTuple):
+    """What a model takes at once, and the truth labels if they came with it."""
 
     inputs: Any
     labels: Any = None
 
 
-def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterator[Batch]:
-    """Slices of so many rows, if these are data; else the batches that iterating brings."""
+def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterator[InputBatch]:
+    """Give slices of `rows` rows if `inputs` are data, or else the batches they iterate over."""
     if is_data(inputs):
         whole = _split(inputs, None)
         n_samples = n_rows(whole.inputs)
         for start in range(0, n_samples, rows):
             part = slice(start, start + rows)
-            yield Batch(*(_rows_of(values, part, n_samples) for values in whole))
+            yield InputBatch(*(_rows_of(values, part, n_samples) for values in whole))
     elif isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes):
         for item in inputs:
             yield _batch(item, is_data)
@@ -30,14 +30,14 @@ def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterat
         raise InputError(_not_data(inputs))
 
 
-def _batch(item: Any, is_data: Callable[[Any], bool]) -> Batch:
-    """One item of an iterable: inputs, or inputs with their labels."""
+def _batch(item: Any, is_data: Callable[[Any], bool]) -> InputBatch:
+    """Return one item of an iterable: inputs, or inputs with their labels."""
     labels = None
     if isinstance(item, tuple | list) and not _is_text(item):
         if not 1 <= len(item) <= 2:
             raise InputError(
-                f"a batch must be inputs or a pair (inputs, labels), got {len(item)} parts. "
-                "Several inputs go together: ((first, second), labels), or a mapping by name."
+                f"a batch must be inputs or a pair (inputs, labels), got {len(item)} parts. Put "
+                "several inputs together: ((first, second), labels), or a mapping by name."
             )
         item, labels = (*item, None)[:2]
     if not is_data(item):
@@ -45,37 +45,39 @@ def _batch(item: Any, is_data: Callable[[Any], bool]) -> Batch:
     return _split(item, labels)
 
 
-def _split(inputs: Any, labels: Any) -> Batch:
-    """Inputs and labels; transformers' data sets have the labels among the inputs, by that name."""
+def _split(inputs: Any, labels: Any) -> InputBatch:
+    """Separate inputs and labels: transformers' data sets have labels among the inputs, by name."""
     if isinstance(inputs, Mapping) and "labels" in inputs:
         if labels is not None:
-            raise InputError("a batch brings labels twice: among its inputs and beside them.")
+            raise InputError("a batch has labels twice: among its inputs and next to them.")
         labels = inputs["labels"]
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
     if labels is not None and _length(labels) != (n_samples := n_rows(inputs)):
-        raise ShapeError(f"labels have {_length(labels)} rows, and there are {n_samples} samples.")
-    return Batch(inputs, labels)
+        raise ShapeError(f"labels have {_length(labels)} rows, but there are {n_samples} samples.")
+    return InputBatch(inputs, labels)
 
 
 def n_rows(inputs: Any) -> int:
-    """How many samples these are; parts that have rows must have equally many."""
+    """Return the number of samples; all parts that have rows must have equally many."""
     if isinstance(inputs, Mapping | tuple):
         parts = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         lengths = {name: n for name, part in parts.items() if (n := _length(part)) is not None}
         if not lengths:
             raise InputError("none of the inputs has rows; expected arrays or tensors.")
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-            raise ShapeError(f"the inputs must have equally many rows, one a sample; got {told}.")
+            found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            raise ShapeError(
+                f"the inputs must have equally many rows, one per sample; got {found}."
+            )
         return next(iter(lengths.values()))
     length = _length(inputs)
     if length is None:
-        raise ShapeError("the input must have a row for each sample. For one sample, pass x[None].")
+        raise ShapeError("the input must have one row per sample. For one sample, pass x[None].")
     return length
 
 
 def _length(part: Any) -> int | None:
-    """The number of rows; None for what has none, such as a flag."""
+    """Return the number of rows; None for what has none, such as a flag."""
     shape = getattr(part, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
@@ -88,22 +90,22 @@ def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:
     if isinstance(inputs, tuple):
         return tuple(_rows_of(part, rows, n_samples) for part in inputs)
     if _length(inputs) is None or (rows.start == 0 and rows.stop >= n_samples):
-        return inputs  # a flag, or all at once: the very object
+        return inputs  # a flag, or all rows: the same object
     if hasattr(inputs, "tocsr"):
         inputs = inputs.tocsr()  # not every sparse matrix can be sliced
     return inputs.iloc[rows] if hasattr(inputs, "iloc") else inputs[rows]
 
 
 def _is_text(inputs: Any) -> bool:
-    """A text or a list of texts."""
+    """Return whether this is a text or a list of texts."""
     first = inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
     return isinstance(first, str | bytes)
 
 
 def _not_data(inputs: Any) -> str:
     if _is_text(inputs):
-        return "got text; the model takes what its tokenizer or preprocessing gives."
+        return "got text; pass what the model's tokenizer or preprocessing returns."
     return (
-        "expected an array or a tensor with a row for each sample, a mapping or a tuple of them, "
-        f"or batches of such; got a {type(inputs).__name__}."
+        "expected an array or a tensor with one row per sample, a mapping or a tuple of them, or "
+        f"batches of these; got a {type(inputs).__name__}."
     )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
-
-import torch
+from typing import TYPE_CHECKING
 
 from nescio.errors import ParameterError
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+if TYPE_CHECKING:
+    import torch
 
-# Parameters of glibc's mallopt.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """A device by name, such as "cuda:1"; "auto" takes CUDA, then MPS, then the CPU."""
+    """Return a device by name, such as "cuda:1"; "auto" takes CUDA, then MPS, then the CPU."""
+    import torch
+
     available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -28,7 +27,7 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ParameterError(
-            f"device must be one of {', '.join(DEVICES)}, or cuda:1 and so on; got {name!r}."
+            f"device must be one of {', '.join(DEVICES)}, or for example cuda:1; got {name!r}."
         ) from error
     if not available.get(device.type, False):
         raise ParameterError(f"the device {name!r} is not available here; try --device auto.")
@@ -37,18 +36,3 @@ def choose_device(name: str = "auto") -> torch.device:
         if device.index >= count:
             raise ParameterError(f"there is no {name}: this machine has {count} CUDA devices.")
     return device
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep memory that was freed, for the next batch, where it is glibc.
-
-    It would otherwise give the activations of every layer back to the system and have them
-    zeroed page by page for the next one, which takes a good part of the time on a CPU. For a
-    process of our own, such as the command line.
-    """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
-        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -1,4 +1,4 @@
-"""Which adapter a model takes."""
+"""Which runner a model takes."""
 
 from __future__ import annotations
 
@@ -8,122 +8,126 @@ from pathlib import Path
 from typing import Any
 
 from nescio._io.tables import require
-from nescio.detectors import Detector
+from nescio.data.preprocessing import Preprocessing
 from nescio.errors import ParameterError
-from nescio.runners.base import Wrapped
+from nescio.runners.base import Runner
+
+_OWN = "module:"
 
 
-def wrap(
+def make_runner(
     model: Any,
     *,
-    detector: Detector | str | Path | None = None,
     features: str | None = None,
     label_names: Sequence[str] | None = None,
     from_probs: bool = False,
     device: Any = None,
     output: str | int | None = None,
-) -> Wrapped:
-    """A trained multi-label model that gives `Outputs` and, with a detector, verdicts.
-
-    The model stays as it is: its predictions, parameters, buffers, hooks, device and train or eval
-    mode, part by part.
+    preprocessing: Preprocessing | None = None,
+) -> Runner:
+    """Return a runner for any trained multi-label model.
 
     Parameters
     ----------
-    model : torch Module, transformers model, scikit-learn classifier, path or InferenceSession
-        A path is that of an .onnx file. A wrapped model is wrapped anew, with what is given here
-        instead of what it had.
-    detector : Detector or path, optional
-        A calibrated detector, or the file of one. Without it there are outputs, and no verdicts.
+    model : torch Module, transformers model, scikit-learn classifier, Checkpoint, path or session
+        A path is that of an .onnx file or of a checkpoint (.safetensors); a session is one of
+        onnxruntime. "module:package.module:factory" names a function that returns a torch module.
+        A runner is made again with the parameters that are given here.
     features : str, optional
-        Where the features are. torch and transformers: the dotted name of a layer, as
-        `model.named_modules()` has it, for what that layer gives; with ":input" after it, for what
-        it reads, such as "fc:input". ONNX: the name of an output. scikit-learn: "inputs".
+        Which activations are the features. torch and transformers: the dotted name of a layer, as
+        `model.named_modules()` has it, for its output; the same followed by ":input", such as
+        "fc:input", for its input; "penultimate" for the input of the last linear layer; "input"
+        for the model's input. Checkpoints: also "pooled" (the default), the input of the head.
+        ONNX: the name of an output, or "input". scikit-learn: "input". Features of shape
+        (n_samples, n_features, height, width) are averaged over height and width.
     label_names : sequence of str, optional
-        One name a label, in the model's order. A transformers model brings its own.
+        One name per label, in the model's order. Checkpoints, transformers models and files of
+        `nescio export` have their own.
     from_probs : bool
-        The model gives probabilities, not logits.
+        The model returns probabilities, not logits.
     device : optional
-        Where the model is, and inputs go: by default where its parameters are. ONNX: "cpu" or
-        "cuda".
+        torch and transformers: where the model is and where inputs go; by default where its
+        parameters are. A checkpoint is moved there. ONNX: "cpu" or "cuda".
     output : str or int, optional
         Which output holds the logits, if there are several. torch: a key, an attribute or a
-        position; ONNX: a name; scikit-learn: "decision_function" or "predict_proba".
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.multiclass import OneVsRestClassifier
-    >>> x = np.random.default_rng(0).normal(size=(300, 3))
-    >>> model = OneVsRestClassifier(LogisticRegression()).fit(x[:100], x[:100] > 0)
-    >>> wrapped = wrap(model, label_names=["cat", "dog", "cow"]).calibrate(x[100:])
-    >>> wrapped([[4.0, -1.0, 5.0], [-4.0, -3.0, -5.0]])
-    2 predicted, 1 flagged
-                    score   p_value  verdict  labels
-           0       34.017    1.0000  in       cow 1.00, cat 1.00
-           1   1.9707e-05    0.0050  OUT      none
+        position. ONNX: a name. scikit-learn: "decision_function" or "predict_proba".
+    preprocessing : Preprocessing, optional
+        How an image becomes the model's input. With it, uint8 images are preprocessed.
     """
     settings: dict[str, Any] = {
-        "detector": detector,
         "features": features,
         "label_names": label_names,
         "from_probs": from_probs,
         "device": device,
         "output": output,
+        "preprocessing": preprocessing,
     }
-    if isinstance(model, Wrapped):
+    if isinstance(model, Runner):
         given = {name: value for name, value in settings.items() if value not in (None, False)}
-        return type(model)(model.model, **{**model.settings(), **given})
+        return model.changed(**given) if given else model
     if isinstance(model, type):
-        raise ParameterError(
-            f"{model.__name__} is a class. Pass a trained model, an instance of it."
-        )
-    return _adapter(model)(model, **settings)
-
-
-def _adapter(model: Any) -> type[Wrapped]:
+        raise ParameterError(f"{model.__name__} is a class. Pass a trained instance of it.")
     if isinstance(model, str | Path):
-        _check_name(model)
-        require("onnxruntime", "onnx")
-    if isinstance(model, str | Path) or _is_a(model, "onnxruntime", "InferenceSession"):
-        from nescio.runners.onnx_models import OnnxModel
-
-        return OnnxModel
-    if _is_a(model, "transformers.modeling_utils", "PreTrainedModel"):
-        from nescio.runners.transformers_models import TransformersModel
-
-        return TransformersModel
-    if _is_a(model, "torch.nn", "Module"):
-        from nescio.runners.torch_models import TorchModel
-
-        return TorchModel
-    if hasattr(model, "predict") and hasattr(model, "get_params"):
-        from nescio.runners.sklearn_models import SklearnModel
-
-        return SklearnModel
-    raise ParameterError(
-        f"cannot wrap what is of type {type(model).__name__}. Pass a torch Module, a transformers "
-        "model, a scikit-learn classifier, the path of an .onnx file or an onnxruntime "
-        "InferenceSession. For anything else, make Outputs(logits) of what it gives."
-    )
+        model = _opened(model)
+    return _runner_class(model)(model, **settings)
 
 
-def _is_a(model: Any, module: str, name: str) -> bool:
-    """Whether it is of a class whose module is loaded; if not, it cannot be."""
-    loaded = sys.modules.get(module)
-    return loaded is not None and isinstance(model, getattr(loaded, name, ()))
+def _opened(name: str | Path) -> Any:
+    """Return the model that a text or a path stands for; an ONNX file stays a path."""
+    text = str(name)
+    if text.startswith(_OWN):
+        require("torch", "torch")
+        from nescio.networks.own import load_own
 
-
-def _check_name(path: str | Path) -> None:
-    """Raise unless this may be an ONNX file."""
-    suffix = Path(path).suffix.lower()
+        return load_own(text.removeprefix(_OWN))
+    suffix = Path(text).suffix.lower()
     if suffix == ".onnx":
-        return
+        require("onnxruntime", "onnx")
+        return Path(text)
+    if suffix == ".safetensors":
+        for package in ("torch", "torchvision"):
+            require(package, "vision")
+        from nescio.networks.checkpoint import load_checkpoint
+
+        return load_checkpoint(text)
     hints = {
         ".nescio": "That is a detector: wrap(model, detector=path).",
         ".pt": "Load it with torch and pass the module.",
         ".pth": "Load it with torch and pass the module.",
-        ".safetensors": "Load it into its module and pass that.",
     }
-    hint = hints.get(suffix, "nescio loads no model by its name: load it and pass the model.")
-    raise ParameterError(f"{str(path)!r} is not the path of an .onnx file. {hint}")
+    hint = hints.get(suffix, "nescio does not load models by name: load it and pass the model.")
+    raise ParameterError(f"{text!r} is not the path of an .onnx or .safetensors file. {hint}")
+
+
+def _runner_class(model: Any) -> type[Runner]:
+    if isinstance(model, Path) or _is_a(model, "onnxruntime", "InferenceSession"):
+        from nescio.runners.onnx_models import OnnxRunner
+
+        return OnnxRunner
+    if _is_a(model, "nescio.networks.checkpoint", "Checkpoint"):
+        from nescio.runners.checkpoints import CheckpointRunner
+
+        return CheckpointRunner
+    if _is_a(model, "transformers.modeling_utils", "PreTrainedModel"):
+        from nescio.runners.transformers_models import TransformersRunner
+
+        return TransformersRunner
+    if _is_a(model, "torch.nn", "Module"):
+        from nescio.runners.torch_models import TorchRunner
+
+        return TorchRunner
+    if hasattr(model, "predict") and hasattr(model, "get_params"):
+        from nescio.runners.sklearn_models import SklearnRunner
+
+        return SklearnRunner
+    raise ParameterError(
+        f"cannot run a model of type {type(model).__name__}. Pass a torch Module, a transformers "
+        "model, a scikit-learn classifier, the path of an .onnx file or an onnxruntime "
+        "InferenceSession. For any other model, pass its logits to Outputs(logits)."
+    )
+
+
+def _is_a(model: Any, module: str, name: str) -> bool:
+    """Return whether the model is of a class whose module is loaded; if not, it cannot be."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(model, getattr(loaded, name, ()))

@@ -1,8 +1,8 @@
-"""From image files to batches of pixels, read by threads ahead of the network.
+"""From image files to batches of pixels, which threads read ahead of the model.
 
-Threads and not processes: Pillow decodes and resizes without the interpreter's lock, nothing is
-copied between processes, and an image's random crop depends on its index alone, so the result is
-the same for any number of threads.
+Threads and not processes: Pillow decodes and resizes without the interpreter's lock, and nothing is
+copied between processes. An image's random crop depends on its index alone, so the result is the
+same for any number of threads.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from nescio._threads import available_cpus
 from nescio.data.images import read_image
@@ -34,7 +32,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """A random part of the image, stretched to the square, and a mirror image half of the time.
+    """Random crops, stretched to the square, and mirror images half of the time.
 
     Parameters
     ----------
@@ -49,11 +47,11 @@ class Augmentation:
     def __post_init__(self) -> None:
         scale = tuple(float(value) for value in self.crop_scale)
         if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
-            raise ParameterError(f"crop_scale must be two shares, as [0.5, 1.0], got {scale}.")
+            raise ParameterError(f"crop_scale must be two shares, such as [0.5, 1.0], got {scale}.")
         object.__setattr__(self, "crop_scale", scale)
 
     def box(self, width: int, height: int, rng: np.random.Generator) -> Box:
-        """Left, top, right and bottom of a random part."""
+        """Return left, top, right and bottom of a random crop."""
         for _ in range(_CROP_ATTEMPTS):
             area = width * height * rng.uniform(*self.crop_scale)
             ratio = math.exp(rng.uniform(math.log(_CROP_RATIO[0]), math.log(_CROP_RATIO[1])))
@@ -62,7 +60,7 @@ class Augmentation:
                 left = int(rng.integers(width - w + 1))
                 top = int(rng.integers(height - h + 1))
                 return left, top, left + w, top + h
-        # An image so long and narrow that no part fits: the middle of it.
+        # The image is so long and narrow that no crop fits: take its middle.
         w = min(width, round(height * _CROP_RATIO[1]))
         h = min(height, round(width / _CROP_RATIO[0]))
         left, top = (width - w) // 2, (height - h) // 2
@@ -70,11 +68,11 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Some images that were read, and those that could not be."""
+class ImageBatch:
+    """Images that were read, and those that could not be."""
 
     indices: NDArray[np.int64]  # into the split
-    pixels: Tensor  # (n_images, 3, size, size), bytes
+    pixels: NDArray[np.uint8]  # (n_images, 3, size, size)
     bad: tuple[BadFile, ...] = ()
 
 
@@ -92,7 +90,7 @@ class Reader:
     skip_bad : bool
         Leave out images that cannot be read instead of raising.
     n_threads : int, optional
-        As many as there are processors, if not given.
+        One per processor if not given.
     """
 
     split: Split
@@ -103,11 +101,11 @@ class Reader:
     n_threads: int | None = None
 
     def reseeded(self, *seed: int) -> Reader:
-        """The same with other random crops."""
+        """Return the same reader with other random crops."""
         return replace(self, seed=seed)
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
-        """One image of shape (3, size, size)."""
+        """Read one image, of shape (3, size, size)."""
         image = read_image(self.split.path(index))
         if self.augmentation is None:
             return self.preprocessing.pixels(image)
@@ -116,8 +114,8 @@ class Reader:
         flipped = self.augmentation.flip and rng.random() < 0.5
         return pixels[:, :, ::-1] if flipped else pixels
 
-    def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[Batch]:
-        """The images of each batch of indices, in order; reading runs ahead of the caller."""
+    def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[ImageBatch]:
+        """Give the images of each batch of indices, in order; reading runs ahead of the caller."""
         pending: deque[list[tuple[int, Future[NDArray[np.uint8]]]]] = deque()
         with ThreadPoolExecutor(self.n_threads or available_cpus()) as pool:
             try:
@@ -130,7 +128,7 @@ class Reader:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _collected(self, reading: list[tuple[int, Future[NDArray[np.uint8]]]]) -> Batch:
+    def _collected(self, reading: list[tuple[int, Future[NDArray[np.uint8]]]]) -> ImageBatch:
         indices, images, bad = [], [], []
         for index, future in reading:
             try:
@@ -139,23 +137,23 @@ class Reader:
             except DatasetError as error:
                 if not self.skip_bad:
                     raise DatasetError(
-                        f"{error} Mend it, or pass skip_bad=True (--skip-bad) to leave it out."
+                        f"{error} Fix the file, or pass skip_bad=True (--skip-bad) to leave it out."
                     ) from error
                 bad.append(BadFile(self.split.files[index], str(error)))
         size = self.preprocessing.size
         stacked = np.stack(images) if images else np.empty((0, 3, size, size), np.uint8)
-        return Batch(np.array(indices, np.int64), torch.from_numpy(stacked), tuple(bad))
+        return ImageBatch(np.array(indices, np.int64), stacked, tuple(bad))
 
 
 def in_batches(n_items: int, batch_size: int) -> list[range]:
-    """Consecutive indices, so many at a time."""
+    """Return consecutive indices in batches of `batch_size`."""
     return [
         range(start, min(start + batch_size, n_items)) for start in range(0, n_items, batch_size)
     ]
 
 
 def readable(reader: Reader, on_images: Callable[[int], object] = lambda count: None) -> Split:
-    """The split without the images that cannot be opened, found by opening every one."""
+    """Return the split without the images that cannot be opened; opens every one."""
     good: list[int] = []
     bad: list[BadFile] = []
     for batch in reader.batches(in_batches(len(reader.split), 64)):

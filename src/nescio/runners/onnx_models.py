@@ -1,9 +1,9 @@
-"""An ONNX file, run by onnxruntime. No torch."""
+"""A runner for ONNX files, which onnxruntime runs. It needs no torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,19 @@ from nescio._io.files import existing_file
 from nescio._io.tables import require
 from nescio._validation import Array, is_torch, to_numpy
 from nescio.data.images import content_hash
-from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError
-from nescio.runners.base import Wrapped
+from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
+from nescio.errors import (
+    FileFormatError,
+    InputError,
+    MissingDependencyError,
+    ParameterError,
+    ShapeError,
+)
+from nescio.runners.base import Runner
+from nescio.runners.features import INPUT, pooled
 
 LABEL_NAMES_KEY = "nescio.label_names"
-"""Where the metadata of a file keeps them."""
+"""Where the metadata of a file keeps the label names."""
 
 DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -29,51 +37,97 @@ DTYPES: dict[str, Any] = {
     "tensor(uint8)": np.uint8,
     "tensor(bool)": np.bool_,
 }
-"""NumPy's type for what onnxruntime calls it, of those that are taken."""
+"""NumPy's type for each of onnxruntime's types that are supported."""
 
 _FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 
 
-class OnnxModel(Wrapped):
-    """An ONNX graph.
+class OnnxRunner(Runner):
+    """Runs an ONNX graph.
+
+    Label names and preprocessing come from the file's metadata if `nescio export` wrote it.
+
+    Parameters
+    ----------
+    model : path or InferenceSession
+    features : str, optional
+        The name of an output, or "input".
+    device : {"cpu", "cuda"}, optional
+    session : InferenceSession, optional
+        A session of the file, if it is open already.
 
     Attributes
     ----------
     path : Path or None
-        The file; None if a session was wrapped.
+        The file; None if a session was given.
     session : InferenceSession
-    input_names : tuple of str
     """
 
     kind = "onnx"
 
-    def __init__(self, model: Any, **settings: Any) -> None:
-        opened, device = settings.pop("opened", (None, None))
+    def __init__(self, model: Any, *, session: Any = None, **settings: Any) -> None:
         self.path = existing_file(model) if isinstance(model, str | Path) else None
         if self.path is not None:
-            reuse = opened is not None and device == settings.get("device")
-            self.session = opened if reuse else _opened(self.path, settings.get("device"))
+            self.session = session or _opened(self.path, settings.get("device"))
         elif settings.get("device") is not None:
-            raise ParameterError("a session runs where it was made for: leave device out.")
+            raise ParameterError("a session has its own device: leave out device.")
         else:
             self.session = model
         self._inputs = {node.name: node for node in self.session.get_inputs()}
         self._outputs = {node.name: node for node in self.session.get_outputs()}
         settings["output"] = self._logits_name(settings.get("output"))
-        if settings.get("features") is not None:
+        if settings.get("features") not in (None, INPUT):
             self._check_output("features", settings["features"])
         if settings.get("label_names") is None:
-            settings["label_names"] = _label_names(self.session)
+            settings["label_names"] = self._stored_names()
+        if settings.get("preprocessing") is None:
+            stored = self.metadata(PREPROCESSING_KEY)
+            settings["preprocessing"] = stored and Preprocessing.from_dict(stored)
         super().__init__(model, **settings)
 
-    def settings(self) -> dict[str, Any]:
-        """What to wrap the model with again, without reading the file again."""
-        return {**super().settings(), "opened": (self.session, self.device)}
+    def changed(self, **settings: Any) -> OnnxRunner:
+        """Return a runner of the same file with some parameters changed; it is not opened again."""
+        reused = {} if "device" in settings or self.path is None else {"session": self.session}
+        return OnnxRunner(self.model, **{**self.settings(), **reused, **settings})
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """The names of the graph's inputs."""
         return tuple(self._inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the graph's outputs."""
+        return tuple(self._outputs)
+
+    @property
+    def input_shapes(self) -> dict[str, list[Any]]:
+        """The shape of each input; a size that may change is a name or None."""
+        return {name: list(node.shape or []) for name, node in self._inputs.items()}
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The only batch size that the graph takes; None if it takes any."""
+        shapes = self.input_shapes.values()
+        return min((s[0] for s in shapes if s and isinstance(s[0], int)), default=None)
+
+    def metadata(self, key: str) -> Any:
+        """Return an entry of the graph's metadata, which is JSON; None if there is none."""
+        text = self.session.get_modelmeta().custom_metadata_map.get(key, "null")
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise FileFormatError(
+                f"the graph's metadata {key} is damaged: {text[:40]!r} is not JSON."
+            ) from error
+
+    def _stored_names(self) -> list[str] | None:
+        names = self.metadata(LABEL_NAMES_KEY)
+        if names is not None and not isinstance(names, list):
+            raise FileFormatError(f"the graph's metadata {LABEL_NAMES_KEY} is damaged: {names!r}.")
+        return names
+
+    # --- outputs ---
 
     def _logits_name(self, output: Any) -> str:
         if output is not None:
@@ -87,14 +141,14 @@ class OnnxModel(Wrapped):
             return str(output)
         if output is not None:
             raise ParameterError(
-                f"output {output!r} is no matrix of floating point. The graph has the outputs "
+                f"output {output!r} is not a matrix of floating point. The graph has the outputs "
                 f"{self._listed()}.{self._sklearn_hint()}"
             )
         if "logits" in matrices:
             return "logits"
         if len(matrices) == 1:
             return matrices[0]
-        hint = "Say which holds the logits (--logits, in Python output)."
+        hint = "Name the one that holds the logits (output=..., --logits)."
         if not matrices:
             hint = "None is a matrix of floating point." + self._sklearn_hint()
         raise ParameterError(f"the graph has the outputs {self._listed()}. {hint}")
@@ -105,7 +159,7 @@ class OnnxModel(Wrapped):
             return " Convert the scikit-learn model again, with zipmap=False."
         if any(kind.startswith("seq(") for kind in kinds) or "probabilities" in self._outputs:
             return (
-                " skl2onnx gives one for OneVsRestClassifier and MLPClassifier. Run a forest or a "
+                " skl2onnx makes one for OneVsRestClassifier and MLPClassifier. Run a forest or a "
                 "MultiOutputClassifier in Python: wrap the estimator itself."
             )
         return ""
@@ -122,29 +176,37 @@ class OnnxModel(Wrapped):
             f"{name} ({node.type} of shape {node.shape})" for name, node in self._outputs.items()
         )
 
-    def _is_data(self, inputs: Any) -> bool:
+    # --- running ---
+
+    def takes(self, inputs: Any) -> bool:
+        """Return whether these are arrays or tensors, by position or by name."""
         return isinstance(inputs, np.ndarray | Mapping | tuple) or is_torch(inputs)
 
-    def _rows_a_batch(self, batch_size: int) -> int:
-        """The graph's own number of rows, if it takes no other."""
-        fixed = {
-            node.shape[0]
-            for node in self._inputs.values()
-            if node.shape and isinstance(node.shape[0], int)
-        }
-        return int(min(fixed, default=batch_size))
+    def rows_per_batch(self, batch_size: int) -> int:
+        """Return the graph's own number of rows, if it takes no other."""
+        return self.fixed_batch or batch_size
 
-    def _run(self, inputs: Any) -> tuple[Any, Any]:
-        feed = {name: self._typed(name, part) for name, part in self._by_name(inputs).items()}
-        names = [self.output] + ([] if self.features is None else [self.features])
+    def _run(self, inputs: Any) -> dict[str, Any]:
+        feed = {name: self.typed(name, part) for name, part in self.by_name(inputs).items()}
+        for name, array in feed.items():
+            self._check_rows(name, len(array))
+        wanted = {"logits": self.output}
+        if self.features not in (None, INPUT):
+            wanted["features"] = self.features
         try:
-            logits, *features = self.session.run(names, feed)
-        except Exception as error:  # onnxruntime has no common class for these
+            given = self.session.run(list(wanted.values()), feed)
+        except Exception as error:  # onnxruntime's errors have no common class
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"the graph cannot run on these inputs: {reason}") from error
-        return logits, _pooled(features[0], self.features) if features else None
+        found = dict(zip(wanted, given, strict=True))
+        if self.features == INPUT:
+            found["features"] = next(iter(feed.values()))
+        if self.features is not None:
+            found["features"] = pooled(found["features"], f"output {self.features!r} has")
+        return found
 
-    def _by_name(self, inputs: Any) -> dict[str, Any]:
+    def by_name(self, inputs: Any) -> dict[str, Any]:
+        """Return inputs by the graph's names; raise if they are not those that it takes."""
         if isinstance(inputs, Mapping):
             given = dict(inputs)
         else:
@@ -159,75 +221,111 @@ class OnnxModel(Wrapped):
             )
         return given
 
-    def _typed(self, name: str, part: Any) -> Array:
-        """An input in the type that the graph takes; integers may become floats, not vice versa."""
-        node, array = self._inputs[name], to_numpy(part)
-        wanted = DTYPES.get(node.type)
-        if wanted is not None and array.dtype != wanted:
-            # Precision may go, as NumPy's own float64 is more than most graphs take.
-            if not np.can_cast(array.dtype, wanted, "same_kind"):
-                raise InputError(f"input {name!r} must be {node.type}, got {array.dtype}.")
-            array = array.astype(wanted)
-        if node.shape and isinstance(node.shape[0], int) and len(array) != node.shape[0]:
+    def typed(self, name: str, part: Any) -> Array:
+        """Return an input in the graph's type; integers may become floats, but not vice versa."""
+        array = to_numpy(part)
+        if self.is_image_bytes(array):
+            assert self.preprocessing is not None
+            array = self.preprocessing.normalise(array)
+        kind = self._inputs[name].type
+        wanted = DTYPES.get(kind, array.dtype)
+        # Precision may be lost: NumPy's default, float64, is more than most graphs take.
+        if not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise InputError(f"input {name!r} must be {kind}, got {array.dtype}.")
+        return array.astype(wanted, copy=False)
+
+    def _check_rows(self, name: str, rows: int) -> None:
+        shape = self.input_shapes[name]
+        if shape and isinstance(shape[0], int) and rows != shape[0]:
             raise ShapeError(
-                f"the graph takes {node.shape[0]} samples at a time, no more and no fewer, and "
-                f"{len(array)} came (at the end, perhaps). Export it with a dynamic batch."
+                f"the graph takes exactly {shape[0]} samples at a time, got {rows} (perhaps in "
+                "the last batch). Export it with a dynamic batch size."
             )
-        return array
+
+    # --- what it is ---
+
+    def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
+        if self._last_layer is not None:
+            yield self._last_layer
+
+    @cached_property
+    def _last_layer(self) -> tuple[Array, Array] | None:
+        """Weight and bias of the linear layer that makes the logits, as far as the file shows."""
+        try:
+            onnx = require("onnx", "onnx")
+        except MissingDependencyError:
+            return None
+        return None if self.path is None else _linear(onnx, self.path, str(self.output))
+
+    def content_hash(self) -> str | None:
+        """Return a hash of the file; None for a session."""
+        return self._sha256
 
     @cached_property
     def _sha256(self) -> str | None:
-        if self.path is None:
-            return None
-        return content_hash(self.path)
+        return None if self.path is None else content_hash(self.path)
 
-    def _describe(self) -> dict[str, Any]:
-        name = "InferenceSession" if self.path is None else self.path.name
-        return {"model": name}
-
-    def _manifest(self) -> dict[str, Any]:
-        version = require("onnxruntime", "onnx").__version__
-        return {**super()._manifest(), "model_hash": self._sha256, "onnxruntime_version": version}
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the model."""
+        return {
+            **super().describe(),
+            "model": "InferenceSession" if self.path is None else self.path.name,
+            "model_hash": self._sha256,
+            "device": "cpu" if self.device is None else str(self.device).partition(":")[0],
+            "onnxruntime_version": require("onnxruntime", "onnx").__version__,
+        }
 
 
 def _opened(path: Path, device: Any) -> Any:
-    """A session for the file."""
+    """Return a session for the file."""
     runtime = require("onnxruntime", "onnx")
     kind = "cpu" if device is None else str(device).partition(":")[0].lower()
     providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
     if kind not in providers or providers[kind] not in runtime.get_available_providers():
         raise ParameterError(
-            f"device must be 'cpu' or 'cuda', as far as onnxruntime has it here; got {device!r}."
+            f"device must be 'cpu' or 'cuda', as far as onnxruntime supports it here; got "
+            f"{device!r}."
         )
     options = runtime.SessionOptions()
-    options.log_severity_level = 3  # errors are raised; warnings about graphs help nobody here
+    options.log_severity_level = 3  # errors are raised; warnings about graphs are of no use here
     try:
         return runtime.InferenceSession(
             path, options, providers=[providers[kind], providers["cpu"]][: 1 + (kind != "cpu")]
         )
-    except Exception as error:  # onnxruntime has no common class for these
+    except Exception as error:  # onnxruntime's errors have no common class
         reason = str(error).strip().splitlines()[0]
         raise FileFormatError(f"cannot read {path} as ONNX: {reason}") from error
 
 
-def _label_names(session: Any) -> list[str] | None:
-    """The names in the file, if nescio has exported it."""
-    text = session.get_modelmeta().custom_metadata_map.get(LABEL_NAMES_KEY, "null")
-    try:
-        names = json.loads(text)
-    except ValueError:
-        names = text
-    if names is not None and not isinstance(names, list):
-        raise FileFormatError(f"the graph's metadata {LABEL_NAMES_KEY} is damaged: {text[:40]!r}.")
-    return names
+def _linear(onnx: Any, path: Path, output: str) -> tuple[Array, Array] | None:
+    """Return weight and bias of the Gemm, or the MatMul and Add, that an output comes from."""
+    graph = onnx.load(path).graph
+    made_by = {name: node for node in graph.node for name in node.output}
+    constants = {value.name: value for value in graph.initializer}
 
+    def source(name: str) -> Any:
+        node = made_by.get(name)
+        while node is not None and node.op_type in ("Identity", "Sigmoid", "Cast"):
+            node = made_by.get(node.input[0])
+        return node
 
-def _pooled(features: Array, name: str | None) -> Array:
-    if features.ndim == 4:
-        return np.asarray(features.mean((2, 3)))
-    if features.ndim != 2:
-        raise ShapeError(
-            f"output {name!r} has shape {features.shape}; features must have shape (n_samples, "
-            "n_features), or (n_samples, n_features, height, width). Name another output."
-        )
-    return features
+    def constant(name: str) -> Array | None:
+        found = constants.get(name)
+        return None if found is None else np.asarray(onnx.numpy_helper.to_array(found))
+
+    node, bias = source(output), None
+    if node is not None and node.op_type == "Add":
+        first, second = node.input
+        bias = constant(second) if constant(second) is not None else constant(first)
+        node = source(first if constant(second) is not None else second)
+    if node is None or node.op_type not in ("Gemm", "MatMul"):
+        return None
+    weight = constant(node.input[1])
+    if node.op_type == "Gemm" and len(node.input) > 2:
+        bias = constant(node.input[2])
+    transposed = any(a.name == "transB" and a.i for a in node.attribute)
+    if weight is None or weight.ndim != 2:
+        return None
+    weight = weight if transposed else weight.T
+    bias = np.zeros(len(weight), weight.dtype) if bias is None else bias.reshape(-1)
+    return weight, bias

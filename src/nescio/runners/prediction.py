@@ -1,4 +1,4 @@
-"""What a wrapped model says of each input: labels, probabilities and verdict."""
+"""The prediction of a wrapped model: labels, probabilities and verdict of each sample."""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ LabelList = tuple[str, ...] | tuple[int, ...]
 
 
 class PredictedRow(NamedTuple):
-    """One input's labels (names, or positions where there are none), probabilities and verdict."""
+    """The predicted labels (names, or positions without names), probabilities and verdict."""
 
-    labels: LabelList
+    predicted: LabelList
     probs: FloatArray  # (n_labels,)
     verdict: Verdict
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    """Labels, probabilities and verdicts, one row a sample. Iterating gives a row at a time.
+    """Predicted labels, probabilities and verdicts, with one row per sample.
+
+    Iterating gives one `PredictedRow` at a time.
 
     Attributes
     ----------
     outputs : Outputs
-        The model's logits and, where named, features.
+        The model's logits and, if chosen, features.
     assessment : Assessment
         Scores, p-values and verdicts.
-    threshold : float
+    label_threshold : float
         A label is predicted if its probability is above this.
     """
 
     outputs: Outputs
     assessment: Assessment
-    threshold: float = 0.5
+    label_threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        checked_share("threshold", self.threshold)
+        checked_share("label_threshold", self.label_threshold)
 
     @property
     def probs(self) -> FloatArray:
@@ -55,10 +57,11 @@ class Prediction:
         return label_prob(self.outputs.logits)
 
     @property
-    def labels(self) -> BoolArray:
+    def predicted(self) -> BoolArray:
         """Whether each label is predicted, of shape (n_samples, n_labels)."""
-        # On the logits, where nothing is lost to rounding: 0 for a threshold of 0.5.
-        return np.asarray(self.outputs.logits > np.log(self.threshold / (1 - self.threshold)))
+        # On the logits, where nothing is lost to rounding: 0 for a label threshold of 0.5.
+        odds = self.label_threshold / (1 - self.label_threshold)
+        return np.asarray(self.outputs.logits > np.log(odds))
 
     @property
     def in_distribution(self) -> BoolArray:
@@ -67,12 +70,12 @@ class Prediction:
 
     @property
     def flagged(self) -> NDArray[np.intp]:
-        """The rows that should not be trusted."""
+        """The rows that are out-of-distribution."""
         return self.assessment.flagged
 
     def label_lists(self) -> list[LabelList]:
-        """The predicted labels of each sample: their names, or positions where there are none."""
-        return [self._named(row) for row in self.labels]
+        """Return the predicted labels of each sample: their names, or positions without names."""
+        return [self._named(row) for row in self.predicted]
 
     def _named(self, row: BoolArray) -> LabelList:
         names, found = self.outputs.label_names, np.flatnonzero(row).tolist()
@@ -83,21 +86,21 @@ class Prediction:
 
     def __getitem__(self, row: int) -> PredictedRow:
         return PredictedRow(
-            self._named(self.labels[row]), self.probs[row], self.assessment[int(row)]
+            self._named(self.predicted[row]), self.probs[row], self.assessment[int(row)]
         )
 
     def __iter__(self) -> Iterator[PredictedRow]:
         probs = self.probs
-        for labels, row, verdict in zip(self.label_lists(), probs, self.assessment, strict=True):
-            yield PredictedRow(labels, row, verdict)
+        for found, row, verdict in zip(self.label_lists(), probs, self.assessment, strict=True):
+            yield PredictedRow(found, row, verdict)
 
     def columns(self) -> dict[str, Any]:
-        """The table as columns: those of the assessment, then labels (a tuple a row)."""
-        return {**self.assessment.columns(), "labels": self.label_lists()}
+        """Return a table as columns: those of the assessment, then predicted (tuples of labels)."""
+        return {**self.assessment.columns(), "predicted": self.label_lists()}
 
     def __repr__(self) -> str:
-        lines = [f"{len(self):,} predicted, {len(self.flagged):,} flagged"]
-        lines.append(f"{'':>8} {'score':>12} {'p_value':>9}  verdict  labels")
+        lines = [f"{len(self):,} samples, {len(self.flagged):,} flagged"]
+        lines.append(f"{'':>8} {'score':>12} {'p_value':>9}  verdict  predicted")
         ids = self.outputs.ids
         for row in range(min(_SHOWN_ROWS, len(self))):
             verdict = self.assessment[row]
@@ -112,11 +115,11 @@ class Prediction:
         return "\n".join(lines)
 
     def _likeliest(self, row: int) -> str:
-        """The predicted labels with their probabilities, the likeliest first."""
+        """Return the predicted labels with their probabilities, the likeliest first."""
         logits, names = self.outputs.logits[row], self.outputs.label_names
-        predicted = [at for at in np.argsort(-logits, kind="stable") if self.labels[row, at]]
+        predicted = [at for at in np.argsort(-logits, kind="stable") if self.predicted[row, at]]
         shown = predicted[:_SHOWN_LABELS]
         probs = label_prob(logits)
-        told = [f"{at if names is None else names[at]} {probs[at]:.2f}" for at in shown]
+        named = [f"{at if names is None else names[at]} {probs[at]:.2f}" for at in shown]
         more = len(predicted) - len(shown)
-        return ", ".join([*told, f"and {more} more"] if more else told) or "none"
+        return ", ".join([*named, f"and {more} more"] if more else named) or "none"

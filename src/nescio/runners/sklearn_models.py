@@ -1,8 +1,8 @@
-"""A scikit-learn classifier of several labels at once. No torch."""
+"""A runner for scikit-learn classifiers of several labels at once. It needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,16 @@ from sklearn.base import is_regressor
 
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, ParameterError, ShapeError
-from nescio.runners.base import Wrapped
+from nescio.runners.base import Runner
+from nescio.runners.features import INPUT
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
-_INPUTS = "inputs"
 
 
-class SklearnModel(Wrapped):
-    """A fitted multi-label classifier, or a pipeline or a search that ends in one.
+class SklearnRunner(Runner):
+    """Runs a fitted multi-label classifier, or a pipeline or a search that ends in one.
 
-    `decision_function` gives the logits where the classifier, or each classifier of a
+    `decision_function` gives the logits if the classifier, or each classifier of a
     `MultiOutputClassifier`, has one: log-odds of a logistic model, margins of others. Otherwise
     `predict_proba` is converted.
     """
@@ -33,10 +33,10 @@ class SklearnModel(Wrapped):
             raise ParameterError(
                 f"scikit-learn runs on the CPU, got device={settings['device']!r}."
             )
-        if settings.get("features") not in (None, _INPUTS):
+        if settings.get("features") not in (None, INPUT):
             raise ParameterError(
-                f"a scikit-learn model has no layers: features can only be {_INPUTS!r}, the inputs "
-                f"themselves, got {settings['features']!r}."
+                f"a scikit-learn model has no layers: features can only be {INPUT!r}, the model's "
+                f"input, got {settings['features']!r}."
             )
         self._final = _final_step(model)
         _check_multi_label(self._final, name)
@@ -45,11 +45,11 @@ class SklearnModel(Wrapped):
             output = _PROBS if settings.get("from_probs") else self._best_output(model)
         checked_choice("output", output, (_DECISIONS, _PROBS))
         if output == _DECISIONS and settings.get("from_probs"):
-            raise ParameterError(f"{_DECISIONS} gives no probabilities: leave from_probs out.")
+            raise ParameterError(f"{_DECISIONS} gives no probabilities: leave out from_probs.")
         if output == _PROBS and not hasattr(model, _PROBS):
-            raise ParameterError(f"this {name} has no {_PROBS}, so it gives no probabilities.")
+            raise ParameterError(f"this {name} has no {_PROBS}, so it returns no probabilities.")
         if output == _DECISIONS and not self._has_decisions(model):
-            raise ParameterError(f"this {name} has no {_DECISIONS}; leave output out.")
+            raise ParameterError(f"this {name} has no {_DECISIONS}: leave out output.")
         settings |= {"output": output, "from_probs": output == _PROBS}
         super().__init__(model, **settings)
 
@@ -62,21 +62,22 @@ class SklearnModel(Wrapped):
         if hasattr(model, _PROBS):
             return _PROBS
         raise ParameterError(
-            f"this {type(model).__name__} has neither {_DECISIONS} nor {_PROBS}, and labels alone "
-            "have no score. Choose a classifier with one of them, or probability=True if it has "
-            "that."
+            f"this {type(model).__name__} has neither {_DECISIONS} nor {_PROBS}, and predicted "
+            "labels alone have no score. Choose a classifier with one of them, or pass it "
+            "probability=True if it takes that."
         )
 
-    def _is_data(self, inputs: Any) -> bool:
-        # A DataLoader or a generator has no rows to take; a list is rows, of numbers or of texts.
+    def takes(self, inputs: Any) -> bool:
+        """Return whether this has rows: an array, a data frame, a sparse matrix or a list."""
+        # A DataLoader or a generator has no rows; a list has rows, of numbers or of texts.
         if isinstance(inputs, list):
             return not any(hasattr(row, "shape") and len(row.shape) == 2 for row in inputs[:1])
         return hasattr(inputs, "shape") and not isinstance(inputs, Mapping)
 
-    def _run(self, inputs: Any) -> tuple[Any, Any]:
+    def _run(self, inputs: Any) -> dict[str, Any]:
         if is_torch(inputs):
             inputs = to_numpy(inputs)
-        features = _dense(inputs) if self.features == _INPUTS else None
+        features = {"features": _dense(inputs)} if self.features == INPUT else {}
         try:
             found = self._decisions(inputs) if self.output == _DECISIONS else self._probs(inputs)
         except ValueError as error:
@@ -85,9 +86,9 @@ class SklearnModel(Wrapped):
             raise InputError(f"the model cannot run on these inputs: {error}") from error
         if found.ndim != 2:
             raise ShapeError(
-                f"{self.output} gives shape {found.shape}, and (n_samples, n_labels) is expected."
+                f"{self.output} returns shape {found.shape}; expected (n_samples, n_labels)."
             )
-        return found, features
+        return {"logits": found, **features}
 
     def _decisions(self, inputs: Any) -> Array:
         if hasattr(self.model, _DECISIONS):
@@ -101,16 +102,25 @@ class SklearnModel(Wrapped):
         found = self.model.predict_proba(inputs)
         if not isinstance(found, list):
             return np.asarray(found)
-        # A list holds a matrix for each label, a column for each of its classes.
+        # A list holds one matrix per label, with one column per class of that label.
         columns = zip(found, self._final.classes_, strict=True)
         return np.column_stack([_positive(np.asarray(part), kinds) for part, kinds in columns])
 
-    def _describe(self) -> dict[str, Any]:
-        return {**super()._describe(), "sklearn_version": sklearn.__version__}
+    def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
+        parts = getattr(self._final, "estimators_", [self._final])
+        if all(hasattr(part, "coef_") for part in parts):
+            layers = [(np.atleast_2d(part.coef_), np.atleast_1d(part.intercept_)) for part in parts]
+            if all(weight.shape[1] == shape[1] for weight, _ in layers):
+                weights, biases = zip(*layers, strict=True)
+                yield np.vstack(weights), np.hstack(biases)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the model."""
+        return {**super().describe(), "sklearn_version": sklearn.__version__}
 
 
 def _final_step(model: Any) -> Any:
-    """The classifier at the end of pipelines and searches."""
+    """Return the classifier at the end of pipelines and searches."""
     while True:
         if hasattr(model, "steps"):
             model = model.steps[-1][1]
@@ -121,7 +131,7 @@ def _final_step(model: Any) -> Any:
 
 
 def _before_final(model: Any, inputs: Any) -> Any:
-    """What the classifier at the end is given."""
+    """Return the input of the classifier at the end."""
     while True:
         if hasattr(model, "steps"):
             if len(model.steps) > 1:
@@ -134,7 +144,7 @@ def _before_final(model: Any, inputs: Any) -> Any:
 
 
 def _part_classifiers(final: Any) -> list[Any] | None:
-    """One classifier a label, of a `MultiOutputClassifier`, if each has a decision function."""
+    """Return the classifiers of a `MultiOutputClassifier` if all have a decision function."""
     parts = getattr(final, "estimators_", None)
     if type(final).__name__ != "MultiOutputClassifier" or parts is None:
         return None
@@ -142,14 +152,14 @@ def _part_classifiers(final: Any) -> list[Any] | None:
 
 
 def _check_multi_label(final: Any, name: str) -> None:
-    """Raise unless the fitted classifier tells several labels at once."""
+    """Raise unless the classifier is fitted and predicts several labels at once."""
     if is_regressor(final):
         raise ParameterError(f"{name} is a regressor; nescio is for multi-label classifiers.")
     classes = getattr(final, "classes_", None)
     if classes is None:
         raise ParameterError(
-            f"this {name} has no classes_: it is not fitted, or no classifier. Call fit(X, Y) "
-            "first, with Y multi-hot."
+            f"this {name} has no classes_: it is not fitted, or is no classifier. Call fit(X, Y) "
+            "first, with multi-hot Y."
         )
     if isinstance(classes, list):
         for at, kinds in enumerate(map(np.asarray, classes)):
@@ -164,16 +174,16 @@ def _check_multi_label(final: Any, name: str) -> None:
     if getattr(final, "multilabel_", kind.startswith("multilabel")):
         return
     raise ParameterError(
-        f"this {name} chooses one of {len(classes)} classes that exclude each other, and nescio is "
-        "for models whose labels can hold together. If yours can, fit it with multi-hot Y, in a "
-        "OneVsRestClassifier or a MultiOutputClassifier if need be."
+        f"this {name} chooses one of {len(classes)} classes that exclude each other, but nescio is "
+        "for models whose labels can be present together. If yours can, fit the model with "
+        "multi-hot Y, in a OneVsRestClassifier or a MultiOutputClassifier if necessary."
     )
 
 
 def _without_constants(decisions: Array, final: Any) -> Array:
-    """Decisions in which a label that was never seen is masked.
+    """Mask the labels that were never present in the training data.
 
-    OneVsRestClassifier says 0 for it, which as a logit would be a probability of one half.
+    OneVsRestClassifier returns 0 for them, which as a logit would be a probability of one half.
     """
     for at, part in enumerate(getattr(final, "estimators_", ())):
         if type(part).__name__ == "_ConstantPredictor" and not np.any(part.y_):
@@ -182,7 +192,7 @@ def _without_constants(decisions: Array, final: Any) -> Array:
 
 
 def _positive(probs: Array, kinds: Any) -> Array:
-    """The column of class 1; a label with only one class in the training data has one column."""
+    """Return the column of class 1; zeros if the training data had only class 0."""
     found = np.flatnonzero(np.asarray(kinds) == 1)
     return probs[:, found[0]] if len(found) else np.zeros(len(probs))
 
@@ -191,7 +201,7 @@ def _dense(inputs: Any) -> Array:
     array = np.asarray(inputs.toarray() if hasattr(inputs, "toarray") else inputs)
     if array.ndim != 2 or array.dtype.kind not in "fiub":
         raise InputError(
-            f"features={_INPUTS!r} needs inputs of numbers, of shape (n_samples, n_features); got "
+            f"features={INPUT!r} needs numeric inputs of shape (n_samples, n_features), got "
             f"{array.dtype} of shape {array.shape}."
         )
     return array.astype(np.float64) if array.dtype.kind != "f" else array

@@ -1,4 +1,4 @@
-"""A torch module: run without gradients in eval mode, and left as it was."""
+"""A runner for torch modules: in eval mode without gradients, and unchanged afterwards."""
 
 from __future__ import annotations
 
@@ -14,43 +14,55 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from nescio._validation import Array, to_numpy
 from nescio.errors import InputError, NescioError, ParameterError, ShapeError
-from nescio.networks.tapped import nearest
-from nescio.runners.base import Wrapped
+from nescio.networks.checkpoint import weights_hash
+from nescio.networks.own import nearest
+from nescio.runners.base import Runner
+from nescio.runners.features import INPUT, PENULTIMATE, pooled
 
-_INPUT = ":input"
+_READ = ":input"
 
-# A pass changes the mode of the model and hooks into it for its time: one pass at a time.
+# A pass sets the model's mode and hooks for its duration, so only one pass may run at a time.
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _LOCKS_LOCK = threading.Lock()
 
 
 class Tap(NamedTuple):
-    """Where features are taken: what a layer gives, or what it reads."""
+    """Where features are taken: the output of a layer, or its input."""
 
-    layer: str
+    layer: str  # empty for the model itself
     reads: bool
 
     @classmethod
     def parse(cls, name: str, model: nn.Module) -> Tap:
-        """From "layer" or "layer:input"; raises if the model has no such layer."""
-        layers = dict(model.named_modules())
+        """Return the tap for "layer", "layer:input", "input" or "penultimate"; raise if none."""
         if not isinstance(name, str):
             raise ParameterError(f"features must be the name of a layer, got {name!r}.")
+        layers = dict(model.named_modules())
         if name in layers and name:
             return cls(name, reads=False)
-        layer = name.removesuffix(_INPUT)
+        if name == INPUT:
+            return cls("", reads=True)
+        if name == PENULTIMATE:
+            linear = [path for path, part in layers.items() if isinstance(part, nn.Linear)]
+            if linear:
+                return cls(linear[-1], reads=True)
+        layer = name.removesuffix(_READ)
         if not layer or layer not in layers:
             raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, layers)}")
         return cls(layer, reads=True)
 
+    def __str__(self) -> str:
+        return f"layer {self.layer!r}" if self.layer else "the model"
+
 
 class _Recorder:
-    """A forward hook that keeps what a layer gave or read. A class, so that it can be copied."""
+    """A forward hook that keeps the output or input of a layer. A class, so it can be copied."""
 
     def __init__(self, tap: Tap) -> None:
         self.tap = tap
-        self.found: list[Any] = []
+        self.found: list[Tensor] = []
 
     def hook_into(self, model: nn.Module) -> RemovableHandle:
         layer = model.get_submodule(self.tap.layer)
@@ -59,50 +71,36 @@ class _Recorder:
         return layer.register_forward_hook(self.after)
 
     def before(self, layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self._keep(inputs[0] if inputs else next(iter(named.values()), None))
+        self._keep(inputs[0] if inputs else next(iter(named.values()), None), "takes")
 
     def after(self, layer: nn.Module, inputs: Any, output: Any) -> None:
-        self._keep(output)
+        self._keep(output, "returns")
 
-    def _keep(self, value: Any) -> None:
-        # A copy, as a next layer may work in place.
-        self.found.append(value.clone() if isinstance(value, Tensor) else value)
+    def _keep(self, value: Any, verb: str) -> None:
+        features = pooled(value, f"{self.tap} {verb}")
+        # A copy, because a later layer may work in place.
+        self.found.append(features.clone() if features is value else features)
 
     def features(self, n_samples: int) -> Tensor:
-        """The features of the pass that was; the last, if the layer ran more than once."""
-        layer = self.tap.layer
+        """Return the features of the last pass; of the last call, if the layer ran repeatedly."""
         if not self.found:
             raise ParameterError(
-                f"layer {layer!r} was not called in the forward pass. Name one that is."
+                f"{self.tap} was not called in the forward pass. Name a layer that is."
             )
-        features = _pooled(self.found[-1], self.tap)
+        features = self.found[-1]
         self.found.clear()
         if features.shape[0] != n_samples:
             raise ShapeError(
-                f"layer {layer!r} has features of {features.shape[0]} rows, and there are logits "
-                f"of {n_samples}. Name a layer with one row per sample."
+                f"{self.tap} has features of {features.shape[0]} rows, but there are logits of "
+                f"{n_samples}. Name a layer with one row per sample."
             )
         return features
 
 
-def _pooled(value: Any, tap: Tap) -> Tensor:
-    """Features of shape (n_samples, n_features)."""
-    if isinstance(value, Tensor) and value.ndim == 4:
-        return value.mean((2, 3))
-    if isinstance(value, Tensor) and value.ndim == 2:
-        return value
-    verb = "reads" if tap.reads else "gives"
-    raise ShapeError(
-        f"layer {tap.layer!r} {verb} {_described(value)}; features must have shape (n_samples, "
-        "n_features), or (n_samples, n_features, height, width). Name another layer, or what the "
-        "last one reads, such as 'classifier:input'."
-    )
-
-
 class LogitsAndFeatures(nn.Module):
-    """A model's inputs by position to (logits, features), features being None if none are named.
+    """A module from a model's inputs to (logits, features); features are None if none are chosen.
 
-    One pass at a time: it hooks into the model, until `release`.
+    It hooks into the model until `release`. One pass at a time.
 
     Parameters
     ----------
@@ -129,7 +127,7 @@ class LogitsAndFeatures(nn.Module):
         self._handle = None if self._recorder is None else self._recorder.hook_into(model)
 
     def forward(self, *inputs: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
-        """One pass for logits and features."""
+        """Return logits and features of one pass."""
         if self.input_names:
             named = {**dict(zip(self.input_names, inputs, strict=False)), **named}
             inputs = inputs[len(self.input_names) :]
@@ -140,19 +138,19 @@ class LogitsAndFeatures(nn.Module):
         return logits, self._recorder.features(logits.shape[0])
 
     def release(self) -> None:
-        """Leave the model without a hook."""
+        """Remove the hook from the model."""
         if self._handle is not None:
             self._handle.remove()
 
 
 def logits_of(given: Any, output: str | int | None) -> Tensor:
-    """The logits among what the model gave, of shape (n_samples, n_labels)."""
+    """Return the logits among a model's outputs, of shape (n_samples, n_labels)."""
     found = _picked(given, output)
     if not isinstance(found, Tensor) or found.ndim != 2 or not found.is_floating_point():
         raise ShapeError(
-            "the model must give logits of shape (n_samples, n_labels), as one tensor of floating "
-            f"point, got {_described(found)}."
-            + ("" if isinstance(found, Tensor) else " Say which with output=...")
+            "the model must return logits of shape (n_samples, n_labels), as one tensor of "
+            f"floating point, got {_described(found)}."
+            + ("" if isinstance(found, Tensor) else " Choose one with output=...")
         )
     return found
 
@@ -170,7 +168,7 @@ def _picked(given: Any, output: str | int | None) -> Any:
         return given[output]
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ParameterError(
-            f"the model gives no output {output!r}: it gave {_described(given)}."
+            f"the model has no output {output!r}: it returned {_described(given)}."
         ) from error
 
 
@@ -186,11 +184,11 @@ def _described(value: Any) -> str:
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients, and afterwards every part's own mode and the random state.
+def _left_unchanged(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; afterwards every part's own mode, and the random state.
 
-    Flags are set, not `eval()` called: a model's own `train` may do more than that, and a part
-    that was in eval mode before must stay so.
+    Flags are set instead of calling `eval()`: a model's own `train` may do more than that, and a
+    part that was in eval mode before must stay in it.
     """
     with _LOCKS_LOCK:
         lock = _LOCKS.setdefault(model, threading.RLock())
@@ -209,8 +207,8 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
                 part.training = True
 
 
-class TorchModel(Wrapped):
-    """A torch module. torchvision's and timm's models are such."""
+class TorchRunner(Runner):
+    """Runs a torch module, such as torchvision's and timm's models."""
 
     kind = "torch"
 
@@ -218,12 +216,15 @@ class TorchModel(Wrapped):
         if settings.get("device") is not None:
             settings["device"] = _checked_device(settings["device"], _device_of(model))
         super().__init__(model, **settings)
-        self._tap = None if self.features is None else Tap.parse(self.features, model)
+        self._tap = None if self.features is None else self._tap_of(self.features)
+
+    def _tap_of(self, features: str) -> Tap:
+        return Tap.parse(features, self.model)
 
     def module(self, example: Any = None) -> LogitsAndFeatures:
-        """A copy of the model, in eval mode, from its inputs by position to (logits, features).
+        """Return a copy of the model in eval mode, from positional inputs to (logits, features).
 
-        Features are None if none are named. Probabilities stay probabilities, whatever
+        Features are None if none are chosen. Probabilities stay probabilities, whatever
         `from_probs` says. torch.export and torch.onnx.export take it.
 
         Parameters
@@ -236,47 +237,88 @@ class TorchModel(Wrapped):
         return LogitsAndFeatures(own, self._tap, self.output, self.input_names(example)).eval()
 
     def input_names(self, example: Any = None) -> tuple[str, ...]:
-        """The names of the inputs that `module` takes by position; empty if they have none."""
+        """Return the names of the inputs that `module` takes by position; empty if none."""
         return tuple(example) if isinstance(example, Mapping) else ()
 
-    def _is_data(self, inputs: Any) -> bool:
+    @contextmanager
+    def running(self) -> Iterator[LogitsAndFeatures]:
+        """Give the model itself as such a module, in eval mode; it is unchanged afterwards."""
+        with _left_unchanged(self.model):
+            whole = LogitsAndFeatures(self.model, self._tap, self.output)
+            whole.training = False
+            try:
+                yield whole
+            finally:
+                whole.release()
+
+    def takes(self, inputs: Any) -> bool:
+        """Return whether these are arrays or tensors, by position or by name."""
         return isinstance(inputs, Tensor | np.ndarray | Mapping | tuple)
 
-    def _run(self, inputs: Any) -> tuple[Any, Any]:
+    def _run(self, inputs: Any) -> dict[str, Any]:
         named: dict[str, Any] = {}
         if isinstance(inputs, Mapping):
-            named, inputs = {name: self._placed(part) for name, part in inputs.items()}, ()
+            named, inputs = {name: self.placed(part) for name, part in inputs.items()}, ()
         parts = inputs if isinstance(inputs, tuple) else (inputs,)
-        placed = [self._placed(part) for part in parts]
-        with left_as_it_was(self.model):
-            whole = LogitsAndFeatures(self.model, self._tap, self.output)
+        placed = [self.placed(part) for part in parts]
+        with self.running() as module:
             try:
-                logits, features = whole(*placed, **named)
-                return logits, features
+                logits, features = module(*placed, **named)
             except (NescioError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # torch and models raise many kinds
                 raise _failed([*placed, *named.values()], error) from error
-            finally:
-                whole.release()
+        return {"logits": logits} | ({} if features is None else {"features": features})
 
-    def _placed(self, part: Any) -> Any:
-        """An input as a tensor where the model is; what is no array, such as a flag, as it is."""
+    def placed(self, part: Any) -> Any:
+        """Return an input as a tensor on the model's device; anything else, such as a flag, as is.
+
+        Images of bytes are preprocessed there.
+        """
         if isinstance(part, list):
             part = _array(part)
+        # Where the model is now: it may have been moved since the runner was made.
+        device = self.device if self.device is not None else _device_of(self.model)
         if isinstance(part, np.ndarray):
             if part.dtype.kind not in "fiub":
                 raise InputError(f"the model takes numbers, got an array of dtype {part.dtype}.")
-            # torch takes neither read-only memory nor negative strides without complaint.
+            # A copy: torch complains about read-only memory and negative strides.
             part = torch.from_numpy(np.array(part, order="C"))
             if part.is_floating_point():
-                part = part.to(_dtype_of(self.model, part.dtype))  # NumPy's own is float64
-        # Where the model is now: it may have been moved since it was wrapped.
-        device = self.device if self.device is not None else _device_of(self.model)
-        return part.to(device) if isinstance(part, Tensor) and device is not None else part
+                part = part.to(_dtype_of(self.model, part.dtype))  # NumPy's default is float64
+        if not isinstance(part, Tensor):
+            return part
+        part = part if device is None else part.to(device)
+        return self._preprocessed(part) if self.is_image_bytes(part) else part
 
-    def _describe(self) -> dict[str, Any]:
-        return {**super()._describe(), "torch_version": torch.__version__}
+    def _preprocessed(self, pixels: Tensor) -> Tensor:
+        assert self.preprocessing is not None
+        images: Tensor = self.preprocessing.normalise(pixels)
+        return images.to(_dtype_of(self.model, images.dtype))
+
+    def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
+        linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
+        for part in reversed([part for part in linear if part.weight.shape == shape]):
+            weight, bias = part.weight, part.bias
+            # Copies: the model may be trained further.
+            yield (
+                np.array(to_numpy(weight)),
+                np.zeros(len(weight), np.float32) if bias is None else np.array(to_numpy(bias)),
+            )
+
+    def content_hash(self) -> str | None:
+        """Return a hash of the weights and of the way they are run."""
+        about = self.describe()
+        return weights_hash(self.model, f"{about['model']} {self.output} {self.from_probs}")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the model."""
+        device = _device_of(self.model)
+        return {
+            **super().describe(),
+            "device": "cpu" if device is None else device.type,
+            "torch_version": torch.__version__,
+        }
 
 
 def _failed(inputs: list[Any], error: Exception) -> InputError:
@@ -284,8 +326,8 @@ def _failed(inputs: list[Any], error: Exception) -> InputError:
     reason = lines[0].rstrip(".") if lines else type(error).__name__
     return InputError(
         f"the model failed on a batch, {' and '.join(map(_described, inputs))}: {reason}. Pass "
-        "samples first (one alone as x[None]), in the type and the size that the model takes; a "
-        "list is taken as batches."
+        "samples first (a single one as x[None]), in the type and the size that the model takes; "
+        "a list is taken as batches."
     )
 
 
@@ -295,13 +337,13 @@ def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _device_of(model: nn.Module) -> torch.device | None:
-    """Where the model's first parameter is; None if it has none."""
+    """Return where the model's first parameter is; None if it has none."""
     first = next(_tensors_of(model), None)
     return None if first is None else first.device
 
 
 def _dtype_of(model: nn.Module, default: torch.dtype) -> torch.dtype:
-    """The precision of the model's parameters."""
+    """Return the precision of the model's parameters."""
     kinds = (tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point())
     return next(kinds, default)
 
@@ -311,20 +353,20 @@ def _array(values: list[Any]) -> Any:
         return np.asarray(values)
     except ValueError as error:
         raise InputError(
-            "the lists of an input differ in length. Pad them: a tokenizer does with "
-            "padding=True, return_tensors='pt'."
+            "the lists of an input differ in length. Pad them, for example by calling the "
+            "tokenizer with padding=True, return_tensors='pt'."
         ) from error
 
 
 def _checked_device(device: Any, current: torch.device | None) -> torch.device:
-    """Where inputs go; raises if the model is elsewhere, as it is not moved."""
+    """Return where inputs go; raise if the model is elsewhere, because it is not moved."""
     try:
         wanted = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ParameterError(f"there is no device {device!r}: {error}") from error
     if current is not None and wanted.type != current.type:
         raise ParameterError(
-            f"the model is on {current}, and device is {str(wanted)!r}. wrap does not move "
-            f"it: call model.to({str(wanted)!r}) first."
+            f"the model is on {current}, but device is {str(wanted)!r}. The model is not moved: "
+            f"call model.to({str(wanted)!r}) first."
         )
     return wanted

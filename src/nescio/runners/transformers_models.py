@@ -1,4 +1,4 @@
-"""A transformers model for multi-label classification, of text or of images."""
+"""A runner for transformers models for multi-label classification of text or images."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from nescio._io.tables import require
 from nescio.errors import InputError, ParameterError
-from nescio.runners.torch_models import TorchModel
+from nescio.runners.torch_models import TorchRunner
 
 _MULTI_LABEL = "multi_label_classification"
 _AFTER_INPUT_IDS = ("attention_mask", "token_type_ids")
 
 
-class TransformersModel(TorchModel):
-    """A `PreTrainedModel` whose config says multi-label classification."""
+class TransformersRunner(TorchRunner):
+    """Runs a `PreTrainedModel` whose config says multi-label classification."""
 
     kind = "transformers"
 
@@ -32,13 +32,13 @@ class TransformersModel(TorchModel):
         super().__init__(model, **settings)
 
     def input_names(self, example: Any = None) -> tuple[str, ...]:
-        """The names of the inputs that `module` takes by position.
+        """Return the names of the inputs that `module` takes by position.
 
         Parameters
         ----------
         example : mapping, optional
-            What the tokenizer or the image processor gives. Without it, what models of this kind
-            usually take.
+            What the tokenizer or the image processor returns. Without it, the usual inputs of
+            models of this kind.
         """
         main = str(self.model.main_input_name)
         known = inspect.signature(self.model.forward).parameters if main == "input_ids" else ()
@@ -52,41 +52,43 @@ class TransformersModel(TorchModel):
         ]
         return (*(n for n in usual if n in given), *(n for n in given if n not in usual))
 
-    def _run(self, inputs: Any) -> tuple[Any, Any]:
+    def _run(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, tuple):
             raise InputError(
-                "pass the inputs by name, as the tokenizer or the image processor gives them."
+                "pass the inputs by name, as the tokenizer or the image processor returns them."
             )
         if not isinstance(inputs, Mapping):
             inputs = {self.model.main_input_name: inputs}
         return super()._run(inputs)
 
-    def _describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the model."""
         version = require("transformers", "hf").__version__
-        return {**super()._describe(), "transformers_version": version}
+        return {**super().describe(), "transformers_version": version}
 
 
 def _check_problem(model: Any) -> None:
-    """Raise unless the model is known to have a sigmoid for each label."""
+    """Raise unless the config says that the model has one sigmoid per label."""
     problem = getattr(model.config, "problem_type", None)
     if problem == _MULTI_LABEL:
         return
     name = type(model).__name__
     if problem is None:
         raise ParameterError(
-            f"the config of this {name} does not say whether several labels can hold at once. If "
-            "it was trained so (a sigmoid for each label), say it: model.config.problem_type = "
-            f"{_MULTI_LABEL!r}. If its labels exclude each other (softmax), nescio is not for it."
+            f"the config of this {name} does not say whether several labels can be present at "
+            "once. If it was trained that way (one sigmoid per label), set "
+            f"model.config.problem_type = {_MULTI_LABEL!r}. nescio is not made for labels that "
+            "exclude each other (softmax)."
         )
     raise ParameterError(
-        f"this {name} is for {problem}, and nescio is for models whose labels can hold together: "
-        f"train one with config.problem_type = {_MULTI_LABEL!r}. If this one was and the config is "
-        "wrong, correct it and wrap again."
+        f"this {name} is for {problem}, but nescio is for models whose labels can be present "
+        f"together: train one with config.problem_type = {_MULTI_LABEL!r}. If this one was and the "
+        "config is wrong, correct it and wrap the model again."
     )
 
 
 def _label_names(config: Any) -> tuple[str, ...] | None:
-    """The names in the config, unless they are only numbers."""
+    """Return the names in the config, unless they are only numbers."""
     names = getattr(config, "id2label", None)
     if not names or all(re.fullmatch(r"LABEL_\d+", str(name)) for name in names.values()):
         return None

@@ -23,7 +23,7 @@ def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
     """Draw a score and the threshold on the histogram of a group's calibration scores."""
     histogram = engine.histogram(group)
     edges, counts = np.array(histogram["edges"]), np.array(histogram["counts"], np.float64)
-    threshold = engine.calibration.taus[group]
+    threshold = engine.calibration.threshold_values[group]
     chart = PageChart(
         Scale(edges[0], edges[-1]),
         Scale(0.0, 1.15 * float(counts.max())),
@@ -61,7 +61,7 @@ def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str
     """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
     scores = np.array([np.nan if score is None else score for score in recent["score"]])
     inside = np.array(recent["in_distribution"])
-    thresholds = list(engine.calibration.taus.values())
+    thresholds = list(engine.calibration.threshold_values.values())
     low, high = _score_range(engine, scores, thresholds)
     n, n_flagged = len(scores), int(np.count_nonzero(~inside))
     chart = PageChart(

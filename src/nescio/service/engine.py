@@ -153,7 +153,7 @@ class Engine:
             "scores_from": list(self.detector.scores_from),
             "n_columns": self.detector.n_columns_,
             "label_names": None if names is None else list(names),
-            "threshold": calibration.taus,
+            "threshold": calibration.threshold_values,
             "tpr": first.tpr,
             "confidence": first.confidence,
             "by": calibration.by,
@@ -178,9 +178,9 @@ class Engine:
         chosen: list[Threshold] = [*thresholds.values()] if group is None else [thresholds[group]]
         scores = np.concatenate([threshold.scores for threshold in chosen])
         scores = scores[np.isfinite(scores)]
-        taus = [threshold.tau for threshold in chosen]
+        values = [threshold.value for threshold in chosen]
         low, high = np.quantile(scores, (0.0025, 0.9975))
-        low, high = min(low, *taus), max(high, *taus)
+        low, high = min(low, *values), max(high, *values)
         if low == high:
             low, high = low - 0.5, high + 0.5
         counts, edges = np.histogram(

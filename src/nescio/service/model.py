@@ -27,7 +27,7 @@ from nescio.service.limits import check_rows
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
 
-TAU_KEY = "nescio.tau"
+THRESHOLD_KEY = "nescio.threshold"
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Model:
             or ("features" if "features" in detector.scores_from else None),
             from_probs=settings.from_probs,
         )
-        session = plain.session  # type: ignore[attr-defined]
+        session = plain.runner.session  # type: ignore[attr-defined]
         metadata = session.get_modelmeta().custom_metadata_map
         wrapped = wrap(plain, detector=detector)
         inputs = tuple(_described(entry) for entry in session.get_inputs())
         _check_width(plain, detector)
-        _compare_taus(metadata, detector)
+        _compare_thresholds(metadata, detector)
         return cls(wrapped, inputs, _preprocessing(inputs, metadata, settings), wrapped.label_names)
 
     @property
@@ -169,8 +169,9 @@ def _described(entry: Any) -> ModelInput:
 
 def _check_width(wrapped: Wrapped, detector: Detector) -> None:
     """Raise an error if the model does not return as many logits as the detector expects."""
-    shapes = {node.name: node.shape for node in wrapped.session.get_outputs()}  # type: ignore[attr-defined]
-    width = (shapes.get(wrapped.output) or [None])[-1]
+    session = wrapped.runner.session  # type: ignore[attr-defined]
+    shapes = {node.name: node.shape for node in session.get_outputs()}
+    width = (shapes.get(wrapped.runner.output) or [None])[-1]
     expected = detector.n_columns_.get("logits")
     if isinstance(width, int) and expected not in (None, width):
         raise ShapeError(
@@ -179,13 +180,13 @@ def _check_width(wrapped: Wrapped, detector: Detector) -> None:
         )
 
 
-def _compare_taus(metadata: Mapping[str, str], detector: Detector) -> None:
+def _compare_thresholds(metadata: Mapping[str, str], detector: Detector) -> None:
     """Log a warning if the graph contains another detector than the one in use."""
-    stored = _json(metadata, TAU_KEY)
-    if stored is not None and stored != detector.calibration_.taus:
+    stored = _json(metadata, THRESHOLD_KEY)
+    if stored is not None and stored != detector.calibration_.threshold_values:
         logger.warning(
             "the model file contains another detector, which is not used",
-            extra={"its_threshold": stored, "threshold": detector.calibration_.taus},
+            extra={"its_threshold": stored, "threshold": detector.calibration_.threshold_values},
         )
 
 

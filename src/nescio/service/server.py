@@ -120,7 +120,7 @@ def serve(
         "serving",
         url=f"http://{f'[{name}]' if ':' in name else name}:{number}",
         detector=engine.detector.name,
-        threshold=engine.calibration.taus,
+        threshold=engine.calibration.threshold_values,
         model=None if settings.model is None else settings.model.name,
         token=settings.token is not None,
     )

@@ -162,14 +162,14 @@ def stored_monitor(
     starts from the beginning.
     """
     if state is None or not state.exists():
-        return Monitor.for_detector(detector, alpha=alpha)
+        return Monitor(detector, alpha=alpha)
     try:
         stored = Monitor.load(state, detector)
     except InputError as error:
         if not again:
             raise InputError(f"{error} Remove the file, or pass another one.") from error
         logger.warning("the monitor starts from the beginning", extra={"reason": str(error)})
-        return Monitor.for_detector(detector, alpha=alpha)
+        return Monitor(detector, alpha=alpha)
     if stored.alpha != alpha:
         raise ParameterError(
             f"{state} was started with alpha {stored.alpha:g}, got {alpha:g}. Pass --alpha "

@@ -1,4 +1,4 @@
-"""Networks on images: build, train, and extract the `Outputs` that everything else reads.
+"""Networks on images: build, train, tune, and extract the `Outputs` that everything else reads.
 
 This part of nescio needs torch, torchvision and pillow: pip install 'nescio[vision]'.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from nescio.data.preprocessing import Preprocessing
 from nescio.networks.backbones import build_network
 from nescio.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
-from nescio.networks.network import Network, NetworkOutputs, TwoLayerHead
+from nescio.networks.network import Network, TwoLayerHead
 from nescio.networks.paper import load_paper_checkpoint
-from nescio.networks.tapped import TappedNetwork
+from nescio.runners import Extraction, extract
 from nescio.runners.devices import choose_device
-from nescio.runners.extract import Extraction, extract
 from nescio.runners.images import Augmentation
+from nescio.runners.perturb import Setting, Tuning
 from nescio.training.settings import TrainSettings
 from nescio.training.train import Run, train
 from nescio.training.trainer import Epoch
-from nescio.training.tuning import Setting, Tuning, tune
+from nescio.training.tuning import tune
 
 __all__ = [
     "Architecture",
@@ -26,11 +26,9 @@ __all__ = [
     "Epoch",
     "Extraction",
     "Network",
-    "NetworkOutputs",
     "Preprocessing",
     "Run",
     "Setting",
-    "TappedNetwork",
     "TrainSettings",
     "Tuning",
     "TwoLayerHead",

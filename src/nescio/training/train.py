@@ -30,10 +30,11 @@ from nescio._version import __version__
 from nescio.data.split import Split
 from nescio.errors import DatasetError, FileError, ParameterError
 from nescio.networks.checkpoint import Checkpoint
-from nescio.networks.network import prepared
+from nescio.networks.network import Network, prepared
+from nescio.runners.feature_cache import cached_features
 from nescio.runners.images import Reader, readable
 from nescio.training.distributed import World
-from nescio.training.examples import Examples, FeatureExamples, ImageExamples, cached_features
+from nescio.training.examples import Examples, FeatureExamples, ImageExamples
 from nescio.training.settings import TrainSettings
 from nescio.training.trainer import BEST, LAST, METRICS, TENSORBOARD, Epoch, Trainer
 
@@ -171,7 +172,7 @@ def _prepare_folder(folder: Path, *, keep: bool) -> None:
 def _initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
     weights = None if settings.model.weights == "none" else settings.model.weights
     network = settings.model.architecture.build(n_labels, weights)
-    if settings.model.freeze and not hasattr(network, "head"):
+    if settings.model.freeze and not isinstance(network, Network):
         raise ParameterError(
             f"{settings.model.name} has no head of its own to train on frozen features; "
             "leave freeze out."

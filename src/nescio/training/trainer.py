@@ -20,6 +20,7 @@ from nescio._io.tables import to_json
 from nescio.errors import NonFiniteError, ParameterError
 from nescio.metrics import mean_average_precision
 from nescio.networks.checkpoint import Checkpoint, load_with_state
+from nescio.networks.network import Network, checked_logits
 from nescio.runners.images import in_batches
 from nescio.training.distributed import World
 from nescio.training.examples import Examples
@@ -105,7 +106,7 @@ class Trainer:
         ):
             self.optimiser.zero_grad(set_to_none=True)
             with self._precision():
-                logits = parallel(inputs)[0]
+                logits = checked_logits(parallel(inputs), labels.shape[1])
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.scaler.step(self.optimiser)
@@ -137,7 +138,7 @@ class Trainer:
         logits, labels = [], []
         with torch.inference_mode():
             for inputs, truth in self.val_data.batches(mine):
-                logits.append(self.trained(inputs)[0].float().cpu())
+                logits.append(self.trained(inputs).float().cpu())
                 labels.append(truth.cpu())
         self.trained.train()
         gathered = self.world.gather((logits, labels))
@@ -227,7 +228,7 @@ def _half_precision(device: torch.device, settings: OptimiserSettings) -> torch.
 
 def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:
     """The head at its rate, the backbone at its own; a module of one's own is all head."""
-    if not hasattr(trained, "backbone"):
+    if not isinstance(trained, Network):
         return [{"params": list(trained.parameters()), "lr": settings.lr_head}]
     return [
         {

@@ -1,17 +1,14 @@
 """Settings of ODIN and Mahalanobis, chosen on the paper's synthetic validation sets.
 
-No out-of-distribution data is seen: in-distribution validation images stand against Gaussian and
-uniform noise and three corruptions of those images, and the setting of the lowest FPR95 over all
-five is taken.
+No out-of-distribution data is used: in-distribution validation images are compared with Gaussian
+and uniform noise and with three corruptions of those images. The setting of the lowest FPR95 over
+all five sets is chosen.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -19,125 +16,23 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nescio import scores
-from nescio._io.files import existing_file, replacing
-from nescio._io.kinds import FileKind
 from nescio.data.corrupt import CORRUPTIONS, corrupt
 from nescio.data.preprocessing import Preprocessing
 from nescio.data.split import Split
 from nescio.detectors import Mahalanobis
-from nescio.errors import FileFormatError, ParameterError
+from nescio.errors import ParameterError
 from nescio.metrics import fpr_at_tpr
 from nescio.networks.checkpoint import Checkpoint
-from nescio.networks.network import prepared
 from nescio.outputs import Outputs
-from nescio.runners.images import Reader, in_batches
-from nescio.training.perturb import (
-    AGGREGATES,
-    MAHALANOBIS_EPSILONS,
-    ODIN_EPSILONS,
-    TEMPERATURES,
-    find_directions,
-    step,
-)
+from nescio.runners.checkpoints import CheckpointRunner
+from nescio.runners.images import ImageBatch, Reader, in_batches
+from nescio.runners.perturb import AGGREGATES, Setting, Tuning, find_directions, step
 
-_KIND = FileKind("nescio.tuning", "file written by nescio tune")
+TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
+ODIN_EPSILONS = tuple(round(0.0002 * step, 4) for step in range(21))
+MAHALANOBIS_EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005)
+
 _ID = "in-distribution"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One point of the grid, and how well it did.
-
-    Attributes
-    ----------
-    method : {"odin", "mahalanobis"}
-    aggregate : {"max", "sum"}
-    epsilon : float
-        The size of the perturbation, on the scale of pixels from 0 to 1.
-    temperature : float or None
-        ODIN's only.
-    fpr95 : float
-        Over all five synthetic sets.
-    """
-
-    method: str
-    aggregate: str
-    epsilon: float
-    temperature: float | None
-    fpr95: float
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What `tune` found.
-
-    Attributes
-    ----------
-    model_hash : str
-        Of the network that it holds for.
-    features : str
-        Those that Mahalanobis reads.
-    grid : tuple of Setting
-        Every setting that was tried.
-    data : mapping
-        The validation images it was chosen on.
-    """
-
-    model_hash: str
-    features: str
-    grid: tuple[Setting, ...]
-    data: Mapping[str, Any]
-
-    @property
-    def best(self) -> tuple[Setting, ...]:
-        """The setting of the lowest FPR95 for each method and aggregate.
-
-        Of several that are equally good, the one of the smallest step and temperature.
-        """
-        found: dict[tuple[str, str], Setting] = {}
-        order = sorted(self.grid, key=lambda s: (s.fpr95, s.epsilon, s.temperature or 0.0))
-        for setting in order:
-            found.setdefault((setting.method, setting.aggregate), setting)
-        return tuple(found[key] for key in sorted(found))
-
-    @property
-    def aggregates(self) -> tuple[str, ...]:
-        """The aggregates that it has settings for."""
-        return tuple(sorted({setting.aggregate for setting in self.grid}))
-
-    def chosen(self) -> list[dict[str, Any]]:
-        """The best settings as plain data."""
-        return [asdict(setting) for setting in self.best]
-
-    def check_model(self, model_hash: str, features: str) -> None:
-        """Raise unless the settings were chosen for this network and these features."""
-        if model_hash != self.model_hash:
-            raise ParameterError(
-                f"the settings were tuned for another network ({self.model_hash[:12]}, not "
-                f"{model_hash[:12]}). Tune this one: nescio tune."
-            )
-        if features != self.features:
-            raise ParameterError(
-                f"the settings were tuned on {self.features} features, not {features}."
-            )
-
-    def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write one JSON file, atomically."""
-        content = {**_KIND.header(), **asdict(self), "best": self.chosen()}
-        with replacing(path, force=force) as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Tuning:
-        """Read what `save` wrote."""
-        path = existing_file(path)
-        try:
-            content = json.loads(path.read_text("utf-8"))
-            _KIND.check(content, path)
-            grid = tuple(Setting(**setting) for setting in content["grid"])
-            return cls(content["model_hash"], content["features"], grid, content["data"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{path} is not a {_KIND.what}.") from error
 
 
 def tune(
@@ -161,27 +56,32 @@ def tune(
     split : Split
         In-distribution validation images.
     train : Outputs
-        Of the training data, by the same network: Mahalanobis learns from its features.
-    features, aggregates
+        Outputs of the same network on the training data: Mahalanobis learns from its features.
+    features : str
+        The features that Mahalanobis reads.
+    aggregates : sequence of {"max", "sum"}
     n_images : int
-        At most so many images of the split, and as many of each synthetic set.
+        The maximum number of images of the split, and of each synthetic set.
     seed : int
-        Of the choice of images and of the synthetic sets.
+        Decides the choice of images and the synthetic sets.
     on_images : callable
-        Called with the number of images just done, of six times those chosen.
+        Called with the number of images just done, out of six times those chosen.
     """
     model_hash = checkpoint.content_hash()
     check_same_network(train, model_hash, features)
-    network = prepared(checkpoint.network, device)
+    runner = CheckpointRunner(checkpoint, features=features, device=device)
     chosen = split.sample(n_images, seed)
     if len(chosen) < 2:
-        raise ParameterError("tuning needs two images at least; the means are of pairs.")
+        raise ParameterError(
+            "tuning needs at least two images, because some synthetic images mix two of them."
+        )
     learned = {name: Mahalanobis(aggregate=name).fit(train) for name in aggregates}
-    grid = Grid(network, checkpoint.preprocessing, features, learned)
-    found = {
-        name: grid.scores(batches, torch.device(device), on_images)
-        for name, batches in synthetic_sets(chosen, checkpoint.preprocessing, seed, batch_size)
-    }
+    with runner.running() as module:
+        grid = Grid(module, checkpoint.preprocessing, learned)
+        found = {
+            name: grid.scores(batches, torch.device(device), on_images)
+            for name, batches in synthetic_sets(chosen, checkpoint.preprocessing, seed, batch_size)
+        }
     id_scores = found.pop(_ID)
     ood_scores = np.concatenate(list(found.values()))  # (n_images, n_settings)
     settings = tuple(
@@ -207,7 +107,7 @@ def check_same_network(outputs: Outputs, model_hash: str, features: str) -> None
         )
     if outputs.manifest.get("features") != features:
         raise ParameterError(
-            f"the training outputs hold {outputs.manifest.get('features')} features, "
+            f"the training outputs have {outputs.manifest.get('features')} features, "
             f"not {features}."
         )
 
@@ -216,27 +116,24 @@ Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temp
 
 
 class Grid:
-    """Scores of every setting for a batch: one backward pass an aggregate, one forward an epsilon.
+    """Scores of every setting: one backward pass per aggregate, one forward pass per epsilon.
 
     Parameters
     ----------
-    network : Module
-        In eval mode.
+    module : Module
+        From inputs to (logits, features), in eval mode.
     preprocessing : Preprocessing
-    features : str
     mahalanobis : mapping of aggregate to fitted Mahalanobis
     """
 
     def __init__(
         self,
-        network: nn.Module,
+        module: nn.Module,
         preprocessing: Preprocessing,
-        features: str,
         mahalanobis: Mapping[str, Mahalanobis],
     ) -> None:
-        self.network = network
+        self.module = module
         self.preprocessing = preprocessing
-        self.features = features
         self.mahalanobis = mahalanobis
         self.points: list[Point] = []
         for aggregate in mahalanobis:
@@ -248,7 +145,7 @@ class Grid:
 
     @staticmethod
     def epsilons() -> list[float]:
-        """Every step that ODIN or Mahalanobis tries: they share the forward passes."""
+        """Return every epsilon that ODIN or Mahalanobis tries: they share the forward passes."""
         return sorted({*ODIN_EPSILONS, *MAHALANOBIS_EPSILONS})
 
     def scores(
@@ -257,7 +154,7 @@ class Grid:
         device: torch.device,
         on_images: Callable[[int], object] = lambda count: None,
     ) -> NDArray[np.float64]:
-        """Scores of shape (n_images, n_settings); pixels come in on the scale from 0 to 1."""
+        """Return scores of shape (n_images, n_settings), of pixels on the scale from 0 to 1."""
         rows = []
         for pixels in batches:
             rows.append(self.batch_scores(self.preprocessing.inputs(pixels, device)))
@@ -265,31 +162,31 @@ class Grid:
         return np.concatenate(rows)
 
     def batch_scores(self, inputs: torch.Tensor) -> NDArray[np.float64]:
-        """Scores of one batch of normalised inputs, a column for each of `points`."""
-        found = find_directions(self.network, inputs, self.preprocessing, tuple(self.mahalanobis))
+        """Return scores of one batch of normalised inputs, with one column for each of `points`."""
+        found = find_directions(self.module, inputs, self.preprocessing, tuple(self.mahalanobis))
         columns = []
         for aggregate, detector in self.mahalanobis.items():
             score = scores.max_prob if aggregate == "max" else scores.sum_prob
             for epsilon in self.epsilons():
-                outputs = step(self.network, inputs, found, aggregate, epsilon)
+                outputs = step(self.module, inputs, found, aggregate, epsilon)
                 if epsilon in ODIN_EPSILONS:
                     logits = outputs.logits.cpu().double().numpy()
                     columns += [score(logits / temperature) for temperature in TEMPERATURES]
                 if epsilon in MAHALANOBIS_EPSILONS:
-                    columns.append(detector.score_samples(getattr(outputs, self.features)))
+                    columns.append(detector.score_samples(outputs.features))
         return np.stack(columns, axis=1)
 
 
 def synthetic_sets(
     split: Split, preprocessing: Preprocessing, seed: int, batch_size: int
 ) -> Iterator[tuple[str, Iterator[torch.Tensor]]]:
-    """The images themselves, then each synthetic set made from them, as pixels from 0 to 1."""
+    """Give the images, then each synthetic set made from them, as pixels from 0 to 1."""
     reader = Reader(split, preprocessing)
     yield (
         _ID,
-        (batch.pixels.float() / 255 for batch in _read(reader, range(len(split)), batch_size)),
+        (_scaled(batch) for batch in _read(reader, range(len(split)), batch_size)),
     )
-    # Everyone's partner is the next one in a random circle, never oneself.
+    # The partner of each image is the next one in a random circle, never the image itself.
     circle = np.random.default_rng(seed).permutation(len(split))
     partner_of = np.empty(len(split), np.intp)
     partner_of[circle] = np.roll(circle, -1)
@@ -297,7 +194,11 @@ def synthetic_sets(
         yield name, _corrupted(name, reader, partner_of, (seed, number), batch_size)
 
 
-def _read(reader: Reader, indices: Sequence[int], batch_size: int) -> Iterator[Any]:
+def _scaled(batch: ImageBatch) -> torch.Tensor:
+    return torch.from_numpy(batch.pixels).float() / 255
+
+
+def _read(reader: Reader, indices: Sequence[int], batch_size: int) -> Iterator[ImageBatch]:
     return reader.batches(
         [indices[i] for i in batch] for batch in in_batches(len(indices), batch_size)
     )
@@ -324,8 +225,8 @@ def _corrupted(
                 std=preprocessing.std,
             )
             for image, other, index in zip(
-                batch.pixels.float().numpy() / 255,
-                others.pixels.float().numpy() / 255,
+                _scaled(batch).numpy(),
+                _scaled(others).numpy(),
                 batch.indices.tolist(),
                 strict=True,
             )

@@ -88,7 +88,7 @@ function inWords({ share, low, high }) {
 function state(monitor) {
   const evidence = monitor.log10_martingale;
   const needed = -Math.log10(monitor.alpha);
-  const drifting = monitor.labels ?? [];
+  const drifting = monitor.label_drifts ?? [];
   const worried = monitor.alarm || drifting.length > 0;
   return [
     make(
@@ -126,11 +126,11 @@ function headline(monitor, drifting) {
 }
 
 function ofLabels(monitor) {
-  if (monitor.labels === null)
+  if (monitor.label_drifts === null)
     return "Labels are not monitored: the detector file has no counts of predicted labels.";
   if (!monitor.n_label_tests) return "Labels are tested when the first window of inputs is full.";
   const tests = plural(monitor.n_label_tests, "test");
-  if (!monitor.labels.length) return `No label drifts (${tests}).`;
+  if (!monitor.label_drifts.length) return `No label drifts (${tests}).`;
   return `Labels that drift (${tests}):`;
 }
 

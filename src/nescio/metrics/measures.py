@@ -1,0 +1,121 @@
+"""Single measures of detectors (FPR, AUROC, AUPR) and of multi-label predictions (mAP)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nescio._validation import check_multi_hot, to_numpy
+from nescio.errors import InputError, ShapeError
+from nescio.metrics.ranking import Ranking, Values
+
+
+def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
+    """Return the share of OOD samples kept when at least the share `tpr` of ID samples is kept.
+
+    Examples
+    --------
+    >>> fpr_at_tpr(np.arange(10, 110), np.arange(0, 100), tpr=0.95)
+    0.85
+    """
+    return Ranking.from_scores(id_scores, ood_scores).measures(tpr)["fpr"]
+
+
+def fpr_at_tpr_ood_positive(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
+    """Return the share of ID samples flagged when at least the share `tpr` of OOD is flagged.
+
+    Examples
+    --------
+    >>> fpr_at_tpr_ood_positive(np.arange(10, 110), np.arange(0, 100), tpr=0.95)
+    0.85
+    """
+    return Ranking.from_scores(id_scores, ood_scores).measures(tpr)["fpr_ood_positive"]
+
+
+def auroc(id_scores: Any, ood_scores: Any) -> float:
+    """Return the probability that an ID sample has a higher score than an OOD sample.
+
+    A tie counts as one half.
+
+    Examples
+    --------
+    >>> auroc([1.0, 2.0, 3.0], [0.0, 1.0])
+    0.9166666666666666
+    """
+    return Ranking.from_scores(id_scores, ood_scores).measures()["auroc"]
+
+
+def aupr(id_scores: Any, ood_scores: Any, *, id_to_ood: float | None = None) -> float:
+    """Return the average precision with ID as the positive side.
+
+    The value depends on the number of ID and OOD samples. Pass `id_to_ood` to get the value at a
+    fixed ratio instead: 1 for as many ID as OOD samples, 9 for nine ID samples per OOD sample.
+
+    Examples
+    --------
+    >>> aupr([1.0, 2.0, 3.0], [0.0, 1.5])
+    0.9166666666666666
+    """
+    ranking = Ranking.from_scores(id_scores, ood_scores)
+    if id_to_ood is None:
+        return ranking.measures()["aupr"]
+    return ranking.measures(id_to_ood=id_to_ood)["aupr_at_ratio"]
+
+
+def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
+    """Return the average precision with OOD as the positive side.
+
+    Examples
+    --------
+    >>> aupr_ood_positive([1.0, 2.0, 3.0], [0.0, 1.5])
+    0.8333333333333333
+    """
+    return Ranking.from_scores(id_scores, ood_scores).measures()["aupr_ood_positive"]
+
+
+def average_precisions(labels: Any, scores: Any) -> Values:
+    """Return the average precision of each label of a multi-label prediction.
+
+    The value of a label without a positive sample is NaN.
+
+    Parameters
+    ----------
+    labels : array of shape (n_samples, n_labels)
+        The true labels, multi-hot.
+    scores : array of shape (n_samples, n_labels)
+        Logits or probabilities.
+    """
+    truth = to_numpy(labels)
+    check_multi_hot(truth)
+    truth = truth.astype(bool)
+    values = to_numpy(scores).astype(np.float64)
+    if truth.ndim != 2 or truth.shape != values.shape:
+        raise ShapeError(
+            "labels and scores must both have shape (n_samples, n_labels), "
+            f"got {truth.shape} and {values.shape}."
+        )
+    result = np.full(truth.shape[1], np.nan)
+    for label in range(truth.shape[1]):
+        positive = truth[:, label]
+        if positive.all():
+            result[label] = 1.0
+        elif positive.any():
+            result[label] = aupr(values[positive, label], values[~positive, label])
+    return result
+
+
+def mean_average_precision(labels: Any, scores: Any) -> float:
+    """Return the mean of the average precision over labels (mAP).
+
+    Labels without a positive sample are left out of the mean.
+
+    Examples
+    --------
+    >>> mean_average_precision([[1, 0], [0, 1], [0, 1]], [[2.0, 0.0], [1.0, 3.0], [0.0, -1.0]])
+    0.9166666666666666
+    """
+    precisions = average_precisions(labels, scores)
+    if np.isnan(precisions).all():
+        raise InputError("mAP needs at least one positive label, but labels contains only zeros.")
+    return float(np.nanmean(precisions))

@@ -1,0 +1,189 @@
+"""Label drift: labels that fire more or less often than they did in the calibration data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.calibration import Firing
+from nescio.monitor.betting import share_at
+
+Floats = NDArray[np.float64]
+
+_MAX_LEVEL = 6  # up to 64 windows are tested together
+_WORTH_A_TEST = 2.5  # standard deviations; a count closer to its expectation gets p = 1
+
+
+@dataclass(frozen=True)
+class LabelDrift:
+    """A label that fires at a different rate than in the calibration data.
+
+    Attributes
+    ----------
+    label : str
+        Name of the label.
+    rate, calibration_rate : float
+        The share of inputs for which it fires: in the latest inputs that show the drift, and in the
+        calibration data.
+    n_inputs : int
+        Number of the latest inputs that show the drift: one window, or several together.
+    p_value : float
+        p-value of these inputs, corrected for the number of labels and of tests. Compare it with
+        alpha.
+    first_window, last_window : int
+        The windows after which the drift was first and last seen, counted from 0.
+    """
+
+    label: str
+    rate: float
+    calibration_rate: float
+    n_inputs: int
+    p_value: float
+    first_window: int
+    last_window: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON."""
+        return asdict(self)
+
+
+def two_sided(window: Firing, calibration: Firing) -> Floats:
+    """Return the p-value of Fisher's exact test for each label, two-sided.
+
+    It is twice the smaller tail of the hypergeometric distribution. Labels within 2.5 standard
+    deviations of their expectation get 1, which is never too small.
+
+    Examples
+    --------
+    >>> window, calibration = Firing(np.array([9, 1]), 10), Firing(np.array([10, 10]), 100)
+    >>> two_sided(window, calibration).round(8).tolist()
+    [3.6e-07, 1.0]
+    """
+    n, total = window.n_samples, window.n_samples + calibration.n_samples
+    result = np.ones(len(window.counts))
+    if not n or total < 2:
+        return result
+    fired = window.counts + calibration.counts
+    mean = n * fired / total
+    variance = mean * (1 - fired / total) * (total - n) / (total - 1)
+    chosen = np.flatnonzero(np.abs(window.counts - mean) > _WORTH_A_TEST * np.sqrt(variance))
+    if len(chosen):
+        above = window.counts[chosen] > mean[chosen]
+        tails = _tails(window.counts[chosen], above, fired[chosen], n, total)
+        result[chosen] = np.minimum(1.0, 2.0 * tails)
+    return result
+
+
+def _tails(
+    seen: NDArray[np.int64], above: NDArray[np.bool_], fired: NDArray[np.int64], n: int, total: int
+) -> Floats:
+    """Return P(X >= seen) if above, else P(X <= seen).
+
+    X is hypergeometric: how many of the `fired` among `total` inputs are among n drawn ones.
+    """
+    from scipy.special import gammaln
+
+    # Terms more than 16 standard deviations further out are below 1e-16 of the sum.
+    deviation = math.sqrt(n * float((fired / total * (1 - fired / total)).max()))
+    steps = np.arange(min(n, math.ceil(16 * deviation) + 64) + 1)
+    fired = fired[:, None]
+    k = seen[:, None] + np.where(above[:, None], steps, -steps)  # (n_labels, n_steps)
+    possible = (k >= 0) & (k <= n) & (k <= fired) & (n - k <= total - fired)
+    k = np.where(possible, k, seen[:, None])
+    log_p = (
+        gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        + gammaln(total - n + 1) - gammaln(fired - k + 1) - gammaln(total - n - fired + k + 1)
+        - gammaln(total + 1) + gammaln(fired + 1) + gammaln(total - fired + 1)
+    )  # fmt: skip
+    return np.asarray(np.exp(np.where(possible, log_p, -np.inf)).sum(axis=1))
+
+
+def holm(p_values: Floats) -> Floats:
+    """Return p-values corrected for their number by the procedure of Holm.
+
+    If all hypotheses hold, any of them is at or below alpha with probability at most alpha.
+
+    Examples
+    --------
+    >>> holm(np.array([0.01, 0.5, 0.02])).tolist()
+    [0.03, 0.5, 0.04]
+    """
+    n = len(p_values)
+    order = np.argsort(p_values, kind="stable")
+    ascending = np.minimum(1.0, np.maximum.accumulate(p_values[order] * np.arange(n, 0, -1)))
+    result = np.empty(n)
+    result[order] = ascending
+    return result
+
+
+class DriftWatch:
+    """A test of every label in every window.
+
+    The probability that it ever raises a false alarm is at most alpha. A small drift does not show
+    in one window, so pairs of windows are tested together too, pairs of pairs, and so on up to 64
+    windows.
+
+    Attributes
+    ----------
+    n_tests : int
+        Number of tests so far; each test covers all labels.
+    found : dict of int to LabelDrift
+        The labels that drift, by column.
+    open : Firing
+        How often the labels fired in the window that is not full yet.
+    waiting : dict of int to Firing
+        Blocks of 1, 2, 4, ... windows, by level, that wait for a second one.
+    """
+
+    def __init__(self, calibration: Firing, names: tuple[str, ...], alpha: float) -> None:
+        self.calibration, self.names, self.alpha = calibration, names, alpha
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove everything that came from the stream."""
+        self.n_tests = 0
+        self.found: dict[int, LabelDrift] = {}
+        self.waiting: dict[int, Firing] = {}
+        self._open_next()
+
+    def _open_next(self) -> None:
+        self.open = Firing(np.zeros_like(self.calibration.counts), 0)
+
+    def add(self, logits: NDArray[Any]) -> None:
+        """Count the labels that fire in the open window."""
+        self.open = self.open.joined(Firing.from_logits(logits))
+
+    def close(self, window: int) -> None:
+        """Test the open window, which has this number, and open the next one."""
+        block, level = self.open, 0
+        self._open_next()
+        if not block.n_samples:
+            return
+        self._test(block, window)
+        while level < _MAX_LEVEL and level in self.waiting:
+            block, level = self.waiting.pop(level).joined(block), level + 1
+            self._test(block, window)
+        if level < _MAX_LEVEL:
+            self.waiting[level] = block
+
+    def _test(self, block: Firing, window: int) -> None:
+        self.n_tests += 1
+        # The n-th test may spend only a share of alpha, which falls with n.
+        corrected = holm(two_sided(block, self.calibration)) / share_at(self.n_tests)
+        for at in np.flatnonzero(corrected <= self.alpha).tolist():
+            known, p_value = self.found.get(at), float(corrected[at])
+            if known is not None and known.last_window == window and known.p_value <= p_value:
+                continue
+            self.found[at] = LabelDrift(
+                label=self.names[at],
+                rate=int(block.counts[at]) / block.n_samples,
+                calibration_rate=int(self.calibration.counts[at]) / self.calibration.n_samples,
+                n_inputs=block.n_samples,
+                p_value=p_value,
+                first_window=window if known is None else known.first_window,
+                last_window=window,
+            )

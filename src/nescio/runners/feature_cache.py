@@ -1,0 +1,81 @@
+"""Features that a backbone gives for the images of a split, computed once and kept in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from nescio._io.tensors import Stacked, read_tensors, write_tensors
+from nescio._validation import Array
+from nescio.data.split import Split
+from nescio.networks.checkpoint import Checkpoint
+from nescio.runners.images import Reader
+from nescio.runners.parts import PartialWork
+
+_BATCH = 16
+_POOLED = "pooled"
+
+
+def read_features(checkpoint: Checkpoint, split: Split, folder: Path) -> NDArray[np.float32] | None:
+    """Return the pooled features of a split from the cache; None if it does not have them."""
+    path, _ = _entry(checkpoint, split, folder)
+    return read_tensors(path)[0][_POOLED] if path.exists() else None
+
+
+def cached_features(
+    backbone: nn.Module,
+    checkpoint: Checkpoint,
+    split: Split,
+    cache: Path,
+    device: torch.device,
+    on_images: Callable[[int], object] = lambda count: None,
+) -> NDArray[np.float32]:
+    """Return a backbone's pooled features of whole images, from the cache or computed into it.
+
+    Parameters
+    ----------
+    backbone : Module
+        That of the checkpoint's network, in eval mode and on the device.
+    checkpoint : Checkpoint
+    split : Split
+    cache : Path
+        A folder.
+    device : device
+    on_images : callable
+        Called with the number of images just computed.
+    """
+    path, key = _entry(checkpoint, split, cache)
+    if not path.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        work = PartialWork(path, key, len(split), _BATCH)
+
+        def compute(pixels: Array) -> dict[str, Array]:
+            inputs = checkpoint.preprocessing.inputs(pixels, device)
+            with torch.inference_mode():
+                return {_POOLED: backbone(inputs).float().cpu().numpy()}
+
+        work.run(Reader(split, checkpoint.preprocessing), compute, on_images)
+        parts, _ = work.read()
+        write_tensors(path, {_POOLED: Stacked([part[_POOLED] for part in parts])}, {"key": key})
+        work.remove()
+    return read_tensors(path)[0][_POOLED]
+
+
+def _entry(checkpoint: Checkpoint, split: Split, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file of the features, and the key of what they are made from."""
+    key = {
+        **split.manifest(),
+        "model": checkpoint.architecture.name,
+        "backbone_hash": checkpoint.backbone_hash,
+        "preprocessing": json.loads(json.dumps(checkpoint.preprocessing.as_dict())),
+    }
+    short = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    return folder / f"features-{split.title}-{short}.safetensors", key

@@ -1,0 +1,182 @@
+"""Work on many images, done in parts that survive a crash.
+
+Each part is a separate file, written completely or not at all. Interrupted work continues with the
+next part, and the result is the same to the last byte. Each part carries the key of what it was
+made from: parts of something else are rejected.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._io.tensors import Stacked, read_tensors, write_tensors
+from nescio._validation import Array
+from nescio.data.split import BadFile
+from nescio.errors import DatasetError, FileError
+from nescio.runners.images import ImageBatch, in_batches
+
+_BATCHES_PER_PART = 16
+
+
+class Source(Protocol):
+    """Gives the inputs of batches of indices: a `Reader`, or rows of an array."""
+
+    @property
+    def skip_bad(self) -> bool:
+        """Whether images that cannot be read are left out."""
+        ...
+
+    def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[ImageBatch]:
+        """Give the inputs of each batch, in order."""
+        ...
+
+
+class ArraySource:
+    """The rows of an array, such as features that were computed before."""
+
+    skip_bad = True  # there is nothing to skip
+
+    def __init__(self, rows: Array) -> None:
+        self.rows = rows
+
+    def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[ImageBatch]:
+        """Give the rows of each batch, in order."""
+        for indices in batches:
+            at = np.asarray(indices, np.int64)
+            yield ImageBatch(at, np.asarray(self.rows[at]))
+
+
+class PartialWork:
+    """Arrays computed from images part by part, each part a file in a folder next to the result.
+
+    Parameters
+    ----------
+    path : Path
+        The file of the result.
+    key : mapping
+        What the parts are made from; parts with another key are rejected.
+    n_images, batch_size : int
+    """
+
+    def __init__(self, path: Path, key: Mapping[str, Any], n_images: int, batch_size: int) -> None:
+        self.path = path
+        self.key = dict(key)
+        self.n_images = n_images
+        self.batch_size = batch_size
+        self.folder = path.with_name(path.name + ".parts")
+        batches = in_batches(n_images, batch_size)
+        self.parts = [
+            batches[start : start + _BATCHES_PER_PART]
+            for start in range(0, len(batches), _BATCHES_PER_PART)
+        ]
+
+    def run(
+        self,
+        source: Source,
+        compute: Callable[[Array], Mapping[str, Array]],
+        on_images: Callable[[int], object] = lambda count: None,
+    ) -> int:
+        """Compute the parts that are missing; return the number of images computed."""
+        self.folder.mkdir(exist_ok=True)
+        missing = [
+            number
+            for number in range(len(self.parts))
+            if not self._has(number, skip_bad=source.skip_bad)
+        ]
+        n_missing = sum(len(batch) for number in missing for batch in self.parts[number])
+        n_computed = 0
+        on_images(self.n_images - n_missing)
+        # One stream of batches for all parts: reading continues while a part is written.
+        stream = source.batches(batch for number in missing for batch in self.parts[number])
+        for number in missing:
+            arrays: dict[str, list[Array]] = {}
+            indices: list[Array] = []
+            bad: list[BadFile] = []
+            for wanted in self.parts[number]:
+                batch = next(stream)
+                if len(batch.indices):
+                    for name, array in compute(batch.pixels).items():
+                        arrays.setdefault(name, []).append(array)
+                indices.append(batch.indices)
+                bad += batch.bad
+                on_images(len(wanted))
+            self._write(number, arrays, np.concatenate(indices), bad)
+            n_computed += sum(map(len, indices))
+        return n_computed
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"part-{number:05d}.safetensors"
+
+    def _has(self, number: int, *, skip_bad: bool) -> bool:
+        """Return whether a part exists; raise if it was made from something else."""
+        file = self._file(number)
+        if not file.exists():
+            return False
+        metadata = read_tensors(file)[1]
+        if metadata.get("key") != self.key:
+            raise FileError(
+                f"{self.folder} holds unfinished work on something else: "
+                f"{difference(self.key, metadata.get('key', {}))} Pass force=True (--force) to "
+                "start again."
+            )
+        # Without skip_bad, a part that lacks images is computed again, so that the error is raised.
+        return skip_bad or not metadata["skipped"]
+
+    def _write(
+        self,
+        number: int,
+        arrays: Mapping[str, Sequence[Array]],
+        indices: Array,
+        bad: Sequence[BadFile],
+    ) -> None:
+        tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
+        metadata = {"key": self.key, "skipped": [asdict(item) for item in bad]}
+        write_tensors(self._file(number), {**tensors, "indices": indices}, metadata, force=True)
+
+    def read(self) -> tuple[list[dict[str, Array]], tuple[BadFile, ...]]:
+        """Return the arrays of every part, memory-mapped, and the images that were left out."""
+        parts, bad = [], []
+        for number in range(len(self.parts)):
+            tensors, metadata = read_tensors(self._file(number))
+            bad += [BadFile(**item) for item in metadata["skipped"]]
+            if len(tensors["indices"]):
+                parts.append(tensors)
+        if not parts:
+            raise DatasetError(f"none of the {len(bad):,} images could be read.")
+        return parts, tuple(bad)
+
+    def remove_others(self) -> None:
+        """Remove unfinished work on something else."""
+        try:
+            for number in range(len(self.parts)):
+                self._has(number, skip_bad=True)
+        except FileError:
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove the parts, once the result is written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Return a sentence on how the key of other work differs from ours."""
+    if not theirs:
+        return "it has no manifest."
+    for name, value in ours.items():
+        if theirs.get(name) == value:
+            continue
+        if name == "tuning":
+            return "it was made with other settings of ODIN and Mahalanobis (--tuned), or none."
+        if name == "model_hash":
+            return (
+                f"it was made by another network ({str(theirs.get(name))[:12]}, not {value[:12]})."
+            )
+        return f"its {name} is {theirs.get(name)!r}, not {value!r}."
+    return ""

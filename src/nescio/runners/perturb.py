@@ -1,0 +1,221 @@
+"""Input perturbation: a small step that makes a network more certain of its prediction.
+
+ODIN and Mahalanobis score x - epsilon * sign(gradient of the loss at x), where the loss is the
+binary cross-entropy of the network's own prediction: of its top label, taken as positive, for the
+max; of every label against its prediction (logit above 0 or not), for the sum. The sign is divided
+by the input's standard deviation, so that epsilon is on the scale of pixels from 0 to 1. (The paper
+prints a second minus before the gradient, reading its loss as a log-likelihood; either way the step
+raises the confidence.)
+
+The temperature divides the logits only when they are scored. So one backward pass serves every
+temperature and epsilon, and one forward pass per epsilon serves every temperature.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nescio._io.files import existing_file, replacing
+from nescio._io.kinds import FileKind
+from nescio._validation import Array, checked_choice, to_numpy
+from nescio.data.preprocessing import Preprocessing
+from nescio.errors import FileFormatError, ParameterError
+from nescio.runners.base import Runner
+from nescio.runners.torch_models import TorchRunner
+
+AGGREGATES = ("max", "sum")
+
+_KIND = FileKind("nescio.tuning", "file written by nescio tune")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of the grid that `tune` searches, and its result.
+
+    Attributes
+    ----------
+    method : {"odin", "mahalanobis"}
+    aggregate : {"max", "sum"}
+    epsilon : float
+        The size of the perturbation, on the scale of pixels from 0 to 1.
+    temperature : float or None
+        For ODIN only.
+    fpr95 : float
+        Over all five synthetic sets.
+    """
+
+    method: str
+    aggregate: str
+    epsilon: float
+    temperature: float | None
+    fpr95: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The settings that `tune` found.
+
+    Attributes
+    ----------
+    model_hash : str
+        The hash of the network that they hold for.
+    features : str
+        The features that Mahalanobis reads.
+    grid : tuple of Setting
+        Every setting that was tried.
+    data : mapping
+        The validation images that they were chosen on.
+    """
+
+    model_hash: str
+    features: str
+    grid: tuple[Setting, ...]
+    data: Mapping[str, Any]
+
+    @property
+    def best(self) -> tuple[Setting, ...]:
+        """The setting of the lowest FPR95 for each method and aggregate.
+
+        Among equally good ones, that of the smallest step and temperature.
+        """
+        found: dict[tuple[str, str], Setting] = {}
+        order = sorted(self.grid, key=lambda s: (s.fpr95, s.epsilon, s.temperature or 0.0))
+        for setting in order:
+            found.setdefault((setting.method, setting.aggregate), setting)
+        return tuple(found[key] for key in sorted(found))
+
+    @property
+    def aggregates(self) -> tuple[str, ...]:
+        """The aggregates that it has settings for."""
+        return tuple(sorted({setting.aggregate for setting in self.grid}))
+
+    def chosen(self) -> list[dict[str, Any]]:
+        """Return the best settings as plain data."""
+        return [asdict(setting) for setting in self.best]
+
+    def check_model(self, model_hash: str, features: str) -> None:
+        """Raise unless the settings were chosen for this network and these features."""
+        if model_hash != self.model_hash:
+            raise ParameterError(
+                f"the settings were tuned for another network ({self.model_hash[:12]}, not "
+                f"{model_hash[:12]}). Tune this one: nescio tune."
+            )
+        if features != self.features:
+            raise ParameterError(
+                f"the settings were tuned on {self.features} features, not {features}."
+            )
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write one JSON file atomically."""
+        content = {**_KIND.header(), **asdict(self), "best": self.chosen()}
+        with replacing(path, force=force) as temporary:
+            temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tuning:
+        """Read a file that `save` wrote."""
+        path = existing_file(path)
+        try:
+            content = json.loads(path.read_text("utf-8"))
+            _KIND.check(content, path)
+            grid = tuple(Setting(**setting) for setting in content["grid"])
+            return cls(content["model_hash"], content["features"], grid, content["data"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{path} is not a {_KIND.what}.") from error
+
+
+class PassOutputs(NamedTuple):
+    """What one forward pass gives."""
+
+    logits: Tensor
+    features: Tensor | None
+
+
+class Perturbation(NamedTuple):
+    """What one forward pass and the backward passes give for a batch."""
+
+    outputs: PassOutputs  # for the unchanged inputs
+    directions: dict[str, Tensor]  # by aggregate; a step of epsilon is subtracted
+
+
+def find_directions(
+    module: nn.Module,
+    inputs: Tensor,
+    preprocessing: Preprocessing,
+    aggregates: Sequence[str] = AGGREGATES,
+) -> Perturbation:
+    """Return in which direction to change normalised inputs, for each aggregate.
+
+    Parameters
+    ----------
+    module : Module
+        From inputs to (logits, features), in eval mode, so that an image's direction depends on
+        that image alone. Its parameters get no gradient.
+    inputs : Tensor of shape (n_images, 3, height, width)
+    preprocessing : Preprocessing
+    aggregates : sequence of str
+    """
+    if module.training:
+        raise ParameterError("put the network in eval mode first: network.eval().")
+    with torch.enable_grad():
+        inputs = inputs.detach().requires_grad_(True)
+        logits, features = module(inputs)
+        losses = [_loss(logits, aggregate) for aggregate in aggregates]
+        directions = {}
+        std = preprocessing.per_colour(preprocessing.std, inputs)
+        for at, (aggregate, loss) in enumerate(zip(aggregates, losses, strict=True)):
+            more = at + 1 < len(losses)
+            (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=more)
+            directions[aggregate] = gradient.sign_().div_(std)
+    kept = None if features is None else features.detach()
+    return Perturbation(PassOutputs(logits.detach(), kept), directions)
+
+
+def _loss(logits: Tensor, aggregate: str) -> Tensor:
+    """Return a loss whose gradient has the sign of the binary cross-entropy's.
+
+    The cross-entropy of a positive label decreases with its logit and with nothing else, so minus
+    the logit points in the same direction, even if the cross-entropy's gradient rounds to zero.
+    """
+    if checked_choice("aggregate", aggregate, AGGREGATES) == "max":
+        return -logits.amax(1).sum()
+    predicted = (logits > 0).to(logits.dtype)
+    return functional.binary_cross_entropy_with_logits(logits, predicted, reduction="sum")
+
+
+def step(
+    module: nn.Module, inputs: Tensor, found: Perturbation, aggregate: str, epsilon: float
+) -> PassOutputs:
+    """Return the outputs after a step of epsilon; those of the unchanged inputs if it is 0."""
+    if epsilon == 0:
+        return found.outputs
+    with torch.inference_mode():
+        return PassOutputs(*module(inputs - epsilon * found.directions[aggregate]))
+
+
+def run_perturbed(runner: Runner, tuning: Tuning, pixels: Array) -> dict[str, Array]:
+    """Run images as `runner.run` does, and add what ODIN and the perturbed Mahalanobis read."""
+    assert isinstance(runner, TorchRunner)
+    assert runner.preprocessing is not None
+    inputs = runner.placed(pixels)
+    with runner.running() as module:
+        found = find_directions(module, inputs, runner.preprocessing, tuning.aggregates)
+        arrays: dict[str, Any] = {"logits": found.outputs.logits}
+        if found.outputs.features is not None:
+            arrays["features"] = found.outputs.features
+        for setting in tuning.best:
+            outputs = step(module, inputs, found, setting.aggregate, setting.epsilon)
+            name = f"{setting.method}_{setting.aggregate}"
+            if setting.temperature is None:
+                arrays[name] = outputs.features
+            else:
+                arrays[name] = outputs.logits / setting.temperature
+    return {name: to_numpy(array) for name, array in arrays.items()}

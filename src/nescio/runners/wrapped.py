@@ -1,0 +1,362 @@
+"""A model with a detector: outputs, verdicts and explanations of its inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nescio._validation import Array, checked_whole, looks_like_probabilities, to_numpy
+from nescio.data.preprocessing import Preprocessing
+from nescio.detectors import Detector, NotCalibratedError, load
+from nescio.detectors.arrays import label_difference
+from nescio.detectors.assessment import Assessment
+from nescio.detectors.naming import build_detector, parse_detector
+from nescio.errors import (
+    InputError,
+    LabelMismatchError,
+    MissingInputError,
+    ParameterError,
+    ProbabilitiesWarning,
+    ShapeError,
+    warn,
+)
+from nescio.explain import Explanation
+from nescio.outputs import Outputs, quiet_about_probabilities
+from nescio.runners.base import Runner
+from nescio.runners.dispatch import make_runner
+from nescio.runners.prediction import Prediction
+
+DEFAULT_DETECTOR = "joint_energy"
+
+
+def wrap(
+    model: Any,
+    *,
+    detector: Detector | str | Path | None = None,
+    features: str | None = None,
+    label_names: Sequence[str] | None = None,
+    from_probs: bool = False,
+    device: Any = None,
+    output: str | int | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> Wrapped:
+    """Wrap a trained multi-label model, so that it gives `Outputs` and verdicts.
+
+    The model stays unchanged: its predictions, parameters, buffers, hooks, device and the train or
+    eval mode of each part.
+
+    Parameters
+    ----------
+    model
+        Anything that `make_runner` takes: a torch Module, a transformers model, a scikit-learn
+        classifier, a checkpoint, the path of an .onnx file, an onnxruntime InferenceSession. A
+        wrapped model is wrapped again, with the parameters that are given here.
+    detector : Detector, str or path, optional
+        A detector, calibrated or not; the name of one, such as "mahalanobis" or
+        "top_k_joint_energy(k=5)"; or the path of a saved one. Joint energy if not given.
+    features, label_names, from_probs, device, output, preprocessing
+        As `make_runner` takes them.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.multiclass import OneVsRestClassifier
+    >>> x = np.random.default_rng(0).normal(size=(300, 3))
+    >>> model = OneVsRestClassifier(LogisticRegression()).fit(x[:100], x[:100] > 0)
+    >>> wrapped = wrap(model, label_names=["cat", "dog", "cow"]).calibrate(x[100:])
+    >>> wrapped([[4.0, -1.0, 5.0], [-4.0, -3.0, -5.0]])
+    2 samples, 1 flagged
+                    score   p_value  verdict  predicted
+           0       34.017    1.0000  in       cow 1.00, cat 1.00
+           1   1.9707e-05    0.0050  OUT      none
+    """
+    own = None
+    if isinstance(model, Wrapped):
+        own, model = model.detector, model.runner
+    runner = make_runner(
+        model,
+        features=features,
+        label_names=label_names,
+        from_probs=from_probs,
+        device=device,
+        output=output,
+        preprocessing=preprocessing,
+    )
+    return Wrapped(runner, own if detector is None else _detector(detector))
+
+
+class Wrapped:
+    """A runner of a model and a detector for its outputs. Made by `wrap`.
+
+    It is a value: `fit` and `calibrate` return another one.
+
+    Attributes
+    ----------
+    runner : Runner
+        Runs the model.
+    detector : Detector or None
+        None if none was chosen; then `calibrate` takes joint energy.
+    """
+
+    def __init__(self, runner: Runner, detector: Detector | None = None) -> None:
+        self.runner = runner
+        self.detector = detector
+        if detector is not None:
+            self._check_detector(detector)
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The label names: those of the model, or else the detector's."""
+        if self.runner.label_names is not None or self.detector is None:
+            return self.runner.label_names
+        return getattr(self.detector, "label_names_", None)
+
+    def outputs(
+        self,
+        inputs: Any,
+        *,
+        labels: Any = None,
+        ids: Sequence[str] | None = None,
+        batch_size: int = 256,
+    ) -> Outputs:
+        """Return the model's logits and, if chosen, features.
+
+        Parameters
+        ----------
+        inputs
+            What the model takes, samples first: an array or a tensor, a mapping of them by name, a
+            tuple of them by position; for scikit-learn also a data frame, a sparse matrix or a
+            list. Or batches of these: a DataLoader or another iterable, of inputs or of pairs
+            (inputs, labels).
+        labels : array of shape (n_samples, n_labels), optional
+            Multi-hot truth, to keep with the outputs.
+        ids : sequence of str, optional
+            One name per sample.
+        batch_size : int
+            How many samples to run at once. The batches of an iterable are run as they are.
+        """
+        checked_whole("batch_size", batch_size, minimum=1)
+        parts: dict[str, list[Array]] = {"logits": []}
+        truth: list[Array] = []
+        head = None
+        for batch in self.runner.batches(inputs, batch_size):
+            arrays = self.runner.run(batch.inputs)
+            if not parts["logits"]:
+                head = self.runner.head(arrays)
+            for name, array in arrays.items():
+                _append(parts.setdefault(name, []), array, name)
+            if batch.labels is not None:
+                truth.append(to_numpy(batch.labels))
+            if truth and len(truth) != len(parts["logits"]):
+                raise InputError("some of the batches have labels, and others do not.")
+        if not parts["logits"]:
+            raise ShapeError("there are no inputs: not a single sample was given.")
+        if truth and labels is not None:
+            raise InputError(
+                "labels were given with the batches and as labels=...; pass them once."
+            )
+        arrays = {name: np.concatenate(blocks) for name, blocks in parts.items()}
+        self._check_logits(arrays["logits"])
+        return self.runner.outputs(
+            arrays,
+            labels=np.concatenate(truth) if truth else labels,
+            ids=ids,
+            label_names=self.label_names,
+            manifest=self.runner.describe(),
+            head=head,
+        )
+
+    def _check_logits(self, logits: Array) -> None:
+        names, n_labels = self.label_names, logits.shape[1]
+        if names is not None and len(names) != n_labels:
+            first = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            raise ShapeError(
+                f"the detector was made for {len(names)} labels ({first}), but the model returns "
+                f"{n_labels}. Calibrate a detector on outputs of this model."
+            )
+        if not self.runner.from_probs and looks_like_probabilities(logits):
+            warn(
+                "every output of the model lies within [0, 1]: these look like probabilities. If "
+                "they are, wrap the model with from_probs=True.",
+                ProbabilitiesWarning,
+            )
+
+    # --- verdicts ---
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        labels: Any = None,
+        ids: Sequence[str] | None = None,
+        batch_size: int = 256,
+        groups: Any = None,
+        fdr: float | None = None,
+        label_threshold: float = 0.5,
+    ) -> Prediction:
+        """Return predicted labels, probabilities and verdict of each sample.
+
+        Calling the wrapped model does the same.
+
+        Parameters
+        ----------
+        inputs, labels, ids, batch_size
+            As `outputs` takes them.
+        groups, fdr
+            As the detector's `assess` takes them.
+        label_threshold : float
+            A label is predicted if its probability is above this.
+        """
+        detector = self._calibrated()
+        outputs = self.outputs(inputs, labels=labels, ids=ids, batch_size=batch_size)
+        with quiet_about_probabilities(outputs):
+            assessment = detector.assess(outputs, groups=groups, fdr=fdr)
+        return Prediction(outputs, assessment, label_threshold)
+
+    __call__ = predict
+
+    def assess(self, inputs: Any, **options: Any) -> Assessment:
+        """Return score, p-value and verdict of each sample; takes what `predict` takes."""
+        return self.predict(inputs, **options).assessment
+
+    def explain(self, inputs: Any, *, groups: Any = None, batch_size: int = 256) -> Explanation:
+        """Return each label's share of the score, as the detector's `explain` does."""
+        detector = self._calibrated()
+        outputs = self.outputs(inputs, batch_size=batch_size)
+        with quiet_about_probabilities(outputs):
+            return detector.explain(outputs, groups=groups)
+
+    # --- the detector ---
+
+    def fit(self, train: Any, labels: Any = None, *, batch_size: int = 256) -> Wrapped:
+        """Return the model with a detector that has learned from training inputs.
+
+        Only for detectors that learn; `calibrate` has to follow.
+
+        Parameters
+        ----------
+        train
+            In-distribution inputs, as `outputs` takes them; best those that the model was trained
+            on.
+        labels : array of shape (n_samples, n_labels), optional
+            Multi-hot truth, if the detector learns from it and the batches do not have it.
+        batch_size : int
+            How many samples to run at once.
+        """
+        detector = self._own_detector()
+        outputs = self.outputs(train, labels=labels, batch_size=batch_size)
+        with quiet_about_probabilities(outputs):
+            return Wrapped(self.runner, detector.fit(outputs))
+
+    def calibrate(
+        self,
+        held_out: Any,
+        *,
+        tpr: float | None = None,
+        confidence: float | None = None,
+        groups: Any = None,
+        batch_size: int = 256,
+    ) -> Wrapped:
+        """Return the model with a detector that is calibrated on held-out inputs.
+
+        Parameters
+        ----------
+        held_out
+            In-distribution inputs that neither the model nor the detector has learned from, as
+            `outputs` takes them.
+        tpr, confidence, groups
+            As the detector's `calibrate` takes them.
+        batch_size : int
+            How many samples to run at once.
+        """
+        detector = self._own_detector()
+        outputs = self.outputs(held_out, batch_size=batch_size)
+        with quiet_about_probabilities(outputs):
+            detector.calibrate(outputs, tpr=tpr, confidence=confidence, groups=groups)
+        return Wrapped(self.runner, detector)
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the detector as one file; the model is not saved."""
+        self._calibrated().save(path, force=force)
+
+    def _own_detector(self) -> Detector:
+        """Return a copy of the detector, or a new one of the default kind."""
+        if self.detector is not None:
+            return copy.deepcopy(self.detector)
+        return _detector(DEFAULT_DETECTOR)
+
+    def _calibrated(self) -> Detector:
+        if self.detector is None:
+            raise NotCalibratedError(
+                "there is no detector to give a verdict. Calibrate one on held-out data, "
+                "wrapped.calibrate(held_out), or pass a calibrated one: wrap(model, detector=...)."
+            )
+        if not hasattr(self.detector, "offset_"):
+            raise NotCalibratedError(
+                f"this {type(self.detector).__name__} has no threshold yet. Call "
+                "wrapped.calibrate(held_out) first."
+            )
+        return self.detector
+
+    def _check_detector(self, detector: Detector) -> None:
+        """Raise if the model cannot give what the detector reads."""
+        reads = {*detector.scores_from, *detector.learns_from}
+        if reads & {"features", "head"} and self.runner.features is None:
+            raise MissingInputError(
+                f"{detector.name} reads {' and '.join(sorted(reads))}. Choose the features "
+                "(features=..., --features)."
+            )
+        others = sorted(reads - {"logits", "features", "head", "labels"})
+        if others:
+            raise MissingInputError(
+                f"{detector.name} reads {', '.join(others)}, which a wrapped model does not give. "
+                "Use Outputs with this array; for perturbed inputs, see nescio extract --tuned."
+            )
+        ours, theirs = self.runner.label_names, getattr(detector, "label_names_", None)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise LabelMismatchError(
+                label_difference(theirs, ours).replace("the data", "the model")
+            )
+        n_labels = getattr(detector, "n_columns_", {}).get("logits")
+        if ours is not None and n_labels is not None and n_labels != len(ours):
+            raise ShapeError(
+                f"the detector was made for {n_labels} labels, but the model has {len(ours)}. "
+                "Calibrate a detector on outputs of this model."
+            )
+
+    def __repr__(self) -> str:
+        given = {"features": self.runner.features, "detector": self.detector}
+        parts = [f"{self.runner.kind}: {self.runner.describe()['model']}"]
+        parts += [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        return f"Wrapped({', '.join(parts)})"
+
+
+def _detector(given: Any) -> Detector:
+    """Return a detector, by name or from a file."""
+    if isinstance(given, Path) or (isinstance(given, str) and _is_file_name(given)):
+        return load(given)
+    if isinstance(given, str):
+        return build_detector(*parse_detector(given))
+    if not isinstance(given, Detector):
+        raise ParameterError(
+            f"detector must be a Detector, the name of one, or the path of a saved one, got "
+            f"{given!r}."
+        )
+    return given
+
+
+def _is_file_name(text: str) -> bool:
+    return Path(text).suffix == ".nescio" or Path(text).is_file()
+
+
+def _append(parts: list[Array], array: Array, name: str) -> None:
+    if parts and parts[0].shape[1] != array.shape[1]:
+        raise ShapeError(
+            f"the model returned {name} of {parts[0].shape[1]} columns for one batch and of "
+            f"{array.shape[1]} for another."
+        )
+    parts.append(array)

@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+from nescio._io.kinds import FileKind
+from nescio._io.tensors import read_tensors, write_tensors
+from nescio.errors import FileFormatError
+
+KIND = FileKind("nescio.test", "test file", schema=2)
+ARRAYS = {"a": np.arange(6.0).reshape(2, 3)}
+
+
+def test_what_is_written_is_read(tmp_path):
+    KIND.write(tmp_path / "x", ARRAYS, {"note": "n"})
+    tensors, metadata = KIND.read(tmp_path / "x")
+    assert np.array_equal(tensors["a"], ARRAYS["a"])
+    assert (metadata["kind"], metadata["schema"], metadata["note"]) == ("nescio.test", 2, "n")
+
+
+def test_a_changed_value_is_noticed_by_its_checksum(tmp_path):
+    KIND.write_with_checksum(tmp_path / "x", ARRAYS, {"note": "n"})
+    KIND.read(tmp_path / "x", checksum=True)
+    for arrays, note in (({"a": ARRAYS["a"] + 1}, "n"), (ARRAYS, "m"), ({"b": ARRAYS["a"]}, "n")):
+        _, metadata = read_tensors(tmp_path / "x")
+        write_tensors(tmp_path / "changed", arrays, metadata | {"note": note}, force=True)
+        with pytest.raises(FileFormatError, match="do not match their checksum"):
+            KIND.read(tmp_path / "changed", checksum=True)
+
+
+def test_files_of_another_kind_or_a_newer_schema_are_refused(tmp_path):
+    FileKind("nescio.other", "other file").write(tmp_path / "other", ARRAYS, {})
+    with pytest.raises(FileFormatError, match=r"is not a test file: it holds 'nescio\.other'"):
+        KIND.read(tmp_path / "other")
+    write_tensors(tmp_path / "foreign", ARRAYS, {})
+    with pytest.raises(FileFormatError, match="is not a test file: nescio did not write it"):
+        KIND.read(tmp_path / "foreign")
+    for schema in (3, "2", True, None):
+        KIND.write(tmp_path / "newer", ARRAYS, {"schema": schema}, force=True)
+        with pytest.raises(FileFormatError, match="written by a newer nescio"):
+            KIND.read(tmp_path / "newer")

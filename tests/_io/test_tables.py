@@ -1,0 +1,65 @@
+"""CSV and Parquet files of outputs are tested in tests/outputs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nescio._io.tables import check_table_target, read_csv, require, to_json, write_table
+from nescio.errors import FileError, FileFormatError, MissingDependencyError, ParameterError
+
+COLUMNS = {"id": ["a", "b"], "score": np.array([1.5, -np.inf]), "kept": np.array([True, False])}
+
+
+def test_a_csv_file_has_a_header_and_a_row_per_sample(tmp_path):
+    write_table(tmp_path / "x.csv", COLUMNS)
+    assert (tmp_path / "x.csv").read_text().split() == [
+        "id,score,kept",
+        "a,1.5,True",
+        "b,-inf,False",
+    ]
+
+
+def test_json_lines_are_strict_json(tmp_path):
+    write_table(tmp_path / "x.jsonl", COLUMNS)
+    rows = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert rows == [
+        {"id": "a", "score": 1.5, "kept": True},
+        {"id": "b", "score": None, "kept": False},
+    ]
+    assert to_json({"a": [float("nan"), {"b": (1.0, float("inf"))}]}) == (
+        '{"a": [null, {"b": [1.0, null]}]}'
+    )
+
+
+def test_a_parquet_file_has_the_same_columns(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_table(tmp_path / "x.parquet", COLUMNS)
+    assert parquet.read_table(tmp_path / "x.parquet").to_pydict() == {
+        name: list(column) for name, column in COLUMNS.items()
+    }
+
+
+def test_the_target_is_checked_before_the_work(tmp_path):
+    with pytest.raises(ParameterError, match=r"must end in \.parquet, \.csv or \.jsonl"):
+        check_table_target(tmp_path / "x.txt", force=False)
+    write_table(tmp_path / "x.csv", COLUMNS)
+    with pytest.raises(FileError, match="exists already"):
+        check_table_target(tmp_path / "x.csv", force=False)
+    check_table_target(tmp_path / "x.csv", force=True)
+
+
+def test_columns_are_read_by_name(tmp_path):
+    (tmp_path / "x.csv").write_text("cat,ID,dog\n1,7,2\n-inf,x,nan\n")
+    columns = read_csv(tmp_path / "x.csv")
+    assert list(columns) == ["cat", "ID", "dog"]
+    assert columns["ID"].tolist() == ["7", "x"]
+    assert columns["cat"].tolist() == [1.0, -np.inf]
+    (tmp_path / "x.csv").write_text("cat\nlion\n")
+    with pytest.raises(FileFormatError, match="line 2, column 'cat': 'lion' is not a number"):
+        read_csv(tmp_path / "x.csv")
+
+
+def test_a_missing_package_is_named_with_its_extra():
+    with pytest.raises(MissingDependencyError, match=r"pip install 'nescio\[parquet\]'"):
+        require("no_such_package", "parquet")

@@ -1,0 +1,42 @@
+"""Local Outlier Factor: the numbers are those of scikit-learn."""
+
+import numpy as np
+import pytest
+import sklearn.ensemble
+import sklearn.neighbors
+
+import nescio as ns
+
+
+@pytest.mark.parametrize("n_labels", [2, 7, 8, 30])
+@pytest.mark.parametrize("n_neighbors", [5, 20])
+def test_lof_is_scikit_learns(n_labels, n_neighbors, rng):
+    train, new = rng.normal(size=(300, n_labels)), rng.normal(0, 2, (100, n_labels))
+    theirs = sklearn.neighbors.LocalOutlierFactor(n_neighbors=n_neighbors, novelty=True).fit(train)
+    ours = ns.LocalOutlierFactor(n_neighbors=n_neighbors).fit(train)
+    np.testing.assert_allclose(
+        ours.score_samples(new), theirs.score_samples(new), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_lof_with_fewer_samples_than_neighbours(rng):
+    train = rng.normal(size=(10, 3))
+    theirs = sklearn.neighbors.LocalOutlierFactor(n_neighbors=9, novelty=True).fit(train)
+    ours = ns.LocalOutlierFactor(n_neighbors=20).fit(train)
+    np.testing.assert_allclose(ours.score_samples(train + 1), theirs.score_samples(train + 1))
+
+
+def test_lof_of_samples_that_coincide_is_finite(rng):
+    train = np.repeat(rng.normal(size=(5, 3)), 30, axis=0)
+    scores = ns.LocalOutlierFactor().fit(train).score_samples(np.vstack([train[:3], train[:3] + 9]))
+    assert np.isfinite(scores).all()
+    assert scores[:3].min() > scores[3:].max()
+
+
+def test_lof_keeps_the_neighbours_it_was_fitted_with(rng, tmp_path):
+    train, new = rng.normal(size=(100, 3)), rng.normal(size=(10, 3))
+    detector = ns.LocalOutlierFactor().fit(train)
+    before = detector.score_samples(new)
+    detector.set_params(n_neighbors=3).save(tmp_path / "x.nescio")
+    assert np.array_equal(detector.score_samples(new), before)
+    assert np.array_equal(ns.load(tmp_path / "x.nescio").score_samples(new), before)

@@ -1,0 +1,277 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra import numpy as hnp
+
+import nescio as ns
+from nescio.checks import make_outputs
+from nescio.detectors import DETECTORS
+from nescio.errors import ParameterError, ShapeError
+from nescio.explain import terms as label_terms
+from nescio.scores import label_energy
+
+FROZEN = Path(__file__).parents[1] / "frozen"
+EXPLAINED = (
+    "joint_energy", "max_energy", "top_k_joint_energy",
+    "sum_logit", "max_logit", "top_k_logit",
+    "sum_prob", "max_prob", "top_k_prob",
+)  # fmt: skip
+N_LABELS = 7
+
+
+def calibrated(name, **parameters):
+    held_out = np.random.default_rng(0).normal(-1, 3, (100, N_LABELS))
+    return DETECTORS[name](**parameters).calibrate(held_out)
+
+
+CALIBRATED = {name: calibrated(name, **({"k": 3} if "top_k" in name else {})) for name in EXPLAINED}
+LOGITS = st.floats(-60, 60, width=32) | st.just(-np.inf)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", EXPLAINED)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_the_terms_make_up_the_score(name, dtype, data):
+    logits = data.draw(hnp.arrays(dtype, (4, N_LABELS), elements=LOGITS))
+    detector = CALIBRATED[name]
+    explanation = detector.explain(logits)
+    scores = detector.score_samples(logits)
+    np.testing.assert_array_equal(explanation.scores, scores)
+    counted = 1 if name.startswith("max") else 3 if "top_k" in name else None
+    assert explanation.how.largest == counted
+    if counted == 1:
+        made = explanation.terms.max(1)
+    else:
+        largest = -np.sort(-explanation.terms, axis=1)[:, :counted]
+        made = np.where(np.isneginf(largest), 0, largest).sum(1)
+    # float32 rounds each term of a sum that may cancel
+    size = np.abs(np.where(np.isneginf(explanation.terms), 0, explanation.terms)).sum(1)
+    eps = 10 * np.finfo(dtype).eps
+    assert np.isclose(made, scores, rtol=0, atol=eps * size).all()
+
+
+@pytest.mark.parametrize("name", ["joint_energy", "top_k_joint_energy", "max_energy", "sum_prob"])
+@settings(max_examples=40)
+@given(logits=hnp.arrays(np.float64, (3, N_LABELS), elements=LOGITS))
+def test_shares_add_up_to_one_unless_there_is_nothing_to_share(name, logits):
+    explanation = CALIBRATED[name].explain(logits)
+    nothing = np.isneginf(logits).all(1)
+    np.testing.assert_allclose(explanation.shares[~nothing].sum(1), 1)
+    assert np.isnan(explanation.shares[nothing]).all()
+    counted = {"top_k_joint_energy": 3, "max_energy": 1}.get(name, N_LABELS)
+    assert (np.count_nonzero(explanation.shares[~nothing], axis=1) <= counted).all()
+
+
+def test_logits_below_zero_have_no_shares():
+    explanation = CALIBRATED["sum_logit"].explain([[3.0, 9.0] + [-1.0] * 5, [1.0, 3.0] + [0.0] * 5])
+    assert np.isnan(explanation.shares[0]).all()
+    assert explanation.shares[1].tolist() == [0.25, 0.75, 0, 0, 0, 0, 0]
+    # of the largest, only what counts has to be positive
+    assert CALIBRATED["max_logit"].explain([[3.0] + [-1.0] * 6]).shares[0, 0] == 1
+
+
+def test_the_medians_are_those_of_the_calibration_data():
+    held_out = make_outputs(501)
+    explanation = ns.JointEnergy().calibrate(held_out).explain(make_outputs(4, seed=1))
+    energies = label_energy(held_out.logits)
+    ranked = -np.sort(-energies, axis=1)
+    for row in range(4):
+        np.testing.assert_allclose(explanation.medians[row], np.median(energies, axis=0))
+        np.testing.assert_allclose(explanation.rank_medians[row], np.median(ranked, axis=0))
+
+
+def test_each_group_has_its_own_medians():
+    held_out = make_outputs(1000)
+    detector = ns.JointEnergy().calibrate(held_out, groups="label_count")
+    assert len(detector.calibration_.threshold_values) > 2
+    new = make_outputs(50, seed=1)
+    explanation = detector.explain(new)
+    assessed = detector.assess(new)
+    np.testing.assert_array_equal(explanation.groups, assessed.groups)
+    np.testing.assert_array_equal(explanation.p_values, assessed.p_values)
+    np.testing.assert_array_equal(explanation.in_distribution, assessed.in_distribution)
+    thresholds = detector.calibration_.threshold_values
+    names = detector.assess(held_out).groups
+    for row, reason in enumerate(explanation):
+        assert reason.threshold == thresholds[reason.group]
+        members = label_energy(held_out.logits[names == reason.group])
+        np.testing.assert_allclose(explanation.medians[row], np.median(members, axis=0))
+    assert len(np.unique(explanation.medians[:, 0])) > 2
+
+
+def test_groups_of_the_callers_own(rng):
+    logits = rng.normal(-1, 3, (400, 3))
+    camera = np.where(np.arange(400) % 2, "rear", "front")
+    logits[camera == "rear"] += 2
+    detector = ns.JointEnergy().calibrate(logits, groups=camera)
+    explanation = detector.explain(logits[:2], groups=["rear", "front"])
+    for row, name in enumerate(("rear", "front")):
+        expected = np.median(label_energy(logits[camera == name]), axis=0)
+        np.testing.assert_allclose(explanation.medians[row], expected)
+    with pytest.raises(ns.errors.MissingInputError, match="pass groups"):
+        detector.explain(logits[:2])
+
+
+def test_one_inputs_reason():
+    val = [[1.0, -1.0, 0.0], [3.0, -3.0, 0.5], [2.0, -2.0, 5.0]]
+    outputs = ns.Outputs(val, label_names=["cat", "dog", "car"])
+    detector = ns.SumLogit().calibrate(outputs, tpr=0.5)
+    reason = detector.explain(ns.Outputs([[-4.0, 1.0, 0.5]], ids=["a.jpg"]))[0]
+    assert [label.label for label in reason.labels] == ["dog", "car", "cat"]
+    assert [label.rank for label in reason.labels] == [1, 2, 3]
+    assert [label.term for label in reason.labels] == [1.0, 0.5, -4.0]
+    assert [label.median for label in reason.labels] == [-2.0, 0.5, 2.0]
+    assert [label.difference for label in reason.labels] == [3.0, 0.0, -6.0]
+    assert [label.rank_median for label in reason.labels] == [3.0, 0.5, -2.0]
+    assert (reason.id, reason.group, reason.score) == ("a.jpg", None, -2.5)
+    assert reason.threshold == detector.offset_
+    assert reason.in_distribution is False
+    assert reason.p_value == detector.assess([[-4.0, 1.0, 0.5]])[0].p_value
+
+
+def test_a_label_that_is_usually_there_is_told_though_it_is_absent(rng):
+    logits = rng.normal(-5, 1, (200, 30))
+    logits[:, 17] = rng.normal(6, 1, 200)
+    reason = ns.JointEnergy().calibrate(logits).explain(rng.normal(-5, 1, (1, 30)))[0]
+    reason_labels = [label.label for label in reason.most_telling(3)]
+    assert len(reason_labels) == 3
+    assert "label 17" in reason_labels
+    assert [label.rank for label in reason.most_telling(3)][:2] == [1, 2]
+    terms = [label.term for label in reason.most_telling(30)]
+    assert terms == sorted(terms, reverse=True)
+
+
+def test_names_come_from_the_data_where_the_detector_has_none():
+    logits = make_outputs(100).logits
+    named = ns.Outputs(logits[:1], label_names=list("abcdef"))
+    assert ns.JointEnergy().calibrate(logits).explain(named).label_names == tuple("abcdef")
+    detector = ns.JointEnergy().calibrate(ns.Outputs(logits, label_names=list("ABCDEF")))
+    assert detector.explain(logits[:1]).label_names == tuple("ABCDEF")
+    assert ns.JointEnergy().calibrate(logits).explain(logits)[0].labels[0].label.startswith("label")
+
+
+@pytest.mark.parametrize("name", ["joint_energy", "sum_logit"])
+def test_json_holds_everything_but_infinity(name):
+    logits = make_outputs(3, seed=1).logits.copy()
+    logits[0, 0] = -np.inf
+    logits[1] = -np.inf
+    detector = DETECTORS[name]().calibrate(make_outputs(100))
+    explanation = detector.explain(logits)
+    found = json.loads(json.dumps(explanation.as_dict(), allow_nan=False))
+    assert (found["detector"], len(found["samples"])) == (name, 3)
+    first = found["samples"][2]
+    assert first["score"] == detector.score_samples(logits)[2]
+    assert set(first["labels"][0]) == {
+        "label", "term", "share", "median", "difference", "rank", "rank_median",
+    }  # fmt: skip
+    assert found["samples"][1]["labels"][0]["share"] is None
+
+
+def test_a_detector_that_is_only_fitted_does_not_explain():
+    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
+        ns.JointEnergy().fit(make_outputs(100)).explain(make_outputs(2, seed=1))
+
+
+def test_bad_rows_are_told_and_do_not_spoil_the_medians():
+    logits = make_outputs(101).logits.copy()
+    detector = ns.SumProb(nonfinite="out").calibrate(logits)
+    spoiled = np.vstack([logits, np.full((2, 6), np.nan)])
+    assert np.array_equal(
+        ns.SumProb(nonfinite="out").calibrate(spoiled).profile_.medians.labels,
+        detector.profile_.medians.labels,
+    )
+    logits[0, 4] = np.inf
+    reason = detector.explain(logits[:1])[0]
+    assert reason.score == -np.inf
+    assert not reason.in_distribution
+    assert reason.labels[0].label == "label 4"
+    assert np.isnan(reason.labels[0].term)
+    assert all(np.isnan(label.share) for label in reason.labels)
+    assert reason.summary() == "Its logits hold NaN or infinity: label 4."
+    assert reason.most_telling(1)[0].label == "label 4"
+    with pytest.raises(ns.errors.NonFiniteError):
+        ns.SumProb().calibrate(make_outputs(100)).explain(logits[:1])
+
+
+@pytest.mark.parametrize("name", sorted(set(DETECTORS) - set(EXPLAINED)))
+def test_what_is_not_a_sum_over_labels_cannot_be_explained(name):
+    detector = DETECTORS[name]()
+    detector.fit(make_outputs(300)).calibrate(make_outputs(200))
+    assert detector.profile_.medians is None
+    with pytest.raises(ParameterError, match=f"{name} cannot be explained: .* joint_energy on the"):
+        detector.explain(make_outputs(3))
+
+
+def test_refusals():
+    with pytest.raises(ns.NotCalibratedError, match="no threshold yet"):
+        ns.JointEnergy().explain(make_outputs(3))
+    with pytest.raises(ShapeError, match="made for 6 labels"):
+        ns.JointEnergy().calibrate(make_outputs(50)).explain(np.zeros((3, 7)))
+
+
+# --- on disk ------------------------------------------------------------------------------------
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def test_the_text_of_one_input():
+    val = [[2.0, 4.0], [0.0, 3.0], [1.0, 2.0]]
+    detector = ns.MaxLogit().calibrate(ns.Outputs(val, label_names=["cat", "dog"]), tpr=0.5)
+    new = ns.Outputs([[1.0, 0.25], [0.0, 5.0]], ids=["a", "b"])
+    assert repr(detector.explain(new)[0]).splitlines() == [
+        "a: OUT. max_logit 1 is below the threshold 3 (p-value 0.2500).",
+        "Its largest logit is 1 (cat); that of an ordinary input is 3.",
+        "label       logit       share      median rank median",
+        "cat         1.000      100.0%       1.000       3.000",
+        "dog         0.250           -       3.000       1.000",
+    ]
+    headline = "in-distribution. max_logit 5 is at least the threshold 3 (p-value 1.0000)."
+    assert detector.explain(new)[1].headline() == headline
+    assert str(detector.explain(new)).splitlines() == [
+        "2 explained, 1 flagged",
+        "                score    threshold  verdict  largest logit",
+        "       a            1            3  OUT      cat 1, dog 0.25",
+        "       b            5            3  in       dog 5, cat 0",
+    ]
+
+
+def test_the_text_says_what_is_left_out(rng):
+    detector = ns.JointEnergy().calibrate(rng.normal(-2, 3, (100, 40)))
+    explanation = detector.explain(rng.normal(-2, 3, (30, 40)))
+    reason = explanation[0]
+    left = 1 - sum(label.share for label in reason.most_telling(10))
+    assert repr(reason).splitlines()[-1] == f"30 other labels: {left:.1%}"
+    assert reason.others(reason.labels[:39]).startswith("1 other label: ")
+    assert reason.others(reason.labels) == ""
+    assert len(repr(explanation).splitlines()) == 2 + 10 + 1
+    assert [r.score for r in explanation] == explanation.scores.tolist()
+
+
+def test_a_detector_of_ones_own_can_be_explained():
+    class PositiveSum(ns.Detector):
+        """The sum of the positive logits."""
+
+        name = "positive_sum"
+        paper = "an example"
+
+        def label_terms(self):
+            return label_terms.Terms("positive part", lambda logits: np.maximum(logits, 0))
+
+        def _score(self, arrays):
+            return np.maximum(arrays.logits, 0).sum(1)
+
+    ns.checks.check_detector(PositiveSum())
+
+    class DoesNotAddUp(PositiveSum):
+        """Says that its terms are the logits."""
+
+        def label_terms(self):
+            return label_terms.Terms("logit", np.asarray)
+
+    with pytest.raises(AssertionError, match="the terms are not the score"):
+        ns.checks.check_explains_or_refuses(DoesNotAddUp())

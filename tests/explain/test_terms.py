@@ -1,0 +1,30 @@
+"""The terms of a score, and their medians over the calibration data."""
+
+import numpy as np
+
+import nescio as ns
+from nescio.explain import terms as label_terms
+from nescio.scores import label_energy
+
+
+def test_of_many_rows_some_are_drawn_and_always_the_same(rng):
+    logits = rng.normal(-3, 3, (20_000, 4)).astype(np.float32)
+    first, again = (ns.JointEnergy().calibrate(logits).profile_.medians for _ in range(2))
+    np.testing.assert_array_equal(first.labels, again.labels)
+    # 3.5 % of the rows to either side of the middle: five standard errors of 5,000
+    low, high = np.quantile(label_energy(logits), [0.465, 0.535], axis=0)
+    assert ((low < first.labels[0]) & (first.labels[0] < high)).all()
+    exact = np.median(label_energy(logits).astype(np.float64), axis=0)
+    assert (first.labels[0] != exact).all()
+
+
+def test_groups_may_come_in_any_order(rng):
+    logits = rng.normal(size=(6, 2))
+    names = np.array(["9", "10+", "9", "10+", "9", "10+"])  # as label counts do
+    terms, known = label_terms.Terms("logit", np.asarray), ("9", "10+")
+    usual = label_terms.Medians.from_logits(terms, logits, np.ones(6, bool), names)
+    again = label_terms.Medians.from_arrays(usual.arrays(), known)
+    for found in (usual, again):
+        medians, _ = found.of_samples(names[:2], 2)
+        np.testing.assert_array_equal(medians[0], np.median(logits[::2], axis=0))
+        np.testing.assert_array_equal(medians[1], np.median(logits[1::2], axis=0))

@@ -1,0 +1,86 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn import metrics as sk
+
+from nescio import metrics
+from nescio.errors import InputError, ShapeError
+
+tied = hnp.arrays(np.float64, st.integers(1, 60), elements=st.integers(-5, 5).map(float))
+smooth = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e3, 1e3))
+
+
+def by_sklearn(positive, negative, tpr=0.95):
+    truth = np.r_[np.ones(len(positive)), np.zeros(len(negative))]
+    scores = np.r_[positive, negative]
+    fpr, recall, _ = sk.roc_curve(truth, scores, drop_intermediate=False)
+    return {
+        "fpr": fpr[np.argmax(recall >= tpr - 1e-12)],
+        "auroc": sk.roc_auc_score(truth, scores),
+        "aupr": sk.average_precision_score(truth, scores),
+    }
+
+
+@given(st.one_of(tied, smooth), st.one_of(tied, smooth), st.sampled_from([0.5, 0.9, 0.95, 1.0]))
+def test_all_measures_are_scikit_learns(id_scores, ood_scores, tpr):
+    id_positive = by_sklearn(id_scores, ood_scores, tpr)
+    ood_positive = by_sklearn(-ood_scores, -id_scores, tpr)
+    pairs = [
+        (metrics.fpr_at_tpr(id_scores, ood_scores, tpr), id_positive["fpr"]),
+        (metrics.auroc(id_scores, ood_scores), id_positive["auroc"]),
+        (metrics.aupr(id_scores, ood_scores), id_positive["aupr"]),
+        (metrics.fpr_at_tpr_ood_positive(id_scores, ood_scores, tpr), ood_positive["fpr"]),
+        (metrics.aupr_ood_positive(id_scores, ood_scores), ood_positive["aupr"]),
+    ]
+    for ours, theirs in pairs:
+        assert math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def test_a_share_that_is_whole_on_paper_is_taken_as_whole():
+    """10 * (1 - 0.9) is 0.9999999999999998, and one of ten may be left out all the same."""
+    scores = np.arange(10.0)
+    assert metrics.fpr_at_tpr(scores, [0.5], tpr=0.9) == 0
+    assert metrics.fpr_at_tpr_ood_positive([8.5], scores, tpr=0.9) == 0
+
+
+def test_the_two_conventions_of_fpr95_differ(rng):
+    id_scores, ood_scores = rng.normal(2, 1, 5000), rng.normal(0, 2, 5000)
+    id_positive = metrics.fpr_at_tpr(id_scores, ood_scores)
+    ood_positive = metrics.fpr_at_tpr_ood_positive(id_scores, ood_scores)
+    assert ood_positive > 1.8 * id_positive
+
+
+@given(tied, tied, st.integers(1, 4))
+def test_aupr_at_a_ratio_is_that_of_data_with_this_ratio(id_scores, ood_scores, times):
+    ratio = times * len(id_scores) / len(ood_scores)
+    repeated = metrics.aupr(np.repeat(id_scores, times), ood_scores)
+    assert math.isclose(
+        metrics.aupr(id_scores, ood_scores, id_to_ood=ratio), repeated, rel_tol=1e-9
+    )
+
+
+def test_map_is_the_mean_over_labels_with_a_positive(rng):
+    labels = rng.integers(0, 2, (80, 6))
+    labels[:, 2] = 0
+    scores = rng.normal(labels, 1.5).round(1)
+    each = metrics.average_precisions(labels, scores)
+    for label in (0, 1, 3, 4, 5):
+        expected = sk.average_precision_score(labels[:, label], scores[:, label])
+        assert each[label] == pytest.approx(expected)
+    assert np.isnan(each[2])
+    mean = metrics.mean_average_precision(labels, scores)
+    assert mean == pytest.approx(np.nanmean(each))
+    assert metrics.mean_average_precision(np.ones((3, 1)), np.zeros((3, 1))) == 1
+    with pytest.raises(InputError, match="every value must be 0 or 1"):
+        metrics.mean_average_precision(np.full((3, 2), -1), np.zeros((3, 2)))
+    with pytest.raises(InputError, match="at least one positive"):
+        metrics.mean_average_precision(np.zeros((3, 2)), np.zeros((3, 2)))
+    with pytest.raises(ShapeError, match=r"\(3, 2\) and \(3, 1\)"):
+        metrics.mean_average_precision(np.zeros((3, 2)), np.zeros((3, 1)))
+
+
+def test_minus_infinity_is_a_score_like_any_other():
+    assert metrics.auroc([1.0, 2.0], [-np.inf, -np.inf]) == 1.0

@@ -1,0 +1,83 @@
+"""Scored tables, and outputs of the same rows."""
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.streams import (
+    logits_of,
+)
+from nescio.errors import FileError, InputError, LabelMismatchError, ParameterError, ShapeError
+from nescio.monitor.scored import matching_logits, read_scored
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_verdicts_are_read_as_they_were_written(tmp_path, rng, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    detector = ns.JointEnergy(nonfinite="out").calibrate(logits_of(rng, 800), groups="label_count")
+    logits = logits_of(rng, 30)
+    logits[4, 2] = np.nan
+    written = detector.assess(ns.Outputs(logits, ids=[f"photo {at}" for at in range(30)]))
+    written.save(tmp_path / f"scored{suffix}")
+    read = read_scored(tmp_path / f"scored{suffix}")
+    for name, column in written.columns().items():
+        assert read.columns()[name].tolist() == column.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.csv", "score\n1\n", "no column p_value"),
+        ("a.csv", "", "no column score"),
+        ("a.csv", "score,p_value,in_distribution\n", "no rows"),
+        ("a.jsonl", "", "no rows"),
+        ("a.csv", "score,p_value,in_distribution\n1,low,True\n", "must hold numbers"),
+        ("a.csv", "score,p_value,in_distribution\n1,0.5,maybe\n", "True or False"),
+        ("a.csv", "p_value,score\n0.5,1,2\n", "different columns"),
+        ("a.jsonl", '{"p_value": 0.5}\n{"score": 1}\n', "different columns"),
+        ("a.jsonl", "[1]\n", "cannot read"),
+        ("a.jsonl", "{\n", "cannot read"),
+        ("a.txt", "", "must end in"),
+    ],
+)
+def test_files_that_are_no_verdicts_are_refused(tmp_path, name, text, reason):
+    (tmp_path / name).write_text(text)
+    with pytest.raises((InputError, FileError, ParameterError), match=reason):
+        read_scored(tmp_path / name)
+
+
+def test_logits_of_the_same_rows_are_taken(detector, rng):
+    outputs = ns.Outputs(logits_of(rng, 50), ids=[f"photo {at}" for at in range(50)])
+    assessment = detector.assess(outputs)
+    assert matching_logits(detector, assessment, outputs) is outputs.logits
+    nearly = ns.Outputs(outputs.logits * (1 + 1e-6))
+    assert matching_logits(detector, assessment, nearly) is nearly.logits
+
+
+def test_logits_of_other_rows_are_rejected(detector, rng):
+    logits, ids = logits_of(rng, 50), [f"photo {at}" for at in range(50)]
+    assessment = detector.assess(ns.Outputs(logits, ids=ids))
+    for outputs, reason in (
+        (ns.Outputs(logits[:40]), "40 rows, but 50 inputs"),
+        (ns.Outputs(logits, ids=ids[::-1]), "row 0 of the outputs is 'photo 49'"),
+        (ns.Outputs(logits[::-1].copy()), "same rows in the same order"),
+    ):
+        with pytest.raises((InputError, ShapeError), match=reason):
+            matching_logits(detector, assessment, outputs)
+
+
+def test_logits_of_other_labels_are_rejected(rng):
+    held_out = ns.Outputs(logits_of(rng, 200), label_names=[*"abcdef"])
+    detector = ns.JointEnergy().calibrate(held_out)
+    turned = ns.Outputs(held_out.logits, label_names=[*"fedcba"])
+    with pytest.raises(LabelMismatchError, match="the detector was calibrated on"):
+        matching_logits(detector, detector.assess(held_out), turned)
+
+
+def test_without_features_the_scores_of_a_feature_detector_are_not_compared(rng):
+    features, logits = rng.normal(size=(200, 3)), rng.normal(size=(200, 2))
+    detector = ns.Mahalanobis().fit(features, np.eye(2)[rng.integers(0, 2, 200)])
+    detector.calibrate(ns.Outputs(logits, features=features))
+    assessment = detector.assess(ns.Outputs(logits, features=features))
+    assert matching_logits(detector, assessment, ns.Outputs(logits)) is not None

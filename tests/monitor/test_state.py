@@ -1,0 +1,101 @@
+"""A saved monitor: it continues exactly, for one detector, and damage is found."""
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.streams import (
+    fed,
+    logits_of,
+)
+from nescio._io.kinds import digest
+from nescio._io.tensors import read_tensors, write_tensors
+from nescio.errors import FileError, FileFormatError, InputError, ParameterError
+from nescio.monitor import Monitor
+from nescio.monitor.state import count_once, resume
+
+
+def test_a_saved_monitor_goes_on_exactly(detector, rng, tmp_path):
+    logits = np.concatenate([logits_of(rng, 2300), logits_of(rng, 1500, shift=-0.5)])
+    straight = fed(Monitor(detector, window=300), detector, logits, [1000, 2000, 800])
+    monitor, start = Monitor(detector, window=300), 0
+    for size in (1000, 2000, 800):
+        fed(monitor, detector, logits[start : start + size])
+        start += size
+        monitor.save(tmp_path / "state.safetensors", force=True)
+        monitor = Monitor.load(tmp_path / "state.safetensors", detector)
+    assert monitor.report() == straight.report()
+    assert monitor.report().alarm
+    assert monitor.report().label_drifts
+    new = logits_of(rng, 700)
+    assert fed(monitor, detector, new).report() == fed(straight, detector, new).report()
+
+
+def test_a_state_is_of_one_detector(detector, rng, tmp_path):
+    path = tmp_path / "state.safetensors"
+    fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)
+    other = ns.JointEnergy().calibrate(logits_of(rng, 1500))
+    with pytest.raises(InputError, match="another detector"):
+        Monitor.load(path, other)
+    with pytest.raises(FileError, match="exists already"):
+        Monitor(detector).save(path)
+
+
+def test_a_state_that_is_none_is_refused(detector, tmp_path):
+    path = tmp_path / "state.safetensors"
+    Monitor(detector).save(path)
+    tensors, metadata = read_tensors(path)
+    detector.save(tmp_path / "a.nescio")
+    with pytest.raises(FileFormatError, match=r"not a saved monitor: it holds 'nescio.detector'"):
+        Monitor.load(tmp_path / "a.nescio", detector)
+    write_tensors(tmp_path / "newer.safetensors", tensors, metadata | {"schema": 99})
+    with pytest.raises(FileFormatError, match="newer nescio"):
+        Monitor.load(tmp_path / "newer.safetensors", detector)
+    write_tensors(tmp_path / "changed.safetensors", tensors, metadata | {"trace_step": 7})
+    with pytest.raises(FileFormatError, match="checksum"):
+        Monitor.load(tmp_path / "changed.safetensors", detector)
+    for name, broken in {
+        "counts.0": np.zeros(3, np.int64),
+        "log_stakes": np.zeros(2),
+        "drift.counts": np.zeros((1, 2), np.int64),
+    }.items():
+        content = tensors | {name: broken}
+        stored = {key: value for key, value in metadata.items() if key != "sha256"}
+        stored["sha256"] = digest(content, stored)
+        write_tensors(tmp_path / "broken.safetensors", content, stored, force=True)
+        with pytest.raises(FileFormatError, match="damaged"):
+            Monitor.load(tmp_path / "broken.safetensors", detector)
+
+
+def test_memory_does_not_grow_with_the_stream(detector, rng, tmp_path):
+    monitor, sizes = Monitor(detector, window=20), []
+    for _ in range(3):
+        for _ in range(25):
+            fed(monitor, detector, logits_of(rng, 1000))
+        monitor.save(tmp_path / "state.safetensors", force=True)
+        sizes.append((tmp_path / "state.safetensors").stat().st_size)
+    assert sizes[2] < 1.3 * sizes[0]
+
+
+def test_a_state_keeps_its_settings(detector, tmp_path):
+    path = tmp_path / "state.safetensors"
+    monitor = resume(detector, path, alpha=0.05, seed=3)
+    assert (monitor.alpha, monitor.window, monitor.seed) == (0.05, 500, 3)
+    monitor.save(path)
+    assert resume(detector, path).alpha == 0.05
+    assert resume(detector, path, alpha=0.05, window=500).seed == 3
+    with pytest.raises(ParameterError, match=r"started with --alpha 0\.05"):
+        resume(detector, path, alpha=0.01)
+    assert resume(detector, None).alpha == 0.01
+
+
+def test_a_file_is_counted_once(detector, tmp_path):
+    monitor, first, second = Monitor(detector), tmp_path / "1.csv", tmp_path / "2.csv"
+    first.write_text("one")
+    second.write_text("two")
+    count_once(monitor, first)
+    with pytest.raises(InputError, match="counted last"):
+        count_once(monitor, first)
+    count_once(monitor, first, again=True)
+    count_once(monitor, second)
+    count_once(monitor, first)  # only the last file is remembered

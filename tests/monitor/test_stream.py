@@ -1,0 +1,145 @@
+"""The monitor as a whole: what it finds, in which groups, and that blocks do not matter."""
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.streams import (
+    Calibrated,
+    fed,
+    grouped_detector,
+    logits_of,
+    not_more_than,
+)
+from nescio.detectors.assessment import Assessment
+from nescio.errors import ParameterError
+from nescio.monitor import Monitor
+
+
+def first_alarm(detector, before, after, **settings):
+    monitor = Monitor(detector, **settings)
+    fed(monitor, detector, before, labels=False)
+    assert not monitor.alarm
+    fed(monitor, detector, after, labels=False)
+    return None if monitor.alarm_at is None else monitor.alarm_at - len(before)
+
+
+def test_a_shift_is_found_early_and_late(detector, rng):
+    shifted = logits_of(rng, 3000, shift=-0.8)
+    assert first_alarm(detector, logits_of(rng, 10), shifted) < 300
+    assert first_alarm(detector, logits_of(rng, 50_000), shifted) < 300
+
+
+def test_a_shift_to_higher_scores_is_found(detector, rng):
+    assert first_alarm(detector, logits_of(rng, 2000), logits_of(rng, 3000, shift=0.5)) < 500
+
+
+def test_a_few_strange_inputs_among_many_are_found(detector, rng):
+    after = logits_of(rng, 5000)
+    strange = rng.random(5000) < 0.05
+    after[strange] -= 5.0
+    assert first_alarm(detector, logits_of(rng, 5000), after) < 1000
+
+
+def test_a_small_lasting_shift_is_found(detector, rng):
+    assert first_alarm(detector, logits_of(rng, 5000), logits_of(rng, 20_000, shift=-0.15)) < 5000
+
+
+def test_flagged_means_below_the_threshold_also_with_fdr(detector, rng):
+    logits = logits_of(rng, 400)
+    monitor = Monitor(detector)
+    monitor.update(detector.assess(logits, fdr=0.1))
+    assert monitor.flagged == (detector.predict(logits) == -1).sum()
+
+
+def test_groups_have_their_own_bags(rng):
+    detector = grouped_detector(rng)
+    monitor = Monitor(detector)
+    groups = np.array(["night"] * 900 + ["day"] * 300)
+    logits = logits_of(rng, 1200) + (groups == "night")[:, None]
+    monitor.update(detector.assess(logits, groups=groups))
+    # Another mix of groups is no change.
+    assert not monitor.alarm
+    assert [bag.total for bag in monitor.bags.values()] == [400 + 300, 200 + 900]
+    swapped = np.array(["night", "day"] * 500)
+    monitor.update(detector.assess(logits_of(rng, 1000) - 1, groups=swapped))
+    assert monitor.alarm
+
+
+def same_state(a, b):
+    """Equal reports, up to the rounding of the evidence."""
+    first, second = a.report().as_dict(), b.report().as_dict()
+    for name in ("trace", "log10_martingale", "max_log10_martingale"):
+        np.testing.assert_allclose(first.pop(name), second.pop(name), rtol=0, atol=1e-9)
+    assert first == second
+
+
+def test_by_label_count_works_and_the_split_does_not_matter(rng):
+    detector = ns.JointEnergy().calibrate(logits_of(rng, 3000), groups="label_count")
+    assert len(detector.calibration_.thresholds) > 2
+    logits = logits_of(rng, 1500)
+    whole = fed(Monitor(detector), detector, logits)
+    parts = fed(Monitor(detector), detector, logits, [1, 499, 3, 997])
+    same_state(whole, parts)
+    assert whole.flagged == (detector.predict(logits) == -1).sum()
+
+
+@pytest.mark.slow
+def test_false_alarms_by_group_stay_below_alpha():
+    found = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        names = np.array(["a", "b"])[rng.integers(0, 2, 80)]
+        values = rng.normal(size=80) + 2 * (names == "b")
+        calibration = ns.Calibration.from_scores(values, tpr=0.8, groups=names)
+        groups = np.array(["a", "b"])[(rng.random(1500) < 0.9).astype(int)]
+        stream = rng.normal(size=1500) + 2 * (groups == "b")
+        assessment = Assessment(
+            stream, calibration.p_values(stream, groups), stream > 0, groups=groups
+        )
+        monitor = Monitor(Calibrated(calibration), alpha=0.1, seed=seed)
+        monitor.update(assessment)
+        found += monitor.alarm
+    assert not_more_than(found, 300, 0.1)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 30 + [970, 4000], [500, 4500], [256, 255, 257, 4232]])
+def test_one_call_or_many_give_the_same(detector, rng, sizes):
+    logits = np.concatenate([logits_of(rng, 3000), logits_of(rng, 2000, shift=-0.5)])
+    whole = fed(Monitor(detector), detector, logits)
+    assert whole.alarm
+    same_state(whole, fed(Monitor(detector), detector, logits, sizes))
+
+
+def test_the_seed_decides_the_random_ranks(detector, rng):
+    logits = logits_of(rng, 500)
+    first, same, other = (fed(Monitor(detector, seed=seed), detector, logits) for seed in (0, 0, 1))
+    assert first.log10_martingale == same.log10_martingale != other.log10_martingale
+
+
+def test_reset_starts_again_with_the_same_calibration(detector, rng):
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 1000, shift=-2.0))
+    assert monitor.alarm
+    assert monitor.label_alarm
+    monitor.reset()
+    assert not monitor.alarm
+    assert not monitor.label_alarm
+    assert (monitor.n_samples, monitor.flagged, monitor.log10_martingale) == (0, 0, 0.0)
+    assert [bag.total for bag in monitor.bags.values()] == [1500]
+    fed(monitor, detector, logits_of(rng, 2000))
+    assert not monitor.alarm
+
+
+def test_a_detector_without_calibration_is_refused(rng):
+    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
+        Monitor(ns.JointEnergy())
+    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
+        Monitor(ns.JointEnergy().fit(logits_of(rng, 100)))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"alpha": 0}, {"alpha": 1.5}, {"window": 3}, {"seed": -1}, {"coverage": 1}]
+)
+def test_parameters_are_checked(detector, settings):
+    with pytest.raises(ParameterError, match=next(iter(settings))):
+        Monitor(detector, **settings)

@@ -1,0 +1,391 @@
+"""Outputs on disk, and the other formats they are read from."""
+
+import contextlib
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nescio import Outputs
+from nescio._io.tensors import read_tensors, write_tensors
+from nescio.errors import (
+    FileError,
+    FileFormatError,
+    InputError,
+    MissingDependencyError,
+    NescioError,
+    ParameterError,
+    ShapeError,
+)
+from nescio.outputs import save_in_parts
+
+FROZEN = Path(__file__).parents[1] / "frozen"
+
+
+def test_what_is_saved_is_loaded(tmp_path, outputs):
+    outputs.save(tmp_path / "x.safetensors")
+    loaded = Outputs.load(tmp_path / "x.safetensors")
+    same(loaded, outputs)
+    assert loaded.manifest == outputs.manifest
+    assert loaded.logits.dtype == np.float32
+    assert not loaded.logits.flags.owndata  # still on disk
+
+
+def test_saving_twice_gives_the_same_bytes(tmp_path, outputs):
+    outputs.save(tmp_path / "x.safetensors")
+    Outputs.load(tmp_path / "x.safetensors").save(tmp_path / "y.safetensors")
+    assert (tmp_path / "x.safetensors").read_bytes() == (tmp_path / "y.safetensors").read_bytes()
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path, outputs):
+    outputs.save(tmp_path / "x.safetensors")
+    with pytest.raises(FileError, match="exists already"):
+        outputs[:2].save(tmp_path / "x.safetensors")
+    outputs[:2].save(tmp_path / "x.safetensors", force=True)
+    assert len(Outputs.load(tmp_path / "x.safetensors")) == 2
+
+
+def test_a_file_may_be_replaced_while_it_is_mapped(tmp_path, outputs):
+    path = tmp_path / "x.safetensors"
+    outputs.save(path)
+    loaded = Outputs.load(path)
+    loaded[::-1].save(path, force=True)
+    same(loaded, outputs)
+    same(Outputs.load(path), outputs[::-1])
+
+
+def test_numpy_files(tmp_path, outputs):
+    np.save(tmp_path / "x.npy", outputs.logits)
+    same(Outputs.load(tmp_path / "x.npy"), Outputs(outputs.logits))
+    np.savez(tmp_path / "one.npz", outputs.logits)
+    same(Outputs.load(tmp_path / "one.npz"), Outputs(outputs.logits))
+    np.savez(
+        tmp_path / "all.npz",
+        logits=outputs.logits,
+        features=outputs.features,
+        labels=outputs.labels,
+        ids=outputs.ids,
+        label_names=np.array(outputs.label_names),
+        something_else=np.zeros(3),
+    )
+    same(Outputs.load(tmp_path / "all.npz"), outputs)
+    np.savez(tmp_path / "two.npz", a=outputs.logits, b=outputs.logits)
+    with pytest.raises(FileFormatError, match=r"no array named logits; it has \['a', 'b'\]"):
+        Outputs.load(tmp_path / "two.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "names"),
+    [
+        ("cat,dog\n1,-2.5\n3e1,-inf\n", None, ("cat", "dog")),
+        ("id,cat,dog\nx,1,-2.5\n'y z',3e1,-inf\n", ["x", "'y z'"], ("cat", "dog")),
+        ('cat,ID,dog\n1,"a,b",-2.5\n3e1,c,-inf\n', ["a,b", "c"], ("cat", "dog")),
+        ("1,-2.5\n3e1,-inf\n", None, None),
+        ("0,1\n1,-2.5\n3e1,-inf\n", None, None),
+        ("1,2\n1,-2.5\n3e1,-inf\n", None, None),
+        ("\ufeffcat,dog\r\n1,-2.5\r\n3e1,-inf\r\n", None, ("cat", "dog")),
+    ],
+)
+def test_csv_files(tmp_path, text, ids, names):
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    loaded = Outputs.load(tmp_path / "x.csv")
+    np.testing.assert_array_equal(loaded.logits, [[1, -2.5], [30, -np.inf]])
+    assert loaded.label_names == names
+    assert (loaded.ids is None) if ids is None else (loaded.ids.tolist() == ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is empty"),
+        ("cat,dog\n1,two\n", "line 2, column 'dog': 'two' is not a number"),
+        ("cat,dog\n1\n", "line 2: expected 2 cells, got 1"),
+        ("cat,dog\n1,2\n\n1,2,3\n", "line 4: expected 2 cells, got 3"),
+        ("1.5,2\n1,2,3\n", "line 2: expected 2 cells, got 3"),
+        ("1,2,4,7\n1,2,3,4\n", "as logits or as the numbers of labels"),
+        ("1.5,2,\n3,4,\n", "end in a comma"),
+        ("cat;dog\n-1,62;-2,4\n", "semicolons"),
+        ("cat\tdog\n1\t2\n", "tabs"),
+        ("cat,dog\n1,\n", "line 2, column 'dog': the cell is empty"),
+        (",cat\n0,1\n", "column 1 of .* has no name.*index=False"),
+        ("cat,cat\n1,2\n", "two columns of the same name"),
+        ("id\nx\n", "no columns of logits"),
+        ("cat,path\n1,img.jpg\n", "img.jpg"),
+    ],
+)
+def test_bad_csv_files_are_explained(tmp_path, text, reason):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(FileFormatError, match=reason) as raised:
+        Outputs.load(tmp_path / "x.csv")
+    assert "x.csv" in str(raised.value)
+
+
+def test_parquet_files_of_a_column_per_label(tmp_path, outputs):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {name: outputs.logits[:, i] for i, name in enumerate(outputs.label_names)}
+    pq.write_table(pa.table({"id": outputs.ids.tolist(), **columns}), tmp_path / "x.parquet")
+    loaded = Outputs.load(tmp_path / "x.parquet")
+    same(loaded, Outputs(outputs.logits, ids=outputs.ids, label_names=outputs.label_names))
+    assert loaded.logits.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["list_", "large_list", "fixed"])
+def test_parquet_files_of_list_columns(tmp_path, outputs, kind):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    def lists(array, value):
+        of = pa.list_(value, array.shape[1]) if kind == "fixed" else getattr(pa, kind)(value)
+        return pa.array(array.tolist(), of)
+
+    only = pa.table({"scores": lists(outputs.logits, pa.float32())})
+    pq.write_table(only, tmp_path / "only.parquet")
+    same(Outputs.load(tmp_path / "only.parquet"), Outputs(outputs.logits))
+    everything = pa.table(
+        {
+            "logits": lists(outputs.logits, pa.float32()),
+            "features": lists(outputs.features, pa.float64()),
+            "labels": lists(outputs.labels, pa.int64()),
+            "id": outputs.ids.tolist(),
+        }
+    )
+    pq.write_table(everything, tmp_path / "all.parquet")
+    loaded = Outputs.load(tmp_path / "all.parquet")
+    same(loaded, Outputs(outputs.logits, outputs.features, outputs.labels, outputs.ids))
+
+
+def test_one_long_cell_does_not_take_the_memory_of_all(tmp_path):
+    rows = ["a,b,id"] + ["1,2,x"] * 20_000
+    rows[5] = "1," + "9" * 4000 + ",x"
+    (tmp_path / "x.csv").write_text("\n".join(rows))
+    import tracemalloc
+
+    tracemalloc.start()
+    assert Outputs.load(tmp_path / "x.csv").logits[4, 1] == np.inf
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30_000_000
+
+
+def test_csv_in_another_encoding_is_explained(tmp_path):
+    (tmp_path / "x.csv").write_bytes("größe,b\n1,2\n".encode("latin-1"))
+    with pytest.raises(FileFormatError, match="not UTF-8 text"):
+        Outputs.load(tmp_path / "x.csv")
+
+
+def test_tables_as_pandas_writes_them(tmp_path, outputs):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame(outputs.logits)
+    frame.to_csv(tmp_path / "numbered.csv", index=False)
+    np.testing.assert_allclose(Outputs.load(tmp_path / "numbered.csv").logits, outputs.logits)
+    named = pandas.DataFrame(outputs.logits, outputs.ids, outputs.label_names)
+    named.to_parquet(tmp_path / "indexed.parquet")
+    expected = Outputs(outputs.logits, ids=outputs.ids, label_names=outputs.label_names)
+    same(Outputs.load(tmp_path / "indexed.parquet"), expected)
+
+
+def test_bad_parquet_files_are_explained(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    def refused(table, reason):
+        pq.write_table(pa.table(table), tmp_path / "x.parquet")
+        with pytest.raises(FileFormatError, match=reason):
+            Outputs.load(tmp_path / "x.parquet")
+
+    refused({"logits": [[1.0, 2.0], [1.0]]}, "lengths from 1 to 2")
+    refused({"cat": [1.0, None]}, "'cat' .* has 1 empty cells")
+    refused({"cat": [1.0], "path": ["x.jpg"]}, "column 'path' .* does not hold numbers")
+    refused({"a": [[1.0]], "b": [[1.0]]}, "no list column named logits")
+    refused({"features": [[1.0]], "cat": [1.0]}, "no list column named logits")
+    refused({"labels": [[1.0]]}, "no list column named logits")
+    (tmp_path / "y.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(FileFormatError, match="as Parquet"):
+        Outputs.load(tmp_path / "y.parquet")
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "x.parquet").touch()
+    with pytest.raises(MissingDependencyError, match=r"pip install 'nescio\[parquet\]'"):
+        Outputs.load(tmp_path / "x.parquet")
+
+
+def test_probabilities_are_converted_on_request(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([[0.5, 0.0], [0.9, 0.1]]))
+    loaded = Outputs.load(tmp_path / "x.npy", from_probs=True)
+    np.testing.assert_allclose(loaded.logits[1], [np.log(9), -np.log(9)])
+    assert loaded.logits[0].tolist() == [0.0, -np.inf]
+    np.save(tmp_path / "y.npy", np.array([[0.5, 2.0]]))
+    with pytest.raises(InputError, match=r"y.npy: probabilities"):
+        Outputs.load(tmp_path / "y.npy", from_probs=True)
+
+
+class _Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("unpickled",))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".csv", ".parquet"])
+def test_a_hostile_pickle_is_refused_and_never_run(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".npy":
+        np.save(path, np.array([_Bomb()], dtype=object), allow_pickle=True)
+    elif suffix == ".npz":
+        np.savez(path, logits=np.array([_Bomb()], dtype=object))
+    else:
+        path.write_bytes(pickle.dumps(_Bomb()))
+    with pytest.raises(FileFormatError):
+        Outputs.load(path)
+    path.write_bytes(pickle.dumps(_Bomb()))
+    with pytest.raises(FileFormatError):
+        Outputs.load(path)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_truncated_numpy_files_are_refused(tmp_path, suffix, rng):
+    path = tmp_path / f"x{suffix}"
+    save = np.save if suffix == ".npy" else np.savez
+    save(path, rng.normal(size=(50, 4)))
+    whole = path.read_bytes()
+    for length in (0, 4, 60, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FileFormatError, match=r"is truncated or damaged|is not a NumPy file"):
+            Outputs.load(path)
+
+
+def test_other_files_are_refused(tmp_path, outputs):
+    with pytest.raises(FileError, match="no file"):
+        Outputs.load(tmp_path / "x.npy")
+    with pytest.raises(FileError, match="is a directory"):
+        Outputs.load(tmp_path)
+    (tmp_path / "x.pt").touch()
+    with pytest.raises(FileError, match=r"must end in .safetensors, .npy"):
+        Outputs.load(tmp_path / "x.pt")
+    import safetensors.numpy
+
+    safetensors.numpy.save_file({"weights": np.zeros(3)}, tmp_path / "w.safetensors")
+    with pytest.raises(FileFormatError, match=r"no array named logits; it has \['weights'\]"):
+        Outputs.load(tmp_path / "w.safetensors")
+    np.save(tmp_path / "flat.npy", np.zeros(5))
+    with pytest.raises(ShapeError, match=r"flat.npy: logits must have shape .*got \(5,\)"):
+        Outputs.load(tmp_path / "flat.npy")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "changes", "reason"),
+    [
+        (
+            {"ids.utf8": np.full(9, 255, np.uint8), "ids.ends": np.array([1, 2, 3, 4, 9])},
+            {},
+            "text",
+        ),
+        ({"ids.utf8": np.full(99, 65, np.uint8)}, {}, "do not match their lengths"),
+        ({"ids.ends": np.array([5, 4, 3, 2, 1])}, {}, "do not match their lengths"),
+        ({"ids.ends": np.array([10**9] * 5)}, {}, "do not match their lengths"),
+        ({"ids.ends": np.arange(5.0)}, {}, "do not match their lengths"),
+        ({}, {"schema": 99}, "newer nescio"),
+        ({}, {"schema": "x"}, "newer nescio"),
+        ({}, {"label_names": 5}, "unreadable metadata"),
+        ({}, {"label_names": "abc"}, "unreadable metadata"),
+        ({}, {"manifest": [1]}, "unreadable metadata"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, outputs, tensors, changes, reason):
+    outputs.save(tmp_path / "x.safetensors")
+    stored, metadata = read_tensors(tmp_path / "x.safetensors")
+    write_tensors(tmp_path / "y.safetensors", stored | tensors, metadata | changes)
+    with pytest.raises(FileFormatError, match=reason):
+        Outputs.load(tmp_path / "y.safetensors")
+
+
+def test_damaged_archives_are_refused(tmp_path, rng):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, logits=rng.normal(size=(50, 4)))
+    whole = path.read_bytes()
+    for _ in range(300):
+        flipped = bytearray(whole)
+        flipped[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(flipped))
+        with contextlib.suppress(NescioError):
+            Outputs.load(path)
+
+
+def test_what_cannot_be_written_is_explained(tmp_path, outputs):
+    with pytest.raises(ParameterError, match=r"must end in .safetensors"):
+        outputs.save(tmp_path / "x.npy")
+    odd = Outputs(outputs.logits, manifest={"when": object()})
+    with pytest.raises(InputError, match="manifest must hold what JSON can hold"):
+        odd.save(tmp_path / "x.safetensors")
+    with pytest.raises(InputError, match="one has 2,000"):
+        Outputs(outputs.logits, ids=["x" * 2000] * 5)
+    with pytest.raises(ShapeError, match="ids must have one dimension"):
+        Outputs(outputs.logits, ids=[["a"]] * 5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_of_another_name_is_recognised(tmp_path, outputs):
+    np.savez(tmp_path / "x.npz", logits=outputs.logits)
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    with pytest.raises(FileFormatError, match=r"is an .npz archive"):
+        Outputs.load(tmp_path / "x.npy")
+
+
+def test_parts_give_the_bytes_of_the_whole(rng, tmp_path):
+    whole = Outputs(
+        rng.normal(size=(9, 3)).astype(np.float32),
+        features=rng.normal(size=(9, 4)).astype(np.float32),
+        labels=rng.integers(0, 2, (9, 3)),
+        ids=[f"image {i}" for i in range(9)],
+        label_names=["a", "b", "c"],
+        manifest={"dataset": "x"},
+        arrays={"odin_max": rng.normal(size=(9, 3)).astype(np.float32)},
+    )
+    whole.save(tmp_path / "whole.safetensors")
+    parts = [whole[:4], whole[4:5], whole[5:]]
+    save_in_parts(tmp_path / "parts.safetensors", parts, whole.manifest)
+    assert (tmp_path / "parts.safetensors").read_bytes() == (
+        tmp_path / "whole.safetensors"
+    ).read_bytes()
+
+
+def test_files_of_schema_1_stay_readable():
+    """Written once by version 0.1.0 and never again: see tests/frozen/README.md."""
+    outputs = Outputs.load(FROZEN / "outputs-schema1.safetensors")
+    assert outputs.names == ("logits", "features", "labels", "odin_max")
+    assert outputs.ids.tolist() == ["a", "b", "ç", "d"]
+    assert outputs.label_names == ("cat", "dog", "car")
+    assert outputs.manifest == {"split": "val"}
+    assert outputs.labels.tolist() == [[1, 0, 1], [0, 0, 1], [1, 1, 1], [0, 1, 0]]
+
+
+def test_everything_survives_saving(whole, tmp_path):
+    whole.save(tmp_path / "x.safetensors")
+    loaded = Outputs.load(tmp_path / "x.safetensors")
+    assert loaded.names == whole.names == ("logits", "features", "labels", "head", "mine")
+    assert loaded.head.same_as(whole.head)
+    np.testing.assert_array_equal(loaded.get("mine"), whole.arrays["mine"])
+    assert loaded.get("nothing") is None
+
+
+def test_an_npz_file_may_hold_the_head_and_arrays_of_your_own(whole, tmp_path):
+    np.savez(
+        tmp_path / "x.npz",
+        logits=whole.logits,
+        mine=whole.arrays["mine"],
+        lonely=np.zeros(3),
+        **{"head.weight": whole.head.weight, "head.bias": whole.head.bias},
+    )
+    loaded = Outputs.load(tmp_path / "x.npz")
+    assert loaded.names == ("logits", "head", "mine")
+
+
+def same(a, b):
+    for name in ("logits", "features", "labels", "ids"):
+        left, right = getattr(a, name), getattr(b, name)
+        assert (left is None) == (right is None), name
+        if left is not None:
+            np.testing.assert_array_equal(left, right)
+    assert a.label_names == b.label_names

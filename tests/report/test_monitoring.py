@@ -1,0 +1,42 @@
+"""The figures of a monitor."""
+
+import re
+
+import pytest
+
+import nescio as ns
+from fixtures.streams import (
+    fed,
+    logits_of,
+)
+from nescio.errors import FileError, ParameterError
+from nescio.monitor import Monitor
+from nescio.report import draw_monitor
+
+
+def test_a_plot_without_inputs(tmp_path, rng):
+    detector = ns.JointEnergy().calibrate(logits_of(rng, 100))
+    draw_monitor(Monitor(detector).report(), tmp_path / "a.html")
+    assert "nan" not in (tmp_path / "a.html").read_text("utf-8").lower()
+
+
+@pytest.mark.parametrize("suffix", [".html", ".svg"])
+def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng, suffix):
+    names = ["cat", "<script>alert(1)</script>", "c", "d", "e", "f"]
+    detector = ns.JointEnergy().calibrate(ns.Outputs(logits_of(rng, 1500), label_names=names))
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 1500, shift=-1.5))
+    draw_monitor(monitor.report(), tmp_path / f"plot{suffix}")
+    text = (tmp_path / f"plot{suffix}").read_text("utf-8")
+    assert "<script" not in text
+    assert "&lt;script" in text
+    assert text.count('class="dot out"') == 3
+    assert f"alarm after {monitor.alarm_at:,} inputs" in text
+    assert "Labels that drift" in text
+    if suffix == ".html":
+        [summary] = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
+        assert re.search(r"p = [\d.]+e\N{MINUS SIGN}\d", summary)  # else it may break after e-
+        assert "pre { white-space: pre-wrap; font: inherit; }" in text
+    with pytest.raises(FileError, match="exists already"):
+        draw_monitor(monitor.report(), tmp_path / f"plot{suffix}")
+    with pytest.raises(ParameterError, match=r"\.html or \.svg"):
+        draw_monitor(monitor.report(), tmp_path / "plot.png")

@@ -1,0 +1,172 @@
+"""The choice of features, their shape, and the last layer after them, for every kind of runner."""
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import nescio as ns
+from nescio.errors import ParameterError, ShapeError
+from nescio.runners.features import is_head, pooled
+
+
+def maps_to(outputs):
+    """Whether the head of these outputs maps their features to their logits."""
+    head = outputs.head
+    found = outputs.features @ head.weight.T + head.bias
+    np.testing.assert_allclose(found, outputs.logits, atol=1e-4)
+    return True
+
+
+def test_maps_are_averaged_over_height_and_width(rng):
+    maps = rng.normal(size=(2, 3, 4, 5))
+    np.testing.assert_allclose(pooled(maps, "it has"), maps.mean(axis=(2, 3)))
+    matrix = maps[:, :, 0, 0]
+    assert pooled(matrix, "it has") is matrix
+    with pytest.raises(ShapeError, match=r"layer 'x' returns shape \(2, 3, 4\); features must"):
+        pooled(maps[..., 0], "layer 'x' returns")
+    with pytest.raises(ShapeError, match="layer 'x' returns tuple; features must"):
+        pooled((maps, maps), "layer 'x' returns")
+
+
+def test_a_head_is_verified(rng):
+    features, weight, bias = (rng.normal(size=shape) for shape in ((5, 3), (2, 3), (2,)))
+    logits = features @ weight.T + bias
+    assert is_head(weight, bias, features, logits)
+    assert is_head(weight.astype("f4"), bias, features.astype("f4"), logits.astype("f4"))
+    assert not is_head(weight, bias + 0.01, features, logits)
+    assert not is_head(weight, bias, np.maximum(features, 0), logits)
+    assert not is_head(weight.T, bias, features, logits)
+    assert not is_head(weight, bias, features, np.full_like(logits, np.nan))
+
+
+# --- torch ------------------------------------------------------------------------------------
+
+
+def small_network():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Linear(8, 4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("features", "known"),
+    [("penultimate", True), ("3:input", True), ("1", True), ("0", False), ("input", False)],
+)
+def test_torch(features, known, rng):
+    inputs = rng.normal(size=(9, 6))
+    outputs = ns.wrap(small_network(), features=features).outputs(inputs, batch_size=4)
+    assert maps_to(outputs) if known else outputs.head is None
+    if features == "input":
+        np.testing.assert_allclose(outputs.features, inputs, rtol=1e-6)
+
+
+def test_a_model_that_does_not_end_in_a_linear_layer(rng):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(*small_network(), torch.nn.ReLU())
+    assert ns.wrap(model, features="penultimate").outputs(rng.normal(size=(9, 6))).head is None
+    with pytest.raises(ParameterError, match="no layer 'penultimate'"):
+        ns.wrap(torch.nn.ReLU(), features="penultimate")
+    with pytest.raises(ParameterError, match="no layer 'pooled'"):
+        ns.wrap(small_network(), features="pooled")
+
+
+def test_a_layer_without_bias_and_a_model_of_probabilities(rng):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4, bias=False), torch.nn.Sigmoid())
+    wrapped = ns.wrap(model, features="penultimate", from_probs=True)
+    assert maps_to(wrapped.outputs(rng.normal(size=(9, 6))))
+
+
+def test_a_head_does_not_change_when_the_model_is_trained_further(rng):
+    torch = pytest.importorskip("torch")
+    model = small_network()
+    outputs = ns.wrap(model, features="penultimate").outputs(rng.normal(size=(9, 6)))
+    with torch.no_grad():
+        model[3].weight.zero_()
+    assert maps_to(outputs)
+
+
+def test_a_layer_that_returns_a_tuple_or_other_rows(rng):
+    torch = pytest.importorskip("torch")
+
+    class Pair(torch.nn.Module):
+        def forward(self, x):
+            return x, x
+
+    class First(torch.nn.Module):
+        def forward(self, pair):
+            return pair[0]
+
+    model = torch.nn.Sequential(Pair(), First(), torch.nn.Linear(6, 4))
+    with pytest.raises(ShapeError, match="layer '0' returns tuple; features must"):
+        ns.wrap(model, features="0").outputs(rng.normal(size=(9, 6)))
+    model = torch.nn.Sequential(torch.nn.Unflatten(0, (-1, 3)), torch.nn.Flatten(0, 1))
+    with pytest.raises(ShapeError, match=r"layer '0' returns shape \(3, 3, 6\)"):
+        ns.wrap(model, features="0").outputs(rng.normal(size=(9, 6)))
+    model = torch.nn.Sequential(torch.nn.Flatten(0), torch.nn.Unflatten(0, (18, 3)))
+    model = torch.nn.Sequential(model, torch.nn.Flatten(0), torch.nn.Unflatten(0, (9, 6)))
+    with pytest.raises(ShapeError, match="features of 18 rows, but there are logits of 9"):
+        ns.wrap(model, features="0").outputs(rng.normal(size=(9, 6)))
+
+
+# --- scikit-learn -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        (OneVsRestClassifier(LogisticRegression()), True),
+        (MultiOutputClassifier(LogisticRegression()), True),
+        (RidgeClassifier(), True),
+        (ClassifierChain(LogisticRegression()), False),
+        (RandomForestClassifier(3), False),
+        (make_pipeline(StandardScaler(), OneVsRestClassifier(LogisticRegression())), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_scikit_learn(model, known, multi_label):
+    inputs, truth = multi_label
+    outputs = ns.wrap(model.fit(inputs + 1, truth), features="input").outputs(inputs)
+    np.testing.assert_array_equal(outputs.features, inputs)
+    assert maps_to(outputs) if known else outputs.head is None
+
+
+# --- ONNX -------------------------------------------------------------------------------------
+
+
+def test_onnx(onnx_file, rng):
+    inputs = rng.normal(size=(9, 6))
+    assert maps_to(ns.wrap(onnx_file(hidden="h2"), features="h2").outputs(inputs))
+    outputs = ns.wrap(onnx_file(hidden="h2"), features="input").outputs(inputs)
+    np.testing.assert_allclose(outputs.features, inputs, rtol=1e-6)
+    assert outputs.head is None  # a ReLU is between them
+    probs = onnx_file(probs="probs", hidden="h2")
+    wrapped = ns.wrap(probs, output="probs", from_probs=True, features="h2")
+    assert maps_to(wrapped.outputs(inputs))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_gemm_with_a_bias(transposed, tmp_path, rng):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    weight = rng.normal(size=(6, 4)).astype("f4")
+    constants = {"w": weight.T if transposed else weight, "b": rng.normal(size=4).astype("f4")}
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["logits"], transB=int(transposed))],
+        "linear",
+        [helper.make_tensor_value_info("x", floats, ["n", 6])],
+        [helper.make_tensor_value_info("logits", floats, ["n", 4])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, tmp_path / "gemm.onnx")
+    wrapped = ns.wrap(tmp_path / "gemm.onnx", features="input")
+    assert maps_to(wrapped.outputs(rng.normal(size=(9, 6))))

@@ -1,0 +1,152 @@
+"""The grid of one backward pass equals the direct way, setting by setting."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+from nescio.detectors import Mahalanobis  # noqa: E402
+from nescio.errors import ParameterError  # noqa: E402
+from nescio.runners.checkpoints import CheckpointRunner  # noqa: E402
+from nescio.runners.perturb import AGGREGATES, find_directions, step  # noqa: E402
+from nescio.training.tuning import (  # noqa: E402
+    MAHALANOBIS_EPSILONS,
+    ODIN_EPSILONS,
+    TEMPERATURES,
+    Grid,
+)
+
+
+def as_module(made):
+    """The network as a module that gives (logits, pooled features)."""
+    return CheckpointRunner(made).module()
+
+
+def direct_outputs(module, inputs, std, aggregate, epsilon):
+    """One setting by the textbook: the gradient of the cross-entropy, a step, a second pass."""
+    x = inputs.clone().requires_grad_(True)
+    logits = module(x)[0]
+    if aggregate == "max":
+        top = logits.gather(1, logits.argmax(1, keepdim=True))
+        loss = torch.nn.BCEWithLogitsLoss()(top, torch.ones_like(top))
+    else:
+        predicted = (torch.sigmoid(logits) > 0.5).to(logits.dtype)
+        loss = torch.nn.BCEWithLogitsLoss(reduction="none")(logits, predicted).sum(1).mean()
+    loss.backward()
+    moved = inputs - epsilon * x.grad.sign() / torch.tensor(std).view(1, 3, 1, 1)
+    with torch.no_grad():
+        return module(moved)
+
+
+def test_the_grids_are_the_papers():
+    assert TEMPERATURES == (1, 10, 100, 1000)
+    np.testing.assert_allclose(ODIN_EPSILONS, np.linspace(0, 0.004, 21), atol=1e-12)
+    assert sorted(MAHALANOBIS_EPSILONS) == [0, 0.0005, 0.001, 0.0014, 0.002, 0.005]
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
+    made = checkpoint()
+    # In double precision no gradient rounds to the other sign.
+    made.network.double()
+    module, preprocessing = as_module(made), made.preprocessing
+    inputs = torch.from_numpy(rng.normal(size=(5, 3, 32, 32)))
+    pooled = module(inputs)[1].detach().numpy()
+    around = pooled.mean(0) + rng.normal(0, pooled.std(), (300, pooled.shape[1]))
+    labels = rng.integers(0, 2, (300, 3))
+    labels[:, 0] = 1
+    detector = Mahalanobis(aggregate=aggregate).fit(around, labels)
+    grid = Grid(module, preprocessing, {aggregate: detector})
+    found = grid.batch_scores(inputs)
+    assert found.shape == (5, 84 + 6)
+    assert len(set(grid.points)) == 90
+    for at, (method, _, epsilon, temperature) in enumerate(grid.points):
+        logits, features = direct_outputs(module, inputs, preprocessing.std, aggregate, epsilon)
+        if method == "odin":
+            probabilities = torch.sigmoid(logits / temperature)
+            expected = probabilities.max(1)[0] if aggregate == "max" else probabilities.sum(1)
+        else:
+            expected = detector.score_samples(features)
+        np.testing.assert_allclose(found[:, at], expected, rtol=1e-7, err_msg=str(grid.points[at]))
+    odin = [(e, t) for m, _, e, t in grid.points if m == "odin"]
+    assert sorted(odin) == sorted(itertools.product(ODIN_EPSILONS, TEMPERATURES))
+
+
+class Counting(torch.nn.Module):
+    """Counts forward passes, and backward passes by the gradients that reach the input."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.forwards, self.backwards = network, 0, 0
+
+    def forward(self, images):
+        self.forwards += 1
+        if images.requires_grad:
+            images.register_hook(self.count_backward)
+        return self.network(images)
+
+    def count_backward(self, _):
+        self.backwards += 1
+
+
+def test_a_batch_costs_at_most_25_forward_equivalents_for_odin(checkpoint, rng):
+    made = checkpoint()
+    counting = Counting(as_module(made)).eval()
+    inputs = torch.from_numpy(rng.normal(size=(2, 3, 32, 32)).astype(np.float32))
+    found = find_directions(counting, inputs, made.preprocessing, ("max",))
+    for epsilon in ODIN_EPSILONS:
+        step(counting, inputs, found, "max", epsilon)
+    # A backward pass costs two forward passes.
+    assert counting.backwards == 1
+    assert counting.forwards + 2 * counting.backwards <= 25
+
+
+def test_the_step_raises_the_confidence(checkpoint, rng):
+    made, epsilon = checkpoint(), 1e-7  # so small that the network is linear there
+    made.network.double()
+    inputs = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)))
+    module = as_module(made)
+    found = find_directions(module, inputs, made.preprocessing)
+    before = found.outputs.logits
+    after = step(module, inputs, found, "max", epsilon).logits
+    assert (after.amax(1) > before.amax(1)).all()
+    labels = (before > 0).double()
+    loss = torch.nn.BCEWithLogitsLoss(reduction="none")
+    after = step(module, inputs, found, "sum", epsilon).logits
+    assert (loss(after, labels).sum(1) < loss(before, labels).sum(1)).all()
+
+
+def test_a_saturated_logit_still_has_a_direction(checkpoint, rng):
+    # In float32, 1 - sigmoid(40) is 0, and so is the gradient of the cross-entropy.
+    made = checkpoint()
+    with torch.no_grad():
+        made.network.head.labels.bias += 40
+    inputs = torch.from_numpy(rng.normal(size=(2, 3, 32, 32)).astype(np.float32))
+    found = find_directions(as_module(made), inputs, made.preprocessing, ("max",))
+    assert (found.directions["max"] != 0).float().mean() > 0.99
+
+
+def test_an_image_is_perturbed_alone(checkpoint, rng):
+    made = checkpoint()
+    inputs = torch.from_numpy(rng.normal(size=(4, 3, 32, 32)).astype(np.float32))
+    together = find_directions(as_module(made), inputs, made.preprocessing).directions
+    alone = find_directions(as_module(made), inputs[2:3], made.preprocessing).directions
+    for aggregate in AGGREGATES:
+        same = (together[aggregate][2] == alone[aggregate][0]).float().mean()
+        assert same > 0.999  # but for the sign of what rounds to zero
+
+
+def test_a_network_in_train_mode_is_refused(checkpoint):
+    made = checkpoint()
+    with pytest.raises(ParameterError, match="eval mode"):
+        find_directions(as_module(made).train(), torch.zeros(2, 3, 32, 32), made.preprocessing)
+
+
+def test_parameters_get_no_gradient(checkpoint):
+    made = checkpoint()
+    module = as_module(made)
+    find_directions(module, torch.zeros(2, 3, 32, 32), made.preprocessing)
+    assert all(parameter.grad is None for parameter in module.parameters())

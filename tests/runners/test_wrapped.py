@@ -1,0 +1,157 @@
+"""A model with its detector: fit, calibrate, assess, predict, explain and save."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+
+import nescio as ns
+from nescio.errors import LabelMismatchError, MissingInputError, ParameterError, ShapeError
+
+NAMES = ("cat", "dog", "cow", "hen")
+
+
+@pytest.fixture
+def model(multi_label):
+    return OneVsRestClassifier(LogisticRegression()).fit(*multi_label)
+
+
+@pytest.fixture
+def held_out():
+    return np.random.default_rng(3).normal(size=(200, 6))
+
+
+def test_fit_and_calibrate_are_all_that_a_feature_detector_needs(model, multi_label, held_out):
+    inputs, truth = multi_label
+    plain = ns.wrap(model, detector="mahalanobis", features="input")
+    fitted = plain.fit(inputs, truth)
+    wrapped = fitted.calibrate(held_out, tpr=0.9)
+    assert not wrapped(held_out + 50).in_distribution.any()
+    assert wrapped(held_out).in_distribution.mean() >= 0.9
+    # They are values: each step left the one before it unchanged.
+    assert not hasattr(plain.detector, "center_")
+    assert not hasattr(fitted.detector, "calibration_")
+    outputs = plain.outputs(inputs, labels=truth)
+    expected = ns.Mahalanobis().fit(outputs).calibrate(plain.outputs(held_out), tpr=0.9)
+    assert wrapped.detector.offset_ == expected.offset_
+    with pytest.raises(ns.NotCalibratedError, match="fit"):
+        plain.calibrate(held_out)
+    batches = [(inputs[:150], truth[:150]), (inputs[150:], truth[150:])]
+    again = plain.fit(iter(batches)).calibrate(held_out, tpr=0.9)
+    assert again.detector.offset_ == pytest.approx(expected.offset_)
+
+
+def test_assess_and_explain_are_the_detectors_own(model, held_out):
+    wrapped = ns.wrap(model, label_names=NAMES).calibrate(held_out)
+    outputs = wrapped.outputs(held_out)
+    assessment = wrapped.assess(held_out, fdr=0.1)
+    expected = wrapped.detector.assess(outputs, fdr=0.1)
+    np.testing.assert_array_equal(assessment.in_distribution, expected.in_distribution)
+    np.testing.assert_array_equal(
+        wrapped.explain(held_out[:3]).shares, wrapped.detector.explain(outputs[:3]).shares
+    )
+
+
+def test_saving_writes_the_detector(model, held_out, tmp_path):
+    wrapped = ns.wrap(model).calibrate(held_out)
+    wrapped.save(tmp_path / "d.nescio")
+    assert ns.load(tmp_path / "d.nescio").offset_ == wrapped.detector.offset_
+    with pytest.raises(ns.NescioError, match="--force"):
+        wrapped.save(tmp_path / "d.nescio")
+
+
+def test_groups_and_fdr_go_to_the_detector(model, held_out):
+    outputs = ns.wrap(model).outputs(held_out)
+    names = np.where(held_out[:, 0] > 0, "high", "low")
+    wrapped = ns.wrap(model, detector="joint_energy").calibrate(held_out, groups=names)
+    assert wrapped(held_out, groups=names).assessment.groups.tolist() == names.tolist()
+    wrapped = wrapped.calibrate(held_out)
+    found = wrapped(held_out, fdr=0.1).in_distribution
+    np.testing.assert_array_equal(found, wrapped.detector.assess(outputs, fdr=0.1).in_distribution)
+
+
+def test_without_a_detector_there_is_no_verdict(model, held_out):
+    with pytest.raises(ns.NotCalibratedError, match=r"wrap\(model, detector="):
+        ns.wrap(model)(held_out)
+
+
+def test_a_detector_without_a_threshold_is_refused(model, held_out):
+    with pytest.raises(ns.NotCalibratedError, match="no threshold yet"):
+        ns.wrap(model, detector=ns.JointEnergy())(held_out)
+    with pytest.raises(ParameterError, match="must be a Detector, the name of one, or the path"):
+        ns.wrap(model, detector=7)
+    with pytest.raises(ParameterError, match="no detector 'joint_enery'"):
+        ns.wrap(model, detector="joint_enery")
+
+
+def test_a_detector_can_be_a_file(model, held_out, tmp_path):
+    wrapped = ns.wrap(model, label_names=NAMES).calibrate(held_out)
+    wrapped.detector.save(tmp_path / "d.nescio")
+    again = ns.wrap(model, detector=str(tmp_path / "d.nescio"))
+    assert again.label_names == NAMES  # the detector's
+    np.testing.assert_array_equal(
+        again(held_out).assessment.p_values, wrapped(held_out).assessment.p_values
+    )
+
+
+def test_calibrating_leaves_what_it_was_given(model, held_out):
+    wrapped, detector = ns.wrap(model), ns.MaxLogit()
+    calibrated = ns.wrap(model, detector=detector).calibrate(held_out, tpr=0.8)
+    assert wrapped.detector is None
+    assert not hasattr(detector, "offset_")
+    expected = ns.MaxLogit().calibrate(wrapped.outputs(held_out), tpr=0.8)
+    assert calibrated.detector.offset_ == expected.offset_
+    named = ns.wrap(wrapped, detector="top_k_joint_energy(k=2)").calibrate(held_out)
+    assert named.detector.k == 2
+
+
+def test_a_detector_of_other_labels_is_refused(model, held_out):
+    detector = ns.wrap(model, label_names=NAMES).calibrate(held_out).detector
+    with pytest.raises(LabelMismatchError, match="another order"):
+        ns.wrap(model, detector=detector, label_names=NAMES[::-1])
+    with pytest.raises(LabelMismatchError, match="'cat' is missing, 'ox' is new"):
+        ns.wrap(ns.wrap(model, label_names=("ox", *NAMES[1:])), detector=detector)
+    five = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(99, 5)))
+    with pytest.raises(ShapeError, match="made for 5 labels, but the model has 4"):
+        ns.wrap(model, detector=five, label_names=NAMES)
+    with pytest.raises(ShapeError, match="made for 5 labels, got 4"):
+        ns.wrap(model, detector=five)(held_out)
+
+
+def test_a_detector_that_reads_perturbed_outputs_is_refused(model, held_out):
+    logits = np.random.default_rng(0).normal(size=(99, 4))
+    odin = ns.ODIN().calibrate(ns.Outputs(logits, arrays={"odin_max": logits}))
+    with pytest.raises(
+        MissingInputError, match="reads odin_max, which a wrapped model does not give"
+    ):
+        ns.wrap(model, detector=odin)
+
+
+def test_names_of_a_detector_go_with_it(model, held_out):
+    first = ns.wrap(model, label_names=NAMES).calibrate(held_out).detector
+    second = ns.wrap(model, label_names=NAMES[::-1]).calibrate(held_out).detector
+    wrapped = ns.wrap(model, detector=first)
+    assert ns.wrap(wrapped, detector=second).label_names == NAMES[::-1]
+    assert wrapped.label_names == NAMES
+
+
+# --- wrapping again ---------------------------------------------------------------------------
+
+
+def test_a_wrapped_model_is_wrapped_anew(model, held_out):
+    first = ns.wrap(model, label_names=NAMES, features="input").calibrate(held_out)
+    again = ns.wrap(first)
+    assert again is not first
+    assert again.runner is first.runner
+    assert (again.detector, again.label_names) == (first.detector, NAMES)
+    assert ns.wrap(first, label_names=list("abcd"), detector="msp").runner.model is model
+    other = ns.MaxLogit().calibrate(first.outputs(held_out))
+    assert ns.wrap(first, detector=other).detector is other
+
+
+def test_it_says_what_it_is(model, held_out):
+    text = repr(ns.wrap(model, features="input").calibrate(held_out))
+    assert text == (
+        "Wrapped(sklearn: sklearn.multiclass.OneVsRestClassifier, features='input', "
+        "detector=JointEnergy())"
+    )
