@@ -119,9 +119,7 @@ def test_the_bootstrap_interval_covers_the_true_auroc():
     covered = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
-        result = ns.evaluate(
-            rng.normal(1, 1, 80), rng.normal(0, 1, 80), n_bootstrap=100, seed=seed
-        )
+        result = ns.evaluate(rng.normal(1, 1, 80), rng.normal(0, 1, 80), n_bootstrap=100, seed=seed)
         covered += result.auroc.low <= truth <= result.auroc.high
     assert 0.90 < covered / 200 < 0.985
 
