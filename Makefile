@@ -50,7 +50,7 @@ serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 	$(BIN)/python benchmarks/service.py
 
 coco70: $(VENV)/.installed-dev ## the paper's experiment on real images, where ../shared/data is
-	$(BIN)/nescio bench coco70 --output build/bench
+	$(BIN)/nescio bench coco70 --data ../shared/data --output build/bench
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

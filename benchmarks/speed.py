@@ -1,11 +1,11 @@
-"""Speed, side by side in one run. Prints ratios: a machine's absolute times mean little elsewhere.
+"""Compare the speed of nescio with other implementations. Prints times and ratios.
 
-    python benchmarks/speed.py            all of it
+    python benchmarks/speed.py            all parts
     python benchmarks/speed.py scoring    one part: scoring, mahalanobis, metrics, neighbours,
                                           perturbation
 
-Each row is timed in turn with the row it is compared with, several rounds over, and the medians are
-compared, so that a noisy machine disturbs both alike.
+Absolute times depend on the machine, so look at the ratios. All implementations are timed in turn,
+for several rounds, and the medians are compared. So other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from nescio import LocalOutlierFactor, Mahalanobis, evaluate, scores
 from nescio._threads import map_rows
 from nescio.scores.kernels import joint_energy_by_products, joint_energy_direct
 
-# torch's and BLAS's idle threads keep a processor busy for a while after their work.
+# Idle threads of torch and BLAS keep a processor busy for a short time after their work.
 SETTLE_SECONDS = 0.25
 
 
 def compare(
     title: str, baseline: str, contenders: dict[str, Callable[[], object]], *, rounds: int = 7
 ) -> None:
-    """Time every contender in turn and print how many times as fast as the baseline it is."""
+    """Time all contenders in turn, and print how many times as fast as the baseline each one is."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for run in contenders.values():
         run()
@@ -77,8 +77,8 @@ def scoring() -> None:
     exact = np.logaddexp(far.astype(np.float64), 0).sum(1)
     error = np.max(np.abs(scores.joint_energy(far) / exact - 1))
     written = len(np.unique(np.log(1 + np.exp(far)).sum(1)))
-    print(f"  20,000 inputs with logits around -40: largest relative error {error:.1e};")
-    print(f"  the formula as written gives {written} distinct score(s) for all of them")
+    print(f"  20,000 samples with logits around -40: largest relative error {error:.1e};")
+    print(f"  the paper's formula in NumPy gives {written} distinct score(s) for all of them")
 
 
 def mahalanobis() -> None:
@@ -92,10 +92,10 @@ def mahalanobis() -> None:
     means = np.stack([features[labels[:, i]].mean(0) for i in range(80)])
 
     def diagonal_of_products() -> np.ndarray:
-        """For each label the whole n-by-n matrix, to read its diagonal."""
+        """Compute a whole n-by-n matrix for each label, and use only its diagonal."""
         return np.max([-np.diag((new - m) @ precision @ (new - m).T) for m in means], axis=0)
 
-    slow = "a label at a time, diagonal of an n-by-n product"
+    slow = "one label at a time, diagonal of an n-by-n product"
     compare(
         "Mahalanobis scores of 2,000 x 1,024 float32, 80 labels",
         slow,
@@ -174,7 +174,7 @@ def perturbation() -> None:
     std = preprocessing.per_colour(preprocessing.std, inputs)
 
     def direct() -> torch.Tensor:
-        """Each of the 84 settings by itself: a gradient, a step, a second pass."""
+        """Compute each of the 84 settings separately: a gradient, a step, a second pass."""
         found = []
         for epsilon in ODIN_EPSILONS:
             for temperature in TEMPERATURES:
@@ -200,8 +200,8 @@ def perturbation() -> None:
 
     compare(
         "ODIN's 84 settings, ResNet-18 on 4 images of 64 x 64",
-        "each setting by itself",
-        {"each setting by itself": direct, "nescio": shared},
+        "each setting separately",
+        {"each setting separately": direct, "nescio": shared},
         rounds=3,
     )
     print(f"  largest difference {float((direct() - shared()).abs().max()):.1e}")
@@ -216,7 +216,7 @@ PARTS = {
 }
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Speed, side by side in one run.")
+    parser = argparse.ArgumentParser(description="Compare the speed of nescio.")
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     chosen = parser.parse_args().parts or list(PARTS)
     unknown = set(chosen) - set(PARTS)

@@ -1,7 +1,10 @@
 """The documentation says what is so: links lead somewhere, code runs, nothing is left out."""
 
 import contextlib
+import importlib
+import inspect
 import io
+import pkgutil
 import re
 import shlex
 import tomllib
@@ -246,6 +249,40 @@ def test_every_detector_is_in_the_reference(name):
     row = f"| `{name}` | `{kind.__name__}` | {scores} | {learns} | {summary} | {kind.paper} |"
     reference = (DOCS / "reference" / "detectors.md").read_text("utf-8")
     assert row in reference, f"expected the row: {row}"
+
+
+# --- reference pages ----------------------------------------------------------------------------
+
+REFERENCE = [page for page in (DOCS / "reference").glob("*.md") if page.stem != "index"]
+
+
+def public_names(module) -> set[str]:
+    """The names of `__all__`; without it, the classes that the module defines."""
+    classes = {
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module.__name__
+    }
+    return set(getattr(module, "__all__", classes))
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=name_of)
+def test_the_tables_of_a_reference_page_have_every_public_name(page):
+    """The page shows its content when it is read as a file, without its ::: blocks."""
+    text = page.read_text("utf-8")
+    first_cells = re.findall(r"^\| ([^|]+) \| [^|]", text, re.MULTILINE)
+    listed = {name for cell in first_cells for name in re.findall(r"`([\w.]+)", cell)}
+    modules = re.findall(r"nescio[\w.]+", text.partition("\n")[0])
+    assert modules, f"the title of {page.name} names no module"
+    for module in map(importlib.import_module, modules):
+        missing = public_names(module) - listed
+        assert not missing, f"{page.name} has no line for {sorted(missing)}"
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=name_of)
+def test_every_object_of_a_reference_page_exists(page):
+    for name in _MODULE.findall(page.read_text("utf-8")):
+        assert pkgutil.resolve_name(name) is not None
 
 
 # --- results ------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""The whole job on data that ships with scikit-learn: the benchmark `digits`, and what it is for.
+"""The demo: run the benchmark `digits`, calibrate a detector and write a report.
 
-Three networks are trained on scenes of the digits 0 to 6 and every detector is run on scenes of
-unseen digits, patches of photographs and noise. A detector is then calibrated for the first network
-as a user would do it, on validation scenes alone.
+Three networks are trained on scenes of the digits 0 to 6. Every detector is run on scenes of unseen
+digits, patches of photographs and noise. Then a detector is calibrated for the first network, as a
+user would do it, on validation scenes only.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _UNSEEN_SET = "unseen digits"
 
 @dataclass(frozen=True)
 class Demo:
-    """What `run_demo` found and left in its folder.
+    """The result of `run_demo`.
 
     Attributes
     ----------
     folder : Path
     run : BenchmarkRun
     detector : Detector
-        Joint energy, calibrated on the first network's validation scenes.
+        Joint energy, calibrated on the validation scenes of the first network.
     test, unseen : Outputs
-        Of the first network, on scenes of known and of unseen digits.
+        Outputs of the first network on scenes of known and of unseen digits.
     """
 
     folder: Path
@@ -58,16 +58,16 @@ def run_demo(
     force: bool = False,
     watch: Watch = unwatched,
 ) -> Demo:
-    """Run it, and write the report, the calibrated detector and outputs to try it on.
+    """Run the demo; write the report, the calibrated detector and outputs to try it on.
 
     Parameters
     ----------
     folder : path
-        For all of it, the scenes and the networks included.
+        The folder for everything, including the scenes and the networks.
     seeds : int
-        How many networks.
+        Number of networks.
     force : bool
-        Replace the files of an earlier demo; the networks and outputs of one are used again.
+        Replace the files of an earlier demo; its networks and outputs are used again.
     device, watch
         As for `run_benchmark`.
     """
@@ -93,7 +93,7 @@ def run_demo(
 def _validation_outputs(
     spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch
 ) -> Outputs:
-    """The first network's, on scenes that it was not trained on."""
+    """Return the outputs of the first network on the validation scenes."""
     first = make_pipelines(spec, folder / CACHE, device=device, watch=watch)[0]
     network, _ = first.network()
     return Outputs.load(first.outputs(network, first.data.val, None))

@@ -1,4 +1,4 @@
-"""Specs: what they say, and what is refused in them."""
+"""Specs: what they contain, and what is rejected in them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from nescio.benchmark.spec import (
     resolve_detector,
     shipped_specs,
 )
-from nescio.data import parse_spec
+from nescio.data import parse_address
 from nescio.errors import FileError, FileFormatError, ParameterError
 
 SPEC = """
@@ -44,7 +44,7 @@ def test_every_shipped_spec_holds_together(name):
     for part in spec.sets:
         assert "{data}" not in part.data
         for text in (part.data, *part.ood.values()):
-            parse_spec(text)
+            parse_address(text)
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_specs() if name.startswith("paper-")])
@@ -76,6 +76,17 @@ def test_the_mean_number_of_labels_takes_the_place_of_k():
     assert resolve_detector("top_k_joint_energy(k=mean_labels)", mean_labels=3).k == 3
 
 
+def test_a_detector_of_your_own_is_named_by_its_class(own_detectors):
+    name = "fixtures.own_detectors:Neighbours"
+    text = SPEC.replace('"joint_energy"', f'"{name}", "{name}(k=9)"')
+    spec = parse_benchmark("tiny", text)
+    assert resolve_detector(spec.detectors[1], mean_labels=3).k == 9
+    with pytest.raises(ParameterError, match=f"duplicate detector: '{name}' and 'neighbours'"):
+        parse_benchmark("tiny", text.replace(f"{name}(k=9)", "neighbours"))
+    with pytest.raises(ParameterError, match="tiny: cannot import 'no_such_module'"):
+        parse_benchmark("tiny", SPEC.replace('"joint_energy"', '"no_such_module:Detector"'))
+
+
 def test_without_perturbed_inputs_there_is_nothing_to_tune():
     assert load_spec("paper-topk").aggregates() == ()
     assert load_spec("paper-main").aggregates() == ("max",)
@@ -91,89 +102,110 @@ def test_some_of_it():
         spec.only([], [7])
 
 
-def test_data_must_be_said_to_be_somewhere():
-    with pytest.raises(ParameterError, match=r"paper-main needs data.*--data"):
-        load_spec("paper-main").with_data(None)
-    assert load_spec("digits").with_data(None).sets[0].data == "digits:nescio-data/digits"
+@pytest.mark.parametrize("name", shipped_specs())
+def test_a_shipped_spec_contains_no_path(name):
+    spec = load_spec(name)
+    for one in spec.sets:
+        for address in (one.data, *one.ood.values()):
+            assert parse_address(address).path.startswith("{data}")
+    with pytest.raises(ParameterError, match=rf"the benchmark {name} needs to know .* --data"):
+        spec.with_data(None)
 
 
-def test_data_that_is_not_where_it_is_expected(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ParameterError, match=r"coco70 expects its data in ../shared/data, which"):
-        load_spec("coco70").with_data(None)
-    assert load_spec("coco70").with_data("/x").sets[0].data == "coco:/x/coco70"
+def test_a_spec_with_its_own_paths_needs_no_folder():
+    spec = parse_benchmark("tiny", SPEC.replace("{data}", "/photos"))
+    assert spec.with_data(None) == spec
 
 
 BAD = {
-    "an unknown entry": (SPEC.replace("seeds", "sedes"), "it has no 'sedes'; it has bootstrap"),
-    "an unknown entry of a set": (SPEC + "splits = 3\n", r"\[\[sets\]\] has no 'splits'"),
+    "an unknown entry": (
+        SPEC.replace("seeds", "sedes"),
+        "there is no key 'sedes'. Did you mean 'seeds'\\? The keys are",
+    ),
+    "an unknown entry of a set": (SPEC + "splits = 3\n", r"\[\[sets\]\]: there is no key 'splits'"),
     "an unknown detector": (SPEC.replace("joint_energy", "joint"), "there is no detector 'joint'"),
     "an unknown parameter": (SPEC.replace("aggregate", "sum"), "no parameter 'sum' to set"),
     "a detector that cannot be read": (SPEC.replace("(agg", "((agg"), "cannot read the detector"),
     "a detector twice": (
         SPEC.replace("odin(aggregate=sum)", "joint_energy"),
-        "the detector 'joint_energy' is there already",
+        "duplicate detector: 'joint_energy' and 'joint_energy'",
     ),
-    "a set without OOD data": (SPEC.replace('other = "folder:{data}/other"', ""), "has no ood"),
+    "a set without OOD data": (
+        SPEC.replace('other = "folder:{data}/other"', ""),
+        "the set 'mine' has no OOD set",
+    ),
     "a detector in other words": (
         SPEC.replace('"joint_energy"', '"odin( aggregate = sum )"'),
-        r"'odin\(aggregate=sum\)' is there already, as 'odin\( aggregate = sum \)'",
+        r"'odin\( aggregate = sum \)' and 'odin\(aggregate=sum\)' are the same",
     ),
     "two sets of one name on disk": (
         SPEC + SPEC[SPEC.index("[[sets]]") :].replace("mine", "MINE"),
-        "the set 'MINE' is there already, as 'mine'",
+        "duplicate set: 'mine' and 'MINE' are the same",
     ),
     "two OOD sets of one name on disk": (
         SPEC.replace("{ other", '{ "a b" = "folder:x", "a/b" = "folder:y", other'),
-        "the OOD set 'a/b' is there already",
+        "duplicate OOD set: 'a b' and 'a/b'",
     ),
     "one network for two seeds": (SPEC + 'network = "x"\n', "one network, from a file, for 2"),
-    "no data": (SPEC.replace('data = "coco:{data}/coco"', ""), r"\[\[sets\]\] lacks data"),
-    "no title": (SPEC.replace("title", "#"), "it lacks title"),
+    "no data": (
+        SPEC.replace('data = "coco:{data}/coco"', ""),
+        r"\[\[sets\]\]: the key 'data' is missing",
+    ),
+    "no title": (SPEC.replace("title", "#"), "the key 'title' is missing"),
     "a text for detectors": (
         SPEC.replace('["joint_energy", "odin(aggregate=sum)"]', '"odin"'),
-        "detectors must be a list of texts, got 'odin'",
+        "detectors must be a list of strings, got 'odin'",
     ),
-    "a number for a title": (SPEC.replace('"tiny"', "3"), "title must be a text, got 3"),
+    "a number for a title": (SPEC.replace('"tiny"', "3"), "title must be a string, got 3"),
     "a text for training": (
         'train = "x"\n' + SPEC.replace("[train.model]", "[tune]").replace('name = "small-cnn"', ""),
-        "train must be a table",
+        "train must be a table, got",
     ),
-    "numbers for OOD data": (SPEC.replace('"folder:{data}/other"', "3"), "ood must be a table"),
-    "no name of a set": (SPEC.replace('"mine"', '""'), "a set needs a name"),
+    "numbers for OOD data": (
+        SPEC.replace('"folder:{data}/other"', "3"),
+        r"\[\[sets\]\]: ood must be a table of strings",
+    ),
+    "no name of a set": (SPEC.replace('"mine"', '""'), "name of a set must not be empty"),
     "data of no kind": (SPEC.replace("coco:", "koko:"), "no kind of data set 'koko'"),
     "data of one part": (SPEC.replace("coco:", "folder:"), "folder has no splits"),
-    "seeds that are no numbers": (SPEC.replace("[0, 3]", '["a"]'), "a seed must be"),
+    "seeds that are no numbers": (SPEC.replace("[0, 3]", '["a"]'), "seeds must be a list of"),
     "seeds that are no list": (SPEC.replace("[0, 3]", "3"), "seeds must be a list"),
+    "a negative seed": (SPEC.replace("[0, 3]", "[-1]"), "each seed must be a whole number of"),
     "no seeds": (SPEC.replace("[0, 3]", "[]"), "seeds must not be empty"),
-    "one table of sets": (SPEC.replace("[[sets]]", "[sets]"), r"must be written as \[\[sets"),
+    "one table of sets": (
+        SPEC.replace("[[sets]]", "[sets]"),
+        r"sets must be a list of tables, written as \[\[sets",
+    ),
     "a parameter out of range": (
         SPEC.replace('"joint_energy"', '"top_k_logit(k=0)"'),
         "k must be a whole number of at least 1",
     ),
-    "another placeholder": (SPEC.replace("{data}/coco", "{dat}/coco"), "there is no {dat} to put"),
+    "another placeholder": (
+        SPEC.replace("{data}/coco", "{dat}/coco"),
+        "unknown placeholder {dat} in",
+    ),
     "no such table of the paper": (
         'paper_tables = ["mian"]\n' + SPEC,
         "the paper has no table 'mian'",
     ),
-    "a module without a network": (SPEC + 'module = "a:b"\n', "has a module, and no network"),
-    "too few images": (SPEC + "[tune]\nimages = 1\n", "images must be"),
+    "a module without a network": (SPEC + 'module = "a:b"\n', "has a module but no network"),
+    "too few images": (SPEC + "[tune]\nimages = 1\n", r"\[tune\]: images must be"),
     "an OOD set by the ID set's name": (SPEC.replace("other =", "mine ="), "'mine' names an ID"),
 }
 
 
 @pytest.mark.parametrize(("text", "reason"), BAD.values(), ids=BAD)
-def test_what_is_wrong_is_said(text, reason):
+def test_an_invalid_spec(text, reason):
     with pytest.raises(ParameterError, match=f"tiny: .*{reason}"):
         parse_benchmark("tiny", text)
 
 
-def test_a_file_that_is_no_spec(tmp_path):
+def test_an_invalid_file(tmp_path):
     (tmp_path / "x.toml").write_text("title = ")
     with pytest.raises(FileFormatError, match="is not TOML"):
         load_spec(tmp_path / "x.toml")
     (tmp_path / "y.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(FileFormatError, match="is not text"):
+    with pytest.raises(FileFormatError, match="is not text in UTF-8"):
         load_spec(tmp_path / "y.toml")
     with pytest.raises(FileError, match="there is no file"):
         load_spec(tmp_path / "z.toml")
@@ -182,5 +214,5 @@ def test_a_file_that_is_no_spec(tmp_path):
 
 
 def test_a_name_that_is_taken():
-    with pytest.raises(ParameterError, match="cache is the name of what benchmarks share"):
+    with pytest.raises(ParameterError, match="cannot be named cache"):
         parse_benchmark("cache", SPEC)

@@ -1,4 +1,4 @@
-"""Tables: what is best, what differs, what is missing, and that no name breaks a format."""
+"""Tables: which value is best, what differs from the paper, what is missing."""
 
 import csv
 import io
@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from nescio.benchmark.formats import Cell, Column, Part, Table
+from fixtures.benchmark import result_line as line
 from nescio.benchmark.paper import paper_tables
-from nescio.benchmark.results import Line
 from nescio.benchmark.tables import (
     benchmark_tables,
     network_table,
@@ -18,19 +17,6 @@ from nescio.benchmark.tables import (
     result_tables,
 )
 from nescio.errors import InputError
-from nescio.metrics import Estimate, Evaluation
-
-HOSTILE = "a_b & 50% | #1 {x} $y$ \\z ~^ <t> [u]* `v`"
-
-
-def line(detector, measures, *, seed=0, id_name="MS-COCO", ood="ImageNet", tpr=0.95):
-    """A result with measures in per cent, or what it was skipped for."""
-    if isinstance(measures, str):
-        return Line("made up", id_name, ood, detector, seed, None, skipped=measures)
-    fpr, auroc, aupr = (Estimate(value / 100) for value in measures)
-    other = Estimate(0.5)
-    evaluation = Evaluation(fpr, auroc, aupr, other, other, other, 10, 10, tpr, 1.0, 0.95)
-    return Line("made up", id_name, ood, detector, seed, evaluation)
 
 
 def row_of(table, *heads):
@@ -43,7 +29,7 @@ def read_csv(table):
     return list(csv.DictReader(io.StringIO(table.to_csv())))
 
 
-# --- ours -----------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -328,95 +314,6 @@ def test_skipped_is_not_run_and_noted():
     table = paper_comparison(paper_tables()["main"], [line("odin", "there is no odin_max.")])
     assert row_of(table, "ODIN", "FPR95 ↓")[0] == "not run / 43.53"
     assert table.notes[-1] == "odin did not run on MS-COCO (seed 0): there is no odin_max."
-
-
-# --- formats --------------------------------------------------------------------------------------
-
-
-def hostile_table():
-    [table] = result_tables(
-        [
-            line(HOSTILE, (10, 90, 90), id_name=HOSTILE),
-            line("msp", (20, 80, 80), id_name=HOSTILE),
-            line("odin", f"no\n{HOSTILE}", id_name=HOSTILE),
-        ]
-    )
-    return table
-
-
-def unescaped(character, text):
-    """How often a character stands in text without a backslash of its own before it."""
-    return len(re.findall(r"(?<!\\)(?:\\\\)*" + re.escape(character), text))
-
-
-def test_names_do_not_break_markdown():
-    title, table, *notes = hostile_table().to_markdown().split("\n\n")
-    # The bar is escaped even within code; one backtick would end at the name's own.
-    assert table.splitlines()[2].startswith(
-        "| `` a_b & 50% \\| #1 {x} $y$ \\z ~^ <t> [u]* `v` `` | **10.00** |"
-    )
-    assert {unescaped("|", row) for row in table.splitlines()} == {5}
-    escaped = r"a\_b \& 50% \| \#1 \{x\} \$y\$ \\z \~^ \<t\> \[u\]\* \`v\`"
-    assert title == f"**{escaped} against ImageNet**"
-    assert notes[-1] == rf"odin did not run on {escaped} (seed 0): no {escaped}"
-
-
-def test_names_do_not_break_latex():
-    latex = hostile_table().to_latex()
-    escaped = (
-        r"a\_b \& 50\% \textbar{} \#1 \{x\} \$y\$ \textbackslash{}z "
-        r"\textasciitilde{}\textasciicircum{} \textless{}t\textgreater{} {[}u]{*} `v`"
-    )
-    assert rf"\texttt{{{escaped}}} & \textbf{{10.00}} & " in latex
-    assert latex.splitlines()[-1] == (
-        rf"\par{{\footnotesize odin did not run on {escaped} (seed 0): no {escaped}\par}}"
-    )
-
-
-def test_names_do_not_break_csv():
-    quoted = 'a,"b"\nc'
-    lines = [line(HOSTILE, (10, 90, 90)), line(quoted, (20, 90, 90))]
-    assert [row["detector"] for row in read_csv(result_tables(lines)[0])] == [HOSTILE, quoted]
-
-
-def check_latex(text):
-    """What LaTeX would refuse: rows of unlike length, braces or dollars without their fellow."""
-    body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
-    rows = [row for row in body.splitlines() if row not in (r"\toprule", r"\midrule")]
-    layout = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text)[1]
-    assert all(row.endswith(r" \\") for row in rows)
-    assert {unescaped("&", row) for row in rows} == {len(layout) - 1}
-    printed = "\n".join(row for row in text.splitlines() if not row.startswith("% "))
-    assert unescaped("{", printed) == unescaped("}", printed)
-    assert unescaped("$", printed) % 2 == 0
-    assert unescaped("%", printed) == unescaped("#", printed) == unescaped("_", printed) == 0
-    assert not any(character in printed for character in "±↑↓")
-    assert printed.count(r"\begin{tabular}") == printed.count(r"\end{tabular}") == 1
-
-
-@pytest.mark.parametrize("key", paper_tables())
-def test_latex_of_the_papers_tables(key):
-    check_latex(paper_table(paper_tables()[key]).to_latex())
-    lines = [line("joint_energy", (30, 90, 95), seed=seed) for seed in range(2)]
-    check_latex(paper_comparison(paper_tables()[key], lines).to_latex())
-
-
-def test_latex_of_hostile_names():
-    check_latex(hostile_table().to_latex())
-
-
-def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
-    column = Column("name", ("name",), number=False)
-    rows = tuple((Cell((Part(text),), (text,)),) for text in ("[2em]", "*"))
-    lines = Table("", (column,), rows).to_latex().splitlines()
-    assert lines[0] == r"\begin{tabular}{l}"
-    assert lines[4:6] == [r"{[}2em] \\", r"{*} \\"]
-
-
-def test_without_title_and_notes_only_the_table_is_left():
-    table = Table("", (Column("n", ("n",)),), ((Cell((Part("1", best=True),), (1.0,)),),))
-    assert table.to_markdown() == "| n |\n|---:|\n| **1** |"
-    assert table.to_csv() == "n\n1.0\n"
 
 
 def test_a_benchmarks_tables_are_written_in_every_format(tmp_path):

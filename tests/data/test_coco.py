@@ -67,7 +67,7 @@ def test_an_annotation_of_something_unknown(tree, wrong, what):
 
 def test_a_missing_image(tree):
     root = tree(files=["b.jpg"], annotations=[annotation(9, 1)])
-    with pytest.raises(DatasetError, match=r"1 images that are not there: .*train2014/a\.jpg"):
+    with pytest.raises(DatasetError, match=r"1 images that do not exist: .*train2014/a\.jpg"):
         load_coco(root, "train")
     split = load_coco(root, "train", skip_bad=True)
     assert split.files == ("train2014/b.jpg",)
@@ -97,7 +97,7 @@ def test_missing_folders_are_named(tmp_path, tree):
     ("content", "message"),
     [
         (b'{"images": [', "is not JSON"),
-        (b"\xff\xfe\x00", "not text"),
+        (b"\xff\xfe\x00", "not a text file"),
         (b"[]", "no list 'images'"),
         (b'{"images": 3, "categories": []}', "no list 'images'"),
         (b'{"images": [{"id": 1}], "categories": []}', "entry 0 of 'images'"),

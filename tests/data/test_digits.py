@@ -76,7 +76,7 @@ def test_the_same_scenes_every_time(root, tmp_path, monkeypatch):
     monkeypatch.setattr(digits, "N_SCENES", dict.fromkeys(digits.SPLITS, 40))
     again = load(f"digits@photos:{tmp_path / 'again'}")
     first = load(f"digits@photos:{root}")
-    assert again.fingerprint() == first.fingerprint()
+    assert again.fingerprint == first.fingerprint
     for index in (0, 39):
         assert again.path(index).read_bytes() == first.path(index).read_bytes()
 
@@ -88,7 +88,7 @@ def test_scenes_that_are_there_are_not_made_again(root, monkeypatch):
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(DatasetError, match="holds something else than digit scenes"):
+    with pytest.raises(DatasetError, match="contains something other than digit scenes"):
         load(f"digits@train:{tmp_path}")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 

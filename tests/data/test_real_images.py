@@ -1,4 +1,4 @@
-"""The loaders on real images, where these are there. See ../shared/data/README.md."""
+"""The loaders on real images, if available. See ../shared/data/README.md."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"there is no {DATA}")
 
 
 @pytest.mark.parametrize(
-    ("spec", "n_images", "n_labels"),
+    ("address", "n_images", "n_labels"),
     [
         ("coco@train:{}/coco70", 4800, 70),
         ("coco@val:{}/coco70", 1200, 70),
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"there is no {DATA}")
         ("folder:{}/objects54", 1620, 54),
     ],
 )
-def test_counts(spec, n_images, n_labels):
-    split = load(spec.format(DATA))
+def test_counts(address, n_images, n_labels):
+    split = load(address.format(DATA))
     assert len(split) == n_images
     assert len(split.label_names) == n_labels
     assert (split.labels is None) == (split.name == "test")

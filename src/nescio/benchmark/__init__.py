@@ -1,5 +1,5 @@
-"""The paper's evaluation as data: specs, result lines, tables beside the paper's, and the report.
+"""Benchmarks: specs, result lines, and tables that compare them with the paper's.
 
-A spec (one TOML file) names data, network, detectors and seeds. `run` carries it out; what it finds
-are result lines, and `Evidence` for the figures. Tables and the report are rendered from these.
+A spec is a TOML file that names data, network, detectors and seeds. `run_benchmark` runs it and
+writes result lines, and the `Evidence` that the report draws its figures from.
 """

@@ -1,4 +1,4 @@
-"""What one network gave on one in-distribution set: what the report draws its figures from."""
+"""The scores and outputs behind the result lines of one network, for the figures of the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KIND = FileKind("nescio.evidence", "file of a benchmark's scores")
 
 @dataclass(frozen=True)
 class Evidence:
-    """Scores of every detector, and the outputs that they are scores of.
+    """The scores of every detector, and the outputs that they were computed from.
 
     Attributes
     ----------
@@ -25,13 +25,13 @@ class Evidence:
         The in-distribution set.
     seed : int
     id_outputs : Outputs
-        On in-distribution test data.
+        The outputs on in-distribution test data.
     ood_outputs : mapping of OOD set to Outputs
     scores : mapping of detector to Scored
     image_roots : mapping of set to Path
-        The folder that the ids of its outputs are files in, for sets of images.
+        For sets of images, the folder that the ids of its outputs are relative to.
     of_lines : str
-        A hash of the lines that the scores led to; empty where they are not on disk.
+        A hash of the result lines made from the scores; empty if there are none on disk.
     """
 
     id_name: str
@@ -44,7 +44,7 @@ class Evidence:
 
 
 def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path]) -> None:
-    """Write the scores to one file that says where the outputs are, the ID set's among them."""
+    """Write the scores to one file, with the paths of the outputs of all sets."""
     tensors = {}
     names = list(evidence.scores)
     oods = list(evidence.ood_outputs)
@@ -68,7 +68,7 @@ def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[s
 
 
 def load_evidence(path: str | Path) -> Evidence:
-    """Read what `save_evidence` wrote, and the outputs from where they are."""
+    """Read a file that `save_evidence` wrote, and the outputs that it refers to."""
     tensors, metadata = _KIND.read(path)
     try:
         oods, detectors = list(metadata["ood"]), list(metadata["detectors"])

@@ -1,10 +1,10 @@
-"""A folder of results: lines as they get done, and the evidence behind them.
+"""The folder of a benchmark: its result lines, and the evidence for them.
 
     FOLDER/results.jsonl                    all lines
-    FOLDER/runs/SET-seed-0.jsonl            those of one network
+    FOLDER/runs/SET-seed-0.jsonl            the lines of one network
     FOLDER/runs/SET-seed-0.safetensors      its evidence
 
-Each network has files of its own, so that several can be run side by side.
+Each network has separate files, so that several networks can be run in parallel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RESULTS = "results.jsonl"
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """What a benchmark found.
+    """The results of a benchmark.
 
     Attributes
     ----------
@@ -35,18 +35,18 @@ class BenchmarkRun:
 
     @classmethod
     def load(cls, folder: str | Path) -> BenchmarkRun:
-        """Read the folder of a benchmark that was run."""
+        """Read the folder of a benchmark."""
         folder = Path(folder)
         results = folder / RESULTS
         if not results.is_file():
             raise FileError(
-                f"{folder} holds no {RESULTS}. Name the folder of a benchmark that was run, such "
-                "as nescio-bench/digits."
+                f"there is no {RESULTS} in {folder}. Name the folder of a benchmark that has been "
+                "run, such as nescio-bench/digits."
             )
         return cls(folder, tuple(read_lines(results)))
 
     def evidence(self) -> list[Evidence]:
-        """What the lines were computed from, one for each set and seed."""
+        """Return the evidence of each set and seed."""
         runs = dict.fromkeys((line.id, line.seed) for line in self.lines)
         return [self._evidence_of(*run) for run in runs]
 
@@ -56,15 +56,15 @@ class BenchmarkRun:
         try:
             evidence = load_evidence(path)
         except FileError as error:
-            raise FileError(f"{error} Run the benchmark again to make it.") from error
+            raise FileError(f"{error} Run the benchmark again to create it.") from error
         if evidence.of_lines != lines_hash(lines):
             raise FileError(
-                f"{path} is of another run than {self.folder / RESULTS}. Run the benchmark again, "
-                "to its end."
+                f"{path} does not belong to {self.folder / RESULTS}. Run the benchmark again, "
+                "until it is complete."
             )
         return evidence
 
 
 def run_file(folder: Path, id_name: str, seed: int, suffix: str) -> Path:
-    """Where the lines (.jsonl) or the evidence (.safetensors) of one network are."""
+    """Return the path of the lines (.jsonl) or the evidence (.safetensors) of one network."""
     return folder / "runs" / f"{file_name(id_name)}-seed-{seed}{suffix}"

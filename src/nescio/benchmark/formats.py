@@ -1,4 +1,4 @@
-"""A table as data, and as Markdown, LaTeX and CSV."""
+"""A table as data, and its text in Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ Plain = str | float | None
 
 
 @dataclass(frozen=True)
-class Part:
-    """Text within a cell; bold if it is the best of its kind in the table."""
+class TablePart:
+    """A text within a cell; bold if it is the best value of its kind in the table."""
 
     text: str
     best: bool = False
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What stands where a row meets a column.
+class TableCell:
+    """A cell of a table.
 
     Attributes
     ----------
-    parts : tuple of Part
+    parts : tuple of TablePart
         Shown with " / " between them.
     plain : tuple of str, float or None
-        The same for CSV: one for each of the column's plain names.
+        The values for CSV, one for each of the column's plain names.
     code : bool
-        Whether it is a name to be set as code.
+        Whether the text is shown as code.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TablePart, ...]
     plain: tuple[Plain, ...]
     code: bool = False
 
     @property
     def text(self) -> str:
-        """All parts, without emphasis."""
+        """The text of all parts, without emphasis."""
         return " / ".join(part.text for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A title, the names of the columns that it becomes in CSV, and whether it holds numbers."""
+    """A column: its title, the names of its columns in CSV, and whether it contains numbers."""
 
     title: str
     plain: tuple[str, ...]
@@ -59,25 +59,25 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, not yet in any format.
+    """A table, independent of any format.
 
     Attributes
     ----------
     title : str
         Plain text; may be empty.
     columns : tuple of Column
-    rows : tuple of rows, each a tuple with a Cell for every column
+    rows : tuple of rows, each a tuple with one TableCell per column
     notes : tuple of str
-        Plain text, to be read with the table.
+        Plain text, shown below the table.
     """
 
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     notes: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
-        """A GitHub table, with the title above it and the notes below."""
+        """Return a Markdown table, with the title above and the notes below."""
         head = [_markdown(column.title) for column in self.columns]
         rule = "|".join("---:" if column.number else "---" for column in self.columns)
         body = [[_markdown_cell(cell) for cell in row] for row in self.rows]
@@ -87,9 +87,10 @@ class Table:
         return "\n\n".join([*title, table, *map(_markdown, self.notes)])
 
     def to_latex(self) -> str:
-        """A tabular that needs the package booktabs; the title is a comment above it.
+        """Return a LaTeX tabular, which needs the package booktabs.
 
-        Notes are small print below. The whole can go inside a table environment as it is.
+        The title is a comment above it and the notes are small print below it. The text can be put
+        into a table environment.
         """
         layout = "".join("r" if column.number else "l" for column in self.columns)
         head = [_latex(column.title) for column in self.columns]
@@ -110,7 +111,7 @@ class Table:
         )
 
     def to_csv(self) -> str:
-        """Numbers in full, each in a column of its own; without title and notes."""
+        """Return CSV, with numbers in full precision, without title and notes."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([name for column in self.columns for name in column.plain])
@@ -118,7 +119,7 @@ class Table:
         return stream.getvalue()
 
     def write(self, folder: Path, name: str) -> None:
-        """Write it in every format, in place of files that may be there."""
+        """Write the table in every format; existing files are replaced."""
         folder.mkdir(exist_ok=True)
         for format_, suffix in _SUFFIXES.items():
             with replacing(folder / f"{name}{suffix}", force=True) as temporary:
@@ -130,7 +131,7 @@ FORMATS: dict[str, Callable[[Table], str]] = {
     "latex": lambda table: table.to_latex() + "\n",
     "csv": Table.to_csv,
 }
-"""Each format by name; what it gives ends with a newline."""
+"""The functions that format a table, by name; the text ends with a newline."""
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 _LATEX_SPECIAL = str.maketrans(
@@ -142,7 +143,7 @@ _LATEX_SPECIAL = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "|": r"\textbar{}",
-        # After the end of a row, these would be read as its options.
+        # At the start of a row, LaTeX would read these as options of the row before.
         "[": "{[}",
         "*": "{*}",
         "±": r"$\pm$",
@@ -162,14 +163,14 @@ def _markdown(text: str) -> str:
 
 
 def _markdown_code(text: str) -> str:
-    """Code, fenced by more backticks than it holds; a table's bar must be escaped even there."""
+    """Return text as code: in more backticks than it contains, and with escaped bars."""
     text = _one_line(text).replace("|", r"\|")
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     space = " " if longest else ""
     return f"{'`' * (longest + 1)}{space}{text}{space}{'`' * (longest + 1)}"
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: TableCell) -> str:
     texts = []
     for part in cell.parts:
         text = _markdown_code(part.text) if cell.code else _markdown(part.text)
@@ -181,10 +182,10 @@ def _latex(text: str) -> str:
     return _one_line(text).translate(_LATEX_SPECIAL)
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: TableCell) -> str:
     texts = []
     for part in cell.parts:
-        # A hyphen before a number is a minus.
+        # A hyphen before a number is a minus sign.
         text = re.sub(r"^-(?=\d)", "$-$", _latex(part.text))
         text = rf"\texttt{{{text}}}" if cell.code else text
         texts.append(rf"\textbf{{{text}}}" if part.best else text)

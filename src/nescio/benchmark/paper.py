@@ -1,19 +1,19 @@
 """The numbers of the paper's eight tables (Wang et al., NeurIPS 2021), as data.
 
-They are kept as printed. What is peculiar about them:
+The numbers are kept as printed. Some of them are unusual:
 
-- Table 7 (sums, Textures) repeats Table 5 (sums, ImageNet) in 18 numbers: the rows Logit, Prob and
-  ODIN for MS-COCO and PASCAL-VOC are the same to the last digit, though the OOD set is another. The
-  NUS-WIDE column and the rows Mahalanobis and Energy differ. It looks like a slip: an AUPR of 73.25
-  (Logit, MS-COCO) does not go with Table 6, where the nearly random Isolation Forest has 90.45.
-- ODIN equals MaxLogit for MS-COCO and NUS-WIDE in Table 1, for PASCAL-VOC and NUS-WIDE in Tables 4
-  and 6. So it must if tuning chose no perturbation: under the max, the temperature changes no
-  order. For PASCAL-VOC in Table 1 only the AUPR differs (83.16, 83.14). In Table 5, ODIN equals
-  Prob for MS-COCO.
+- Table 7 (sums, Textures) repeats 18 numbers of Table 5 (sums, ImageNet): the rows Logit, Prob and
+  ODIN for MS-COCO and PASCAL-VOC are the same to the last digit, although the OOD set differs. The
+  NUS-WIDE column and the rows Mahalanobis and Energy differ. This is probably a mistake: an AUPR of
+  73.25 (Logit, MS-COCO) does not fit Table 6, where the nearly random Isolation Forest has 90.45.
+- ODIN equals MaxLogit for MS-COCO and NUS-WIDE in Table 1, and for PASCAL-VOC and NUS-WIDE in
+  Tables 4 and 6. This is expected if tuning chose no perturbation, because under the max the
+  temperature does not change the ranking. For PASCAL-VOC in Table 1 only the AUPR differs (83.16,
+  83.14). In Table 5, ODIN equals Prob for MS-COCO.
 - In Table 8, NUS-WIDE has a worse FPR95 for the top 60 labels (49.03) than for the top 40 and for
-  all (48.98). PASCAL-VOC has 20 labels: "-" stands for 40 and 60. Where all labels and a top k have
+  all (48.98). PASCAL-VOC has 20 labels, so it has "-" for 40 and 60. If all labels and a top k have
   the same number, the paper prints only the former in bold.
-- Table 3 prints in-distribution sets as rows and methods as columns; `row` is the method here, too.
+- Table 3 prints in-distribution sets as rows and methods as columns; `row` is the method here too.
 - The last row is "JointEnergy", "JointEnergy (ours)" or "Energy": the same method. PASCAL-VOC is
   "PASCAL" in Tables 2 and 5 to 8; here it has one name.
 """
@@ -30,22 +30,22 @@ from nescio.errors import ParameterError
 
 @dataclass(frozen=True)
 class PaperCell:
-    """One number of a table, or what stands in its place.
+    """One number of a table, or the text in its place.
 
     Attributes
     ----------
     row : str
         The method, as printed.
     aggregation : str
-        "sum" in the tables that have a column for it, otherwise empty.
+        "sum" in the tables with a column for it, otherwise empty.
     detector : str
-        The same method in nescio, such as "odin(aggregate=sum)"; empty where the paper has "N/A".
+        The same method in nescio, such as "odin(aggregate=sum)"; empty if the paper has "N/A".
     id, ood : str
         Names of the in-distribution and the out-of-distribution set.
     measure : str
         "fpr" (at a TPR of 95 %), "auroc" or "aupr".
     text : str
-        As printed: per cent, "N/A" or "-".
+        As printed: a number in per cent, "N/A" or "-".
     """
 
     row: str
@@ -58,7 +58,7 @@ class PaperCell:
 
     @property
     def value(self) -> float | None:
-        """The number, in per cent; None where there is none."""
+        """The number in per cent; None if there is none."""
         return None if self.text in ("N/A", "-") else float(self.text)
 
 
@@ -71,13 +71,13 @@ class PaperTable:
     key : str
         Short name: "main", "ablation", "max-sum", ...
     number : str
-        As the paper counts, such as "Table 1".
+        The number in the paper, such as "Table 1".
     caption : str
-        What it shows, in our words.
+        What the table shows, not in the paper's words.
     cells : tuple of PaperCell
-        Row by row, the measures of one set beside each other.
+        Row by row, with the measures of one set next to each other.
     remark : str
-        What a reader of its numbers should know; mostly empty.
+        A remark on its numbers; usually empty.
     """
 
     key: str
@@ -88,11 +88,11 @@ class PaperTable:
 
     @property
     def turned(self) -> bool:
-        """Whether rows are in-distribution sets and columns methods, as in Table 3 alone."""
+        """Whether rows are in-distribution sets and columns methods, as only in Table 3."""
         return self.key == "max-sum"
 
     def cell(self, detector: str, id_name: str, measure: str) -> PaperCell:
-        """The cell of a detector of nescio's, an in-distribution set and a measure.
+        """Return the cell of a detector, an in-distribution set and a measure.
 
         Examples
         --------
@@ -131,7 +131,7 @@ _REMARKS = {
 
 
 def paper_tables() -> dict[str, PaperTable]:
-    """The paper's tables by their key, in its order.
+    """Return the paper's tables by their key, in the paper's order.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def paper_tables() -> dict[str, PaperTable]:
 
 
 def find_paper_table(key: str) -> PaperTable:
-    """A table by its key; an error names those there are."""
+    """Return a table by its key."""
     tables = paper_tables()
     if key not in tables:
         raise ParameterError(f"the paper has no table {key!r}. Choose from: {', '.join(tables)}.")
@@ -158,7 +158,7 @@ def find_paper_table(key: str) -> PaperTable:
 
 
 def paper_cell(table: str, detector: str, id_name: str, measure: str) -> PaperCell:
-    """One cell of one table, by names.
+    """Return one cell of one table, by names.
 
     Examples
     --------

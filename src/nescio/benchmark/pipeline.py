@@ -1,11 +1,11 @@
-"""From data to outputs: train, tune and extract, each done once.
+"""Train, tune and extract, each only once.
 
-Networks, tunings and outputs are kept in a cache under what they were made from, so that another
-benchmark on the same data and network, or the same one after a crash, takes them from there:
+Networks, tunings and outputs are kept in a cache, by a hash of what they were made from. Another
+benchmark on the same data and network finds them there, and so does the same one after a crash:
 
-    CACHE/networks/KEY/     a training run; KEY hashes its settings and data
-    CACHE/outputs/HASH/     outputs and tunings of the network of that content hash
-    CACHE/features/         what frozen backbones gave
+    CACHE/networks/KEY/     a training run; KEY is a hash of its settings and data
+    CACHE/outputs/HASH/     outputs and tunings of the network with this content hash
+    CACHE/features/         features of frozen backbones
 """
 
 from __future__ import annotations
@@ -43,43 +43,50 @@ _BEST = "best.json"
 _KEY_LENGTH = 16
 
 Watch = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
-"""Called with a stage's name and number of steps; the function it gives is told of steps done."""
+"""Called with the name of a stage and its number of steps; yields a function to report steps to."""
 
 
 def unwatched(_stage: str, _total: int) -> AbstractContextManager[Callable[[int], object]]:
-    """Tell nobody."""
+    """Report to nobody."""
     return nullcontext(lambda steps: None)
 
 
 @dataclass(frozen=True)
 class LoadedSet:
-    """A `BenchmarkSet` with its images looked up."""
+    """The splits of a `BenchmarkSet`, indexed."""
 
-    spec: BenchmarkSet
+    source: BenchmarkSet
     train: Split
     val: Split
     test: Split
     ood: Mapping[str, Split]
 
     @classmethod
-    def of(cls, spec: BenchmarkSet) -> LoadedSet:
-        """Look them up."""
+    def of(cls, source: BenchmarkSet) -> LoadedSet:
+        """Index the splits of a set."""
         splits = {
-            name: load(spec.data, split=name, skip_bad=spec.skip_bad)
+            name: load(source.data, split=name, skip_bad=source.skip_bad)
             for name in ("train", "val", "test")
         }
-        ood = {name: load(text, skip_bad=spec.skip_bad) for name, text in spec.ood.items()}
-        return cls(spec, **splits, ood=ood)
+        ood = {
+            name: load(address, skip_bad=source.skip_bad) for name, address in source.ood.items()
+        }
+        return cls(source, **splits, ood=ood)
+
+    @property
+    def name(self) -> str:
+        """The name of the in-distribution set."""
+        return self.source.name
 
     @property
     def mean_labels(self) -> int:
-        """How many labels a training image has on average, rounded up."""
+        """The mean number of labels per training image, rounded up."""
         return math.ceil(float(self.train.require_labels().sum(1).mean()))
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One network on one in-distribution set, and what it gives.
+    """One network on one in-distribution set, and its outputs.
 
     Attributes
     ----------
@@ -87,13 +94,13 @@ class Pipeline:
     data : LoadedSet
     seed : int
     settings : TrainSettings
-        How the network is trained, with the seed.
+        The settings of training, with the seed.
     cache : Path
     device : device
     batch_size : int
-        Of tuning and extraction; training takes the batch of its own settings.
+        The batch size of tuning and extraction; training has its own in the settings.
     watch : callable
-        Follows the work.
+        Is told about the progress of each stage.
     """
 
     spec: BenchmarkSpec
@@ -106,17 +113,17 @@ class Pipeline:
     watch: Watch
 
     def stage(self, what: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
-        """Tell of a stage of the work."""
-        return self.watch(f"{self.data.spec.name}, seed {self.seed}: {what}", total)
+        """Report a stage of the work."""
+        return self.watch(f"{self.data.name}, seed {self.seed}: {what}", total)
 
     # --- the network ---
 
     def network(self) -> tuple[Checkpoint, dict[str, Any]]:
-        """The network, and what is to be said of its training."""
-        if self.data.spec.network:
-            file = Path(self.data.spec.network).expanduser()
-            checkpoint = load_checkpoint(file, module=self.data.spec.module or None)
-            return checkpoint, {"network": self.data.spec.network}
+        """Return the network, and what the manifest records about its training."""
+        if self.data.source.network:
+            file = Path(self.data.source.network).expanduser()
+            checkpoint = load_checkpoint(file, module=self.data.source.module or None)
+            return checkpoint, {"network": self.data.source.network}
         facts = {
             "settings": self.settings.as_dict(),
             "train": self.data.train.manifest(),
@@ -131,7 +138,7 @@ class Pipeline:
             with replacing(best) as temporary:
                 temporary.write_text(json.dumps(found), "utf-8")
         training = {"settings": facts["settings"], "best": json.loads(best.read_text("utf-8"))}
-        # The user's own spec, not the file, names the code to run.
+        # The spec, and not the file, names the code to run.
         name = self.settings.model.name
         module = name.removeprefix(OWN) if name.startswith(OWN) else None
         return load_checkpoint(folder / "best.safetensors", module=module), training
@@ -146,16 +153,20 @@ class Pipeline:
                 folder,
                 device=self.device,
                 resume=True,
-                skip_bad=self.data.spec.skip_bad,
-                cache=self.cache / "features",
+                skip_bad=self.data.source.skip_bad,
+                cache=self._features_cache,
                 on_images=advance,
             )
         return asdict(run.best)
 
-    # --- what it gives ---
+    @property
+    def _features_cache(self) -> Path:
+        return self.cache / "features"
+
+    # --- its outputs ---
 
     def outputs(self, checkpoint: Checkpoint, split: Split, tuning: Tuning | None) -> Path:
-        """The file of the network's outputs on a split."""
+        """Return the file of the network's outputs on a split; compute it if necessary."""
         folder = self._outputs_folder(checkpoint)
         chosen = None if tuning is None else tuning.chosen()
         facts = {
@@ -175,14 +186,14 @@ class Pipeline:
                 tuning=tuning,
                 device=self.device,
                 batch_size=self.batch_size,
-                cache=self.cache / "features",
-                skip_bad=self.data.spec.skip_bad,
+                cache=self._features_cache,
+                skip_bad=self.data.source.skip_bad,
                 on_images=advance,
             )
         return path
 
     def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
-        """Settings of ODIN and Mahalanobis, if a detector reads what they give."""
+        """Return the parameters of ODIN and Mahalanobis; None if no detector uses them."""
         aggregates = self.spec.aggregates()
         if not aggregates:
             return None
@@ -199,7 +210,7 @@ class Pipeline:
         if path.exists():
             return Tuning.load(path)
         val = self.data.val
-        if self.data.spec.skip_bad:
+        if self.data.source.skip_bad:
             val = readable(Reader(val, checkpoint.preprocessing, skip_bad=True))
         total = (1 + len(CORRUPTIONS)) * min(n_images, len(val))
         with self.stage("tuning ODIN and Mahalanobis", total) as advance:
@@ -232,11 +243,11 @@ def make_pipelines(
     batch_size: int = 16,
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
-    """One for each set and seed; raises if data or settings are amiss, before any work is done."""
+    """Return one pipeline per set and seed; raise if data or settings are wrong."""
     try:
-        settings = TrainSettings().updated(spec.train)
+        settings = TrainSettings().updated(spec.train, where="train")
     except ParameterError as error:
-        raise ParameterError(f"{spec.name}: [train]: {error}") from error
+        raise ParameterError(f"{spec.name}: {error}") from error
     seeded = {seed: settings.updated({"training": {"seed": seed}}) for seed in spec.seeds}
     return [
         Pipeline(spec, data, seed, seeded[seed], cache, torch.device(device), batch_size, watch)
@@ -246,13 +257,13 @@ def make_pipelines(
 
 
 def _weights_hash(weights: str) -> str | None:
-    """The content of a file of weights; None where they are known by name."""
+    """Return the content hash of a file of weights; None if the weights are known by name."""
     path = Path(weights)
     return content_hash(path) if path.is_file() else None
 
 
 def _key(facts: Mapping[str, Any]) -> str:
-    """A short name for what something is made from, and by which versions."""
+    """Return a short hash of what something is made from, with the versions of the software."""
     versions = {"nescio_version": __version__, "torch_version": torch.__version__}
     text = json.dumps({**facts, **versions}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]

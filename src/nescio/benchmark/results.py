@@ -1,4 +1,4 @@
-"""Result lines: one detector against one OOD set for one seed, as JSON, with a manifest."""
+"""Result lines: one detector on one OOD set for one seed, as JSON, with a manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison
 
 MEASURES = ("fpr", "auroc", "aupr")
-"""What the paper reports, in its order; of the first, less is better."""
+"""The measures that the paper reports, in its order; for the first, lower is better."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Line:
     id, ood : str
         Names of the in-distribution and the out-of-distribution set.
     detector : str
-        With the parameters that were set, as in "top_k_joint_energy(k=5)".
+        As the spec names it, such as "top_k_joint_energy(k=5)".
     seed : int
     evaluation : Evaluation or None
         None if the detector could not run.
     skipped : str
-        Why it could not.
+        The reason why it could not run.
     manifest : mapping
         What the result was made from: data, network, settings, versions.
     """
@@ -52,7 +52,7 @@ class Line:
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return the line as plain data, for JSON."""
         head = {name: getattr(self, name) for name in ("spec", "id", "ood", "detector", "seed")}
         if self.evaluation is None:
             found: dict[str, Any] = {"skipped": self.skipped}
@@ -62,7 +62,7 @@ class Line:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Line:
-        """What `as_dict` gave."""
+        """Return the line that `as_dict` wrote."""
         head = {name: content[name] for name in ("spec", "id", "ood", "detector", "seed")}
         skipped = content.get("skipped", "")
         evaluation = None if skipped else Evaluation.from_dict(content)
@@ -70,52 +70,52 @@ class Line:
 
 
 def read_lines(path: str | Path) -> list[Line]:
-    """The lines of a result file."""
+    """Read the lines of a result file."""
     path = existing_file(path)
     lines = []
     try:
         texts = path.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise FileFormatError(
-            f"{path} is not a file of results. For a model's outputs, use --id and --ood."
+            f"{path} is not a results file. For the outputs of a model, use --id and --ood."
         ) from error
     for number, text in enumerate(texts, start=1):
         try:
             lines.append(Line.from_dict(json.loads(text)))
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(
-                f"line {number} of {path} is not a result that nescio bench has written."
+                f"line {number} of {path} is not a result line of nescio bench."
             ) from error
     return lines
 
 
 def write_lines(path: str | Path, lines: Sequence[Line]) -> None:
-    """Write a result file whole, in place of one that may be there."""
+    """Write a result file atomically; an existing one is replaced."""
     with replacing(path, force=True) as temporary:
         text = "".join(json.dumps(line.as_dict()) + "\n" for line in lines)
         temporary.write_text(text, "utf-8")
 
 
 def file_name(name: str) -> str:
-    """A set's name as part of a file's."""
+    """Return the name of a set in a form that is safe in file names."""
     return re.sub(r"[^\w.-]", "_", name)
 
 
 def lines_hash(lines: Sequence[Line]) -> str:
-    """SHA-256 of lines, to tell whether something belongs to them."""
+    """Return the SHA-256 of lines, to recognise the evidence that belongs to them."""
     text = json.dumps([line.as_dict() for line in lines], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A measure over seeds, as shares; as text, per cent.
+    """A measure over seeds; the values are between 0 and 1, its text is in per cent.
 
     Attributes
     ----------
     mean : float
     deviation : float or None
-        The standard deviation over seeds; None for one seed.
+        The sample standard deviation over seeds; None for one seed.
     n_seeds : int
     """
 
@@ -125,13 +125,13 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The mean and the sample standard deviation."""
+        """Return the mean and the sample standard deviation of some values."""
         deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
         return cls(float(np.mean(values)), deviation, len(values))
 
     @property
     def printed(self) -> float:
-        """The mean in per cent as it is printed: what looks alike is not ranked."""
+        """The mean in per cent, rounded as printed; equal ones are ranked as equal."""
         return round(100 * self.mean, 2)
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class Spread:
 def comparison_lines(
     comparison: Comparison, spec: str, id_name: str, seed: int, manifest: Mapping[str, Any]
 ) -> list[Line]:
-    """A line for each OOD set and detector, those that could not run among them."""
+    """Return one line per OOD set and detector, including detectors that could not run."""
     lines = []
     for ood, results in comparison.results.items():
         lines += [
@@ -160,7 +160,7 @@ Summary = dict[tuple[str, str], dict[str, dict[str, Spread]]]
 
 
 def summarise(lines: Sequence[Line]) -> Summary:
-    """For each (ID set, OOD set), each detector's measures over seeds, in order of appearance."""
+    """Return, for each (ID set, OOD set), the measures of each detector over seeds."""
     values: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
     for line in lines:
         if line.evaluation is None:

@@ -1,4 +1,4 @@
-"""From a spec to result lines and the evidence behind them."""
+"""Run a spec: write its result lines and the evidence for them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def run_benchmark(
     batch_size: int = 16,
     watch: Watch = unwatched,
 ) -> BenchmarkRun:
-    """Run all of a spec that is not done yet.
+    """Run the parts of a spec that are not done yet.
 
     Parameters
     ----------
     spec : BenchmarkSpec
-        With its data in place: see `BenchmarkSpec.with_data`.
+        With the folder of its data filled in: see `BenchmarkSpec.with_data`.
     folder : path
-        The results go to `folder/NAME`; `folder/cache` is what the benchmarks in it share.
+        The results are written to `folder/NAME`. All benchmarks of a folder share `folder/cache`.
     device, batch_size, watch
         As for `Pipeline`.
     """
@@ -60,7 +60,7 @@ def run_benchmark(
     try:
         runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"cannot make the folder {runs}: {error.strerror}.") from error
+        raise FileError(f"cannot create the folder {runs}: {error.strerror}.") from error
     lines: list[Line] = []
     for pipeline in pipelines:
         lines += _Evaluation(pipeline, folder / spec.name).lines()
@@ -72,18 +72,18 @@ def run_benchmark(
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """Every detector on what one network gives."""
+    """The evaluation of every detector on the outputs of one network."""
 
     pipeline: Pipeline
     folder: Path
 
     def lines(self) -> list[Line]:
-        """The lines, from an earlier run if it was the same."""
+        """Return the lines, from an earlier run if it was the same."""
         pipeline, data = self.pipeline, self.pipeline.data
         checkpoint, training = pipeline.network()
         train_outputs = Outputs.load(pipeline.outputs(checkpoint, data.train, None))
         tuning = pipeline.tuning(checkpoint, train_outputs)
-        paths = {data.spec.name: pipeline.outputs(checkpoint, data.test, tuning)}
+        paths = {data.name: pipeline.outputs(checkpoint, data.test, tuning)}
         for ood, split in data.ood.items():
             paths[ood] = pipeline.outputs(checkpoint, split, tuning)
         outputs = {name: Outputs.load(path) for name, path in paths.items()}
@@ -92,8 +92,8 @@ class _Evaluation:
         return earlier or self.evaluate(train_outputs, outputs, paths, manifest)
 
     def file(self, suffix: str) -> Path:
-        """Where the lines or the evidence go."""
-        return run_file(self.folder, self.pipeline.data.spec.name, self.pipeline.seed, suffix)
+        """Return the path of the lines or of the evidence."""
+        return run_file(self.folder, self.pipeline.data.name, self.pipeline.seed, suffix)
 
     def manifest(
         self,
@@ -103,7 +103,7 @@ class _Evaluation:
         train_outputs: Outputs,
         outputs: Mapping[str, Outputs],
     ) -> dict[str, Any]:
-        """What the lines are made from."""
+        """Return what the lines are made from."""
         pipeline = self.pipeline
         found = {
             "model": checkpoint.architecture.name,
@@ -120,7 +120,7 @@ class _Evaluation:
             },
             "data": {
                 "train": _data_facts(train_outputs.manifest),
-                "id": _data_facts(outputs[pipeline.data.spec.name].manifest),
+                "id": _data_facts(outputs[pipeline.data.name].manifest),
                 "ood": {ood: _data_facts(outputs[ood].manifest) for ood in pipeline.data.ood},
             },
             "batch_size": pipeline.batch_size,
@@ -133,15 +133,15 @@ class _Evaluation:
                 "python": platform.python_version(),
             },
         }
-        as_read: dict[str, Any] = json.loads(json.dumps(found))  # lists for tuples
+        as_read: dict[str, Any] = json.loads(json.dumps(found))  # with lists instead of tuples
         return as_read
 
     def earlier(self, manifest: Mapping[str, Any], paths: Mapping[str, Path]) -> list[Line] | None:
-        """The lines of an earlier run, if they and their evidence are what this one would give."""
+        """Return the lines of an earlier run if this run would give the same."""
         try:
             lines = read_lines(self.file(".jsonl"))
             evidence = load_evidence(self.file(".safetensors"))
-        except FileError:  # there are none, or of another version
+        except FileError:  # missing, or written by another version
             return None
         if not self.is_current(lines, manifest) or evidence.of_lines != lines_hash(lines):
             return None
@@ -151,16 +151,18 @@ class _Evaluation:
         return lines
 
     def is_current(self, lines: Sequence[Line], manifest: Mapping[str, Any]) -> bool:
-        """Whether lines of an earlier run are those that this one would give."""
+        """Whether lines of an earlier run are for the same detectors, sets and manifest."""
         detectors, oods = self.pipeline.spec.detectors, self.pipeline.data.ood
+        if any(":" in text for text in detectors):
+            return False  # the code of a user's own detector may have changed
         wanted = {(ood, text) for ood in oods for text in detectors}
         found = {(line.ood, line.detector) for line in lines}
         return found == wanted and all(line.manifest == manifest for line in lines)
 
     def roots(self) -> dict[str, Path]:
-        """The folders that the images of each set are in."""
+        """Return the folder of the images of each set."""
         data = self.pipeline.data
-        splits = {data.spec.name: data.test, **data.ood}
+        splits = {data.name: data.test, **data.ood}
         return {name: split.root.resolve() for name, split in splits.items()}
 
     def evaluate(
@@ -170,9 +172,9 @@ class _Evaluation:
         paths: Mapping[str, Path],
         manifest: Mapping[str, Any],
     ) -> list[Line]:
-        """Run the detectors; write and give the lines."""
+        """Run the detectors; write and return the lines."""
         pipeline, data = self.pipeline, self.pipeline.data
-        name, spec = data.spec.name, pipeline.spec
+        name, spec = data.name, pipeline.spec
         ood_outputs = {ood: outputs[ood] for ood in data.ood}
         with pipeline.stage("evaluating", len(spec.detectors) * len(ood_outputs)) as advance:
             comparison = compare(
@@ -202,7 +204,7 @@ class _Evaluation:
 
 
 def _data_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a line says of data; which images were left out stands in the outputs."""
+    """Return what a line records about data; the outputs list the images left out."""
     names = ("dataset", "split", "n_images", "data_fingerprint", "data_notes")
     facts = {name: manifest[name] for name in names if name in manifest}
     return facts | {"n_skipped": len(manifest["skipped"])}

@@ -8,37 +8,37 @@
     name = "small-cnn"
 
     [tune]
-    images = 500             # validation images for ODIN and Mahalanobis; left out, 1,000
+    images = 500             # validation images for tuning ODIN and Mahalanobis; default 1,000
 
-    [[sets]]                 # an in-distribution set and what stands against it
+    [[sets]]                 # an in-distribution set and the out-of-distribution sets for it
     name = "digits"
     data = "digits:{data}/digits"
     ood = { photos = "digits@photos:{data}/digits" }
 
-`{data}` stands for the folder that all data is in. `nescio bench --show NAME` prints a shipped one.
+`{data}` stands for the folder that all data is in, which `nescio bench --data` names.
+`nescio bench NAME --show` prints a shipped spec.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from nescio._io.files import existing_file
+from nescio._io.toml import from_toml, read_toml
 from nescio._validation import checked_whole
 from nescio.benchmark.paper import find_paper_table
 from nescio.benchmark.results import file_name
-from nescio.data import parse_spec, split_spec
+from nescio.data import parse_address
 from nescio.detectors import Detector
 from nescio.detectors.naming import build_detector, parse_detector
-from nescio.errors import FileFormatError, NescioError, ParameterError
+from nescio.errors import ParameterError
 
 MEAN_LABELS = "mean_labels"
-"""As the value of k: the mean number of labels of a training image, rounded up, as in the paper."""
+"""As the value of k: the mean number of labels per training image, rounded up, as in the paper."""
 
 _DATA = "{data}"
 _SUFFIX = ".toml"
@@ -46,21 +46,21 @@ _SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class BenchmarkSet:
-    """An in-distribution set and the sets that stand against it.
+    """An in-distribution set and the out-of-distribution sets that it is compared with.
 
     Attributes
     ----------
     name : str
     data : str
-        As `KIND:PATH`, with parts train, val and test.
+        The address of a data set with the splits train, val and test, as `KIND:PATH`.
     ood : mapping of str to str
-        Names and `KIND:PATH` or `KIND@SPLIT:PATH` of out-of-distribution sets.
+        Name and address of each out-of-distribution set, as `KIND:PATH` or `KIND@SPLIT:PATH`.
     network : str
-        A network's file, in place of training one.
+        The file of a trained network. If empty, one network is trained per seed.
     module : str
-        "package.module:factory", for a network's file that was made from a module of your own.
+        "package.module:factory", if the network's file was made from a module of your own.
     skip_bad : bool
-        Leave out images that cannot be read.
+        Whether to leave out images that cannot be read.
     """
 
     name: str
@@ -70,10 +70,43 @@ class BenchmarkSet:
     module: str = ""
     skip_bad: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ParameterError("the name of a set must not be empty.")
+        for text in self.paths():
+            for placeholder in re.findall(r"\{\w*\}", text):
+                if placeholder != _DATA:
+                    raise ParameterError(
+                        f"unknown placeholder {placeholder} in {text!r}; the only one is {_DATA}."
+                    )
+        parse_address(self.data).with_split("test")
+        for name, text in self.ood.items():
+            parse_address(text)
+            if name == self.name:
+                raise ParameterError(f"{name!r} names an ID set and an OOD set.")
+        _refuse_duplicates("OOD set", [(name, file_name(name).lower()) for name in self.ood])
+        if not self.ood:
+            raise ParameterError(f"the set {self.name!r} has no OOD set: ood is empty.")
+        if self.module and not self.network:
+            raise ParameterError(f"the set {self.name!r} has a module but no network.")
+
+    def paths(self) -> tuple[str, ...]:
+        """Return everything that may contain `{data}`."""
+        return (self.data, self.network, *self.ood.values())
+
+    def with_data(self, folder: str) -> BenchmarkSet:
+        """Return a copy with `{data}` replaced by a folder."""
+        return replace(
+            self,
+            data=self.data.replace(_DATA, folder),
+            ood={name: text.replace(_DATA, folder) for name, text in self.ood.items()},
+            network=self.network.replace(_DATA, folder),
+        )
+
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """[tune]: how ODIN's and Mahalanobis' settings are chosen."""
+    """The section [tune]: how the parameters of ODIN and Mahalanobis are chosen."""
 
     images: int = 1000
 
@@ -88,22 +121,21 @@ class BenchmarkSpec:
     Attributes
     ----------
     name : str
-        The file's.
+        The name of the file, without its suffix.
     title : str
     detectors : tuple of str
-        Such as "joint_energy" or "top_k_joint_energy(k=5)"; k may be mean_labels.
+        Such as "joint_energy", "top_k_joint_energy(k=5)" or "package.module:Class(k=5)". The value
+        of k may be mean_labels.
     sets : tuple of BenchmarkSet
     seeds : tuple of int
-        One network for each.
+        One network is trained per seed.
     train : mapping
         The sections of a training configuration.
     tune : TuneSettings
     paper_tables : tuple of str
-        The paper's tables that the results belong beside.
+        Keys of the paper's tables that the results are compared with.
     bootstrap : int
-        Resamples for the intervals.
-    data : str
-        Where the data is if nothing is said.
+        Number of resamples for the intervals.
     """
 
     name: str
@@ -115,35 +147,35 @@ class BenchmarkSpec:
     tune: TuneSettings = field(default_factory=TuneSettings)
     paper_tables: tuple[str, ...] = ()
     bootstrap: int = 1000
-    data: str = ""
 
     def __post_init__(self) -> None:
         if self.name == "cache":
-            raise ParameterError("cache is the name of what benchmarks share; choose another.")
+            raise ParameterError(
+                "a benchmark cannot be named cache, because the cache is in a folder of that name."
+            )
         for name in ("detectors", "sets", "seeds"):
             if not getattr(self, name):
                 raise ParameterError(f"{name} must not be empty.")
         for seed in self.seeds:
-            checked_whole("a seed", seed, minimum=0)
+            checked_whole("each seed", seed, minimum=0)
         checked_whole("bootstrap", self.bootstrap, minimum=0)
         for key in self.paper_tables:
             find_paper_table(key)
-        _refuse_twice("the seed", [(seed, seed) for seed in self.seeds])
-        _refuse_twice("the detector", [(text, _same_detector(text)) for text in self.detectors])
-        # As they are called on disk, also where capitals do not count.
-        _refuse_twice("the set", [(one.name, file_name(one.name).lower()) for one in self.sets])
+        _refuse_duplicates("seed", [(seed, seed) for seed in self.seeds])
+        _refuse_duplicates("detector", [(text, _identity(text)) for text in self.detectors])
+        # Names are compared as file names, on systems that ignore upper and lower case too.
+        _refuse_duplicates("set", [(one.name, file_name(one.name).lower()) for one in self.sets])
         for one in self.sets:
-            _check_set(one)
             if one.network and len(self.seeds) > 1:
                 raise ParameterError(
                     f"the set {one.name!r} has one network, from a file, for {len(self.seeds)} "
-                    "seeds; name a single seed."
+                    "seeds. Name a single seed."
                 )
 
     def aggregates(self) -> tuple[str, ...]:
-        """The aggregates that perturbed outputs are needed for; none, if no detector reads any."""
+        """Return the aggregates that a detector needs outputs of perturbed inputs for."""
         detectors = (resolve_detector(text, mean_labels=1) for text in self.detectors)
-        reads = {detector.input_name() for detector in detectors}
+        reads = {name for detector in detectors for name in detector.scores_from}
         return tuple(
             aggregate
             for aggregate in ("max", "sum")
@@ -151,41 +183,24 @@ class BenchmarkSpec:
         )
 
     def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
-        """The same with `{data}` replaced by a folder."""
-        where = self.data if folder is None else str(folder)
-        made = all(parse_spec(one.data).kind == "digits" for one in self.sets)
-        if folder is None and where and not made and not Path(where).is_dir():
+        """Return a copy with `{data}` replaced by a folder, which may be None if it is not used."""
+        if folder is None and any(_DATA in text for one in self.sets for text in one.paths()):
             raise ParameterError(
-                f"{self.name} expects its data in {where}, which is not there. Name the folder it "
-                "is in with --data."
+                f"the benchmark {self.name} needs to know where its data is. Name the folder with "
+                "--data."
             )
-        if not where and any(_DATA in text for one in self.sets for text in _paths(one)):
-            raise ParameterError(f"{self.name} needs data: name the folder it is in with --data.")
-
-        def put(text: str) -> str:
-            return text.replace(_DATA, where)
-
-        sets = tuple(
-            replace(
-                one,
-                data=put(one.data),
-                ood={name: put(text) for name, text in one.ood.items()},
-                network=put(one.network),
-            )
-            for one in self.sets
-        )
-        return replace(self, sets=sets)
+        return replace(self, sets=tuple(one.with_data(str(folder)) for one in self.sets))
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
-        """The same with some of its sets and seeds; all, where none are named."""
-        known = {one.name: one for one in self.sets}
-        for name in names:
-            if name not in known:
-                raise ParameterError(f"{self.name} has no set {name!r}. It has {', '.join(known)}.")
-        for seed in seeds:
-            if seed not in self.seeds:
-                has = ", ".join(map(str, self.seeds))
-                raise ParameterError(f"{self.name} has no seed {seed}. It has {has}.")
+        """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
+        for what, wanted, known in (
+            ("set", names, [one.name for one in self.sets]),
+            ("seed", seeds, list(self.seeds)),
+        ):
+            for one in wanted:
+                if one not in known:
+                    has = ", ".join(map(str, known))
+                    raise ParameterError(f"{self.name} has no {what} {one!r}. It has {has}.")
         return replace(
             self,
             sets=tuple(one for one in self.sets if one.name in names or not names),
@@ -194,7 +209,7 @@ class BenchmarkSpec:
 
 
 def resolve_detector(text: str, *, mean_labels: int) -> Detector:
-    """The detector that is written so, with k = mean_labels replaced by the number."""
+    """Return a detector by its name in a spec, with k=mean_labels replaced by the number."""
     name, settings = parse_detector(text)
     if settings.get("k") == MEAN_LABELS:
         settings["k"] = str(mean_labels)
@@ -202,11 +217,8 @@ def resolve_detector(text: str, *, mean_labels: int) -> Detector:
 
 
 def shipped_specs() -> dict[str, str]:
-    """Each shipped spec's name and text, in alphabetical order."""
-    found = sorted(
-        (entry for entry in files("nescio.benchmark").joinpath("specs").iterdir()),
-        key=lambda entry: entry.name,
-    )
+    """Return the name and the text of each shipped spec, in alphabetical order."""
+    found = sorted(files("nescio.benchmark").joinpath("specs").iterdir(), key=lambda one: one.name)
     return {
         entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8")
         for entry in found
@@ -215,7 +227,7 @@ def shipped_specs() -> dict[str, str]:
 
 
 def load_spec(name_or_path: str | Path) -> BenchmarkSpec:
-    """A shipped spec by its name, or one from a TOML file."""
+    """Return a shipped spec by its name, or read one from a TOML file."""
     shipped = shipped_specs()
     if str(name_or_path) in shipped:
         return parse_benchmark(str(name_or_path), shipped[str(name_or_path)])
@@ -225,117 +237,27 @@ def load_spec(name_or_path: str | Path) -> BenchmarkSpec:
             f"there is no benchmark {str(name_or_path)!r}. Choose from: {', '.join(shipped)}; or "
             "name a .toml file."
         )
-    try:
-        text = existing_file(path).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is not text in UTF-8.") from error
-    return parse_benchmark(path.stem, text, source=str(path))
+    return parse_benchmark(path.stem, read_toml(path), source=str(path))
 
 
 def parse_benchmark(name: str, text: str, *, source: str | None = None) -> BenchmarkSpec:
-    """A spec from the text of its file; what is not known in it is an error."""
-    source = source or name
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FileFormatError(f"{source} is not TOML: {error}") from error
-    try:
-        entries = _checked_entries("it", content, BenchmarkSpec, given=("name",))
-        entries["sets"] = tuple(
-            BenchmarkSet(**_checked_entries("[[sets]]", one, BenchmarkSet))
-            for one in entries.get("sets", ())
-        )
-        if "tune" in entries:
-            tune = _checked_entries("[tune]", entries["tune"], TuneSettings)
-            entries["tune"] = TuneSettings(**tune)
-        return BenchmarkSpec(name=name, **entries)
-    except NescioError as error:
-        raise ParameterError(f"{source}: {error}") from error
+    """Return a spec from the text of its file; `source` names the file in errors."""
+    return from_toml(BenchmarkSpec, text, source or name, name=name)
 
 
-_KINDS: dict[str, tuple[type, str]] = {
-    "title": (str, "a text"),
-    "data": (str, "a text"),
-    "name": (str, "a text"),
-    "network": (str, "a text"),
-    "module": (str, "a text"),
-    "skip_bad": (bool, "true or false"),
-    "images": (int, "a whole number"),
-    "bootstrap": (int, "a whole number"),
-    "seeds": (list, "a list of whole numbers"),
-    "detectors": (list, "a list of texts"),
-    "paper_tables": (list, "a list of texts"),
-    "sets": (list, "written as [[sets]]"),
-    "ood": (dict, "a table of names and data"),
-    "train": (dict, "a table, such as [train.model]"),
-    "tune": (dict, "a table, [tune]"),
-}
-_TEXTS = ("detectors", "paper_tables", "ood")  # which hold texts only
-
-
-def _checked_entries(
-    what: str, content: Any, kind: type[Any], *, given: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """The entries of a table, each of its kind and known; lists as tuples."""
-    if not isinstance(content, dict):
-        raise ParameterError(f"{what} must be a table, got {content!r}.")
-    allowed = {one.name: one for one in fields(kind) if one.name not in given}
-    found = {}
-    for name, value in content.items():
-        if name not in allowed:
-            raise ParameterError(f"{what} has no {name!r}; it has {', '.join(sorted(allowed))}.")
-        expected, described = _KINDS[name]
-        inside = value.values() if isinstance(value, dict) else value
-        texts = name not in _TEXTS or all(isinstance(one, str) for one in inside)
-        if type(value) is not expected or not texts:
-            raise ParameterError(f"{name} must be {described}, got {value!r}.")
-        found[name] = tuple(value) if isinstance(value, list) else value
-    lacking = [
-        one.name
-        for one in allowed.values()
-        if one.default is MISSING and one.default_factory is MISSING and one.name not in found
-    ]
-    if lacking:
-        raise ParameterError(f"{what} lacks {lacking[0]}.")
-    return found
-
-
-def _check_set(one: BenchmarkSet) -> None:
-    if not one.name:
-        raise ParameterError("a set needs a name.")
-    for text in _paths(one):
-        for placeholder in re.findall(r"\{\w*\}", text):
-            if placeholder != _DATA:
-                raise ParameterError(f"there is no {placeholder} to put in {text!r}, only {_DATA}.")
-    split_spec(one.data, "test")
-    for name, text in one.ood.items():
-        parse_spec(text)
-        if name == one.name:
-            raise ParameterError(f"{name!r} names an ID set and an OOD set.")
-    _refuse_twice("the OOD set", [(name, file_name(name).lower()) for name in one.ood])
-    if not one.ood:
-        raise ParameterError(f"the set {one.name!r} has no ood.")
-    if one.module and not one.network:
-        raise ParameterError(f"the set {one.name!r} has a module, and no network made from it.")
-
-
-def _paths(one: BenchmarkSet) -> tuple[str, ...]:
-    return (one.data, one.network, *one.ood.values())
-
-
-def _same_detector(text: str) -> tuple[str, str]:
-    """The same for two ways to write one detector; raises if there is no such detector."""
-    name, settings = parse_detector(text)
-    params = resolve_detector(text, mean_labels=1).get_params()
-    if settings.get("k") == MEAN_LABELS:
+def _identity(text: str) -> tuple[str, str]:
+    """Return what is equal for two ways to write the same detector; raise if it does not exist."""
+    detector = resolve_detector(text, mean_labels=1)
+    params = detector.get_params()
+    if parse_detector(text)[1].get("k") == MEAN_LABELS:
         params["k"] = MEAN_LABELS
-    return name, repr(params)
+    return detector.name, repr(params)
 
 
-def _refuse_twice(what: str, named: Iterable[tuple[Any, Any]]) -> None:
-    """Raise if two names stand for the same."""
+def _refuse_duplicates(what: str, named: Iterable[tuple[Any, Any]]) -> None:
+    """Raise if two of some (name, identity) pairs have the same identity."""
     seen: dict[Any, Any] = {}
-    for name, value in named:
-        if value in seen:
-            raise ParameterError(f"{what} {name!r} is there already, as {seen[value]!r}.")
-        seen[value] = name
+    for name, identity in named:
+        if identity in seen:
+            raise ParameterError(f"duplicate {what}: {seen[identity]!r} and {name!r} are the same.")
+        seen[identity] = name

@@ -1,11 +1,11 @@
-"""Tables of our results, of the paper's, and of one beside the other."""
+"""Tables of results, of the paper's numbers, and of both side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from nescio.benchmark.formats import Cell, Column, Part, Table
+from nescio.benchmark.formats import Column, Table, TableCell, TablePart
 from nescio.benchmark.paper import PaperCell, PaperTable, find_paper_table
 from nescio.benchmark.results import MEASURES, Line, Spread, file_name, summarise
 from nescio.errors import InputError
@@ -17,13 +17,13 @@ Key = TypeVar("Key")
 
 
 def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, Table]:
-    """All tables of a benchmark, by names for their files.
+    """Return all tables of a benchmark, by the names of their files.
 
     Parameters
     ----------
     lines : sequence of Line
     paper : sequence of str
-        Keys of the paper's tables that the results belong beside.
+        Keys of the paper's tables to compare the results with.
     """
     pairs = dict.fromkeys((line.id, line.ood) for line in lines)
     names = [table_name(id_name, ood) for id_name, ood in pairs]
@@ -34,12 +34,12 @@ def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, T
 
 
 def table_name(id_name: str, ood: str) -> str:
-    """What the file of a pair's table is called."""
+    """Return the name of the file of a pair's table."""
     return f"{file_name(id_name)}-vs-{file_name(ood)}"
 
 
 def network_table(lines: Sequence[Line]) -> Table:
-    """Which networks the lines are of: what training came to and what tuning chose."""
+    """Return the table of networks: the results of training and of tuning."""
     manifests = {(line.id, line.seed): line.manifest for line in lines}
     settings = {run: _tuned(manifest) for run, manifest in manifests.items()}
     methods = sorted({method for tuned in settings.values() for method in tuned})
@@ -66,7 +66,7 @@ def network_table(lines: Sequence[Line]) -> Table:
 
 
 def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Epsilon and, where it counts, temperature of each tuned method and aggregate."""
+    """Return epsilon and, if not 1, the temperature of each tuned method and aggregate."""
     found = {}
     for one in (manifest.get("tuning") or {}).get("best", []):
         temperature = "" if one["temperature"] in (None, 1) else f", T = {one['temperature']:g}"
@@ -74,25 +74,25 @@ def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _plain_cell(value: Any, digits: str = "", *, code: bool = False) -> Cell:
+def _plain_cell(value: Any, digits: str = "", *, code: bool = False) -> TableCell:
     text = "" if value is None else f"{value:{digits}}"
-    return Cell((Part(text),), (value,), code=code and bool(text))
+    return TableCell((TablePart(text),), (value,), code=code and bool(text))
 
 
 # --- ours -----------------------------------------------------------------------------------------
 
 
 def result_tables(lines: Sequence[Line]) -> list[Table]:
-    """For each pair of an ID and an OOD set, the detectors, that of the lowest FPR first.
+    """Return one table per pair of an ID and an OOD set, sorted by FPR.
 
-    Values are per cent: the mean over seeds and, with two or more, the standard deviation.
+    Values are in per cent: the mean over seeds and, for two or more, the standard deviation.
     """
     pairs = dict.fromkeys((line.id, line.ood) for line in lines)
     return [_result_table([line for line in lines if (line.id, line.ood) == p]) for p in pairs]
 
 
 def _result_table(lines: Sequence[Line]) -> Table:
-    """The table of lines that are all of one pair."""
+    """Return the table of lines that all belong to one pair."""
     pair = (lines[0].id, lines[0].ood)
     summary = summarise(lines).get(pair, {})
     best = {
@@ -104,7 +104,7 @@ def _result_table(lines: Sequence[Line]) -> Table:
     rows = []
     for name in sorted(summary, key=lambda name: summary[name]["fpr"].mean):
         spreads = summary[name]
-        detector = Cell((Part(name),), (name, spreads["fpr"].n_seeds), code=True)
+        detector = TableCell((TablePart(name),), (name, spreads["fpr"].n_seeds), code=True)
         rows.append((detector, *(_ours(spreads[m], name in best[m]) for m in MEASURES)))
     names = {measure: measure.upper() for measure in MEASURES} | {"fpr": _fpr_name(lines)}
     return Table(
@@ -121,24 +121,24 @@ def _result_table(lines: Sequence[Line]) -> Table:
     )
 
 
-def _ours(spread: Spread, best: bool) -> Cell:
+def _ours(spread: Spread, best: bool) -> TableCell:
     deviation = None if spread.deviation is None else 100 * spread.deviation
-    return Cell((Part(str(spread), best),), (100 * spread.mean, deviation))
+    return TableCell((TablePart(str(spread), best),), (100 * spread.mean, deviation))
 
 
 def _fpr_name(lines: Sequence[Line]) -> str:
-    """What the FPR of all these lines is called."""
+    """Return the name of the FPR of these lines, such as FPR95."""
     names = sorted({line.evaluation.fpr_name for line in lines if line.evaluation is not None})
     if len(names) > 1:
         raise InputError(
-            f"the results of {lines[0].id} against {lines[0].ood} hold {' and '.join(names)}, "
-            "which cannot share a table. Render them one by one."
+            f"the results of {lines[0].id} against {lines[0].ood} have {' and '.join(names)}, "
+            "which cannot be in one table. Make separate tables."
         )
     return names[0] if names else _PAPER_FPR
 
 
 def _best(measure: str, values: Mapping[Key, float]) -> set[Key]:
-    """Which have the best value, in per cent as printed; none if there are not two to compare."""
+    """Return the keys of the best values, rounded as printed; none if there is only one value."""
     if len(values) < 2:
         return set()
     printed = {key: round(value, 2) for key, value in values.items()}
@@ -147,7 +147,7 @@ def _best(measure: str, values: Mapping[Key, float]) -> set[Key]:
 
 
 def _seeds_note(spreads: Iterable[Spread]) -> list[str]:
-    """The unit, and how many seeds the numbers are from."""
+    """Return a note with the unit and the number of seeds."""
     counts = sorted({spread.n_seeds for spread in spreads})
     if not counts:
         return []
@@ -158,7 +158,7 @@ def _seeds_note(spreads: Iterable[Spread]) -> list[str]:
 
 
 def _skipped_notes(lines: Iterable[Line]) -> list[str]:
-    """What did not run, and why."""
+    """Return a note for each detector that did not run."""
     seeds: dict[tuple[str, str, str], list[int]] = {}
     for line in lines:
         if line.evaluation is None:
@@ -175,17 +175,17 @@ _Grid = dict[tuple[str, ...], dict[str, list[PaperCell]]]  # row, column, measur
 
 
 def paper_table(table: PaperTable) -> Table:
-    """A table of the paper as it is printed; bold is what is best by number, ties included."""
+    """Return a table of the paper as printed; the best numbers are bold, including ties."""
     grid, best = _grid(table), _best_cells((cell, cell.value) for cell in table.cells)
     first = next(iter(grid.values()))
     rows = []
     for head, by_column in grid.items():
         numbers = [
-            Cell(
-                # One N/A stands for all measures, but each has a dash of its own.
-                (Part("N/A"),)
+            TableCell(
+                # One N/A stands for all measures, but each measure has its own dash.
+                (TablePart("N/A"),)
                 if all(cell.text == "N/A" for cell in cells)
-                else tuple(Part(cell.text, cell in best) for cell in cells),
+                else tuple(TablePart(cell.text, cell in best) for cell in cells),
                 tuple(cell.text for cell in cells),
             )
             for cells in by_column.values()
@@ -207,17 +207,17 @@ def paper_table(table: PaperTable) -> Table:
 
 
 def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
-    """A table of the paper with our results in it, a row for each measure.
+    """Return a table of the paper with results beside its numbers, one row per measure.
 
-    Each cell is ours, the paper's, and ours minus the paper's in points. Bold are the best of ours
-    and the best of the paper's.
+    Each cell has the result, the paper's number, and the difference in percentage points. The best
+    results and the best of the paper's numbers are bold.
 
     Parameters
     ----------
     table : PaperTable
     lines : sequence of Line
-        Those of the network that the table is about: nothing else tells Table 1 from Table 4. They
-        are matched by the names of ID set, OOD set and detector; others are ignored.
+        Results of the network that the table is about, which is not checked. They are matched by
+        the names of ID set, OOD set and detector; other lines are ignored.
     """
     wanted = {(cell.id, cell.ood, cell.detector) for cell in table.cells if cell.detector}
     lines = [line for line in lines if (line.id, line.ood, line.detector) in wanted]
@@ -233,7 +233,11 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
                 _compared(cell, ours.get(cell), cell in best, cell in papers_best) for cell in cells
             ]
             rows.append(
-                (*_head_cells(head), Cell((Part(measure),), (cells[0].measure,)), *compared)
+                (
+                    *_head_cells(head),
+                    TableCell((TablePart(measure),), (cells[0].measure,)),
+                    *compared,
+                )
             )
     return Table(
         title=f"nescio beside {table.number} of the paper: {table.caption}",
@@ -259,7 +263,7 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
 
 
 def _our_cells(table: PaperTable, lines: Sequence[Line]) -> dict[PaperCell, Spread]:
-    """What we found for each cell of the paper's; an FPR counts only at the paper's TPR."""
+    """Return the result for each cell of the paper; an FPR counts only at the paper's TPR."""
     summary = summarise(lines)
     at_95 = summarise([line for line in lines if not _has_other_fpr(line)])
     found = {}
@@ -280,21 +284,23 @@ def _other_fpr_note(lines: Sequence[Line]) -> list[str]:
     return [f"Results at another TPR than the paper's 95 % do not count for {_PAPER_FPR}."]
 
 
-def _compared(cell: PaperCell, ours: Spread | None, best: bool, papers_best: bool) -> Cell:
-    """One number of ours beside the paper's."""
+def _compared(cell: PaperCell, ours: Spread | None, best: bool, papers_best: bool) -> TableCell:
+    """Return a cell with a result beside the paper's number."""
     if ours is None:
-        missing = () if cell.value is None else (Part("not run"),)
-        return Cell((*missing, Part(cell.text, papers_best)), (None, None, cell.text, None))
+        missing = () if cell.value is None else (TablePart("not run"),)
+        return TableCell(
+            (*missing, TablePart(cell.text, papers_best)), (None, None, cell.text, None)
+        )
     shown = _ours(ours, best)
-    parts, difference = (*shown.parts, Part(cell.text, papers_best)), None
+    parts, difference = (*shown.parts, TablePart(cell.text, papers_best)), None
     if cell.value is not None:
         difference = 100 * ours.mean - cell.value
-        parts = (*parts, Part(f"{difference:+z.2f}"))
-    return Cell(parts, (*shown.plain, cell.text, difference))
+        parts = (*parts, TablePart(f"{difference:+z.2f}"))
+    return TableCell(parts, (*shown.plain, cell.text, difference))
 
 
 def _best_cells(values: Iterable[tuple[PaperCell, float | None]]) -> set[PaperCell]:
-    """The best cells of each ID set and measure."""
+    """Return the best cells of each ID set and measure."""
     groups: dict[tuple[str, str], dict[PaperCell, float]] = {}
     for cell, value in values:
         if value is not None:
@@ -303,7 +309,7 @@ def _best_cells(values: Iterable[tuple[PaperCell, float | None]]) -> set[PaperCe
 
 
 def _grid(table: PaperTable) -> _Grid:
-    """The cells as the paper lays them out."""
+    """Return the cells by row and column of the paper's layout."""
     grid: _Grid = {}
     for cell in table.cells:
         method = (cell.row, cell.aggregation.capitalize()) if cell.aggregation else (cell.row,)
@@ -312,8 +318,8 @@ def _grid(table: PaperTable) -> _Grid:
     return grid
 
 
-def _head_cells(head: tuple[str, ...]) -> list[Cell]:
-    return [Cell((Part(text),), (text,)) for text in head]
+def _head_cells(head: tuple[str, ...]) -> list[TableCell]:
+    return [TableCell((TablePart(text),), (text,)) for text in head]
 
 
 def _head_columns(table: PaperTable, n_heads: int) -> list[Column]:

@@ -1,4 +1,4 @@
-"""How often each label fires: counts of logits above 0. One of -inf is masked: not fired."""
+"""How often each label fires: a label fires if its logit is above 0 (a masked one does not)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nescio._validation import Array
 
 __all__ = ["Firing"]
 
-_ROWS_AT_ONCE = 255  # what a byte can count to
+_ROWS_AT_ONCE = 255  # the largest number that a byte can hold
 
 
 @dataclass(frozen=True, eq=False)
 class Firing:
-    """How many of some inputs each label fired for.
+    """The number of samples for which each label fires.
 
     Attributes
     ----------
     counts : array of int of shape (n_labels,)
-        Inputs whose logit of the label is above 0.
+        For each label, the number of samples whose logit is above 0.
     n_samples : int
-        Inputs counted: those without a logit of NaN or plus infinity.
+        The number of samples counted. Samples with NaN or +inf are not counted.
     """
 
     counts: NDArray[np.int64]
@@ -42,38 +42,40 @@ class Firing:
         ([2, 1], 2)
         """
         with np.errstate(all="ignore"):
-            # One pass tells that all is well: NaN and +inf would show in the sum, also beside -inf.
-            # A sum that overflows only costs a second look.
+            # NaN and +inf make the sum NaN or +inf, even next to -inf, so one pass finds them. If
+            # the sum overflows, the rows are only checked in vain.
             clean = np.add.reduce(logits, axis=None) < np.inf
         if not clean:
             logits = logits[(logits < np.inf).all(1)]
         counts = np.zeros(logits.shape[1], np.int64)
         for start in range(0, len(logits), _ROWS_AT_ONCE):
             above = (logits[start : start + _ROWS_AT_ONCE] > 0).view(np.uint8)
-            # Bytes add up several times faster than bools into whole numbers.
+            # Adding bytes is several times faster than counting booleans in whole numbers.
             counts += np.add.reduce(above, axis=0, dtype=np.uint8)
         return cls(counts, len(logits))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Self:
-        """From a file; raises a `ValueError` if the counts cannot be counts."""
+        """Restore the counts from a file; raise a `ValueError` if they are not valid."""
         counts, n_samples = np.asarray(arrays["counts"]), np.asarray(arrays["n_samples"])
         whole = counts.dtype.kind in "iu" and n_samples.dtype.kind in "iu"
         if not whole or counts.ndim != 1 or not counts.size or n_samples.shape != (1,):
-            raise ValueError("its counts of firing labels make no sense")
+            raise ValueError("its counts of firing labels are not valid")
         if counts.min() < 0 or counts.max() > n_samples[0]:
-            raise ValueError("its labels fired more often than there were inputs, or less than 0")
+            raise ValueError(
+                "its counts of firing labels are not between 0 and the number of samples"
+            )
         return cls(counts.astype(np.int64), int(n_samples[0]))
 
     def arrays(self) -> dict[str, Any]:
-        """What a file keeps."""
+        """Return the arrays to store in a file."""
         return {"counts": self.counts, "n_samples": np.array([self.n_samples], np.int64)}
 
     def joined(self, other: Firing) -> Firing:
-        """Both together."""
+        """Return the counts of both sets of samples together."""
         return Firing(self.counts + other.counts, self.n_samples + other.n_samples)
 
     @property
     def n_labels(self) -> int:
-        """How many labels there are."""
+        """The number of labels."""
         return len(self.counts)

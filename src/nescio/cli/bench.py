@@ -1,4 +1,4 @@
-"""nescio bench: a whole evaluation from one small file."""
+"""nescio bench: run a benchmark."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ def bench(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="SPEC", help="A shipped benchmark or a .toml file; left out, lists them."
+            metavar="SPEC",
+            help="A shipped benchmark or a .toml file. Without it, the shipped ones are listed.",
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder for results and what they need.")
+        Path, typer.Option("--output", "-o", help="The folder for the results and the cache.")
     ] = Path("nescio-bench"),
     data: Annotated[
         Path | None,
-        typer.Option(help="The folder that the data sets are in, {data} in the benchmark."),
+        typer.Option(help="The folder of the data sets: {data} in the benchmark's file."),
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Only this in-distribution set. May be repeated."),
+        typer.Option("--set", help="Run only this in-distribution set. May be repeated."),
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="Only this seed. May be repeated.")
+        list[int] | None, typer.Option("--seed", help="Run only this seed. May be repeated.")
     ] = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
     show: Annotated[
-        bool, typer.Option("--show", help="Print the benchmark's file, to make one of your own.")
+        bool, typer.Option("--show", help="Print the benchmark's file and exit.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train, tune, extract and evaluate, with the paper's numbers beside ours.
+    """Train, tune, extract and evaluate, and compare the results with the paper's.
 
-    What is done already is not done again: networks and outputs are kept in the output folder's
-    cache, where other benchmarks find them too.
+    Work that is already done is not repeated: networks and outputs are kept in the cache of the
+    output folder, which all benchmarks in this folder share.
 
     Example: nescio bench paper-main --data /data --set PASCAL-VOC
     """
@@ -72,7 +73,7 @@ def bench(
         return
     if show:
         if name not in shipped_specs():
-            raise ParameterError(f"there is no shipped benchmark {name!r} to show.")
+            raise ParameterError(f"there is no shipped benchmark {name!r}.")
         typer.echo(shipped_specs()[name], nl=False)
         return
     spec = load_spec(name).with_data(data).only(sets or [], seeds or [])
@@ -97,8 +98,9 @@ def bench(
     for table in benchmark_tables(run.lines, spec.paper_tables).values():
         print_table(table, console)
     console.print(
-        f"{len(run.lines):,} results in {run.folder / RESULTS}, their tables as Markdown, LaTeX "
-        f"and CSV in {run.folder / 'tables'}\nFigures: nescio report {run.folder} -o report.html",
+        f"Wrote {len(run.lines):,} results to {run.folder / RESULTS}, and tables in Markdown, "
+        f"LaTeX and CSV to {run.folder / 'tables'}.\n"
+        f"For figures, run: nescio report {run.folder} -o report.html",
         soft_wrap=True,
     )
 
@@ -124,14 +126,14 @@ def _listing(specs: list[BenchmarkSpec]) -> Table:
 
 
 def _logged(console: Console, stage: str, total: int) -> Callable[[int], object]:
-    """A function to be told of steps done, which says now and then how far it is."""
-    done, said = 0, time.monotonic()
+    """Return a function that counts steps and prints the progress every 30 seconds."""
+    done, printed = 0, time.monotonic()
 
     def advance(steps: int) -> None:
-        nonlocal done, said
+        nonlocal done, printed
         done += steps
-        if done < total and time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
+        if done < total and time.monotonic() - printed >= _SECONDS_BETWEEN_LINES:
+            printed = time.monotonic()
             console.print(f"{stage}: {done / total:.0%}", soft_wrap=True)
 
     return advance
@@ -139,7 +141,7 @@ def _logged(console: Console, stage: str, total: int) -> Callable[[int], object]
 
 @contextmanager
 def stages() -> Iterator[Watch]:
-    """Shows each stage as a bar; without a terminal as a line, and more if it takes long."""
+    """Show each stage as a progress bar, or as lines of text without a terminal."""
     console = Console(stderr=True, highlight=False, markup=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -160,5 +162,5 @@ def stages() -> Iterator[Watch]:
         with progress:
             yield watch
     except KeyboardInterrupt:
-        console.print("stopped; the same command goes on from here.")
+        console.print("Interrupted. Run the same command again to continue.")
         raise

@@ -1,4 +1,4 @@
-"""nescio data: which data sets there are, and whether a protocol made of them is sound."""
+"""nescio data: list the kinds of data sets, and check the data of a benchmark."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from nescio.data.check import SplitSummary
 
 app = typer.Typer(
-    help="Data sets of images: list the kinds there are, check a protocol.",
+    help="Image data sets: list the kinds, check the data of a benchmark.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 SkipBad = Annotated[
     bool,
-    typer.Option("--skip-bad", help="Go on without files that cannot be used, and count them."),
+    typer.Option("--skip-bad", help="Continue without files that cannot be used, and count them."),
 ]
 
 _EXAMPLES = 3
@@ -30,26 +30,26 @@ _EXAMPLES = 3
 
 @app.command("check")
 def check(
-    id_specs: Annotated[
+    id_addresses: Annotated[
         list[str],
         typer.Option(
             "--id",
-            metavar="SPEC",
-            help="A part of the in-distribution set, such as coco@val:/data/coco. Give it once "
-            "for each part.",
+            metavar="ADDRESS",
+            help="A split of the in-distribution set, such as coco@val:/data/coco. Repeat it for "
+            "each split.",
         ),
     ],
-    ood_specs: Annotated[
+    ood_addresses: Annotated[
         list[str] | None,
         typer.Option(
             "--ood",
-            metavar="SPEC",
+            metavar="ADDRESS",
             help="An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
         ),
     ] = None,
     skip_bad: SkipBad = False,
     no_hash: Annotated[
-        bool, typer.Option("--no-hash", help="Do not look for duplicate images.")
+        bool, typer.Option("--no-hash", help="Do not search for duplicate images.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -57,8 +57,8 @@ def check(
     from nescio.data import check_protocol, load
 
     with working("reading the data sets"):
-        id_splits = [load(spec, skip_bad=skip_bad) for spec in id_specs]
-        ood_splits = [load(spec, skip_bad=skip_bad) for spec in ood_specs or ()]
+        id_splits = [load(address, skip_bad=skip_bad) for address in id_addresses]
+        ood_splits = [load(address, skip_bad=skip_bad) for address in ood_addresses or ()]
         report = check_protocol(id_splits, ood_splits, hash_images=not no_hash)
     if as_json:
         typer.echo(to_json(report.as_dict()))
@@ -70,7 +70,7 @@ def check(
 
 @app.command("list")
 def list_kinds(as_json: AsJson = False) -> None:
-    """List the kinds of data sets: their splits, what they are, and the folder expected."""
+    """List the kinds of data sets, with their splits and the path that they need."""
     from nescio.data import DATASETS
 
     rows: list[dict[str, Any]] = [
@@ -90,7 +90,7 @@ def list_kinds(as_json: AsJson = False) -> None:
     for title in ("splits", "what it is", "the path"):
         table.add_column(title)
     for row in rows:
-        splits = "of its column split" if row["splits"] is None else ", ".join(row["splits"])
+        splits = "those of its column split" if row["splits"] is None else ", ".join(row["splits"])
         table.add_row(row["name"], splits or "-", row["what"], row["path"])
     terminal().print(table)
 
@@ -100,14 +100,13 @@ def _print_report(report: ProtocolReport) -> None:
     table = Table()
     table.add_column("set", no_wrap=True)
     table.add_column("role")
-    for title in ("images", "labels", "without label", "images a label"):
+    for title in ("images", "labels", "without label", "images per label"):
         table.add_column(title, justify="right")
     for split in report.splits:
         table.add_row(*_cells(split))
     console.print(table)
     for finding in report.findings:
-        if finding.severity != "info":  # the table has it
-            console.print(_line(finding), soft_wrap=True)
+        console.print(_line(finding), soft_wrap=True)
     if report.ok:
         console.print("No errors.")
 

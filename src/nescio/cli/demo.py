@@ -1,4 +1,4 @@
-"""nescio demo: the whole job on data that ships with scikit-learn."""
+"""nescio demo: run everything on data that ships with scikit-learn."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder for the report and all the rest.")
+        Path, typer.Option("--output", "-o", help="The folder for the report and all other files.")
     ] = Path("nescio-demo"),
     seeds: Annotated[int, typer.Option(min=1, help="How many networks to train.")] = 3,
     device: Device = "auto",
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Detect what a network has never seen, with every detector, and write a report.
+    """Train small networks, run every detector on unseen data, and write a report.
 
-    Trains small networks on scenes of handwritten digits, made from what ships with scikit-learn
-    (no download), and stands digits that they never saw, photographs and noise against them.
+    The networks are trained on scenes of handwritten digits, which are made from data that ships
+    with scikit-learn (no download). The unseen data are other digits, photographs and noise.
     """
     require_vision()
     require("jinja2", "report")
@@ -51,8 +51,8 @@ def demo(
     console = terminal()
     console.print(_table(done))
     console.print(
-        f"joint_energy, calibrated on validation scenes to keep 95 % (seed 0): keeps {kept:.1%} "
-        f"of the test scenes, flags {flagged:.1%} of the scenes of unseen digits.",
+        f"joint_energy, calibrated on validation scenes to keep 95 % (seed 0), keeps {kept:.1%} "
+        f"of the test scenes and flags {flagged:.1%} of the scenes of unseen digits.",
         soft_wrap=True,
     )
     console.print(done.detector.calibration_.statement(), soft_wrap=True)
@@ -62,8 +62,8 @@ def demo(
         f"\nReport: {paths['report']}\n\nNow try:\n"
         f"  {program} score {paths['detector']} {paths['unseen']}\n"
         f"  {program} explain {paths['detector']} {paths['unseen']}\n"
-        "and on held-out logits of your own model, one row an input and one column a label:\n"
-        f"  {program} fit your-validation-logits.npy -o yours.nescio\n"
+        "and on held-out logits of your own model, one row per sample and one column per label:\n"
+        f"  {program} calibrate your-validation-logits.npy -o yours.nescio\n"
         f"  {program} score yours.nescio your-new-logits.npy",
         soft_wrap=True,
     )
@@ -77,7 +77,7 @@ def _paths(done: Demo) -> dict[str, str]:
 
 
 def _table(done: Demo) -> Table:
-    """FPR95 of each detector on every OOD set; the report has the other measures."""
+    """Return the FPR95 of each detector on every OOD set."""
     from nescio.benchmark.results import Spread, summarise
 
     summary = summarise(done.run.lines)

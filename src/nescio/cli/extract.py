@@ -109,7 +109,7 @@ def extract(
         from nescio.runners.perturb import Tuning
 
         tuning = Tuning.load(tuned)
-    splits = [load(spec, skip_bad=skip_bad) for spec in data]
+    splits = [load(address, skip_bad=skip_bad) for address in data]
     titles = [split.title for split in splits]
     for title in titles:
         if titles.count(title) > 1:

@@ -1,4 +1,4 @@
-"""nescio tables: results and the numbers of the paper as text, Markdown, LaTeX or CSV."""
+"""nescio tables: print results and the paper's numbers as tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nescio.cli.options import terminal
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
-    from nescio.benchmark.formats import Cell, Table
+    from nescio.benchmark.formats import Table, TableCell
 
 _TEXT = "text"
 
@@ -26,8 +26,8 @@ def tables(
         typer.Argument(
             readable=False,
             metavar="RESULTS",
-            help="The folder of a benchmark, or its results.jsonl file. Default: only the tables "
-            "of the paper.",
+            help="The folder of a benchmark, or its results.jsonl. Without it, the paper's "
+            "tables are printed.",
         ),
     ] = None,
     paper: Annotated[
@@ -35,15 +35,15 @@ def tables(
         typer.Option(
             "--paper",
             metavar="TABLE",
-            help="A table of the paper, next to the results: main, ablation, max-sum, resnet, "
-            "resnet-ablation, texture, texture-ablation or topk. May be repeated.",
+            help="A table of the paper, to compare the results with: main, ablation, max-sum, "
+            "resnet, resnet-ablation, texture, texture-ablation or topk. May be repeated.",
         ),
     ] = None,
     format_: Annotated[
         str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")
     ] = _TEXT,
 ) -> None:
-    """Print results as tables, or the tables of the paper next to the results.
+    """Print results as tables, or beside the numbers of the paper's tables.
 
     Examples: nescio tables nescio-bench/coco70 -f latex, nescio tables --paper main
     """
@@ -66,7 +66,7 @@ def tables(
         folder = results.is_dir()
         lines = list(BenchmarkRun.load(results).lines) if folder else read_lines(results)
         if not lines:
-            raise ParameterError(f"{results} has no results.")
+            raise ParameterError(f"{results} contains no results.")
         if wanted:
             found = [paper_comparison(table, lines) for table in wanted]
         else:
@@ -80,7 +80,7 @@ def tables(
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table on the terminal, with the best values in bold and notes below."""
+    """Print a table to the terminal, with the best values in bold and the notes below."""
     shown = rich.table.Table(title=table.title)
     for column in table.columns:
         shown.add_column(column.title, justify="right" if column.number else "left")
@@ -91,6 +91,6 @@ def print_table(table: Table, console: Console) -> None:
         console.print(note, soft_wrap=True)
 
 
-def _text(cell: Cell) -> Text:
+def _text(cell: TableCell) -> Text:
     parts = [(part.text, "bold" if part.best else "") for part in cell.parts]
     return Text(" / ").join(Text(text, style=style) for text, style in parts)

@@ -1,23 +1,17 @@
-"""nescio train: a multi-label network on images."""
+"""nescio train: train a multi-label network on images."""
 
 from __future__ import annotations
 
-import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from nescio._io.tables import to_json
-from nescio.cli.options import AsJson, terminal
+from nescio.cli.options import AsJson, progress_bar, terminal
 from nescio.cli.vision import Device, SkipBad, WholeData, chosen_splits, require_vision
 from nescio.errors import ParameterError
 
@@ -27,50 +21,51 @@ if TYPE_CHECKING:
 
 
 def train(
-    output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the run.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the run.")],
     data: WholeData = None,
-    train_spec: Annotated[
-        str | None, typer.Option("--train", help="The data to train on, as coco@train:/data/coco.")
+    train_address: Annotated[
+        str | None,
+        typer.Option("--train", help="The data to train on, such as coco@train:/data/coco."),
     ] = None,
-    val_spec: Annotated[
-        str | None, typer.Option("--val", help="The data to validate on, as table@val:my.csv.")
+    val_address: Annotated[
+        str | None, typer.Option("--val", help="The data to validate on, such as table@val:my.csv.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            readable=False, help="Settings as TOML. What it leaves out is as in the paper."
+            readable=False, help="A TOML file with settings. The defaults are those of the paper."
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="densenet121 (the default), resnet101 or another of torchvision's, timm/NAME, "
+            help="densenet121 (default), resnet101 or another torchvision model, timm/NAME, "
             "efficientnet-lite0, or module:PACKAGE.MODULE:FACTORY."
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(help="What to start from: imagenet (the default), a file, or none."),
+        typer.Option(help="Initial weights: imagenet (default), a file, or none."),
     ] = None,
     freeze: Annotated[
         bool,
-        typer.Option("--freeze", help="Train only the head, on features computed once."),
+        typer.Option("--freeze", help="Train only the head, on features that are computed once."),
     ] = False,
-    epochs: Annotated[int | None, typer.Option(min=1, help="50, if not given.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs; default 50.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=2, help="Over all processes; 64, if not given.")
+        int | None, typer.Option(min=2, help="Images per batch, over all processes; default 64.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="0, if not given.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed; default 0.")] = None,
     device: Device = "auto",
     cache: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for the features of --freeze, to share between runs; the run's own, if "
-            "not given."
+            help="The folder for the features of --freeze, which runs can share; default: the "
+            "run's folder."
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the folder, if there is one.")
+        bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
     skip_bad: SkipBad = False,
@@ -87,7 +82,7 @@ def train(
     from nescio.training.distributed import World
 
     if resume and force:
-        raise ParameterError("--resume goes on with a run and --force replaces it: choose one.")
+        raise ParameterError("--resume continues a run and --force replaces it: choose one.")
     where = choose_device(device)
     settings = TrainSettings() if config is None else TrainSettings.from_toml(config)
     settings = settings.updated(
@@ -96,10 +91,12 @@ def train(
             training={"epochs": epochs, "batch_size": batch_size, "seed": seed},
         )
     )
-    train_split, val_split = chosen_splits(data, train_spec, val_spec, skip_bad=skip_bad)
+    train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
     speaks = World.from_environment().leads
-    show = _Display(settings, len(train_split), quiet=as_json or not speaks)
-    with show:
+    n_passes = settings.training.epochs + settings.model.freeze + skip_bad
+    quiet = as_json or not speaks
+    bar = None if quiet else progress_bar("training", n_passes * len(train_split))
+    with bar or nullcontext(lambda count: None) as advance:
         run = run_training(
             settings,
             train_split,
@@ -110,9 +107,9 @@ def train(
             force=force,
             skip_bad=skip_bad,
             cache=cache,
-            on_reading=show.reading,
-            on_images=show.images,
-            on_epoch=show.epoch,
+            on_reading=advance,
+            on_images=advance,
+            on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),
         )
     if not speaks:
         return
@@ -126,64 +123,21 @@ def train(
         return
     terminal().print(
         f"best epoch {run.best.epoch} of {len(run.history)} by {settings.training.select}: loss "
-        f"{run.best.val_loss:.4f}, mAP {run.best.val_map:.4f}; saved {run.checkpoint}",
+        f"{run.best.val_loss:.4f}, mAP {run.best.val_map:.4f}; wrote {run.checkpoint}",
         soft_wrap=True,
     )
 
 
 def _given(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The options that were given, by section."""
+    """Return the options that were given, by section."""
     return {
         section: {name: value for name, value in values.items() if value is not None}
         for section, values in sections.items()
     }
 
 
-class _Display:
-    """A bar for the epoch under way and a line for each that is done."""
-
-    def __init__(self, settings: TrainSettings, n_images: int, *, quiet: bool) -> None:
-        self.epochs = settings.training.epochs
-        self.n_images = n_images
-        self.quiet = quiet
-        self.trains = False
-        self.console = Console(stderr=True, highlight=False)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=quiet or not self.console.is_terminal,
-        )
-
-    def __enter__(self) -> None:
-        self.progress.start()
-        self.task = self.progress.add_task("first batch", total=self.n_images)
-        self.started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def reading(self, count: int) -> None:
-        """So many more images were read before training."""
-        self.progress.update(self.task, advance=count, description="reading", total=None)
-
-    def images(self, count: int) -> None:
-        """So many more images were trained on."""
-        if not self.trains:
-            self.trains = True
-            self.progress.reset(self.task, total=self.n_images)
-        self.progress.update(self.task, advance=count, description="training")
-
-    def epoch(self, done: Epoch) -> None:
-        """An epoch is over."""
-        seconds = time.perf_counter() - self.started
-        self.started = time.perf_counter()
-        self.progress.reset(self.task, total=self.n_images)
-        if not self.quiet:
-            self.console.print(
-                f"epoch {done.epoch:>3} of {self.epochs}: train loss {done.train_loss:.4f}, val "
-                f"loss {done.val_loss:.4f}, mAP {done.val_map:.4f} ({seconds:.1f} s)"
-            )
+def _print_epoch(settings: TrainSettings, done: Epoch) -> None:
+    Console(stderr=True, highlight=False).print(
+        f"epoch {done.epoch:>3} of {settings.training.epochs}: train loss {done.train_loss:.4f}, "
+        f"val loss {done.val_loss:.4f}, mAP {done.val_map:.4f}"
+    )

@@ -33,10 +33,10 @@ def tune(
     model: NetworkFile,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file of settings to write.")],
     data: WholeData = None,
-    train_spec: Annotated[
+    train_address: Annotated[
         str | None, typer.Option("--train", help="The data that Mahalanobis learns from.")
     ] = None,
-    val_spec: Annotated[
+    val_address: Annotated[
         str | None, typer.Option("--val", help="The in-distribution data to tune on.")
     ] = None,
     aggregates: Annotated[
@@ -79,7 +79,7 @@ def tune(
             raise ParameterError(f"--aggregate must be max or sum, got {name!r}.")
     where = choose_device(device)
     checkpoint = load_checkpoint(model, module=module)
-    train_split, val_split = chosen_splits(data, train_spec, val_spec, skip_bad=skip_bad)
+    train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
     train_split.require_labels(checkpoint.label_names)
     output.parent.mkdir(parents=True, exist_ok=True)
     check_target(output, force=force)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nescio._io.tables import require
-from nescio.data import DATASETS, Split, load, parse_spec
+from nescio.data import DATASETS, Split, load, parse_address
 from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.errors import ParameterError
 
@@ -184,30 +184,30 @@ def parse_colours(option: str, text: str | None) -> tuple[float, float, float] |
 # --- data -------------------------------------------------------------------------------------
 
 
-def load_part(spec: str, part: str, *, skip_bad: bool) -> Split:
+def load_part(address: str, part: str, *, skip_bad: bool) -> Split:
     """Return the given part of a data set."""
-    kind = parse_spec(spec).kind
+    kind = parse_address(address).kind
     if DATASETS[kind].splits == ():
         raise ParameterError(
             f"{kind} has no {part} part: name the data for training and validation with --train "
             "and --val."
         )
-    return load(spec, split=part, skip_bad=skip_bad)
+    return load(address, split=part, skip_bad=skip_bad)
 
 
-def load_named(spec: str, part: str, *, skip_bad: bool) -> Split:
+def load_named(address: str, part: str, *, skip_bad: bool) -> Split:
     """Return data that was named for one purpose: all of it, or the part of that name."""
-    parsed = parse_spec(spec)
+    parsed = parse_address(address)
     if parsed.split or not DATASETS[parsed.kind].splits:
-        return load(spec, skip_bad=skip_bad)
-    return load_part(spec, part, skip_bad=skip_bad)
+        return load(address, skip_bad=skip_bad)
+    return load_part(address, part, skip_bad=skip_bad)
 
 
 def chosen_splits(
     data: str | None, train: str | None, val: str | None, *, skip_bad: bool
 ) -> tuple[Split, Split]:
     """Return training and validation data: parts of one data set, or named separately."""
-    named = None if data is None else parse_spec(data)
+    named = None if data is None else parse_address(data)
     if named is not None and named.split and not (train and val):
         DATASETS[named.kind].check_split(named.split)
         raise ParameterError(
@@ -215,9 +215,9 @@ def chosen_splits(
             "with --train and --val."
         )
     found = []
-    for part, spec in (("train", train), ("val", val)):
-        if spec is not None:
-            found.append(load_named(spec, part, skip_bad=skip_bad))
+    for part, address in (("train", train), ("val", val)):
+        if address is not None:
+            found.append(load_named(address, part, skip_bad=skip_bad))
         elif data is not None:
             found.append(load_part(data, part, skip_bad=skip_bad))
         else:

@@ -1,4 +1,4 @@
-"""Whether an out-of-distribution protocol measures what it says: overlap, leaks, gaps."""
+"""Check the data of an out-of-distribution benchmark: label overlap, duplicates, gaps."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from nescio.data.images import content_hash
 from nescio.data.split import Split
 from nescio.errors import DatasetError, ParameterError
 
-Severity = Literal["error", "warning", "info"]
+Severity = Literal["error", "warning"]
 Role = Literal["id", "ood"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to know about a protocol.
+    """One result of checking a protocol.
 
     Attributes
     ----------
-    severity : {"error", "warning", "info"}
-        An error voids the numbers; a warning is for you to judge; info is for the record.
+    severity : {"error", "warning"}
+        An error makes the numbers invalid; a warning is for you to judge.
     check : str
-        Which check found it, such as "label overlap".
+        The name of the check, such as "label overlap".
     splits : tuple of str
-        The titles of the parts it is about.
+        The titles of the splits concerned.
     message : str
-        What was found.
+        The result, in one sentence.
     examples : tuple of str
-        All labels, pairs of labels or files that it is about.
+        All labels, pairs of labels or files concerned.
     """
 
     severity: Severity
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """One part in numbers; those about labels are None where it has none."""
+    """The counts of one split; those about labels are None if it has no labels."""
 
     title: str
     role: Role
@@ -58,18 +58,18 @@ class SplitSummary:
 
 @dataclass(frozen=True)
 class ProtocolReport:
-    """What `check_protocol` found."""
+    """The result of `check_protocol`."""
 
     splits: tuple[SplitSummary, ...]
     findings: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error; warnings are for you to judge."""
+        """Whether there is no finding of severity "error"."""
         return all(finding.severity != "error" for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """Return everything as plain data, for JSON."""
         return {
             "ok": self.ok,
             "splits": [asdict(split) for split in self.splits],
@@ -80,27 +80,28 @@ class ProtocolReport:
 def check_protocol(
     id_splits: Sequence[Split], ood_splits: Sequence[Split] = (), *, hash_images: bool = True
 ) -> ProtocolReport:
-    """Look for what makes the numbers of an out-of-distribution benchmark wrong.
+    """Find mistakes in the data that make the numbers of a benchmark wrong.
 
-    - Label overlap: an OOD class that is an in-distribution label is an error; case, hyphens,
-      underscores, spaces and simple plurals do not count. A class that is a kind of a label by
-      its name, such as "electric_guitar" of "guitar", or of the same kind, is a warning.
-    - Duplicate images: the same file in two parts of the in-distribution set, or in one of these
+    - Label overlap: an OOD class that is also an in-distribution label is an error. Upper and
+      lower case, hyphens, underscores, spaces and simple plurals are ignored. A class whose name
+      contains the words of a label, or ends in the same word, is a warning; for example
+      "electric_guitar" and "guitar".
+    - Duplicate images: the same file in two splits of the in-distribution set, or in one of these
       and in an OOD set, is an error.
-    - Label sets: parts of the in-distribution set with different labels are an error.
-    - Images without any label, labels without any image and skipped files are warnings.
+    - Label sets: splits of the in-distribution set with different labels are an error.
+    - Images without any label, labels without any image, and skipped files are warnings.
 
     Parameters
     ----------
     id_splits : sequence of Split
-        The parts of the in-distribution set, such as train, val and test.
+        The splits of the in-distribution set, such as train, val and test.
     ood_splits : sequence of Split, optional
         The OOD sets.
     hash_images : bool, default True
-        Compare the contents of files. Only files of equal size are read.
+        Whether to compare the contents of files. Only files of equal size are read.
     """
     if not id_splits:
-        raise ParameterError("id_splits must hold at least one in-distribution split.")
+        raise ParameterError("id_splits must have at least one in-distribution split.")
     splits = [*id_splits, *ood_splits]
     findings = [
         *_label_sets(id_splits),
@@ -109,13 +110,12 @@ def check_protocol(
         *itertools.chain.from_iterable(map(_skipped_files, splits)),
         *itertools.chain.from_iterable(map(_gaps, splits)),
     ]
-    order = ("error", "warning", "info")
     return ProtocolReport(
         splits=(
             *(_summary(split, "id") for split in id_splits),
             *(_summary(split, "ood") for split in ood_splits),
         ),
-        findings=tuple(sorted(findings, key=lambda finding: order.index(finding.severity))),
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity)),  # errors first
     )
 
 
@@ -138,19 +138,19 @@ def _summary(split: Split, role: Role) -> SplitSummary:
 
 
 def _label_sets(id_splits: Sequence[Split]) -> Iterator[Finding]:
-    """The parts of the in-distribution set must have the same labels."""
+    """Compare the labels of the splits of the in-distribution set."""
     named = [(split.title, split.label_names) for split in id_splits if split.label_names]
     for (title, names), (other, others) in itertools.pairwise(named):
         if difference := sorted(set(names) ^ set(others)):
             message = f"{title} and {other} differ in {_counted(len(difference), 'label')}"
             yield Finding("error", "label sets", (title, other), message, tuple(difference))
         elif names != others:
-            message = f"{title} and {other} have the same labels in another order"
+            message = f"{title} and {other} have the same labels in a different order"
             yield Finding("warning", "label sets", (title, other), message)
 
 
 def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
-    """OOD classes that are in-distribution labels, or look as if they could be."""
+    """Find OOD classes that are, or may be, in-distribution labels."""
     id_titles = tuple(split.title for split in id_splits)
     labels = {name: _words(name) for split in id_splits for name in split.label_names or ()}
     for split in ood_splits:
@@ -163,10 +163,12 @@ def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> I
                 alike.append((name, label))
         titles = (*id_titles, split.title)
         if same:
-            message = f"{_classes(same)} of {split.title} in the in-distribution label set"
+            message = f"{_classes(same)} of {split.title} also in the in-distribution label set"
             yield Finding("error", "label overlap", titles, message, _paired(same))
         if alike:
-            message = f"{_classes(alike)} of {split.title} may be in-distribution, by the name"
+            message = (
+                f"{_classes(alike)} of {split.title} may be in-distribution, judging by the name"
+            )
             yield Finding("warning", "label overlap", titles, message, _paired(alike))
 
 
@@ -179,12 +181,12 @@ def _paired(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """A label's words in lower case and in the singular."""
+    """Return the words of a label, in lower case and in the singular."""
     return tuple(map(_singular, name.casefold().replace("_", " ").replace("-", " ").split()))
 
 
 def _singular(word: str) -> str:
-    """Rough, but the same for both sides, which is all that comparing needs."""
+    """Return an approximate singular; it only needs to be the same for both names."""
     if len(word) <= 3 or not word.endswith("s") or word.endswith("ss"):
         return word
     if word.endswith("ies"):
@@ -207,11 +209,11 @@ def _alike(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
 
 
 def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
-    """The same file in two parts; of two OOD sets it does no harm."""
+    """Find files that are in two splits; a file in two OOD sets is allowed."""
     splits = [*id_splits, *ood_splits]
     shared: dict[tuple[int, int], list[str]] = defaultdict(list)
     for group in _equal_files(splits):
-        first_in = dict(reversed(group))  # split -> index of its first image of the group
+        first_in = dict(reversed(group))  # split -> its first image in the group
         for a, b in itertools.combinations(sorted(first_in), 2):
             if a < len(id_splits):
                 paths = (str(splits[at].path(first_in[at])) for at in (a, b))
@@ -223,7 +225,7 @@ def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iter
 
 
 def _equal_files(splits: Sequence[Split]) -> Iterator[list[tuple[int, int]]]:
-    """Groups of (split, image) with the same bytes; only files of equal size are read."""
+    """Yield groups of (split, image) with the same bytes; only files of equal size are read."""
     images = ((at, image) for at, split in enumerate(splits) for image in range(len(split)))
     of_size = _grouped((_size(splits[at], image), (at, image)) for at, image in images)
     for candidates in of_size:
@@ -235,7 +237,7 @@ def _equal_files(splits: Sequence[Split]) -> Iterator[list[tuple[int, int]]]:
 def _grouped(
     keyed: Iterable[tuple[Any, tuple[int, int]]],
 ) -> Iterator[list[tuple[int, int]]]:
-    """The images that share a key, where these are of more than one split."""
+    """Return the groups of images with the same key that belong to more than one split."""
     groups = defaultdict(list)
     for key, image in keyed:
         groups[key].append(image)
@@ -261,26 +263,19 @@ def _skipped_files(split: Split) -> Iterator[Finding]:
 
 
 def _gaps(split: Split) -> Iterator[Finding]:
-    """Images without labels and labels without images."""
+    """Find images without labels and labels without images."""
     title = (split.title,)
     if split.labels is None or split.label_names is None:
-        yield Finding("info", "no labels", title, f"{split.title} has no labels")
         return
     unlabelled = np.flatnonzero(~split.labels.any(axis=1))
     if len(unlabelled):
         files = tuple(split.files[at] for at in unlabelled)
         message = f"{_counted(len(files), 'image')} of {split.title} {_has(files)} no label"
         yield Finding("warning", "images without labels", title, message, files)
-    counts = split.labels.sum(axis=0, dtype=np.int64)
-    empty = tuple(split.label_names[at] for at in np.flatnonzero(counts == 0))
+    empty = tuple(split.label_names[at] for at in np.flatnonzero(~split.labels.any(axis=0)))
     if empty:
         message = f"{_counted(len(empty), 'label')} of {split.title} {_has(empty)} no image"
         yield Finding("warning", "labels without images", title, message, empty)
-    message = (
-        f"{split.title} has {counts.min():,} to {counts.max():,} images a label, "
-        f"median {np.median(counts):,.0f}"
-    )
-    yield Finding("info", "class counts", title, message)
 
 
 def _counted(n: int, noun: str) -> str:

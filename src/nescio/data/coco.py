@@ -23,7 +23,7 @@ _ANNOTATIONS = {
 
 
 class _Annotations(NamedTuple):
-    """What one annotation file says, in its own order; categories by id."""
+    """The content of one annotation file, in its own order; categories are sorted by id."""
 
     files: dict[int, str]  # image id -> file name
     names: dict[int, str]  # category id -> label name
@@ -31,22 +31,22 @@ class _Annotations(NamedTuple):
 
 
 def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
-    """MS-COCO 2014.
+    """Index MS-COCO 2014.
 
-    The labels are the categories of the annotation file, by their ids: 80 in the official one,
-    fewer in a smaller one. An image has a label if at least one object is annotated with it, be
-    it a single one or a crowd: the photograph shows it either way. Images without any annotation
-    are kept with no label, as they belong to the official split; `nescio data check` counts them.
+    The labels are the categories of the annotation file, in the order of their ids: 80 in the
+    official file, fewer in a smaller one. An image has a label if at least one object is annotated
+    with it, either a single object or a crowd. Images without any annotation are kept with no
+    label, because they belong to the official split; `nescio data check` counts them.
 
     Parameters
     ----------
     root : path
-        The folder that holds `annotations/`, `train2014/`, `val2014/` and `test2014/`.
+        The folder that contains `annotations/`, `train2014/`, `val2014/` and `test2014/`.
     split : {"train", "val", "test"}
         The labels of "test" are not published, so its `labels` are None.
     skip_bad : bool, default False
-        Go on without images that are missing and annotations that are wrong; `Split.skipped`
-        has them.
+        Continue without images that are missing and annotations that are wrong, and list them in
+        `Split.skipped`.
     """
     check_split("coco", split, SPLITS)
     root = Path(root)
@@ -74,15 +74,15 @@ def _parse(file: Path) -> _Annotations:
         content = json.loads(read_text("MS-COCO 2014", file))
     except (json.JSONDecodeError, RecursionError) as error:
         raise DatasetError(
-            f"{file} is damaged, it is not JSON: {error}. Unpack it again."
+            f"{file} is damaged: it is not JSON ({error}). Unpack it again."
         ) from error
     files = dict(_pairs(file, content, "images", "id", "file_name"))
     names = dict(sorted(_pairs(file, content, "categories", "id", "name")))
     for key, found in (("images", files), ("categories", names)):
         if len(found) != len(content[key]):
-            raise DatasetError(f"{file}: two of its {key} have the same id.")
+            raise DatasetError(f"{file}: two {key} have the same id.")
     if len(set(names.values())) != len(names):
-        raise DatasetError(f"{file}: two of its categories have the same name.")
+        raise DatasetError(f"{file}: two categories have the same name.")
     labelled = list(_pairs(file, content, "annotations", "image_id", "category_id"))
     return _Annotations(files, names, labelled)
 
@@ -90,12 +90,12 @@ def _parse(file: Path) -> _Annotations:
 def _pairs(
     file: Path, content: Mapping[str, Any], key: str, first: str, second: str
 ) -> Iterator[tuple[int, Any]]:
-    """Two fields of every entry under a key of the annotation file."""
+    """Yield two fields of every entry under a key of the annotation file."""
     entries = content.get(key) if isinstance(content, dict) else None
     if entries is None and key == "annotations":  # image_info files have none
         entries = []
     if not isinstance(entries, list):
-        raise DatasetError(f"{file} is not an annotation file of MS-COCO: it has no list {key!r}.")
+        raise DatasetError(f"{file} is not an MS-COCO annotation file: it has no list {key!r}.")
     kind = str if second in ("file_name", "name") else int
     for number, entry in enumerate(entries):
         try:
@@ -104,8 +104,8 @@ def _pairs(
             pair = (None, None)
         if not (isinstance(pair[0], int) and isinstance(pair[1], kind)):
             raise DatasetError(
-                f"{file}: entry {number} of {key!r} lacks {first!r} or {second!r}, or they are "
-                f"of another kind: {str(entry)[:80]}"
+                f"{file}: entry {number} of {key!r} must have {first!r} (a whole number) and "
+                f"{second!r}, got {str(entry)[:80]}"
             )
         yield pair
 
@@ -122,10 +122,10 @@ def _multi_hot(
             labels[row[image], column[category]] = 1
             continue
         unknown = f"category {category}" if image in row else f"image {image}"
-        reason = f"an annotation names {unknown}, which is not in the file"
+        reason = f"an annotation refers to {unknown}, which is not in the file"
         if not skip_bad:
             raise DatasetError(
-                f"{file}: {reason}. Pass skip_bad=True (--skip-bad) to go on without it."
+                f"{file}: {reason}. Pass skip_bad=True (--skip-bad) to continue without it."
             )
         skipped.append(BadFile(f"annotations/{file.name}", reason))
     return labels, tuple(skipped)

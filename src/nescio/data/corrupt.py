@@ -1,7 +1,7 @@
-"""The paper's five synthetic validation sets, made of noise and of in-distribution images.
+"""The paper's five synthetic validation sets, made from noise and from in-distribution images.
 
-Images are floats within [0, 1] of shape (n, 3, h, w). Whatever is random comes from the generator
-alone and image after image, so that a batch gives what its images give one by one.
+Images are floats within [0, 1] of shape (n, 3, h, w). Random numbers are drawn from the generator
+image by image, so a batch gives the same result as its images one by one.
 """
 
 from __future__ import annotations
@@ -12,50 +12,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio._validation import checked_choice
+from nescio.errors import InputError, ShapeError
 
 Images = NDArray[np.floating[Any]]
 
-PATCHES_A_SIDE = 4
+PATCHES_PER_SIDE = 4
 
 
 def gaussian_noise(n: int, size: int | tuple[int, int], rng: np.random.Generator) -> Images:
-    """Independent standard normal values, as normalised inputs; shape (n, 3, h, w)."""
+    """Return independent standard normal values, as normalised inputs; shape (n, 3, h, w)."""
     return rng.standard_normal(_noise_shape(n, size), dtype=np.float32)
 
 
 def uniform_noise(n: int, size: int | tuple[int, int], rng: np.random.Generator) -> Images:
-    """Independent values uniform on [-1, 1), as normalised inputs; shape (n, 3, h, w)."""
+    """Return independent uniform values on [-1, 1), as normalised inputs; shape (n, 3, h, w)."""
     return 2 * rng.random(_noise_shape(n, size), dtype=np.float32) - 1
 
 
 def arithmetic_mean(images: Images, partners: Images) -> Images:
-    """The mean of two images, pixel by pixel."""
+    """Return the mean of two images, pixel by pixel."""
     _check_pairs(images, partners)
     mean: Images = (images + partners) / 2
     return mean
 
 
 def geometric_mean(images: Images, partners: Images) -> Images:
-    """The square root of the product of two images, pixel by pixel."""
+    """Return the square root of the product of two images, pixel by pixel."""
     _check_pairs(images, partners)
     mean: Images = np.sqrt(images * partners)
     return mean
 
 
 def jigsaw(images: Images, rng: np.random.Generator) -> Images:
-    """Each image cut into 4 by 4 equal patches, which change places.
+    """Cut each image into 4 by 4 equal patches and permute them.
 
-    Every image has a permutation of its own, and never the one that changes nothing. What is left
-    over at the right and the bottom of a size that 4 does not divide stays where it is: the
-    patches are equal and the shape is kept.
+    Every image has its own permutation, which is never the identity. If the height or width is not
+    divisible by 4, the pixels left over at the bottom or the right stay where they are.
     """
     _check_images("images", images)
-    side = PATCHES_A_SIDE
+    side = PATCHES_PER_SIDE
     height, width = (length // side for length in images.shape[2:])
     if not (height and width):
         raise ShapeError(
-            f"images must be at least {side} by {side} pixels for a jigsaw, got {images.shape}."
+            f"images must have at least {side} by {side} pixels for a jigsaw, got {images.shape}."
         )
     corners = [(row * height, column * width) for row in range(side) for column in range(side)]
     shuffled = images.copy()
@@ -69,7 +69,7 @@ def jigsaw(images: Images, rng: np.random.Generator) -> Images:
 
 
 def _permutation(n: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Any permutation but the identity."""
+    """Return a random permutation other than the identity."""
     identity = np.arange(n)
     while True:
         order = rng.permutation(n)
@@ -86,10 +86,10 @@ CORRUPTIONS: dict[str, Corruption] = {
     "geometric_mean": lambda images, partners, _: geometric_mean(images, partners),
     "jigsaw": lambda images, _, rng: jigsaw(images, rng),
 }
-"""Each as a function of (images, partners, rng); the noises take no more than the images' shape."""
+"""Each corruption as a function of (images, partners, rng); noise uses only the images' shape."""
 
 NORMALISED = frozenset({"gaussian_noise", "uniform_noise"})
-"""Which of `CORRUPTIONS` give normalised inputs; the others give pixels within [0, 1]."""
+"""Those of `CORRUPTIONS` that return normalised inputs; the others return pixels in [0, 1]."""
 
 
 def corrupt(
@@ -101,28 +101,27 @@ def corrupt(
     mean: ArrayLike,
     std: ArrayLike,
 ) -> Images:
-    """One of the five sets, as pixels: what a network gets is `(pixels - mean) / std`.
+    """Return one of the five sets as pixels; the network's input is `(pixels - mean) / std`.
 
-    The paper draws its noise in the input space of the classifier, so the noise is normal or
-    uniform after the normalisation, and the pixels leave [0, 1]. The other three are made of
-    pixels within [0, 1].
+    The paper draws its noise in the input space of the classifier. So the noise is normal or
+    uniform after the normalisation, and its pixels may be outside [0, 1]. The other three sets
+    have pixels within [0, 1].
 
     Parameters
     ----------
     name : str
         One of `CORRUPTIONS`.
     images : array of shape (n, 3, h, w)
-        In-distribution images within [0, 1]; the noises take no more than their shape.
+        In-distribution images within [0, 1]; the noises use only their shape.
     partners : array of shape (n, 3, h, w)
         The other image of each pair, for the two means.
     rng : numpy.random.Generator
-        For a result that does not depend on the batch, pass one image at a time, each with a
-        generator of its own.
+        For a result that does not depend on the batch, pass one image at a time, each with its
+        own generator.
     mean, std : array-like of shape (3,)
         The network's normalisation, by channel.
     """
-    if name not in CORRUPTIONS:
-        raise ParameterError(f"there is no corruption {name!r}. Choose from: {_names()}.")
+    checked_choice("corruption", name, tuple(CORRUPTIONS))
     _check_images("images", images)
     made = CORRUPTIONS[name](images, partners, rng)
     if name in NORMALISED:
@@ -130,14 +129,10 @@ def corrupt(
     return made.astype(images.dtype, copy=False)
 
 
-def _names() -> str:
-    return ", ".join(CORRUPTIONS)
-
-
 def _per_channel(name: str, values: ArrayLike) -> NDArray[np.float32]:
     array = np.asarray(values, dtype=np.float32)
     if array.shape != (3,):
-        raise ShapeError(f"{name} must have one value a channel, shape (3,), got {array.shape}.")
+        raise ShapeError(f"{name} must have one value per channel, shape (3,), got {array.shape}.")
     return array[:, None, None]
 
 
@@ -150,7 +145,7 @@ def _check_pairs(images: Images, partners: Images) -> None:
     _check_images("images", images)
     _check_images("partners", partners)
     if images.shape != partners.shape:
-        raise ShapeError(f"images have shape {images.shape}, and partners {partners.shape}.")
+        raise ShapeError(f"images have shape {images.shape}, but partners {partners.shape}.")
 
 
 def _check_images(name: str, images: Images) -> None:
@@ -164,5 +159,5 @@ def _check_images(name: str, images: Images) -> None:
     if images.size and not (images.min() >= 0 and images.max() <= 1):
         raise InputError(
             f"{name} must be pixels within [0, 1], got {images.min():.3g} to {images.max():.3g}. "
-            "Corrupt them before they are normalised."
+            "Apply corruptions before the normalisation."
         )

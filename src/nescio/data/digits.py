@@ -1,9 +1,10 @@
-"""Scenes of handwritten digits, made from what ships with scikit-learn: nothing to download.
+"""Scenes of handwritten digits, made from the data that ships with scikit-learn.
 
-A scene shows one to four digits on a two by two grid, and its labels are which of the digits 0 to 6
-it holds. Scenes of 7, 8 and 9 alone are out-of-distribution: a semantic shift and nothing else, as
-in the paper. Patches of scikit-learn's two photographs, in grey, and smooth noise lie further off.
-(The noise is not that of `nescio.data.corrupt`, which ODIN and Mahalanobis are tuned on.)
+A scene shows one to four digits on a two by two grid. Its labels say which of the digits 0 to 6 it
+contains. Scenes that contain only 7, 8 and 9 are out-of-distribution: as in the paper, only the
+meaning differs. Patches of scikit-learn's two photographs, in grey, and smooth noise are further
+from the data. (The noise differs from that of `nescio.data.corrupt`, which ODIN and Mahalanobis are
+tuned on.)
 
 The scenes were fixed before any detector was run on them.
 """
@@ -44,11 +45,11 @@ LABELLED = ("train", "val", "test")
 _LIST = "scenes.csv"
 _HEADER = ["file", "digits", "crc32"]
 _SEED = 0
-_CELL = 16  # pixels a side of a digit
-_GRID = 2  # cells a side of a scene
+_CELL = 16  # height and width of a digit, in pixels
+_GRID = 2  # cells per side of a scene
 _SIDE = _CELL * _GRID
 _BACKGROUND = 0.05  # standard deviation of the noise behind the digits
-_IMAGE_SHARES = (0.6, 0.8)  # of the known digits' images: train up to here, val up to there
+_IMAGE_SHARES = (0.6, 0.8)  # of the known digits' images: train up to 60 %, val up to 80 %
 _PATCH_SIDES = (32, 129)
 _NOISE_SCALES = (1.0, 4.0)  # pixels, of the smoothing
 
@@ -56,18 +57,18 @@ Pixels = NDArray[np.float64]  # from 0 to 1
 
 
 def load_digits(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
-    """One part of the scenes; they are made at first use, in a few seconds.
+    """Index one split of the scenes; all scenes are made at first use, in a few seconds.
 
-    No image of a digit is shared between train, val and test.
+    Train, val and test share no image of a digit.
 
     Parameters
     ----------
     root : path
-        The folder they are in, or are to be put in.
+        The folder that contains the scenes, or the folder to create for them.
     split : {"train", "val", "test", "unseen", "photos", "noise"}
         The last three are out-of-distribution.
     skip_bad : bool, default False
-        Of no use here; every loader takes it.
+        Has no effect; every loader takes it.
     """
     check_split("digits", split, SPLITS)
     root = Path(root)
@@ -81,9 +82,9 @@ def load_digits(root: str | Path, split: str, *, skip_bad: bool = False) -> Spli
             labels[row, [int(digit) for digit in digits.split()]] = 1
     except (ValueError, IndexError) as error:
         raise DatasetError(
-            f"{root / _LIST} is damaged. Remove {root}, and the scenes are made again."
+            f"{root / _LIST} is damaged. Remove {root}; the scenes will be made again."
         ) from error
-    # All scenes have the same size on disk, so that the fingerprint of the split needs this too.
+    # All files have the same size, so the fingerprint of the split also needs their content.
     pixels = hashlib.sha256(" ".join(crc for _, _, crc in found).encode()).hexdigest()
     known = split in LABELLED
     return Split(
@@ -98,12 +99,12 @@ def load_digits(root: str | Path, split: str, *, skip_bad: bool = False) -> Spli
 
 
 def _make(root: Path) -> None:
-    """Write all scenes to a folder that is not there yet, whole or not at all."""
+    """Write all scenes to a new folder; nothing is left behind if it fails."""
     image_module = require("PIL.Image", "vision")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise DatasetError(
-            f"{root} holds something else than digit scenes. Name a folder that is empty or not "
-            "there yet, and they are made in it."
+            f"{root} contains something other than digit scenes. Name a folder that is empty or "
+            "does not exist; the scenes will be made there."
         )
     parent = root.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +119,7 @@ def _make(root: Path) -> None:
                 for number, (pixels, digits) in enumerate(scenes):
                     file = f"{split}/{number:05d}.png"
                     grey = _bytes(pixels)
-                    # Without compression, so that the sizes are the same for every Pillow.
+                    # Without compression, so that all versions of Pillow write the same size.
                     image_module.fromarray(grey).save(temporary / file, compress_level=0)
                     crc = f"{zlib.crc32(grey.tobytes()):08x}"
                     rows.writerow([file, " ".join(map(str, digits)), crc])
@@ -127,13 +128,13 @@ def _make(root: Path) -> None:
         os.rename(temporary, root.resolve())
     except OSError as error:
         if (root / _LIST).exists():
-            return  # another process was quicker, with the same scenes
+            return  # another process has made the same scenes in the meantime
         raise DatasetError(f"cannot write digit scenes to {root}: {error.strerror}.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-Scenes = Iterator[tuple[Pixels, list[int]]]  # with the known digits that it shows
+Scenes = Iterator[tuple[Pixels, list[int]]]  # a scene and its known digits
 
 
 def _all_scenes(image_module: Any) -> Iterator[tuple[str, Scenes]]:
@@ -173,7 +174,7 @@ def _compose(
 
 
 def _patches(photos: list[Any], n_scenes: int, rng: np.random.Generator) -> Scenes:
-    """Squares of any size and place."""
+    """Yield squares of random size and position."""
     for _ in range(n_scenes):
         photo = photos[rng.integers(len(photos))]
         side = int(rng.integers(*_PATCH_SIDES))
@@ -184,7 +185,7 @@ def _patches(photos: list[Any], n_scenes: int, rng: np.random.Generator) -> Scen
 
 
 def _smooth_noise(n_scenes: int, rng: np.random.Generator) -> Scenes:
-    """Blurred noise, stretched from black to white."""
+    """Yield blurred noise, scaled from black to white."""
     from scipy.ndimage import gaussian_filter
 
     for _ in range(n_scenes):

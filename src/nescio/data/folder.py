@@ -1,4 +1,4 @@
-"""Any folder of class folders, or of images alone."""
+"""Any folder of class folders, or of images without classes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 from nescio.data.layout import (
     HOW_TO,
+    check_split,
     find_folder,
     images_under,
     is_image,
-    refuse_split,
     split_of_classes,
 )
 from nescio.data.split import BadFile, Split
@@ -17,42 +17,44 @@ from nescio.errors import DatasetError
 
 
 def load_folder(root: str | Path, split: str = "", *, skip_bad: bool = False) -> Split:
-    """A folder of class folders: each image has one label, the folder it is in.
+    """Index a folder of class folders: each image has one label, the name of its class folder.
 
-    Folders within a class folder belong to the class. Folders without an image are no classes.
-    Images are told by the ending of their names; hidden and other files are left out. Classes and
-    files are in alphabetical order. If there are images and no class folders, it is one set
-    without labels. The data set's name is the folder's own.
+    Folders inside a class folder belong to the class. A folder without images is not a class.
+    Images are recognised by their suffix; hidden files and other files are ignored. Classes and
+    files are in alphabetical order. If there are images but no class folders, the split has no
+    labels. The name of the data set is the name of the folder.
 
     Parameters
     ----------
     root : path
         The folder.
     split : ""
-        A folder is one part; name it by its path.
+        Must be empty: a folder has no splits.
     skip_bad : bool, default False
-        Go on without images that lie beside class folders; `Split.skipped` has them.
+        Continue without images that are beside the class folders, and list them in
+        `Split.skipped`.
     """
-    refuse_split("folder", split)
+    check_split("folder", split, ())
     root = find_folder("the folder of images", Path(root))
     name = root.resolve().name or "folder"
     loose = sorted(path.name for path in root.iterdir() if is_image(path.name) and path.is_file())
     files_of_class = class_folders(root)
     if not files_of_class:
         if not loose:
-            raise DatasetError(f"{root} holds neither images nor folders of images. {HOW_TO}")
+            raise DatasetError(f"{root} contains neither images nor folders of images. {HOW_TO}")
         return Split(name, "", root, tuple(loose), labels=None, label_names=None)
     if loose and not skip_bad:
         raise DatasetError(
-            f"{root / loose[0]} lies beside class folders, so it is of no class ({len(loose):,} "
-            "images are). Move it into one, or pass skip_bad=True (--skip-bad) to go on without."
+            f"{root / loose[0]} is beside the class folders, so it has no class ({len(loose):,} "
+            "such images). Move it into a class folder, or pass skip_bad=True (--skip-bad) to "
+            "continue without it."
         )
     skipped = tuple(BadFile(file, "in no class folder") for file in loose)
     return split_of_classes(name, "", root, files_of_class, skipped=skipped)
 
 
 def class_folders(root: Path) -> dict[str, list[str]]:
-    """The images of every folder in `root` that has some, relative to `root`."""
+    """Return the images of every folder in `root` that has any, relative to `root`."""
     folders = sorted(
         path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
     )

@@ -1,4 +1,4 @@
-"""The ImageNet-22K classes that the paper takes as out-of-distribution."""
+"""The ImageNet-22K classes that the paper uses as out-of-distribution data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COCO_VOC_CLASSES = {
     "bamboo": "n12147226",
     "turmeric": "n12356395",
 }
-"""Out of the distribution of MS-COCO and PASCAL-VOC: class name to WordNet id, as published."""
+"""Classes that MS-COCO and PASCAL-VOC do not have: name to WordNet id, as published."""
 
 NUS_WIDE_CLASSES = {
     "asterism": "n09208496",
@@ -54,7 +54,7 @@ NUS_WIDE_CLASSES = {
     "yeast": "n13025647",
     "zither": "n04615226",
 }
-"""Out of the distribution of NUS-WIDE: class name to WordNet id, found by WordNet 3.0 names."""
+"""Classes that NUS-WIDE does not have: name to WordNet id, found by WordNet 3.0 names."""
 
 CLASS_LISTS = {"coco-voc": COCO_VOC_CLASSES, "nus-wide": NUS_WIDE_CLASSES}
 SPLITS = tuple(CLASS_LISTS)
@@ -66,19 +66,20 @@ _NOTES = {
 
 
 def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
-    """Twenty classes of ImageNet-22K, by the paper's list for the in-distribution set.
+    """Index twenty classes of ImageNet-22K: the paper's list for the in-distribution set.
 
-    The labels are the class names, one an image. `Split.notes` says what is odd about the ids.
+    The labels are the class names, one per image. `Split.notes` has what to know about the ids.
 
     Parameters
     ----------
     root : path
-        The folder that holds one folder a class. It may be called by the WordNet id, as ImageNet's
-        own archives are, or by the class name, with spaces or underscores.
+        The folder that contains one folder per class, named by the WordNet id, as ImageNet's own
+        archives are, or by the class name, with spaces or underscores.
     split : {"coco-voc", "nus-wide"}
-        Which list.
+        The list of classes.
     skip_bad : bool, default False
-        Go on without classes whose folder is missing or empty; `Split.skipped` has them.
+        Continue without classes whose folder is missing or empty, and list them in
+        `Split.skipped`.
     """
     check_split("imagenet22k", split, SPLITS)
     root = find_folder("ImageNet-22K", Path(root))
@@ -90,7 +91,7 @@ def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) ->
         if files:
             files_of_class[name] = files
             continue
-        reason = f"class {name} ({wordnet_id}): no images in a folder {root / folder}"
+        reason = f"class {name} ({wordnet_id}): there are no images in {root / folder}"
         if not skip_bad:
             raise DatasetError(f"ImageNet-22K, {reason}. {HOW_TO}")
         skipped.append(BadFile(wordnet_id, reason))
@@ -105,6 +106,6 @@ def load_imagenet22k(root: str | Path, split: str, *, skip_bad: bool = False) ->
 
 
 def _class_folder(root: Path, name: str, wordnet_id: str) -> str:
-    """What the folder of a class is called; the WordNet id if there is none."""
+    """Return the name of a class's folder; the WordNet id if there is no folder."""
     names = (wordnet_id, name, name.replace(" ", "_"))
     return next((folder for folder in names if (root / folder).is_dir()), wordnet_id)

@@ -1,4 +1,4 @@
-"""Opening an image: RGB, whole, and an error that names the file."""
+"""Read an image as RGB, and hash a file."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _DEEP = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})  # greyscale of 16 b
 
 
 def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> Image:
-    """A whole image in RGB; a `DatasetError` if it is missing or damaged, never half of one.
+    """Return a whole image in RGB; raise a `DatasetError` if it is missing, damaged or truncated.
 
-    `source` is a path, or what such a file holds. An image of more pixels than Pillow's own limit,
-    or than `max_pixels`, is refused before it is decoded. Greyscale of 16 bits, as of X-rays, is
-    scaled to 8.
+    `source` is a path, or the content of an image file. An image with more pixels than Pillow's
+    own limit, or than `max_pixels`, is rejected before it is decoded. Greyscale images of 16 bits,
+    such as X-rays, are scaled to 8 bits.
     """
     pil = require("PIL.Image", "vision")
-    path = "that was sent" if isinstance(source, bytes) else source
+    what = "the image" if isinstance(source, bytes) else f"the image {source!s}"
     content = io.BytesIO(source) if isinstance(source, bytes) else source
-    # Pillow knows many formats, and runs Ghostscript for one: a stranger gets the usual ones.
+    # Pillow reads many formats, and runs Ghostscript for one: bytes from others get the usual ones.
     formats = _USUAL if isinstance(source, bytes) else None
     limit = max_pixels or pil.MAX_IMAGE_PIXELS
     own = "" if not max_pixels else "--max-megapixels" if formats else "max_pixels"
@@ -43,45 +43,45 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
                 raise ValueError(f"it has {size} pixels, {_limit(limit, own)}")
             return _rgb(image)
     except FileNotFoundError as error:
-        raise DatasetError(f"there is no image {path}.") from error
-    # Pillow's decoders raise whatever they like on damaged files.
+        raise DatasetError(f"{what} does not exist.") from error
+    # Pillow's decoders raise many kinds of exceptions on damaged files.
     except Exception as error:
         reason = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, pil.UnidentifiedImageError):
-            known = f"none of {', '.join(formats)}" if formats else "no image that Pillow knows"
+            known = f"none of {', '.join(formats)}" if formats else "not an image for Pillow"
             reason = f"it is {known}"
-        # Pillow refuses what has twice its own limit as soon as it is opened.
+        # Pillow itself rejects an image of twice its limit when it is opened.
         elif isinstance(error, pil.DecompressionBombError | pil.DecompressionBombWarning):
             most = min(limit, 2 * pil.MAX_IMAGE_PIXELS)
             reason = f"it has too many pixels, {_limit(most, own if most == max_pixels else '')}"
-        raise DatasetError(f"cannot read the image {path}: {reason}.") from error
+        raise DatasetError(f"cannot read {what}: {reason}.") from error
 
 
 def _limit(limit: int, own: str) -> str:
-    """The limit in words, and where it can be set: by us, or else in Pillow."""
+    """Return the limit in words, with the option or variable that sets it."""
     where = own or "Pillow's own, PIL.Image.MAX_IMAGE_PIXELS"
     return f"more than the limit of {limit / 1e6:.4g} megapixels ({where})"
 
 
 def _rgb(image: Image) -> Image:
-    """In RGB of 8 bits. Pillow itself cuts off what 8 bits cannot hold, and all becomes white."""
+    """Return the image in RGB with 8 bits. Pillow would clip 16 bits, and most would be white."""
     if image.mode in _DEEP:
         from PIL.Image import fromarray
 
         values: Any = np.asarray(image)
         if values.min(initial=0) < 0 or values.max(initial=0) > 65_535:
-            raise ValueError("its values do not lie within 0 to 65,535; convert it to 8 or 16 bits")
+            raise ValueError("its values are not within 0 to 65,535; convert it to 8 or 16 bits")
         return fromarray(np.rint(values / 257).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise ValueError(
-            "its values are floating-point numbers, of which white is not known; convert it to 8 "
-            "or 16 bits"
+            "its values are floating-point numbers, so the value of white is unknown; convert it "
+            "to 8 or 16 bits"
         )
     return image.convert("RGB")
 
 
 def content_hash(path: str | Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     try:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

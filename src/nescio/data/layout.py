@@ -1,4 +1,4 @@
-"""What the loaders share: finding folders, reading lists, keeping the images that are there."""
+"""Functions that the loaders share: find folders, read lists, check that images exist."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError, ParameterError
 
 HOW_TO = "See docs/how-to/datasets.md."
-UNPACK_OR_SKIP = "Unpack it again, or pass skip_bad=True (--skip-bad) to go on without."
+_OR_SKIP = "or pass skip_bad=True (--skip-bad) to continue without them."
 _NAMED_FILES = 3
 
 
 def check_split(dataset: str, split: str, splits: Sequence[str]) -> None:
-    """Raise unless the data set has such a part."""
-    if split not in splits:
-        raise ParameterError(f"{dataset} has no split {split!r}. Choose from: {', '.join(splits)}.")
-
-
-def refuse_split(dataset: str, split: str) -> None:
-    """Raise if a part is asked of a data set that has only one."""
-    if split:
-        raise ParameterError(f"{dataset} has no splits, got {split!r}: all its images are used.")
+    """Raise unless the data set has this split; the empty string stands for the whole data set."""
+    if split in (splits or ("",)):
+        return
+    if not splits:
+        raise ParameterError(f"{dataset} has no splits, got {split!r}. Leave it out.")
+    if not split:
+        raise ParameterError(
+            f"{dataset} needs a split: {dataset}@SPLIT:PATH with one of {', '.join(splits)}."
+        )
+    raise ParameterError(f"{dataset} has no split {split!r}. Choose from: {', '.join(splits)}.")
 
 
 def find_folder(what: str, *candidates: Path) -> Path:
-    """The first of some folders that is there; an error names them all."""
+    """Return the first folder that exists; the error names all candidates."""
     for folder in candidates:
         if folder.is_dir():
             return folder
@@ -41,19 +42,19 @@ def find_folder(what: str, *candidates: Path) -> Path:
 
 
 def read_text(what: str, path: Path) -> str:
-    """A data set's own text file, whole."""
+    """Return the content of one of a data set's text files."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise DatasetError(f"{what} not found: no file {path}. {HOW_TO}") from error
     except UnicodeDecodeError as error:
-        raise DatasetError(f"{path} is damaged: it is not text.") from error
+        raise DatasetError(f"{path} is damaged: it is not a text file in UTF-8.") from error
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror}.") from error
 
 
 def read_lines(what: str, path: Path) -> list[str]:
-    """The lines of a list, the n-th at n - 1; the last may be followed by blank ones."""
+    """Return the lines of a list; only the end of the file may have empty lines."""
     lines = [line.strip() for line in read_text(what, path).rstrip().splitlines()]
     if not lines:
         raise DatasetError(f"{path} is damaged: it is empty.")
@@ -63,7 +64,7 @@ def read_lines(what: str, path: Path) -> list[str]:
 
 
 def images_under(folder: Path) -> list[str]:
-    """Images in a folder and its folders, sorted; relative to it. Hidden ones are left out."""
+    """Return all images below a folder, sorted and relative to it; hidden files are ignored."""
     found = []
     for where, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -73,12 +74,46 @@ def images_under(folder: Path) -> list[str]:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file name is one of an image, by its ending; hidden files are not."""
+    """Whether a file name has the suffix of an image; hidden files do not count."""
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
+def labels_from_lists(
+    lists: Iterable[tuple[Path, Sequence[str]]],
+    shape: tuple[int, int],
+    *,
+    positive: Sequence[str],
+    negative: Sequence[str],
+    skip_bad: bool,
+) -> tuple[NDArray[np.uint8], dict[int, str]]:
+    """Return multi-hot labels from one list per label, and the reason for each row to skip.
+
+    Parameters
+    ----------
+    lists : iterable of (Path, sequence of str)
+        The file of each label and its values, one per image.
+    shape : tuple of two ints
+        Number of images and number of labels.
+    positive, negative : sequence of str
+        The values that are allowed.
+    skip_bad : bool
+        Whether to report a row with another value, instead of raising an error.
+    """
+    labels = np.zeros(shape, dtype=np.uint8)
+    wrong: dict[int, str] = {}
+    allowed = {*positive, *negative}
+    for column, (path, values) in enumerate(lists):
+        labels[:, column] = [value in positive for value in values]
+        for row in [row for row, value in enumerate(values) if value not in allowed]:
+            reason = f"{path}, line {row + 1}: invalid label value {values[row]!r}"
+            if not skip_bad:
+                raise DatasetError(f"{reason}. Unpack the files again, {_OR_SKIP}")
+            wrong.setdefault(row, reason)
+    return labels, wrong
+
+
 def checked_presence(split: Split, *, skip_bad: bool) -> Split:
-    """The split, with images that are not there as an error, or moved to `skipped`."""
+    """Return the split without the images that are missing; raise unless they may be skipped."""
     present, missing = present_files(split.title, split.root, split.files, skip_bad=skip_bad)
     if not missing:
         return split
@@ -90,31 +125,30 @@ def checked_presence(split: Split, *, skip_bad: bool) -> Split:
 def present_files(
     title: str, root: Path, files: Iterable[str], *, skip_bad: bool
 ) -> tuple[NDArray[np.bool_], tuple[BadFile, ...]]:
-    """Which of the listed files are there; raises at a missing one unless they may be skipped.
+    """Return which of the listed files exist, and those that do not.
 
-    Folders are listed rather than each file looked up: a network drive has 80,000 of them.
+    Folders are listed instead of looking up each file: on a network drive, 80,000 lookups are slow.
     """
     files = list(files)
     folders = {os.path.dirname(file) for file in files}
-    there = {folder: _names_in(root / folder) for folder in folders}
+    names = {folder: _names_in(root / folder) for folder in folders}
     present = np.array(
-        [os.path.basename(file) in there[os.path.dirname(file)] for file in files], dtype=np.bool_
+        [os.path.basename(file) in names[os.path.dirname(file)] for file in files], dtype=np.bool_
     )
     missing = [file for file, found in zip(files, present, strict=True) if not found]
     if missing and not skip_bad:
         named = ", ".join(str(root / file) for file in missing[:_NAMED_FILES])
         more = ", ..." if len(missing) > _NAMED_FILES else ""
         raise DatasetError(
-            f"{title} lists {len(missing):,} images that are not there: {named}{more}. "
-            "Unpack them, or pass skip_bad=True (--skip-bad) to go on without."
+            f"{title} lists {len(missing):,} images that do not exist: {named}{more}. "
+            f"Unpack them, {_OR_SKIP}"
         )
     return present, tuple(BadFile(file, "missing") for file in missing)
 
 
 def _names_in(folder: Path) -> set[str]:
     try:
-        with os.scandir(folder) as entries:
-            return {entry.name for entry in entries}
+        return set(os.listdir(folder))
     except OSError:
         return set()
 
@@ -128,7 +162,7 @@ def split_of_classes(
     skipped: tuple[BadFile, ...] = (),
     notes: Mapping[str, str] | None = None,
 ) -> Split:
-    """A split in which each image has one label, the class it is filed under."""
+    """Return a split in which each image has one label: its class."""
     counts = [len(files) for files in files_of_class.values()]
     of_image = np.repeat(np.arange(len(counts)), counts)
     return Split(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,10 @@ from numpy.typing import NDArray
 
 from nescio.data.layout import (
     HOW_TO,
-    UNPACK_OR_SKIP,
     check_split,
     checked_presence,
     find_folder,
+    labels_from_lists,
     read_lines,
 )
 from nescio.data.split import BadFile, Split
@@ -25,28 +26,28 @@ HALVES_SEED = 2021
 _WHAT = "NUS-WIDE"
 _OFFICIAL_PART = {"train": "Train", "val": "Test", "test": "Test"}
 _IMAGE_FOLDERS = ("Flickr", "images")
-# The official Labels_lake_Train.txt has this in line 78,372. It is no label, so not a lake.
+# Line 78,372 of the official Labels_lake_Train.txt. It is not a label, so it is read as 0.
 _KNOWN_SLIP = "-1130179"
 
 
 def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
-    """NUS-WIDE, with its 81 concepts as labels.
+    """Index NUS-WIDE, with its 81 concepts as labels.
 
     Images without any label are dropped. The official Test list is shuffled with
     `numpy.random.default_rng(HALVES_SEED)` and halved: "val" is the first half and "test" the
-    second. This comes before any image is found missing, so that an image is in the same half
+    second. This is done before missing images are skipped, so that an image is in the same half
     for everyone.
 
     Parameters
     ----------
     root : path
-        The folder that holds `Groundtruth/`, `ImageList/` and, if there is one, `ConceptsList/`.
-        The images are in `Flickr/`, in `images/` or in the folder itself.
+        The folder that contains `Groundtruth/`, `ImageList/` and, optionally, `ConceptsList/`. The
+        images are in `Flickr/`, in `images/` or in the folder itself.
     split : {"train", "val", "test"}
-        The official Train list, or a half of the Test list.
+        The official Train list, or one half of the Test list.
     skip_bad : bool, default False
-        Go on without images that are missing or have a label that is neither 0 nor 1;
-        `Split.skipped` has them. Copies of NUS-WIDE differ in what they lack.
+        Continue without images that are missing or have a label value other than 0 and 1, and list
+        them in `Split.skipped`. Different copies of NUS-WIDE lack different images.
     """
     check_split("nus-wide", split, SPLITS)
     root = Path(root)
@@ -55,7 +56,13 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     image_list = root / "ImageList" / f"{part}Imagelist.txt"
     images = [line.replace("\\", "/") for line in read_lines(f"{_WHAT} image list", image_list)]
     concepts = _concepts(root, truth, part)
-    labels, wrong = _read_labels(truth, part, concepts, images, skip_bad=skip_bad)
+    labels, wrong = labels_from_lists(
+        _read_values(truth, part, concepts, len(images)),
+        (len(images), len(concepts)),
+        positive=("1",),
+        negative=("0", _KNOWN_SLIP),
+        skip_bad=skip_bad,
+    )
     chosen = np.flatnonzero(labels.any(axis=1) | np.isin(np.arange(len(images)), list(wrong)))
     if split != "train":
         chosen = _half(chosen, first=split == "val")
@@ -80,7 +87,7 @@ def _half(rows: NDArray[np.intp], *, first: bool) -> NDArray[np.intp]:
 
 
 def _concepts(root: Path, truth: Path, part: str) -> tuple[str, ...]:
-    """The concepts in the order of the official list, or of the alphabet if it is not there."""
+    """Return the concepts in the official order, or in alphabetical order without that list."""
     for path in (root / "ConceptsList" / "Concepts81.txt", root / "Concepts81.txt"):
         if path.is_file():
             return tuple(read_lines(_WHAT, path))
@@ -92,32 +99,22 @@ def _concepts(root: Path, truth: Path, part: str) -> tuple[str, ...]:
     return found
 
 
-def _read_labels(
-    truth: Path, part: str, concepts: tuple[str, ...], images: list[str], *, skip_bad: bool
-) -> tuple[NDArray[np.uint8], dict[int, str]]:
-    """The labels of the images, and what is wrong with those of some rows."""
-    labels = np.zeros((len(images), len(concepts)), dtype=np.uint8)
-    wrong: dict[int, str] = {}
-    for column, concept in enumerate(concepts):
+def _read_values(
+    truth: Path, part: str, concepts: tuple[str, ...], n_images: int
+) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the file of each concept and its values, one per image."""
+    for concept in concepts:
         path = truth / f"Labels_{concept}_{part}.txt"
         lines = read_lines(f"{_WHAT} concept {concept!r}", path)
-        if len(lines) != len(images):
+        if len(lines) != n_images:
             raise DatasetError(
-                f"{path} has {len(lines):,} lines, and the list of images {len(images):,}."
+                f"{path} has {len(lines):,} lines, but the list of images has {n_images:,}."
             )
-        values = np.array(lines, dtype=object)
-        labels[:, column] = values == "1"
-        known = (values == "0") | (values == "1") | (values == _KNOWN_SLIP)
-        for row in np.flatnonzero(~known).tolist():
-            reason = f"{path}, line {row + 1}: {lines[row]!r} is neither 0 nor 1"
-            if not skip_bad:
-                raise DatasetError(f"{reason}. {UNPACK_OR_SKIP}")
-            wrong.setdefault(row, reason)
-    return labels, wrong
+        yield path, lines
 
 
 def _image_root(root: Path, images: list[str]) -> Path:
-    """The folder that the paths in the lists start from."""
+    """Return the folder that the paths in the lists are relative to."""
     candidates = [root / name for name in _IMAGE_FOLDERS]
     first_folder = images[0].partition("/")[0]
     if (root / first_folder).is_dir():

@@ -1,4 +1,4 @@
-"""What happens to an image before the network, for NumPy and torch alike."""
+"""The preprocessing of an image before the network, for NumPy and torch."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 PREPROCESSING_KEY = "nescio.preprocessing"
-"""Where the metadata of an ONNX file keeps it."""
+"""The key of the preprocessing in the metadata of an ONNX file."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """An image is squashed to a square, then normalised.
+    """Resize an image to a square, without keeping its aspect ratio, and normalise it.
 
     Parameters
     ----------
     size : int
-        Pixels a side.
+        Height and width in pixels.
     mean, std : tuple of three floats
-        Of each colour, on the scale from 0 to 1.
+        Mean and standard deviation of each colour, on the scale from 0 to 1.
     """
 
     size: int = 256
@@ -46,36 +46,37 @@ class Preprocessing:
         for name in ("mean", "std"):
             values = tuple(float(value) for value in getattr(self, name))
             if len(values) != 3 or not all(map(math.isfinite, values)):
-                raise ParameterError(f"{name} must be three numbers, one a colour, got {values}.")
+                raise ParameterError(f"{name} must be three numbers, one per colour, got {values}.")
             object.__setattr__(self, name, values)
         if min(self.std) <= 0:
-            raise ParameterError(f"std must be above 0, got {self.std}.")
+            raise ParameterError(f"std must be greater than 0, got {self.std}.")
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Preprocessing:
-        """From what `as_dict` gave."""
+        """Return the preprocessing that `as_dict` wrote."""
         try:
             return cls(**stored)
         except TypeError as error:
-            raise ParameterError(f"this is no preprocessing of images: {stored!r}.") from error
+            raise ParameterError(f"invalid image preprocessing: {stored!r}.") from error
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the parameters as plain data, for JSON."""
         return asdict(self)
 
     def pixels(
         self, image: Image, box: tuple[float, float, float, float] | None = None
     ) -> NDArray[np.uint8]:
-        """An RGB image, or the part of it in a box, as bytes of shape (3, size, size)."""
+        """Return an RGB image, or the part of it in a box, as bytes of shape (3, size, size)."""
         from PIL.Image import Resampling
 
         square = image.resize((self.size, self.size), Resampling.BILINEAR, box=box)
         return np.asarray(square, dtype=np.uint8).transpose(2, 0, 1)
 
     def normalise(self, pixels: Any) -> Any:
-        """Pixels, as bytes or on the scale from 0 to 1, to what the network takes.
+        """Return pixels, given as bytes or on the scale from 0 to 1, as the network's input.
 
-        An array or a tensor whose last dimensions are (3, height, width); bytes become float32.
+        Takes an array or a tensor whose last dimensions are (3, height, width). Bytes become
+        float32.
 
         Examples
         --------
@@ -90,14 +91,14 @@ class Preprocessing:
         return (pixels - self.per_colour(self.mean, pixels)) / self.per_colour(self.std, pixels)
 
     def inputs(self, pixels: Tensor | NDArray[Any], device: device) -> Tensor:
-        """Return pixels as the network's input on its device, laid out for convolutions."""
+        """Return pixels as the network's input on its device, in channels-last memory format."""
         torch = sys.modules["torch"]
         normalised: Tensor = self.normalise(torch.as_tensor(pixels).to(device))
         return normalised.contiguous(memory_format=torch.channels_last)
 
     @staticmethod
     def per_colour(values: Sequence[float], like: Any) -> Any:
-        """Three numbers in a shape that goes with images: (3, 1, 1)."""
+        """Return three numbers in a shape that broadcasts with images: (3, 1, 1)."""
         if is_torch(like):
             return like.new_tensor(values).view(3, 1, 1)
         return np.asarray(values, dtype=like.dtype).reshape(3, 1, 1)

@@ -1,4 +1,4 @@
-"""One part of a data set: which images there are and what they show. No pixels yet."""
+"""One split of a data set: which images it has, and their labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nescio.errors import DatasetError, LabelMismatchError, ParameterError
 
 @dataclass(frozen=True)
 class BadFile:
-    """An image that cannot be used, and why."""
+    """An image that cannot be used, and the reason."""
 
     file: str
     reason: str
@@ -26,26 +26,26 @@ class BadFile:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """An index of images, made without opening any of them.
+    """An index of images, made without opening them.
 
     Attributes
     ----------
     dataset : str
-        The data set's name, such as "coco".
+        The name of the data set, such as "coco".
     name : str
-        The part of it, such as "val"; empty where a set has only one.
+        The name of the split, such as "val"; empty if the data set has no splits.
     root : Path
         The folder that `files` are relative to.
     files : tuple of str
-        One image each, with forward slashes.
+        The path of each image, with forward slashes.
     labels : array of shape (n_images, n_labels), or None
-        Multi-hot truth; None where it is not published.
+        The multi-hot truth; None if it is not published.
     label_names : tuple of str, or None
-        One name a label. For a folder of class folders, the classes.
+        One name per label. For a folder of class folders, the classes.
     skipped : tuple of BadFile
-        What was left out with skip_bad.
+        The files that were left out with skip_bad.
     notes : mapping
-        What else the manifest should say, such as choices that were made.
+        Further entries for the manifest, such as choices that were made.
     """
 
     dataset: str
@@ -64,8 +64,8 @@ class Split:
             n_labels = len(self.label_names or ())
             if self.labels.shape != (len(self.files), n_labels):
                 raise DatasetError(
-                    f"{self.title}: labels of shape {self.labels.shape} for {len(self.files):,} "
-                    f"images and {n_labels} label names."
+                    f"{self.title}: labels have shape {self.labels.shape}, but there are "
+                    f"{len(self.files):,} images and {n_labels} label names."
                 )
 
     def __len__(self) -> int:
@@ -77,20 +77,20 @@ class Split:
 
     @property
     def title(self) -> str:
-        """The data set and its part, such as "coco-val": fit for a file name."""
+        """The names of data set and split, such as "coco-val", for file names."""
         return f"{self.dataset}-{self.name}" if self.name else self.dataset
 
     def path(self, index: int) -> Path:
-        """Where an image is."""
+        """Return the path of an image."""
         return self.root / self.files[index]
 
     def subset(self, indices: Sequence[int] | NDArray[np.intp]) -> Split:
-        """Some of the images, in the order given."""
+        """Return a split with some of the images, in the given order."""
         labels = None if self.labels is None else self.labels[np.asarray(indices)]
         return replace(self, files=tuple(self.files[i] for i in indices), labels=labels)
 
     def sample(self, n_images: int, seed: int) -> Split:
-        """At most so many images, chosen at random and kept in order."""
+        """Return a split with at most `n_images` random images, in their original order."""
         if n_images < 1:
             raise ParameterError(f"n_images must be at least 1, got {n_images}.")
         if n_images >= len(self):
@@ -99,7 +99,7 @@ class Split:
         return self.subset(np.sort(chosen))
 
     def labels_for(self, label_names: Sequence[str]) -> NDArray[np.uint8] | None:
-        """The labels in a model's order; None if they are unknown or of another set."""
+        """Return the labels in a model's order; None if unknown or if the label set differs."""
         if self.labels is None or self.label_names is None:
             return None
         if set(self.label_names) != set(label_names):
@@ -108,42 +108,43 @@ class Split:
         return self.labels[:, [column[name] for name in label_names]]
 
     def require_labels(self, label_names: Sequence[str] | None = None) -> NDArray[np.uint8]:
-        """The labels, for those who cannot do without; in a model's order, if one is given."""
+        """Return the labels, in a model's order if given; raise if there are none."""
         if self.labels is None or self.label_names is None:
             raise DatasetError(f"{self.title} in {self.root} has no labels.")
         labels = self.labels_for(label_names or self.label_names)
         if labels is None:
             difference = sorted(set(label_names or ()) ^ set(self.label_names))
             raise LabelMismatchError(
-                f"{self.title} has other labels than the model; the first that differs is "
+                f"{self.title} does not have the labels of the model; the first difference is "
                 f"{difference[0]!r}."
             )
         return labels
 
-    def fingerprint(self) -> str:
-        """Return a hash of the names, sizes and labels of the files, not of their pixels."""
-        return self._fingerprint
-
     @cached_property
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256()
-        for file in self.files:
-            try:
-                size = os.stat(self.root / file).st_size
-            except OSError:
-                size = -1  # reading it will say what is wrong
-            digest.update(f"{file}\0{size}\n".encode())
-        digest.update("\0".join(self.label_names or ()).encode())
-        if self.labels is not None:
-            digest.update(np.ascontiguousarray(self.labels).tobytes())
-        return digest.hexdigest()
+    def fingerprint(self) -> str:
+        """A hash of the names, sizes and labels of the files, computed at first use."""
+        return _fingerprint(self)
 
     def manifest(self) -> dict[str, Any]:
-        """What a file made from this data says about it."""
+        """Return what a file made from this data records about it."""
         return {
             "dataset": self.dataset,
             "split": self.name,
             "n_images": len(self),
-            "data_fingerprint": self.fingerprint(),
+            "data_fingerprint": self.fingerprint,
             **({"data_notes": dict(self.notes)} if self.notes else {}),
         }
+
+
+def _fingerprint(split: Split) -> str:
+    digest = hashlib.sha256()
+    for file in split.files:
+        try:
+            size = os.stat(split.root / file).st_size
+        except OSError:
+            size = -1  # the error is raised when the file is read
+        digest.update(f"{file}\0{size}\n".encode())
+    digest.update("\0".join(split.label_names or ()).encode())
+    if split.labels is not None:
+        digest.update(np.ascontiguousarray(split.labels).tobytes())
+    return digest.hexdigest()

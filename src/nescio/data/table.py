@@ -1,4 +1,4 @@
-"""The user's own multi-label set: a CSV or Parquet table of paths and labels."""
+"""Your own multi-label set: a CSV or Parquet table of paths and labels."""
 
 from __future__ import annotations
 
@@ -32,34 +32,35 @@ def load_table(
     label_names: Sequence[str] | None = None,
     skip_bad: bool = False,
 ) -> Split:
-    """Any multi-label set, from a CSV or Parquet table with one row an image.
+    """Index any multi-label set, from a CSV or Parquet table with one row per image.
 
     The columns are `path`, relative to the table's folder, and the labels: either a column
-    `labels` with names separated by semicolons (in Parquet also a list), or one column a label
-    that holds 0 or 1. A column `split` says which part a row is of, a column `id` is left out of
-    account, and so is everything but these where there is a column `labels`. With `path` alone
-    the set has no labels. The data set's name is the file's, without its ending.
+    `labels` with names separated by semicolons (in Parquet also a list), or one column per label
+    that contains 0 or 1. The column `split` is optional and names the split of each row. The
+    column `id` is ignored, and so are all other columns if there is a column `labels`. With only
+    `path`, the set has no labels. The name of the data set is the file name without its suffix.
 
-    The order of the labels is that of the columns, or of the alphabet for a column `labels`. It
-    is made from all rows, so that the parts of a table agree.
+    The labels are in the order of the columns, or in alphabetical order for a column `labels`. They
+    are collected from all rows, so that all splits of a table have the same labels.
 
     Parameters
     ----------
     path : path
         A `.csv` (UTF-8, commas, with a header) or `.parquet` file.
     split : str, default ""
-        Which rows, if there is a column `split`.
+        The rows to use, if there is a column `split`.
     label_names : sequence of str, optional
         The labels and their order. Any other label is then an error.
     skip_bad : bool, default False
-        Go on without images that are missing and rows that are wrong; `Split.skipped` has them.
+        Continue without images that are missing and rows that are wrong, and list them in
+        `Split.skipped`.
     """
     path = existing_file(path)
     columns, rows = _read(path)
     if "path" not in columns:
         raise DatasetError(f"{path} has no column 'path'; it has {', '.join(columns)}. {HOW_TO}")
     names = _label_names(path, columns, rows, label_names)
-    files: dict[str, str] = {}  # file -> where it is listed
+    files: dict[str, str] = {}  # file -> line or row
     labels: list[NDArray[np.uint8]] = []
     skipped: list[BadFile] = []
     for row in _rows_of(path, columns, rows, split):
@@ -73,8 +74,8 @@ def load_table(
             continue
         if file in files:
             raise DatasetError(
-                f"{path}: {file} is listed twice, in {files[file]} and {row.where}. Give an image "
-                f"one row, with its labels separated by {SEPARATOR!r}."
+                f"{path}: {file} is listed twice, in {files[file]} and {row.where}. Use one row "
+                f"per image, with its labels separated by {SEPARATOR!r}."
             )
         files[file] = row.where
         labels.append(hot)
@@ -91,10 +92,10 @@ def load_table(
 
 
 def _read(path: Path) -> tuple[list[str], list[_Row]]:
-    """The names of the columns, and the rows."""
+    """Return the names of the columns, and the rows."""
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
-        raise DatasetError(f"cannot read {path}: the name must end in .csv or .parquet.")
+        raise DatasetError(f"cannot read {path}: expected a .csv or .parquet file.")
     columns, rows = readers[path.suffix.lower()](path)
     if not rows:
         raise DatasetError(f"{path} has no rows.")
@@ -107,23 +108,23 @@ def _read_csv(path: Path) -> tuple[list[str], list[_Row]]:
             reader = csv.reader(stream, strict=True)
             columns = [name.strip() for name in next(reader, [])]
             if len(set(columns)) != len(columns) or "" in columns:
-                raise DatasetError(f"{path}, line 1: two columns have one name, or one has none.")
+                raise DatasetError(f"{path}, line 1: every column needs a name of its own.")
             rows = []
             for cells in reader:
                 if not cells:
                     continue
                 if len(cells) != len(columns):
                     raise DatasetError(
-                        f"{path}, line {reader.line_num}: {len(cells)} cells, and {len(columns)} "
-                        "columns. Is it separated by commas?"
+                        f"{path}, line {reader.line_num}: {len(cells)} cells for {len(columns)} "
+                        "columns. The separator must be a comma."
                     )
                 stripped = (cell.strip() for cell in cells)
                 row = dict(zip(columns, stripped, strict=True))
                 rows.append(_Row(f"line {reader.line_num}", row))
     except UnicodeDecodeError as error:
-        raise DatasetError(f"{path} is not UTF-8 text. Save it as CSV in UTF-8.") from error
+        raise DatasetError(f"{path} is not text in UTF-8. Save it as CSV in UTF-8.") from error
     except csv.Error as error:
-        raise DatasetError(f"{path}, line {reader.line_num}: it is no CSV: {error}.") from error
+        raise DatasetError(f"{path}, line {reader.line_num}: invalid CSV: {error}.") from error
     return columns, rows
 
 
@@ -148,12 +149,12 @@ def _label_names(
         return tuple(sorted({label for row in rows for label in _listed(path, row)}))
     present = [name for name in columns if name not in _RESERVED]
     if missing := [name for name in wanted or () if name not in present]:
-        raise DatasetError(f"{path} has neither a column 'labels' nor one of label {missing[0]!r}.")
+        raise DatasetError(f"{path} has neither a column 'labels' nor a column {missing[0]!r}.")
     return tuple(present if wanted is None else wanted)
 
 
 def _listed(path: Path, row: _Row) -> list[str]:
-    """The names in a cell of the column labels."""
+    """Return the names in a cell of the column labels."""
     cell = row.cells["labels"]
     if cell is None:
         return []
@@ -167,16 +168,16 @@ def _listed(path: Path, row: _Row) -> list[str]:
 
 
 def _rows_of(path: Path, columns: list[str], rows: list[_Row], split: str) -> Iterator[_Row]:
-    """The rows of a part."""
+    """Yield the rows of a split."""
     if "split" not in columns:
         if split:
-            raise ParameterError(f"{path} has no column 'split', so there is no {split!r} in it.")
+            raise ParameterError(f"{path} has no column 'split', so it has no split {split!r}.")
         yield from rows
         return
-    there = sorted({str(row.cells["split"]) for row in rows})
-    if split not in there:
-        what = f"there is no split {split!r}" if split else "say which split"
-        raise ParameterError(f"{path}: {what}. Its column 'split' has: {', '.join(there)}.")
+    known = sorted({str(row.cells["split"]) for row in rows})
+    if split not in known:
+        what = f"there is no split {split!r}" if split else "name a split, as table@SPLIT:PATH"
+        raise ParameterError(f"{path}: {what}. Its splits are {', '.join(known)}.")
     yield from (row for row in rows if str(row.cells["split"]) == split)
 
 
@@ -195,7 +196,7 @@ def _multi_hot(
     listed = _listed(path, row)
     for label in listed:
         if label not in names:
-            raise DatasetError(f"{path}, {row.where}: label {label!r} is outside of the label set.")
+            raise DatasetError(f"{path}, {row.where}: label {label!r} is not one of label_names.")
     return np.array([name in listed for name in names], dtype=np.uint8)
 
 

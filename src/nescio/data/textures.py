@@ -5,27 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from nescio.data.folder import class_folders
-from nescio.data.layout import HOW_TO, find_folder, refuse_split, split_of_classes
+from nescio.data.layout import HOW_TO, check_split, find_folder, split_of_classes
 from nescio.data.split import Split
 from nescio.errors import DatasetError
 
 
 def load_textures(root: str | Path, split: str = "", *, skip_bad: bool = False) -> Split:
-    """All images of the Describable Textures Dataset, as the paper uses it: 5,640 of 47 classes.
+    """Index all 5,640 images (47 classes) of the Describable Textures Dataset, as the paper does.
 
     Parameters
     ----------
     root : path
-        The folder `dtd`, which holds `images/<class>/*.jpg`, or the one that holds `dtd`.
+        The folder `dtd`, which contains `images/<class>/*.jpg`, or the folder that contains `dtd`.
     split : ""
-        The official lists of train, val and test are not used.
+        Must be empty: the official lists of train, val and test are not used.
     skip_bad : bool, default False
-        Taken for the sake of a common signature: every image is found by looking.
+        Has no effect; every loader takes it.
     """
-    refuse_split("textures", split)
+    check_split("textures", split, ())
     root = Path(root)
     images = find_folder("Textures (DTD)", root / "images", root / "dtd" / "images")
     files_of_class = class_folders(images)
     if not files_of_class:
-        raise DatasetError(f"{images} holds no folders of images. {HOW_TO}")
+        raise DatasetError(f"{images} contains no folders of images. {HOW_TO}")
     return split_of_classes("textures", "", images, files_of_class)

@@ -1,6 +1,6 @@
-"""Networks on images: build, train, tune, and extract the `Outputs` that everything else reads.
+"""Train networks on images, and tune ODIN and Mahalanobis for them.
 
-This part of nescio needs torch, torchvision and pillow: pip install 'nescio[vision]'.
+This package needs torch, torchvision and pillow: pip install 'nescio[vision]'.
 """
 
 from __future__ import annotations

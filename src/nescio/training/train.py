@@ -1,15 +1,16 @@
-"""Training a multi-label network, to the same result whether or not it was interrupted.
+"""Train a multi-label network; a run that was interrupted and resumed gives the same result.
 
-(To the last byte on a CPU; a GPU's own libraries may round differently from run to run.)
+On a CPU the result is the same to the last byte. On a GPU, its libraries may round differently from
+run to run.
 
-Everything random is drawn from the seed and the epoch, so a run that goes on after a crash repeats
-what it would have done: the order of the images, their crops, dropout. After each epoch the run's
-folder holds
+All random numbers (the order of the images, their crops, dropout) are drawn from the seed and the
+number of the epoch, so a resumed run repeats what it would have done. After each epoch the run's
+folder contains
 
     best.safetensors     the network of the best epoch so far
-    last.safetensors     the network of the last one and the state of the optimiser
-    metrics.jsonl        a line an epoch
-    tensorboard/         the same for TensorBoard, if that is installed
+    last.safetensors     the network of the last epoch and the state of the optimiser
+    metrics.jsonl        one line per epoch
+    tensorboard/         the same for TensorBoard, if it is installed
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from nescio.training.trainer import BEST, LAST, METRICS, TENSORBOARD, Epoch, Tra
 
 @dataclass(frozen=True)
 class Run:
-    """What a training run gave."""
+    """The result of a training run."""
 
     folder: Path
     history: tuple[Epoch, ...]
@@ -49,7 +50,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The network of the best epoch."""
+        """The file of the best epoch's network."""
         return self.folder / BEST
 
 
@@ -68,28 +69,28 @@ def train(
     on_images: Callable[[int], object] = lambda count: None,
     on_epoch: Callable[[Epoch], object] = lambda epoch: None,
 ) -> Run:
-    """Train a network and keep the best epoch's.
+    """Train a network and keep the one of the best epoch.
 
     Parameters
     ----------
     settings : TrainSettings
     train_split, val_split : Split
-        With the same labels.
+        Both must have the same labels.
     folder : path
-        Of the run.
+        The folder of the run.
     device : device
-        Under torchrun with several GPUs, each process takes its own.
+        Under torchrun with several GPUs, each process uses its own.
     resume : bool
-        Go on with the run in the folder; its settings must be the same, but for more epochs.
+        Continue the run in the folder. Its settings must be the same, except for more epochs.
     force : bool
-        Start over, and replace the run in the folder.
+        Start again, and replace the run in the folder.
     skip_bad : bool
         Leave out images that cannot be read.
     cache : path, optional
-        Where a frozen backbone's features are kept; in the run's folder, if not given.
+        The folder for the features of a frozen backbone; by default the run's folder.
     on_reading, on_images, on_epoch : callable
-        Called with the number of images just read before training begins (for `skip_bad` and a
-        frozen backbone), with the number just trained on, and with each epoch's metrics.
+        Called with the number of images just read before training begins (with `skip_bad` or a
+        frozen backbone), with the number of images just trained on, and with each epoch's metrics.
     """
     world = World.from_environment()
     device = world.device(torch.device(device))
@@ -98,7 +99,7 @@ def train(
     world.check_batch_size(settings.training.batch_size)
     _check_trainable(train_split, val_split, world)
     with world.joined(device), _own_random_state(device):
-        world.first_in_line(lambda: _check_folder(folder, replaceable=resume or force))
+        world.first_only(lambda: _check_folder(folder, replaceable=resume or force))
         if skip_bad:
             train_split, val_split = (
                 readable(Reader(split, settings.preprocessing, skip_bad=True), on_reading)
@@ -117,8 +118,8 @@ def train(
         cache = folder if cache is None else Path(cache)
         splits = train_split, val_split
         data = _examples(checkpoint, settings, splits, cache, device, world, on_reading)
-        # Only now that all else is in order is another run lost.
-        world.first_in_line(lambda: _prepare_folder(folder, keep=resume))
+        # Another run in the folder is removed only after everything else has been checked.
+        world.first_only(lambda: _prepare_folder(folder, keep=resume))
         trainer = Trainer(checkpoint, settings, data, folder, device, world)
         if resume and (folder / LAST).exists():
             trainer.restore()
@@ -129,7 +130,7 @@ def train(
 
 @contextmanager
 def _own_random_state(device: torch.device) -> Iterator[None]:
-    """Leave the caller's random numbers alone."""
+    """Keep the state of the caller's random number generators."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
@@ -139,12 +140,12 @@ def _check_trainable(train_split: Split, val_split: Split, world: World) -> None
     train_split.require_labels()
     truth = val_split.require_labels(train_split.label_names)
     if not truth.any():
-        raise DatasetError(f"{val_split.title} has no image with a label: there is no mAP to take.")
+        raise DatasetError(f"{val_split.title} has no image with a label, so there is no mAP.")
     least = 2 * world.size
     if len(train_split) < least:
         raise DatasetError(
-            f"{train_split.title} has {len(train_split)} images; training on {world.size} "
-            f"processes takes {least} at least."
+            f"{train_split.title} has {len(train_split)} images, but training needs at least "
+            f"{least} (two per process)."
         )
 
 
@@ -158,8 +159,8 @@ def _check_folder(folder: Path, *, replaceable: bool) -> None:
         raise FileError(f"{folder} is not a folder.")
     if _run_files(folder) and not replaceable:
         raise FileError(
-            f"{folder} holds a run already. Pass resume=True (--resume) to go on with it, or "
-            "force=True (--force) to start over."
+            f"{folder} already contains a run. Pass resume=True (--resume) to continue it, or "
+            "force=True (--force) to start again."
         )
 
 
@@ -174,8 +175,8 @@ def _initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
     network = settings.model.architecture.build(n_labels, weights)
     if settings.model.freeze and not isinstance(network, Network):
         raise ParameterError(
-            f"{settings.model.name} has no head of its own to train on frozen features; "
-            "leave freeze out."
+            f"{settings.model.name} has no separate head to train on frozen features. Leave out "
+            "freeze."
         )
     return network
 
@@ -199,7 +200,7 @@ def _examples(
     world: World,
     on_reading: Callable[[int], object],
 ) -> tuple[Examples, Examples]:
-    """What to train on and what to validate on."""
+    """Return the examples to train on and to validate on."""
     names = checkpoint.label_names
     train_split, val_split = splits
     if not settings.model.freeze:
@@ -217,8 +218,8 @@ def _examples(
         def cached(split: Split = split) -> NDArray[np.float32]:
             return cached_features(backbone, checkpoint, split, cache, device, on_reading)
 
-        features = world.first_in_line(cached)
-        if features is None:  # computed by the first process, and to be read by the others
+        features = world.first_only(cached)
+        if features is None:  # another process has computed them; read its file
             features = cached()
         found.append(FeatureExamples(features, split.require_labels(names), device))
     return found[0], found[1]

@@ -1,4 +1,4 @@
-"""One training run: its epochs, and its state on disk."""
+"""The epochs of a training run, and its state on disk."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ _LOWER_IS_BETTER = {"val_loss": True, "val_map": False}
 
 @dataclass(frozen=True)
 class Epoch:
-    """A line of metrics.jsonl."""
+    """The metrics of one epoch: a line of metrics.jsonl."""
 
     epoch: int
     train_loss: float
@@ -42,7 +43,7 @@ class Epoch:
 
 
 class Trainer:
-    """One run: the network, its optimiser and what they have come to."""
+    """A training run: the network, its optimiser and the epochs so far."""
 
     def __init__(
         self,
@@ -73,11 +74,11 @@ class Trainer:
     # --- the run ---
 
     def run(self, on_images: Callable[[int], object], on_epoch: Callable[[Epoch], object]) -> None:
-        """Every epoch that is left."""
+        """Train the epochs that remain."""
         parallel = self.world.parallel(self.trained, self.device)
         with _tensorboard(self.folder, len(self.history), self.world) as board:
             for number in range(len(self.history) + 1, self.settings.epochs + 1):
-                # Dropout and the like: each process its own, the same when the epoch is repeated.
+                # For dropout and the like: differs by process, the same if the epoch is repeated.
                 torch.manual_seed(_mixed_seed(self.settings.seed, number, self.world.rank))
                 train_loss = self._train_epoch(parallel, number, on_images)
                 val_loss, val_map = self.validate()
@@ -90,7 +91,7 @@ class Trainer:
             self.world.wait()
 
     def best(self) -> Epoch:
-        """The best epoch so far; of equals, the first."""
+        """Return the best epoch so far; the first of several equal ones."""
         sign = 1 if _LOWER_IS_BETTER[self.settings.select] else -1
         return min(self.history, key=lambda epoch: sign * getattr(epoch, self.settings.select))
 
@@ -118,20 +119,21 @@ class Trainer:
         return mean
 
     def _precision(self) -> Any:
-        """The precision of a forward pass in training."""
+        """Return the context that sets the precision of a forward pass in training."""
         if self.half is None:
             return nullcontext()
         return torch.autocast(self.device.type, self.half)
 
     def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
-        """An epoch's batches over all processes, in random order; the rest of the last is left."""
+        """Return an epoch's batches in random order; an incomplete last batch is dropped."""
         n_images = len(self.train_data)
         order = np.random.default_rng((self.settings.seed, number)).permutation(n_images)
         size = min(self.settings.batch_size, n_images - n_images % self.world.size)
         return [order[start : start + size] for start in range(0, n_images - size + 1, size)]
 
     def validate(self) -> tuple[float, float]:
-        """Loss and mAP on the validation data; the network is back in train mode afterwards."""
+        """Return loss and mAP on the validation data; the network is in train mode afterwards."""
+        self.world.share_buffers(self.trained)
         self.trained.eval()
         batches = in_batches(len(self.val_data), self.settings.batch_size)
         mine = batches[self.world.rank :: self.world.size]
@@ -142,7 +144,7 @@ class Trainer:
                 labels.append(truth.cpu())
         self.trained.train()
         gathered = self.world.gather((logits, labels))
-        # Everyone's batches back in their order, so that the sum does not depend on the processes.
+        # The batches in their original order, so that the sum does not depend on the processes.
         all_logits, all_labels = (
             torch.cat(_interleaved([part[at] for part in gathered])) for at in (0, 1)
         )
@@ -153,7 +155,7 @@ class Trainer:
     # --- on disk ---
 
     def save(self) -> None:
-        """Write the best network first: if the rest is lost, this epoch is only repeated."""
+        """Write the best network first: after a crash, at most this epoch is repeated."""
         facts = {
             **self.checkpoint.training,
             "epoch": self.history[-1].epoch,
@@ -171,7 +173,7 @@ class Trainer:
             temporary.write_text("".join(lines), "utf-8")
 
     def restore(self) -> None:
-        """Go back to where the last epoch ended."""
+        """Restore the state at the end of the last epoch."""
         path = self.folder / LAST
         module = self.checkpoint.architecture.name.removeprefix("module:")
         own = module != self.checkpoint.architecture.name
@@ -181,12 +183,12 @@ class Trainer:
         self.history = [Epoch(**epoch) for epoch in saved.training["history"]]
         if len(self.history) > self.settings.epochs:
             raise ParameterError(
-                f"{path} has {len(self.history)} epochs already, and {self.settings.epochs} were "
-                "asked for."
+                f"{path} already has {len(self.history)} epochs, more than the requested "
+                f"{self.settings.epochs}."
             )
         self._restore_state(state)
         if self.world.leads:
-            self._write_metrics()  # the crash may have come between the two files
+            self._write_metrics()  # a crash may have happened between the two files
 
     def _state(self) -> dict[str, Tensor]:
         state = {
@@ -215,11 +217,11 @@ class Trainer:
 
 def _check_finite(loss: float, where: str) -> None:
     if not math.isfinite(loss):
-        raise NonFiniteError(f"the loss in {where} is {loss}. Lower the learning rates.")
+        raise NonFiniteError(f"the {where} loss is {loss}. Lower the learning rates.")
 
 
 def _half_precision(device: torch.device, settings: OptimiserSettings) -> torch.dtype | None:
-    """The lower of the two precisions on CUDA: bfloat16 where the GPU has it. None elsewhere."""
+    """Return bfloat16, or float16 if the GPU does not support it; None for float32."""
     if device.type != "cuda" or settings.precision != "auto":
         return None
     native = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -227,7 +229,7 @@ def _half_precision(device: torch.device, settings: OptimiserSettings) -> torch.
 
 
 def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:
-    """The head at its rate, the backbone at its own; a module of one's own is all head."""
+    """Return the parameters by learning rate; a user's own module has the head's rate."""
     if not isinstance(trained, Network):
         return [{"params": list(trained.parameters()), "lr": settings.lr_head}]
     return [
@@ -244,13 +246,13 @@ def _mixed_seed(*numbers: int) -> int:
 
 
 def _interleaved(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """First of each, then second of each, and so on."""
+    """Return the first of each part, then the second of each, and so on."""
     longest = max(map(len, parts))
     return [part[at] for at in range(longest) for part in parts if at < len(part)]
 
 
 def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise unless a run may go on with these settings; only epochs may differ."""
+    """Raise unless settings and data are those of the saved run; only epochs may differ."""
 
     def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
         settings = facts["settings"]
@@ -268,22 +270,19 @@ def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any
     for name, value in mine.items():
         if theirs.get(name) != value:
             raise ParameterError(
-                f"{path} comes from a run with another {name}: {theirs.get(name)!r}, not "
-                f"{value!r}. Use the same settings and data, or start over (--force)."
+                f"{path} is from a run with a different {name}: {theirs.get(name)!r}, not "
+                f"{value!r}. Use the same settings and data, or start again (--force)."
             )
 
 
 @contextmanager
 def _tensorboard(folder: Path, n_done: int, world: World) -> Iterator[Callable[[Epoch], object]]:
-    """Gives a function that shows an epoch in TensorBoard; does nothing where it is missing."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
+    """Yield a function that logs an epoch to TensorBoard, if it is installed."""
+    if not world.leads or find_spec("tensorboard") is None:
         yield lambda epoch: None
         return
-    if not world.leads:
-        yield lambda epoch: None
-        return
+    from torch.utils.tensorboard import SummaryWriter
+
     purge = n_done + 1 if n_done else None
     with SummaryWriter(str(folder / TENSORBOARD), purge_step=purge) as writer:
 

@@ -4,28 +4,28 @@ import sys
 import pytest
 
 import nescio.data
-from nescio.data import DATASETS, Spec, load, parse_spec, split_spec
+from nescio.data import DATASETS, DataAddress, load, parse_address
 from nescio.errors import ParameterError
 
 
 @pytest.mark.parametrize(
-    ("text", "spec"),
+    ("text", "address"),
     [
-        ("coco@val:/data/coco", Spec("coco", "val", "/data/coco")),
-        ("textures:/data/dtd", Spec("textures", "", "/data/dtd")),
-        ("imagenet22k@nus-wide:x", Spec("imagenet22k", "nus-wide", "x")),
-        (r"folder:C:\my photos@home", Spec("folder", "", r"C:\my photos@home")),
+        ("coco@val:/data/coco", DataAddress("coco", "val", "/data/coco")),
+        ("textures:/data/dtd", DataAddress("textures", "", "/data/dtd")),
+        ("imagenet22k@nus-wide:x", DataAddress("imagenet22k", "nus-wide", "x")),
+        (r"folder:C:\my photos@home", DataAddress("folder", "", r"C:\my photos@home")),
     ],
 )
-def test_a_spec_is_read_and_written(text, spec):
-    assert parse_spec(text) == spec
-    assert str(spec) == text
+def test_an_address_is_parsed_and_written(text, address):
+    assert parse_address(text) == address
+    assert str(address) == text
 
 
 @pytest.mark.parametrize("text", ["/data/coco", "coco", "coco:", "coco@:/data", "", "coco@val"])
-def test_a_spec_that_cannot_be_read(text):
+def test_an_invalid_address(text):
     with pytest.raises(ParameterError, match=r"expected KIND:PATH or KIND@SPLIT:PATH.*coco, voc"):
-        parse_spec(text)
+        parse_address(text)
 
 
 def test_an_unknown_kind():
@@ -45,17 +45,17 @@ def test_splits_that_are_unknown_missing_or_too_many(tmp_path):
 
 
 def test_another_split_of_the_same_data():
-    assert split_spec("coco:/data", "train") == "coco@train:/data"
-    assert split_spec("coco@val:/data", "train") == "coco@train:/data"
-    assert split_spec("table:own.csv", "dev") == "table@dev:own.csv"
-    assert split_spec("folder:x", "") == "folder:x"
+    assert str(parse_address("coco:/data").with_split("train")) == "coco@train:/data"
+    assert str(parse_address("coco@val:/data").with_split("train")) == "coco@train:/data"
+    assert str(parse_address("table:own.csv").with_split("dev")) == "table@dev:own.csv"
+    assert str(parse_address("folder:x").with_split("")) == "folder:x"
     with pytest.raises(ParameterError, match="no split 'dev'"):
-        split_spec("coco:/data", "dev")
+        parse_address("coco:/data").with_split("dev")
     with pytest.raises(ParameterError, match="no splits"):
-        split_spec("folder:x", "train")
+        parse_address("folder:x").with_split("train")
 
 
-def test_loading_by_spec(coco_tree, class_tree, tmp_path, monkeypatch):
+def test_loading_by_address(coco_tree, class_tree, tmp_path, monkeypatch):
     root = coco_tree()
     assert load(f"coco@val:{root}").title == "coco-val"
     assert load(f"coco@val:{root}", split="train").title == "coco-train"

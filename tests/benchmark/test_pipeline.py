@@ -1,0 +1,126 @@
+"""Pipelines: each network, tuning and file of outputs is computed once."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+from nescio.benchmark.run import run_benchmark  # noqa: E402
+from nescio.data import split as splits  # noqa: E402
+from nescio.errors import DatasetError, ParameterError  # noqa: E402
+from nescio.networks import checkpoint as checkpoints  # noqa: E402
+
+
+def test_another_benchmark_finds_networks_and_outputs(small_spec, bench_folder, counted):
+    """Other detectors on the same networks: nothing is trained, tuned or extracted again."""
+    other = replace(small_spec, name="other", detectors=(*small_spec.detectors, "msp"))
+    found = run_benchmark(other, bench_folder)
+    assert counted == []
+    assert len(found.lines) == 24
+
+
+def test_other_settings_are_another_network(small_spec, bench_folder, counted):
+    changed = json.loads(json.dumps(small_spec.train))
+    changed["training"]["lr_head"] = 2e-3
+    run_benchmark(replace(small_spec, train=changed, seeds=(0,)), bench_folder)
+    assert counted == ["train", "extract", "tune", *["extract"] * 3]
+
+
+def test_more_tuning_images_leave_the_network_alone(small_spec, bench_folder, counted):
+    more = replace(small_spec, tune=replace(small_spec.tune, images=8), seeds=(0,))
+    run_benchmark(more, bench_folder)
+    assert "tune" in counted
+    assert "train" not in counted
+
+
+def test_a_network_from_a_file(small_spec, small_run, bench_folder, counted):
+    [best, *_] = sorted((bench_folder / "cache" / "networks").glob("*/best.safetensors"))
+    part = replace(small_spec.sets[0], network=str(best))
+    spec = replace(small_spec, name="mine", sets=(part,), seeds=(0,))
+    found = run_benchmark(spec, bench_folder)
+    assert "train" not in counted
+    assert found.lines[0].manifest["training"] == {"network": str(best)}
+    hashes = {line.manifest["model_hash"] for line in small_run.lines}
+    assert found.lines[0].manifest["model_hash"] in hashes
+
+
+def test_a_network_of_ones_own(small_spec, tmp_path, monkeypatch):
+    """The spec names the module; both to train it and to take one from a file."""
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(),\n"
+        "                         nn.Linear(16, 7))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = {"name": "module:own_net:build", "weights": "none", "features": "2"}
+    train = {**small_spec.train, "model": model}
+    spec = replace(small_spec, train=train, seeds=(0,), detectors=("joint_energy",))
+    trained = run_benchmark(spec, tmp_path / "bench")
+    [best] = (tmp_path / "bench" / "cache" / "networks").glob("*/best.safetensors")
+    part = replace(spec.sets[0], network=str(best), module="own_net:build")
+    given = run_benchmark(replace(spec, sets=(part,)), tmp_path / "bench")
+    values = [[line.evaluation for line in run.lines] for run in (trained, given)]
+    assert values[0] == values[1]
+    unnamed = replace(spec.sets[0], network=str(best))
+    with pytest.raises(ParameterError, match="a file does not choose code to run"):
+        run_benchmark(replace(spec, sets=(unnamed,)), tmp_path / "bench")
+
+
+def test_missing_data_is_reported_before_any_work(small_spec, tmp_path, counted):
+    part = replace(small_spec.sets[0], ood={"gone": f"folder:{tmp_path / 'gone'}"})
+    with pytest.raises(DatasetError, match="gone"):
+        run_benchmark(replace(small_spec, sets=(part,)), tmp_path / "bench")
+    assert counted == []
+    assert not (tmp_path / "bench").exists()
+
+
+def test_invalid_training_settings_are_reported_before_any_work(small_spec, tmp_path, counted):
+    with pytest.raises(
+        ParameterError, match=r"small: \[train\]: there is no key 'modle'. Did you mean 'model'"
+    ):
+        run_benchmark(replace(small_spec, train={"modle": {}}), tmp_path / "bench")
+    assert counted == []
+
+
+def test_each_hash_is_computed_once(small_spec, tmp_path, monkeypatch):
+    """In a run from nothing, with two seeds that share their data."""
+    computed, hashed = Counter(), []
+    fingerprint, weights_hash = splits._fingerprint, checkpoints.weights_hash
+
+    def counting(split):
+        computed[split.title, len(split)] += 1
+        return fingerprint(split)
+
+    monkeypatch.setattr(splits, "_fingerprint", counting)
+    monkeypatch.setattr(
+        checkpoints, "weights_hash", lambda *args: hashed.append(args) or weights_hash(*args)
+    )
+    run_benchmark(small_spec, tmp_path / "bench")
+    assert len([args for args in hashed if len(args) == 2]) == len(small_spec.seeds)
+    images = {"train": 160, "val": 48, "test": 48, "unseen": 48, "noise": 48}
+    expected = {(f"digits-{name}", n_images): 1 for name, n_images in images.items()}
+    expected["digits-val", 6] = 2  # the images that each seed is tuned on
+    assert computed == expected
+
+
+def test_a_frozen_backbone_sees_training_images_once(small_spec, tmp_path):
+    """Training computes their features, and extraction takes them from the cache."""
+    seen = []
+    train = {**small_spec.train, "model": {**small_spec.train["model"], "freeze": True}}
+    spec = replace(small_spec, train=train, seeds=(0,), detectors=("joint_energy",))
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, _: seen.append(len(inputs[0])) if is_first(module) else None
+    )
+    with hook:
+        run_benchmark(spec, tmp_path / "bench")
+    assert sum(seen) == 160 + 48 + 3 * 48  # train, val, and the three test sets
+
+
+def is_first(module):
+    """Whether this is the first convolution of the network."""
+    return isinstance(module, torch.nn.Conv2d) and module.in_channels == 3

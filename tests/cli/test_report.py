@@ -1,0 +1,91 @@
+"""nescio report."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchvision")
+
+
+def test_a_report_of_a_benchmark(nescio, bench_folder, tmp_path):
+    target = tmp_path / "report.html"
+    code, out, err = nescio("report", bench_folder / "small", "-o", target)
+    assert code == 0, err
+    assert f"saved {target}" in out
+    page = target.read_text("utf-8")
+    assert "unseen digits" in page
+    assert "data:image/jpeg;base64," in page
+    code, _, err = nescio("report", bench_folder / "small", "-o", target)
+    assert code == 1
+    assert "exists already" in err
+
+
+def test_a_report_of_lines_alone_has_tables(nescio, small_run, tmp_path):
+    code, _, err = nescio("report", small_run.folder / "results.jsonl", "-o", tmp_path / "r.html")
+    assert code == 0, err
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "top_k_joint_energy(k=mean_labels)" in page
+    assert "data:image/jpeg" not in page
+
+
+def test_a_report_of_ones_own_outputs(nescio, small_run, tmp_path):
+    first = small_run.evidence()[0]
+    sets = {"mine": first.id_outputs, "other": first.ood_outputs["noise"]}
+    for name, outputs in sets.items():
+        outputs.save(tmp_path / f"{name}.safetensors")
+    given = (
+        *("--id", tmp_path / "mine.safetensors", "--ood", tmp_path / "other.safetensors"),
+        *("--images", f"other={first.image_roots['noise']}"),
+    )
+    target = tmp_path / "report.html"
+    code, _, err = nescio("report", *given, "-o", target, "--title", "Of my own")
+    assert code == 0, err
+    page = target.read_text("utf-8")
+    assert "<title>Of my own" in page
+    assert "it learns from data: pass training outputs" in page
+    code, _, err = nescio(
+        *("report", *given, "--images", "third=.", "-o", target, "--force"),
+    )
+    assert code == 1
+    assert "NAME one of mine, other" in err
+
+
+WRONG = {
+    "one file on both sides": (
+        ("report", "--id", "logits.npy", "--ood", "./logits.npy", "-o", "r.html"),
+        "is given as --id and as --ood",
+    ),
+    "report of nothing": (("report", "-o", "r.html"), "pass either the results of a benchmark"),
+    "report of both": (
+        ("report", "empty.jsonl", "--id", "a.npy", "-o", "r.html"),
+        "pass either the results of a benchmark",
+    ),
+    "report of half": (
+        ("report", "--id", "a.npy", "-o", "r.html"),
+        "--id and --ood must be used together",
+    ),
+    "report of an empty file": (("report", "empty.jsonl", "-o", "r.html"), "has no results"),
+    "report of an empty folder": (("report", ".", "-o", "r.html"), "there is no results.jsonl in"),
+    "report over its input": (
+        ("report", "empty.jsonl", "-o", "empty.jsonl", "--force"),
+        "is an input",
+    ),
+    "images of a benchmark": (
+        ("report", "empty.jsonl", "--images", "a=b", "-o", "r.html"),
+        "--images can only be used with --id",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), WRONG.values(), ids=WRONG)
+def test_mistakes_are_explained(nescio, tmp_path, monkeypatch, arguments, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    np.save(tmp_path / "logits.npy", np.full((3, 2), -7.5))
+    before = sorted(tmp_path.iterdir())
+    code, out, err = nescio(*arguments)
+    assert code == 1
+    assert out == ""
+    assert err.startswith("error: ")
+    assert reason in err
+    assert sorted(tmp_path.iterdir()) == before
