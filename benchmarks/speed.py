@@ -190,7 +190,7 @@ def perturbation() -> None:
         return torch.stack(found)
 
     def shared() -> torch.Tensor:
-        """Compute one gradient for all settings, and one pass for each epsilon."""
+        """One gradient for all of them, one pass for each epsilon."""
         directions = find_directions(module, inputs, preprocessing, ("max",))
         found = []
         for epsilon in ODIN_EPSILONS:

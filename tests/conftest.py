@@ -1,9 +1,5 @@
 """What several tests share."""
 
-import fixtures.environment  # noqa: F401  (before NumPy, torch and typer are imported)
-
-# isort: split
-
 import json
 from pathlib import Path
 
@@ -18,11 +14,6 @@ pytest_plugins = ["fixtures.benchmark", "fixtures.export", "fixtures.models", "f
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
-
-
-@pytest.fixture(autouse=True)
-def _numpy_in_doctests(doctest_namespace):
-    doctest_namespace["np"] = np
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The process: how it starts, logs, reloads and stops. A real server on a free port."""
+"""The process: how it starts, logs, reloads and stops, on a free port.
+
+Also tests logs.py.
+"""
 
 import http.client
 import json
@@ -20,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 
 def request(port, method="GET", path="/healthz", body=None, **headers):
-    """One request on a connection of its own: (status, content)."""
+    """Send one request on a new connection; return (status, content)."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request(method, path, body, headers)
@@ -40,7 +43,7 @@ def score(port, logits, **headers):
 def eventually(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it never came to that"
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.01)
 
 

