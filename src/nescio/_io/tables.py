@@ -135,27 +135,21 @@ def read_parquet(path: str | Path) -> dict[str, Array]:
     path = existing_file(path)
     pyarrow = require("pyarrow", "parquet")
     parquet = require("pyarrow.parquet", "parquet")
+    require("pyarrow.compute", "parquet")
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise FileFormatError(f"cannot read {path} as Parquet: {_first_line(error)}") from error
-    return arrow_columns(table, path)
-
-
-def arrow_columns(table: Any, what: object) -> dict[str, Array]:
-    """Return the columns of an Arrow table by name; a column of lists becomes a matrix."""
-    pyarrow = require("pyarrow", "parquet")
-    require("pyarrow.compute", "parquet")
     names = table.column_names
     if len(set(names)) != len(names):
-        raise FileFormatError(f"{what} has two columns of the same name. Names must be unique.")
+        raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
     return {
-        name: _arrow_to_numpy(pyarrow, what, name, table.column(at))
+        name: _arrow_to_numpy(pyarrow, path, name, table.column(at))
         for at, name in enumerate(names)
     }
 
 
-def _arrow_to_numpy(pyarrow: Any, path: object, name: str, column: Any) -> Array:
+def _arrow_to_numpy(pyarrow: Any, path: Path, name: str, column: Any) -> Array:
     types = pyarrow.types
     if column.null_count:
         raise FileFormatError(
