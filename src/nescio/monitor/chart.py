@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -167,19 +167,15 @@ def band(segments: tuple[ChartSegment, ...], coverage: float) -> tuple[int, int]
     (10, 45)
     """
     tail = (1.0 - coverage) / 2.0
-    lowest = _cumulated(
-        tuple((segment.n, segment.low, segment.n_calibration) for segment in segments)
-    )
-    highest = _cumulated(
-        tuple((segment.n, segment.high, segment.n_calibration) for segment in segments)
-    )
+    lowest = _cumulated([(part.n, part.low, part.n_calibration) for part in segments])
+    highest = _cumulated([(part.n, part.high, part.n_calibration) for part in segments])
     # 1e-12: rounding must not keep a sum of probabilities below a tail that it equals on paper.
     low = int(np.searchsorted(lowest, tail * (1 + 1e-12), side="right"))
     high = int(np.searchsorted(highest, (1.0 - tail) - 1e-12, side="left"))
     return low, min(high, len(highest) - 1)
 
 
-def _cumulated(segments: tuple[tuple[int, int, int], ...]) -> Floats:
+def _cumulated(segments: Sequence[tuple[int, int, int]]) -> Floats:
     """Return P(X <= k) for the total number X of flagged inputs in all segments."""
     if len(segments) == 1:
         return np.cumsum(_beta_binomial(*segments[0]))
@@ -192,11 +188,9 @@ def _cumulated(segments: tuple[tuple[int, int, int], ...]) -> Floats:
 
 def _beta_binomial(n: int, rank: int, n_calibration: int) -> Floats:
     """Return P(k of n scores lie below the calibration score of this rank) for k = 0, ..., n."""
-    from scipy.special import betaln, gammaln
+    from scipy.stats import betabinom
 
     k = np.arange(n + 1)
     if rank == 0:
         return np.asarray(k == 0, np.float64)
-    a, b = float(rank), float(n_calibration + 1 - rank)
-    ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    return np.asarray(np.exp(ways + betaln(k + a, n - k + b) - betaln(a, b)))
+    return np.asarray(betabinom.pmf(k, n, rank, n_calibration + 1 - rank))

@@ -31,7 +31,6 @@ from nescio.monitor.references import (
     members,
 )
 from nescio.monitor.report import MonitorReport
-from nescio.monitor.trace import Trace
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
 _THREE_SIGMA = 0.9973
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
+_MAX_POINTS = 2_048  # of a trace
 
 
 class Monitor:
@@ -279,3 +279,24 @@ class Monitor:
         from nescio.monitor.state import load
 
         return load(path, detector)
+
+
+class Trace:
+    """The evidence after every k-th sample; k doubles whenever there are too many points."""
+
+    def __init__(self, step: int = 1, values: Floats | None = None) -> None:
+        self.step = step
+        self.values: Floats = np.empty(0) if values is None else values
+
+    def add(self, n_before: int, evidence: Floats) -> None:
+        """Add the evidence after each of the samples that follow the first `n_before`."""
+        first = -n_before % self.step  # keep samples 0, step, 2 * step, ...
+        self.values = np.concatenate([self.values, evidence[first :: self.step]])
+        while len(self.values) > _MAX_POINTS:
+            self.values = self.values[::2]
+            self.step *= 2
+
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """Return pairs of a number of samples and the evidence after them."""
+        at = np.arange(len(self.values)) * self.step + 1
+        return tuple(zip(at.tolist(), self.values.tolist(), strict=True))
