@@ -101,17 +101,6 @@ class DriftWatch:
     The probability that it ever raises a false alarm is at most alpha. A small drift does not show
     in one window, so pairs of windows are tested together too, pairs of pairs, and so on up to 64
     windows.
-
-    Attributes
-    ----------
-    n_tests : int
-        Number of tests so far; each test covers all labels.
-    found : dict of int to LabelDrift
-        The labels that drift, by column.
-    open : Firing
-        How often the labels fired in the window that is not full yet.
-    waiting : dict of int to Firing
-        Blocks of 1, 2, 4, ... windows, by level, that wait for a second one.
     """
 
     def __init__(self, calibration: Firing, names: tuple[str, ...], alpha: float) -> None:
@@ -120,9 +109,9 @@ class DriftWatch:
 
     def clear(self) -> None:
         """Remove everything that came from the stream."""
-        self.n_tests = 0
-        self.found: dict[int, LabelDrift] = {}
-        self.waiting: dict[int, Firing] = {}
+        self.n_tests = 0  # each test covers all labels
+        self.found: dict[int, LabelDrift] = {}  # the labels that drift, by column
+        self.waiting: dict[int, Firing] = {}  # blocks of 2**level windows that wait for another
         self._open_next()
 
     def _open_next(self) -> None:
