@@ -94,32 +94,28 @@ def _by_label(
 def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: str) -> Markup:
     """Draw bars of the flagged share, one group of bars per number of labels."""
     capped = np.minimum(label_counts, _MANY)
-    groups = np.unique(capped).tolist()
+    groups, sizes = np.unique(capped, return_counts=True)
     shares = {name: [float(of[capped == n].mean()) for n in groups] for name, of in flags.items()}
     top = max(max(values) for values in shares.values()) or 0.05
     y = Scale(0.0, min(1.0, 1.1 * top))
-    slots = Scale(0.0, float(len(groups)))
     texts = [f"{n}+" if n == _MANY else str(n) for n in groups]
     chart = Chart(
-        slots,
+        Scale(0.0, float(len(groups))),
         y,
         name=f"Share of ID inputs flagged, by number of {kind} labels",
         height=290,
         x_label=f"number of {kind} labels (in brackets: number of inputs)",
         y_label="flagged, %",
-        x_ticks=[
-            (at + 0.5, f"{text}\n({int((capped == groups[at]).sum()):,})")
-            for at, text in enumerate(texts)
-        ],
+        x_ticks=[(at + 0.5, f"{text}\n({sizes[at]:,})") for at, text in enumerate(texts)],
         y_ticks=percent_ticks(y),
     )
     slot = chart.width / len(groups)
     for place, (name, values) in enumerate(shares.items()):
         for at, share in enumerate(values):
-            members = capped == groups[at]
+            n_flagged = np.count_nonzero(flags[name][capped == groups[at]])
             tip = (
-                f"{name}: {int(flags[name][members].sum()):,} of {int(members.sum()):,} inputs "
-                f"with {texts[at]} {kind} labels, {100 * share:.1f} %"
+                f"{name}: {n_flagged:,} of {sizes[at]:,} inputs with {texts[at]} {kind} labels, "
+                f"{100 * share:.1f} %"
             )
             left = slot * (at + 0.14 + 0.37 * place)
             chart.bar(left, 0.34 * slot, share, _STYLES[name], tip=tip)
