@@ -22,3 +22,22 @@ def here(tmp_path, monkeypatch, rng):
         make_outputs(1500, seed=seed).save(f"{name}.safetensors")
     make_outputs(100, seed=3, shift=2.0).save("far.safetensors")
     return tmp_path
+
+
+@pytest.fixture
+def mistake(nescio, tmp_path, monkeypatch):
+    """Check that a command gives one error with this reason, and writes nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    np.save(tmp_path / "logits.npy", np.full((3, 2), -7.5))
+
+    def check(arguments, reason):
+        before = sorted(tmp_path.iterdir())
+        code, out, err = nescio(*arguments)
+        assert (code, out) == (1, "")
+        assert err.startswith("error: ")
+        assert reason in err
+        assert sorted(tmp_path.iterdir()) == before
+
+    return check

@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from nescio.benchmark.spec import shipped_specs
@@ -88,15 +87,5 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "reason"), WRONG.values(), ids=WRONG)
-def test_mistakes_are_explained(nescio, tmp_path, monkeypatch, arguments, reason):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty.jsonl").touch()
-    (tmp_path / "other.jsonl").write_text("{}\n")
-    np.save(tmp_path / "logits.npy", np.full((3, 2), -7.5))
-    before = sorted(tmp_path.iterdir())
-    code, out, err = nescio(*arguments)
-    assert code == 1
-    assert out == ""
-    assert err.startswith("error: ")
-    assert reason in err
-    assert sorted(tmp_path.iterdir()) == before
+def test_mistakes_are_explained(mistake, arguments, reason):
+    mistake(arguments, reason)

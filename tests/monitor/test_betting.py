@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fixtures.streams import (
-    continuous,
-    few_values,
-    not_more_than,
-    partly_rounded,
-    saturated,
-)
+from fixtures.streams import continuous, few_values, not_more_than, partly_rounded, saturated
 from nescio.monitor.betting import BETS, Bet, Martingale, reserve, share_at
 from nescio.monitor.ranks import Bag
 

@@ -5,19 +5,12 @@ import pytest
 from scipy import stats
 
 import nescio as ns
-from fixtures.streams import (
-    SCORES,
-    Calibrated,
-    continuous,
-    fed,
-    logits_of,
-    not_more_than,
-)
+from fixtures.streams import SCORES, Calibrated, continuous, fed, logits_of, not_more_than
 from nescio.detectors.assessment import Assessment
 from nescio.errors import ParameterError
 from nescio.monitor import Monitor
 from nescio.monitor.chart import KEPT_WINDOWS, ChartSegment, band
-from nescio.monitor.trace import MAX_POINTS
+from nescio.monitor.stream import _MAX_POINTS
 
 
 def test_the_band_is_the_beta_binomial_one():
@@ -67,7 +60,7 @@ def test_windows_are_counted_and_kept_up_to_a_number(detector, rng):
     assert len(report.windows) == KEPT_WINDOWS
     assert report.windows[0].start == 50
     assert report.open_window.n == 7
-    assert len(report.trace) <= MAX_POINTS
+    assert len(report.trace) <= _MAX_POINTS
     flagged = ~detector.assess(logits).in_distribution
     assert monitor.flagged == flagged.sum()
     assert report.windows[0].flagged == flagged[50:60].sum()

@@ -6,11 +6,7 @@ from hypothesis import given, strategies as st
 from scipy import stats
 
 import nescio as ns
-from fixtures.streams import (
-    fed,
-    logits_of,
-    not_more_than,
-)
+from fixtures.streams import fed, logits_of, not_more_than
 from nescio.calibration import Firing
 from nescio.detectors.profile import Profile
 from nescio.monitor import Monitor

@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from fixtures.streams import (
-    SCORES,
-    few_values,
-    partly_rounded,
-)
+from fixtures.streams import SCORES, few_values, partly_rounded
 from nescio.monitor.ranks import Bag
 
 

@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from fixtures.streams import (
-    grouped_detector,
-    logits_of,
-)
+from fixtures.streams import grouped_detector, logits_of
 from nescio.detectors.assessment import Assessment
 from nescio.errors import InputError, ShapeError
 from nescio.monitor import Monitor

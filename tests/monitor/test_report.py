@@ -2,10 +2,7 @@
 
 import json
 
-from fixtures.streams import (
-    fed,
-    logits_of,
-)
+from fixtures.streams import fed, logits_of
 from nescio.monitor import Monitor
 
 

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from fixtures.streams import (
-    logits_of,
-)
+from fixtures.streams import logits_of
 from nescio.errors import FileError, InputError, LabelMismatchError, ParameterError, ShapeError
 from nescio.monitor.scored import matching_logits, read_scored
 

@@ -2,18 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 import nescio as ns
-from fixtures.streams import (
-    Calibrated,
-    fed,
-    grouped_detector,
-    logits_of,
-    not_more_than,
-)
+from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_more_than
 from nescio.detectors.assessment import Assessment
 from nescio.errors import ParameterError
 from nescio.monitor import Monitor
+from nescio.monitor.stream import _MAX_POINTS, Trace
 
 
 def first_alarm(detector, before, after, **settings):
@@ -143,3 +139,24 @@ def test_a_detector_without_calibration_is_refused(rng):
 def test_parameters_are_checked(detector, settings):
     with pytest.raises(ParameterError, match=next(iter(settings))):
         Monitor(detector, **settings)
+
+
+@given(st.lists(st.integers(0, 3000), max_size=5))
+def test_points_of_the_trace_do_not_depend_on_the_blocks(sizes):
+    evidence = np.arange(sum(sizes), dtype=float)
+    whole, parts, start = Trace(), Trace(), 0
+    whole.add(0, evidence)
+    for size in sizes:
+        parts.add(start, evidence[start : start + size])
+        start += size
+    assert parts.points() == whole.points()
+    assert len(whole.points()) <= _MAX_POINTS
+
+
+def test_points_of_the_trace_are_evenly_spaced_and_keep_their_values():
+    trace = Trace()
+    trace.add(0, np.arange(10_000.0))
+    numbers, values = zip(*trace.points(), strict=True)
+    assert set(np.diff(numbers)) == {trace.step}
+    assert [number - 1 for number in numbers] == list(values)
+    assert len(numbers) > _MAX_POINTS / 2

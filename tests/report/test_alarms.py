@@ -20,24 +20,29 @@ def test_false_alarms_are_counted_by_true_label(evidence):
     labels[20:40, 1] = 1
     labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
     found = false_alarms(labelled, 0.95)
-    assert found.kind == found.label_kind == "true"
-    assert "5 of 100 inputs are flagged by joint_energy, 5 by max_logit, 4 by both" in found.totals
-    rows = [(one.label, one.n_inputs, one.by_detector[0].flagged) for one in found.by_label]
+    assert found["kind"] == found["label_kind"] == "true"
+    assert (
+        "5 of 100 inputs are flagged by joint_energy, 5 by max_logit, 4 by both" in found["totals"]
+    )
+    rows = [
+        (one["label"], one["n_inputs"], one["by_detector"]["joint_energy"]["flagged"])
+        for one in found["by_label"]
+    ]
     assert rows == [("label 0", 20, 4), ("label 1", 20, 0)]
-    assert found.by_label[0].by_detector[1].share == 0.25
-    assert "joint_energy: 1 of 60 inputs with 0 true labels, 1.7 %" in found.by_count
+    assert found["by_label"][0]["by_detector"]["max_logit"]["share"] == 0.25
+    assert "joint_energy: 1 of 60 inputs with 0 true labels, 1.7 %" in found["by_count"]
 
 
 def test_without_truth_the_most_likely_label_counts(evidence):
     logits = np.full((100, 3), -3.0)
     logits[:10, 2] = -1  # nothing is predicted, yet this one is the likeliest
     found = false_alarms(replace(evidence, id_outputs=Outputs(logits)), 0.95)
-    assert (found.kind, found.label_kind) == ("predicted", "most likely")
-    assert [(one.label, one.n_inputs) for one in found.by_label] == [
+    assert (found["kind"], found["label_kind"]) == ("predicted", "most likely")
+    assert [(one["label"], one["n_inputs"]) for one in found["by_label"]] == [
         ("label 2", 10),
         ("label 0", 90),
     ]
-    assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in found.by_count
+    assert "joint_energy: 5 of 100 inputs with 0 predicted labels" in found["by_count"]
 
 
 @pytest.mark.parametrize(
@@ -55,8 +60,8 @@ def test_the_cut_that_was_used_is_said(evidence, sizes, said):
         labels[:size, at] = 1
     labelled = replace(evidence, id_outputs=Outputs(np.zeros((100, 3)), labels=labels))
     found = false_alarms(labelled, 0.95)
-    assert found.left_out == said
+    assert found["left_out"] == said
     least = min(10, max(sizes))
-    assert sorted(one.n_inputs for one in found.by_label) == sorted(
+    assert sorted(one["n_inputs"] for one in found["by_label"]) == sorted(
         size for size in sizes if size >= least
     )

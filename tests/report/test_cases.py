@@ -17,7 +17,7 @@ from nescio.report.cases import case_groups, energy_bars, thumbnail
 
 def _names(evidence):
     return {
-        (group.set_name, group.right): [case.name for case in group.cases]
+        (group["set_name"], group["right"]): [case["name"] for case in group["cases"]]
         for group in case_groups(evidence, 0.95)
     }
 
@@ -32,9 +32,8 @@ def test_cases_are_those_judged_differently_furthest_apart_first(evidence):
 
 
 def test_verdicts_say_score_and_threshold(evidence):
-    verdicts = case_groups(evidence, 0.95)[0].cases[0].verdicts
-    found = [(one.detector, one.score, one.threshold, one.inside, one.right) for one in verdicts]
-    assert found == [
+    verdicts = case_groups(evidence, 0.95)[0]["cases"][0]["verdicts"]
+    assert [tuple(one.values()) for one in verdicts] == [
         ("joint_energy", "2", "5", False, True),
         ("max_logit", "90", "5", True, False),
     ]
@@ -51,11 +50,11 @@ def test_pictures_are_small_square_jpegs(evidence, class_tree):
     root = class_tree("stones", classes=("x",), n_images=1, pixels=300) / "x"
     image.open(root / "0000.jpg").resize((300, 200)).save(root / "2.jpg")
     groups = case_groups(replace(evidence, image_roots={"stones": root}), 0.95)
-    with_file, without_file = groups[0].cases
-    head, _, data = with_file.picture.partition(",")
+    with_file, without_file = groups[0]["cases"]
+    head, _, data = with_file["picture"].partition(",")
     assert head == "data:image/jpeg;base64"
     assert image.open(io.BytesIO(base64.b64decode(data))).size == (112, 112)
-    assert without_file.picture == ""
+    assert without_file["picture"] == ""
 
 
 @pytest.mark.parametrize("how", ["parent", "absolute"])
@@ -74,7 +73,7 @@ def test_no_picture_from_outside_of_the_root(evidence, class_tree, how):
             ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
             image_roots={"stones": root},
         )
-        return [case.picture for case in case_groups(named, 0.95)[0].cases]
+        return [case["picture"] for case in case_groups(named, 0.95)[0]["cases"]]
 
     assert pictures(["0000.jpg", "b", str(inside), "d"]) == [thumbnail(inside)] * 2
     assert pictures(["link.jpg", "b", "./link.jpg", "d"]) == [thumbnail(secret)] * 2
@@ -89,7 +88,7 @@ def test_a_name_that_no_file_can_have_is_no_picture(evidence, tmp_path):
         ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=ids)},
         image_roots={"stones": tmp_path},
     )
-    assert [case.picture for case in case_groups(named, 0.95)[0].cases] == ["", ""]
+    assert [case["picture"] for case in case_groups(named, 0.95)[0]["cases"]] == ["", ""]
 
 
 def test_a_damaged_file_or_no_pillow_is_no_picture(tmp_path, monkeypatch, class_tree):

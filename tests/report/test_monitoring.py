@@ -5,10 +5,7 @@ import re
 import pytest
 
 import nescio as ns
-from fixtures.streams import (
-    fed,
-    logits_of,
-)
+from fixtures.streams import fed, logits_of
 from nescio.errors import FileError, ParameterError
 from nescio.monitor import Monitor
 from nescio.report import draw_monitor

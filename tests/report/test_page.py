@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fixtures.reports import build
+from fixtures.reports import build, result_line
 from nescio import scores
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
@@ -108,3 +108,12 @@ def test_masked_and_missing_scores_leave_no_nan(make_evidence, make_lines):
     assert not [value for value in drawn if re.search("nan|inf|e[+-]", value)]
     assert "inputs with a score of −∞ count as out and are not drawn" in page
     assert "No threshold keeps 95 % of ID inputs" in page
+
+
+def test_manifest_lists_every_fact_by_seed():
+    manifest = {"data": {"id": "pets@test", "n": 3}, "versions": {"torch": None}, "x": "y" * 9999}
+    lines = [replace(result_line("msp", 0.1, seed=seed), manifest=manifest) for seed in (0, 1)]
+    page = build(lines)
+    for words in ("pets, seed 1", "data.id pets@test", "data.n 3", "versions.torch null"):
+        assert words in page.text
+    assert len(page.text) < 9999

@@ -1,7 +1,4 @@
-"""The report as a file: inert, offline, repeatable and small.
-
-The files in nescio.report.resources are tested here too.
-"""
+"""The report as a file: inert, offline, repeatable and small."""
 
 import base64
 import hashlib
@@ -16,7 +13,7 @@ from nescio import scores
 from nescio.errors import FileError, InputError, MissingDependencyError
 from nescio.outputs import Outputs
 from nescio.report import build_report, write_report
-from nescio.report.resources import resource
+from nescio.report.svg import resource
 
 
 def test_user_text_is_inert(make_evidence, make_lines, make_outputs):

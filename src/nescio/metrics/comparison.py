@@ -37,24 +37,12 @@ class Lead:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of `compare`.
+    """The result of `compare`."""
 
-    Attributes
-    ----------
-    results : mapping of OOD set to mapping of detector to Evaluation
-        The measures of each detector on each OOD set.
-    lead : mapping of OOD set to Lead
-        The best two detectors. OOD sets on which all detectors have the same AUROC are left out.
-    skipped : mapping of detector to str
-        The detectors that could not run on this data, each with the reason.
-    scores : mapping of detector to Scored
-        The scores that the results were computed from.
-    """
-
-    results: Mapping[str, Mapping[str, Evaluation]]
-    lead: Mapping[str, Lead]
-    skipped: Mapping[str, str]
-    scores: Mapping[str, Scored]
+    results: Mapping[str, Mapping[str, Evaluation]]  # by OOD set and detector
+    lead: Mapping[str, Lead]  # by OOD set; without those on which all have the same AUROC
+    skipped: Mapping[str, str]  # why a detector could not run on this data
+    scores: Mapping[str, Scored]  # by detector: what the results were computed from
 
     def as_dict(self) -> dict[str, Any]:
         """Return the results as plain data, for JSON."""
@@ -82,23 +70,10 @@ def compare(
 ) -> Comparison:
     """Evaluate each detector on each OOD set.
 
-    Parameters
-    ----------
-    detectors : mapping of name to Detector
-        The detectors to compare. They are not changed: detectors that learn are cloned, and the
-        clones are fitted on `train`.
-    id_outputs : Outputs
-        In-distribution test data.
-    ood_outputs : mapping of name to Outputs
-        Out-of-distribution data.
-    train : Outputs, optional
-        In-distribution training data for the detectors that learn. Without it these detectors are
-        skipped. Detectors are also skipped if the outputs lack an array that they score from.
-    tpr, n_bootstrap, seed
-        As for `evaluate`.
-    on_step : callable
-        Called after each step with the number of steps that were done. There is one step for each
-        pair of a detector and an OOD set.
+    Detectors that learn are cloned, and the clones are fitted on `train`; without it these
+    detectors are skipped. Detectors are also skipped if the outputs lack an array that they score
+    from. `on_step` is called with the number of finished steps; there is one step for each pair of
+    a detector and an OOD set.
     """
     _check_same_labels(id_outputs, ood_outputs, train)
     skipped: dict[str, str] = {}
@@ -111,14 +86,17 @@ def compare(
             on_step(len(ood_outputs))
             continue
         ready = clone(detector).fit(train) if detector.learned else detector
-        id_scores = _scores(ready, "the ID data", id_outputs)
-        by_ood = {ood: _scores(ready, ood, data) for ood, data in ood_outputs.items()}
-        scores[name] = Scored(id_scores, by_ood)
-        for ood, ood_scores in by_ood.items():
+        with about("the ID data"):
+            id_scores = ready.score_samples(id_outputs)
+        by_ood: dict[str, Scores] = {}
+        for ood, outputs in ood_outputs.items():
+            with about(ood):
+                by_ood[ood] = ready.score_samples(outputs)
             results[ood][name] = evaluate(
-                id_scores, ood_scores, tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
+                id_scores, by_ood[ood], tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
             )
             on_step(1)
+        scores[name] = Scored(id_scores, by_ood)
     leads = {ood: find_lead(ood, scores) for ood in results}
     lead = {ood: found for ood, found in leads.items() if found is not None}
     return Comparison(results, lead, skipped, scores)
@@ -142,11 +120,6 @@ def _check_same_labels(
                     f"all outputs must come from the same model, but the labels of {name} differ "
                     f"from those of the ID data: label {at} is {theirs!r} instead of {ours!r}."
                 )
-
-
-def _scores(detector: Detector, name: str, outputs: Outputs) -> Scores:
-    with about(name):
-        return detector.score_samples(outputs)
 
 
 def _obstacle(

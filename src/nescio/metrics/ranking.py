@@ -34,12 +34,12 @@ class Ranking:
         """Check and sort the scores, and find the position of each ID score among the OOD ones."""
         id_ = np.sort(checked_scores(id_scores, "id_scores"))
         ood = np.sort(checked_scores(ood_scores, "ood_scores"))
-        ood_below = np.searchsorted(ood, id_, side="left")
-        if _has_ties(id_, ood, ood_below):
-            ood_up_to = np.searchsorted(ood, id_, side="right")
-        else:
-            ood_up_to = ood_below
-        return cls(ood_below, ood_up_to, _first_of_tie(id_), _last_of_tie(ood))
+        return cls(
+            ood_below=np.searchsorted(ood, id_, side="left"),
+            ood_up_to=np.searchsorted(ood, id_, side="right"),
+            id_first=np.searchsorted(id_, id_, side="left"),
+            ood_last=np.searchsorted(ood, ood, side="right") - 1,
+        )
 
     @property
     def n_id(self) -> int:
@@ -71,8 +71,7 @@ class Ranking:
         cumulative_id, cumulative_ood = _cumulative(w_id), _cumulative(w_ood)
 
         below = cumulative_ood[self.ood_below]
-        up_to = below if self.ood_up_to is self.ood_below else cumulative_ood[self.ood_up_to]
-        area = _dot(w_id, below + up_to) / (2.0 * n * m)
+        area = _dot(w_id, below + cumulative_ood[self.ood_up_to]) / (2.0 * n * m)
 
         # How much is kept if the threshold is this ID score.
         kept_id = n - cumulative_id[self.id_first]
@@ -97,10 +96,7 @@ class Ranking:
 
 
 def _cumulative(weights: Values) -> Values:
-    result = np.empty(len(weights) + 1)
-    result[0] = 0.0
-    np.cumsum(weights, out=result[1:])
-    return result
+    return np.concatenate([[0.0], np.cumsum(weights)])
 
 
 def _dot(a: Values, b: Values) -> float:
@@ -117,18 +113,3 @@ def _mean_precision(weights: Values, true: Values, false: Values) -> float:
     total = true + false
     precision = np.divide(true, total, out=np.zeros_like(true), where=total > 0)
     return _dot(weights, precision) / float(weights.sum())
-
-
-def _has_ties(id_: Values, ood: Values, ood_below: Indices) -> bool:
-    nearest = np.minimum(ood_below, len(ood) - 1)
-    return bool((ood[nearest] == id_).any())
-
-
-def _first_of_tie(ordered: Values) -> Indices:
-    index = np.arange(len(ordered))
-    index[1:][ordered[1:] == ordered[:-1]] = 0
-    return np.maximum.accumulate(index)
-
-
-def _last_of_tie(ordered: Values) -> Indices:
-    return len(ordered) - 1 - _first_of_tie(ordered[::-1])[::-1]

@@ -59,15 +59,7 @@ def share_at(t: int | NDArray[np.int64]) -> Floats:
 
 
 class Martingale:
-    """The capital of the gambler, as a natural logarithm.
-
-    Attributes
-    ----------
-    n_samples : int
-        Number of p-values so far.
-    log_stakes : array of shape (n_bets,)
-        The logarithm of the capital of each bet, without the reserve.
-    """
+    """The capital of the gambler, as a natural logarithm."""
 
     def __init__(self, bets: tuple[Bet, ...] = BETS) -> None:
         self.bets = bets
@@ -79,7 +71,7 @@ class Martingale:
     def clear(self) -> None:
         """Start again with a capital of 1."""
         self.n_samples = 0
-        self.log_stakes = np.full(len(self.bets), -np.inf)
+        self.log_stakes = np.full(len(self.bets), -np.inf)  # of each bet, without the reserve
 
     def add(self, p_values: Floats) -> Floats:
         """Bet on these p-values and return the logarithm of the capital after each of them."""

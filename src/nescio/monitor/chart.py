@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,22 +22,13 @@ KEPT_WINDOWS = 1_000
 class ChartSegment(NamedTuple):
     """The inputs of a window that share a threshold.
 
-    Attributes
-    ----------
-    n : int
-        Number of inputs.
-    low, high : int
-        Ranks among the calibration scores. `high` is the rank of the threshold. `low` is the number
-        of scores below it if several scores tie with it, otherwise the same rank. The share flagged
-        in the long run lies between the two.
-    n_calibration : int
-        Number of calibration scores.
+    The share flagged in the long run lies between those of two ranks among the calibration scores.
     """
 
-    n: int
-    low: int
-    high: int
-    n_calibration: int
+    n: int  # inputs
+    low: int  # number of scores below the threshold if several tie with it, otherwise `high`
+    high: int  # rank of the threshold
+    n_calibration: int  # calibration scores
 
     @classmethod
     def of(cls, threshold: Threshold) -> ChartSegment:
@@ -87,21 +78,7 @@ class Window:
 
 
 class ControlChart:
-    """The windows of a stream. Only the latest 1,000 full windows are kept.
-
-    Attributes
-    ----------
-    n_samples, flagged : int
-        Number of inputs so far, and how many of them were flagged.
-    windows : deque of Window
-        The latest full windows.
-    n_windows, n_outside : int
-        Number of full windows so far, and how many of them lay outside their band.
-    open : dict of group to int
-        Number of inputs of each group in the window that is not full yet.
-    open_flagged : int
-        Number of flagged inputs in the window that is not full yet.
-    """
+    """The windows of a stream. Only the latest 1,000 full windows are kept."""
 
     def __init__(self, segments: Mapping[str, ChartSegment], window: int, coverage: float) -> None:
         self._segments, self.window, self.coverage = dict(segments), window, coverage
@@ -109,13 +86,13 @@ class ControlChart:
 
     def clear(self) -> None:
         """Remove everything that came from the stream."""
-        self.n_samples = self.flagged = 0
-        self.windows: deque[Window] = deque(maxlen=KEPT_WINDOWS)
-        self.n_windows = self.n_outside = 0
+        self.n_samples = self.flagged = 0  # so far
+        self.windows: deque[Window] = deque(maxlen=KEPT_WINDOWS)  # the latest full windows
+        self.n_windows = self.n_outside = 0  # full windows so far, and those outside their band
         self._open_next()
 
     def _open_next(self) -> None:
-        self.open = dict.fromkeys(self._segments, 0)
+        self.open = dict.fromkeys(self._segments, 0)  # inputs of each group in the open window
         self.open_flagged = 0
 
     @property
@@ -167,19 +144,15 @@ def band(segments: tuple[ChartSegment, ...], coverage: float) -> tuple[int, int]
     (10, 45)
     """
     tail = (1.0 - coverage) / 2.0
-    lowest = _cumulated(
-        tuple((segment.n, segment.low, segment.n_calibration) for segment in segments)
-    )
-    highest = _cumulated(
-        tuple((segment.n, segment.high, segment.n_calibration) for segment in segments)
-    )
+    lowest = _cumulated([(part.n, part.low, part.n_calibration) for part in segments])
+    highest = _cumulated([(part.n, part.high, part.n_calibration) for part in segments])
     # 1e-12: rounding must not keep a sum of probabilities below a tail that it equals on paper.
     low = int(np.searchsorted(lowest, tail * (1 + 1e-12), side="right"))
     high = int(np.searchsorted(highest, (1.0 - tail) - 1e-12, side="left"))
     return low, min(high, len(highest) - 1)
 
 
-def _cumulated(segments: tuple[tuple[int, int, int], ...]) -> Floats:
+def _cumulated(segments: Sequence[tuple[int, int, int]]) -> Floats:
     """Return P(X <= k) for the total number X of flagged inputs in all segments."""
     if len(segments) == 1:
         return np.cumsum(_beta_binomial(*segments[0]))
@@ -192,11 +165,9 @@ def _cumulated(segments: tuple[tuple[int, int, int], ...]) -> Floats:
 
 def _beta_binomial(n: int, rank: int, n_calibration: int) -> Floats:
     """Return P(k of n scores lie below the calibration score of this rank) for k = 0, ..., n."""
-    from scipy.special import betaln, gammaln
+    from scipy.stats import betabinom
 
     k = np.arange(n + 1)
     if rank == 0:
         return np.asarray(k == 0, np.float64)
-    a, b = float(rank), float(n_calibration + 1 - rank)
-    ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    return np.asarray(np.exp(ways + betaln(k + a, n - k + b) - betaln(a, b)))
+    return np.asarray(betabinom.pmf(k, n, rank, n_calibration + 1 - rank))

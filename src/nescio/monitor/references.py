@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import BoolArray
 from nescio.errors import InputError, MissingInputError, ShapeError
 
 if TYPE_CHECKING:
@@ -18,9 +16,8 @@ if TYPE_CHECKING:
     from nescio.detectors.assessment import Assessment
 
 Floats = NDArray[np.float64]
-Groups = NDArray[np.str_] | None
+Codes = NDArray[np.intp]
 
-_ALL = "all"  # the only group of a calibration that is not by group
 _CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
 
 
@@ -43,18 +40,11 @@ def fingerprint(detector: Detector) -> str:
     return digest.hexdigest()
 
 
-def members(
-    names: Iterable[str], groups: Groups, n_samples: int
-) -> list[tuple[str, slice | BoolArray]]:
-    """Return the rows of each group that has any."""
-    if groups is None:
-        return [(_ALL, slice(0, n_samples))] if n_samples else []
-    found = ((name, groups == name) for name in names)
-    return [(name, rows) for name, rows in found if rows.any()]
+def checked_assessment(calibration: Calibration, assessment: Assessment) -> tuple[Floats, Codes]:
+    """Return the scores of an assessment and the number of the threshold that each belongs to.
 
-
-def checked_assessment(calibration: Calibration, assessment: Assessment) -> tuple[Floats, Groups]:
-    """Return the scores and the groups of an assessment; raise if the calibration does not fit."""
+    Raise if the calibration does not fit.
+    """
     scores = np.asarray(assessment.scores, np.float64)
     p_values = np.asarray(assessment.p_values, np.float64)
     if p_values.ndim != 1 or scores.shape != p_values.shape:
@@ -62,15 +52,17 @@ def checked_assessment(calibration: Calibration, assessment: Assessment) -> tupl
             "scores and p_values must have the same shape (n_samples,), got "
             f"{scores.shape} and {p_values.shape}."
         )
-    groups = _checked_groups(calibration, assessment.groups, len(scores))
-    for name, rows in members(calibration.thresholds, groups, len(scores)):
-        _check_p_values(calibration.thresholds[name].scores, scores[rows], p_values[rows])
-    return scores, groups
+    codes = _checked_codes(calibration, assessment.groups, len(scores))
+    for code, threshold in enumerate(calibration.thresholds.values()):
+        rows = codes == code
+        _check_p_values(threshold.scores, scores[rows], p_values[rows])
+    return scores, codes
 
 
-def _checked_groups(calibration: Calibration, groups: Any, n_samples: int) -> Groups:
+def _checked_codes(calibration: Calibration, groups: Any, n_samples: int) -> Codes:
+    codes = np.zeros(n_samples, np.intp)
     if calibration.by is None:
-        return None
+        return codes
     if groups is None:
         raise MissingInputError(
             "the detector is calibrated by group, but the assessment has no groups. Pass an "
@@ -79,13 +71,15 @@ def _checked_groups(calibration: Calibration, groups: Any, n_samples: int) -> Gr
     names = np.asarray(groups).astype(np.str_)
     if names.shape != (n_samples,):
         raise ShapeError(f"groups must have shape ({n_samples},), got {names.shape}.")
-    unknown = sorted(set(np.unique(names).tolist()) - set(calibration.thresholds))
+    known = [*calibration.thresholds]
+    unknown = sorted(set(names.tolist()) - set(known))
     if unknown:
         raise InputError(
-            f"the detector is not calibrated for group {unknown[0]!r}, only for "
-            f"{[*calibration.thresholds]}."
+            f"the detector is not calibrated for group {unknown[0]!r}, only for {known}."
         )
-    return names
+    for code, name in enumerate(known):
+        codes[names == name] = code
+    return codes
 
 
 def _check_p_values(reference: Floats, scores: Floats, p_values: Floats) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nescio.monitor.chart import Window
@@ -67,12 +67,9 @@ class MonitorReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON."""
-        drifts = self.label_drifts
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {
-            "trace": [list(point) for point in self.trace],
+        return asdict(self) | {
             "windows": [window.as_dict() for window in self.windows],
             "open_window": None if self.open_window is None else self.open_window.as_dict(),
-            "label_drifts": None if drifts is None else [drift.as_dict() for drift in drifts],
         }
 
     def summary(self) -> str:

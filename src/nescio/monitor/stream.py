@@ -23,15 +23,13 @@ from nescio.monitor.chart import ChartSegment, ControlChart
 from nescio.monitor.drift import DriftWatch
 from nescio.monitor.ranks import Bag
 from nescio.monitor.references import (
+    Codes,
     Floats,
-    Groups,
     checked_assessment,
     fingerprint,
     firing_of,
-    members,
 )
 from nescio.monitor.report import MonitorReport
-from nescio.monitor.trace import Trace
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
 
 _THREE_SIGMA = 0.9973
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
+_MAX_POINTS = 2_048  # of a trace
 
 
 class Monitor:
@@ -95,16 +94,15 @@ class Monitor:
         self.calibration = detector.calibration_
         self.fingerprint = fingerprint(detector)
         thresholds = self.calibration.thresholds.items()
-        self._limits = {name: float(one.scores[one.rank - 1]) for name, one in thresholds}
         self.bags = {name: Bag(one.scores) for name, one in thresholds}
         segments = {name: ChartSegment.of(one) for name, one in thresholds}
         self.chart = ControlChart(segments, self.window, self.coverage)
         self.martingale = Martingale()
         self.drift_watch: DriftWatch | None = None
-        firing, names = firing_of(detector), detector.label_names_
+        firing = firing_of(detector)
         if firing is not None:
-            if names is None or len(names) != firing.n_labels:
-                names = tuple(f"label {at}" for at in range(firing.n_labels))
+            numbered = tuple(f"label {at}" for at in range(firing.n_labels))
+            names = detector.label_names_ or numbered
             self.drift_watch = DriftWatch(firing, names, self.alpha)
         self.generator = np.random.Generator(np.random.PCG64(self.seed))
         self.last_file: str | None = None
@@ -146,13 +144,12 @@ class Monitor:
             Needed to find labels that drift. Ignored if the detector does not know how often its
             labels fired in the calibration data (see `watches_labels`).
         """
-        scores, groups = checked_assessment(self.calibration, assessment)
+        scores, codes = checked_assessment(self.calibration, assessment)
         matrix = self._checked_logits(logits, len(scores))
         for start in range(0, len(scores), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            part = None if groups is None else groups[rows]
-            flagged = self._bet(scores[rows], part)
-            self._fill_windows(flagged, part, None if matrix is None else matrix[rows])
+            flagged = self._bet(scores[rows], codes[rows])
+            self._fill_windows(flagged, codes[rows], None if matrix is None else matrix[rows])
 
     def _checked_logits(self, logits: Any, n_samples: int) -> NDArray[Any] | None:
         if logits is None or self.drift_watch is None:
@@ -167,13 +164,14 @@ class Monitor:
             )
         return matrix
 
-    def _bet(self, scores: Floats, groups: Groups) -> BoolArray:
+    def _bet(self, scores: Floats, codes: Codes) -> BoolArray:
         """Let the martingale bet on some inputs; return which of them are flagged."""
         uniform = self.generator.random(len(scores))
         p_values, flagged = np.empty(len(scores)), np.empty(len(scores), np.bool_)
-        for name, rows in members(self.bags, groups, len(scores)):
-            p_values[rows] = self.bags[name].add(scores[rows], uniform[rows])
-            flagged[rows] = scores[rows] < self._limits[name]
+        for code, (name, bag) in enumerate(self.bags.items()):
+            rows = codes == code
+            p_values[rows] = bag.add(scores[rows], uniform[rows])
+            flagged[rows] = scores[rows] < self.calibration.thresholds[name].value
         evidence = self.martingale.add(p_values) / math.log(10.0)
         if self.alarm_at is None:
             crossed = np.flatnonzero(evidence >= -math.log10(self.alpha))
@@ -183,18 +181,12 @@ class Monitor:
         self.trace.add(self.n_samples, evidence)
         return flagged
 
-    def _fill_windows(
-        self, flagged: BoolArray, groups: Groups, logits: NDArray[Any] | None
-    ) -> None:
+    def _fill_windows(self, flagged: BoolArray, codes: Codes, logits: NDArray[Any] | None) -> None:
         start = 0
         while start < len(flagged):
-            rows = slice(start, min(len(flagged), start + self.chart.room))
-            n = rows.stop - start
-            part = None if groups is None else groups[rows]
-            n_of = {
-                name: n if isinstance(at, slice) else int(np.count_nonzero(at))
-                for name, at in members(self.bags, part, n)
-            }
+            rows = slice(start, start + self.chart.room)
+            counts = np.bincount(codes[rows], minlength=len(self.bags)).tolist()
+            n_of = dict(zip(self.bags, counts, strict=True))
             if self.drift_watch is not None and logits is not None:
                 self.drift_watch.add(logits[rows])
             full = self.chart.add(n_of, int(np.count_nonzero(flagged[rows])))
@@ -279,3 +271,24 @@ class Monitor:
         from nescio.monitor.state import load
 
         return load(path, detector)
+
+
+class Trace:
+    """The evidence after every k-th sample; k doubles whenever there are too many points."""
+
+    def __init__(self, step: int = 1, values: Floats | None = None) -> None:
+        self.step = step
+        self.values: Floats = np.empty(0) if values is None else values
+
+    def add(self, n_before: int, evidence: Floats) -> None:
+        """Add the evidence after each of the samples that follow the first `n_before`."""
+        first = -n_before % self.step  # keep samples 0, step, 2 * step, ...
+        self.values = np.concatenate([self.values, evidence[first :: self.step]])
+        while len(self.values) > _MAX_POINTS:
+            self.values = self.values[::2]
+            self.step *= 2
+
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """Return pairs of a number of samples and the evidence after them."""
+        at = np.arange(len(self.values)) * self.step + 1
+        return tuple(zip(at.tolist(), self.values.tolist(), strict=True))

@@ -18,11 +18,9 @@ from nescio._version import __version__
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line
 from nescio.errors import InputError
-from nescio.report.facts import all_facts
 from nescio.report.monitoring import draw_monitor
-from nescio.report.page import chapters
-from nescio.report.resources import chart_style, resource
-from nescio.report.svg import Markup
+from nescio.report.page import chapters, manifests
+from nescio.report.svg import Markup, chart_style, resource
 
 __all__ = ["build_report", "draw_monitor", "write_report"]
 
@@ -55,7 +53,7 @@ def build_report(lines: Sequence[Line], evidence: Sequence[Evidence], *, title: 
     page: str = environment.get_template("page.html.j2").render(
         title=title,
         chapters=chapters(lines, evidence),
-        facts=all_facts(lines),
+        manifests=manifests(lines),
         version=__version__,
         style=Markup(chart_style() + resource("style.css")),
         script=Markup(script),

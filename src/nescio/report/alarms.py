@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio.benchmark.evidence import Evidence
-from nescio.report.curves import Values, find_threshold
+from nescio.report.curves import find_threshold
 from nescio.report.panels import JOINT, MAX, label_names, scores_of, true_or_predicted
-from nescio.report.svg import Chart, Markup, Scale, percent_ticks
+from nescio.report.svg import Chart, Markup, Scale, Values, percent_ticks
 
 Flags = NDArray[np.bool_]
 
@@ -21,63 +21,15 @@ _SHOWN = 15
 _STYLES = {JOINT: "joint", MAX: "max"}
 
 
-@dataclass(frozen=True)
-class FlaggedShare:
-    """How many inputs of a group one detector flags; `length` of the bar is at most 1."""
-
-    flagged: int
-    share: float
-    length: float
-    css: str
-
-
-@dataclass(frozen=True)
-class LabelAlarms:
-    """How many of the inputs with one label each of the two detectors flags."""
-
-    label: str
-    n_inputs: int
-    by_detector: Sequence[FlaggedShare]
-
-
-@dataclass(frozen=True)
-class Alarms:
-    """The false alarms of two detectors.
-
-    Attributes
-    ----------
-    kind, label_kind : str
-        Which labels are counted, and by which label inputs are grouped. Both are "true"; without
-        truth they are "predicted" and "most likely".
-    detectors : sequence of (name, CSS class)
-    totals : str
-        How many inputs are flagged.
-    by_count : Markup
-        Chart of the flagged share over the number of labels.
-    by_label : sequence of LabelAlarms
-        The largest flagged share first.
-    left_out : str
-        Which labels are not listed.
-    """
-
-    kind: str
-    label_kind: str
-    detectors: Sequence[tuple[str, str]]
-    totals: str
-    by_count: Markup
-    by_label: Sequence[LabelAlarms]
-    left_out: str
-
-
 def flagged(id_scores: Values, tpr: float) -> Flags:
     """Return which ID inputs fall below the threshold that keeps a share `tpr` of them."""
     threshold = find_threshold(id_scores, tpr)
     return np.isneginf(id_scores) if threshold is None else id_scores < threshold
 
 
-def false_alarms(evidence: Evidence, tpr: float) -> Alarms:
+def false_alarms(evidence: Evidence, tpr: float) -> dict[str, Any]:
     """Return the inputs flagged by joint energy and by the largest logit, by their labels."""
-    has, is_truth = true_or_predicted(evidence)
+    has, is_truth = true_or_predicted(evidence), evidence.id_outputs.labels is not None
     flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in (JOINT, MAX)}
     kind = "true" if is_truth else "predicted"
     both = int(np.logical_and(flags[JOINT], flags[MAX]).sum())
@@ -97,15 +49,15 @@ def false_alarms(evidence: Evidence, tpr: float) -> Alarms:
     if not enough.all():
         few = "without inputs" if fewest == 1 else f"with fewer than {fewest} inputs"
         left_out += f"Labels {few} are not listed."
-    return Alarms(
-        kind=kind,
-        label_kind="true" if is_truth else "most likely",
-        detectors=[(name, _STYLES[name]) for name in flags],
-        totals=totals,
-        by_count=_count_chart(has.sum(axis=1), flags, kind),
-        by_label=by_label,
-        left_out=left_out,
-    )
+    return {
+        "kind": kind,  # which labels are counted
+        "label_kind": "true" if is_truth else "most likely",  # by which label inputs are grouped
+        "styles": _STYLES,
+        "totals": totals,
+        "by_count": _count_chart(has.sum(axis=1), flags, kind),
+        "by_label": by_label,
+        "left_out": left_out,
+    }
 
 
 def _most_likely(logits: NDArray[np.floating]) -> Flags:
@@ -118,56 +70,52 @@ def _most_likely(logits: NDArray[np.floating]) -> Flags:
 
 def _by_label(
     names: Sequence[str], has: Flags, flags: dict[str, Flags], enough: Flags
-) -> list[LabelAlarms]:
-    rows = []
-    shares = {
-        name: has[of].sum(axis=0) / np.maximum(has.sum(axis=0), 1) for name, of in flags.items()
-    }
+) -> list[dict[str, Any]]:
+    """Return how many inputs of each label are flagged, the largest share first."""
+    n_inputs = has.sum(axis=0)
+    counts = {name: has[of].sum(axis=0) for name, of in flags.items()}
+    shares = {name: count / np.maximum(n_inputs, 1) for name, count in counts.items()}
     longest = max(float(share[enough].max(initial=0.0)) for share in shares.values()) or 1.0
+    rows: list[dict[str, Any]] = []
     for at in np.flatnonzero(enough).tolist():
-        found = [
-            FlaggedShare(
-                int((has[:, at] & of).sum()),
-                float(shares[name][at]),
-                float(shares[name][at]) / longest,
-                _STYLES[name],
-            )
-            for name, of in flags.items()
-        ]
-        rows.append(LabelAlarms(names[at], int(has[:, at].sum()), found))
-    rows.sort(key=lambda row: (-row.by_detector[0].share, -row.n_inputs, row.label))
+        found = {
+            name: {
+                "flagged": int(counts[name][at]),
+                "share": float(shares[name][at]),
+                "length": float(shares[name][at]) / longest,  # of the bar, at most 1
+            }
+            for name in flags
+        }
+        rows.append({"label": names[at], "n_inputs": int(n_inputs[at]), "by_detector": found})
+    rows.sort(key=lambda row: (-row["by_detector"][JOINT]["share"], -row["n_inputs"], row["label"]))
     return rows[:_SHOWN]
 
 
 def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: str) -> Markup:
     """Draw bars of the flagged share, one group of bars per number of labels."""
     capped = np.minimum(label_counts, _MANY)
-    groups = np.unique(capped).tolist()
+    groups, sizes = np.unique(capped, return_counts=True)
     shares = {name: [float(of[capped == n].mean()) for n in groups] for name, of in flags.items()}
     top = max(max(values) for values in shares.values()) or 0.05
     y = Scale(0.0, min(1.0, 1.1 * top))
-    slots = Scale(0.0, float(len(groups)))
     texts = [f"{n}+" if n == _MANY else str(n) for n in groups]
     chart = Chart(
-        slots,
+        Scale(0.0, float(len(groups))),
         y,
         name=f"Share of ID inputs flagged, by number of {kind} labels",
         height=290,
         x_label=f"number of {kind} labels (in brackets: number of inputs)",
         y_label="flagged, %",
-        x_ticks=[
-            (at + 0.5, f"{text}\n({int((capped == groups[at]).sum()):,})")
-            for at, text in enumerate(texts)
-        ],
+        x_ticks=[(at + 0.5, f"{text}\n({sizes[at]:,})") for at, text in enumerate(texts)],
         y_ticks=percent_ticks(y),
     )
     slot = chart.width / len(groups)
     for place, (name, values) in enumerate(shares.items()):
         for at, share in enumerate(values):
-            members = capped == groups[at]
+            n_flagged = np.count_nonzero(flags[name][capped == groups[at]])
             tip = (
-                f"{name}: {int(flags[name][members].sum()):,} of {int(members.sum()):,} inputs "
-                f"with {texts[at]} {kind} labels, {100 * share:.1f} %"
+                f"{name}: {n_flagged:,} of {sizes[at]:,} inputs with {texts[at]} {kind} labels, "
+                f"{100 * share:.1f} %"
             )
             left = slot * (at + 0.14 + 0.37 * place)
             chart.bar(left, 0.34 * slot, share, _STYLES[name], tip=tip)

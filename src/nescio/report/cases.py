@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from nescio.benchmark.evidence import Evidence
 from nescio.data.images import read_image
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.outputs import Outputs
-from nescio.report.curves import Values, find_threshold
+from nescio.report.curves import find_threshold
 from nescio.report.panels import JOINT, MAX, label_energies, label_names, scores_of
-from nescio.report.svg import BarRow, BarRows, Markup, short
+from nescio.report.svg import BarRow, BarRows, Markup, Values, short
 
 _CASES = 6
 _BARS = 6
@@ -26,42 +26,7 @@ _QUALITY = 82
 _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
 
-@dataclass(frozen=True)
-class CaseVerdict:
-    """The score of one detector, its threshold, and whether the verdict is right."""
-
-    detector: str
-    score: str
-    threshold: str
-    inside: bool
-    right: bool
-
-
-@dataclass(frozen=True)
-class Case:
-    """One input: its picture (a data URI, or empty), the verdicts and the energies."""
-
-    name: str
-    picture: str
-    truth: str
-    verdicts: Sequence[CaseVerdict]
-    bars: Markup
-
-
-@dataclass(frozen=True)
-class CaseGroup:
-    """Inputs of one set on which one of the two detectors is right and the other wrong."""
-
-    set_name: str
-    is_id: bool
-    right: str
-    wrong: str
-    total: int
-    n_inputs: int
-    cases: Sequence[Case]
-
-
-def case_groups(evidence: Evidence, tpr: float) -> list[CaseGroup]:
+def case_groups(evidence: Evidence, tpr: float) -> list[dict[str, Any]]:
     """Return the cases: OOD sets first, then the ID set; joint energy right first."""
     found = {name: scores_of(evidence, name) for name in (JOINT, MAX)}
     thresholds: dict[str, float] = {}
@@ -71,26 +36,40 @@ def case_groups(evidence: Evidence, tpr: float) -> list[CaseGroup]:
             return []
         thresholds[name] = threshold
     medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
-    gallery = _Gallery(evidence, thresholds, medians)
+    sets = {**evidence.ood_outputs, evidence.id_name: evidence.id_outputs}
     groups = []
-    for set_name, outputs in {
-        **evidence.ood_outputs,
-        evidence.id_name: evidence.id_outputs,
-    }.items():
+    for set_name, outputs in sets.items():
         is_id = set_name == evidence.id_name
         values = {
             name: one.id_scores if is_id else one.ood_scores[set_name]
             for name, one in found.items()
         }
-        ranks = {name: _share_below(found[name].id_scores, values[name]) for name in found}
+        is_in = {name: values[name] >= thresholds[name] for name in found}
+        # Ranks among the ID scores make the two scores comparable.
+        joint, largest = (_share_below(found[name].id_scores, values[name]) for name in found)
         for right, wrong in ((JOINT, MAX), (MAX, JOINT)):
-            is_in = {name: values[name] >= thresholds[name] for name in found}
             rows = np.flatnonzero((is_in[right] == is_id) & (is_in[wrong] != is_id))
-            # Ranks among the ID scores make the two scores comparable.
-            apart = np.abs(ranks[right] - ranks[wrong])[rows]
-            picked = rows[np.argsort(-apart, kind="stable")[:_CASES]]
-            cases = list(gallery.cases(set_name, outputs, picked.tolist(), values, is_id=is_id))
-            groups.append(CaseGroup(set_name, is_id, right, wrong, len(rows), len(outputs), cases))
+            apart = np.abs(joint - largest)[rows]
+            picked = rows[np.argsort(-apart, kind="stable")[:_CASES]].tolist()
+            cases = []
+            for row in picked:
+                case = _case(evidence, set_name, outputs, row, medians)
+                case["verdicts"] = [
+                    _verdict(name, float(values[name][row]), thresholds[name], is_id=is_id)
+                    for name in found
+                ]
+                cases.append(case)
+            groups.append(
+                {
+                    "set_name": set_name,
+                    "is_id": is_id,
+                    "right": right,
+                    "wrong": wrong,
+                    "total": len(rows),
+                    "n_inputs": len(outputs),
+                    "cases": cases,
+                }
+            )
     return groups
 
 
@@ -99,44 +78,31 @@ def _share_below(id_scores: Values, values: Values) -> Values:
     return below
 
 
-class _Gallery:
-    """The data that all cases of one ID set share."""
-
-    def __init__(self, evidence: Evidence, thresholds: dict[str, float], medians: Values) -> None:
-        self.evidence, self.thresholds, self.medians = evidence, thresholds, medians
-        self.names = label_names(evidence)
-
-    def cases(
-        self,
-        set_name: str,
-        outputs: Outputs,
-        rows: Sequence[int],
-        values: dict[str, Values],
-        *,
-        is_id: bool,
-    ) -> Iterator[Case]:
-        energies = label_energies(outputs.logits[rows])
-        for row, energy in zip(rows, energies, strict=True):
-            name = f"input {row}" if outputs.ids is None else str(outputs.ids[row])
-            truth = ""
-            if is_id and outputs.labels is not None:
-                truth = ", ".join(self.names[at] for at in np.flatnonzero(outputs.labels[row]))
-            root = self.evidence.image_roots.get(set_name)
-            yield Case(
-                name=name,
-                picture="" if root is None or outputs.ids is None else _picture(root, name),
-                truth=truth,
-                verdicts=[
-                    _verdict(detector, float(values[detector][row]), threshold, is_id=is_id)
-                    for detector, threshold in self.thresholds.items()
-                ],
-                bars=energy_bars(self.names, energy, self.medians),
-            )
+def _case(
+    evidence: Evidence, set_name: str, outputs: Outputs, row: int, medians: Values
+) -> dict[str, Any]:
+    """Return one input: its name, its picture (a data URI, or empty), its labels and energies."""
+    names = label_names(evidence)
+    name = f"input {row}" if outputs.ids is None else str(outputs.ids[row])
+    root = evidence.image_roots.get(set_name)
+    truth = () if outputs.labels is None else np.flatnonzero(outputs.labels[row])
+    return {
+        "name": name,
+        "picture": "" if root is None or outputs.ids is None else _picture(root, name),
+        "truth": ", ".join(names[at] for at in truth) if outputs is evidence.id_outputs else "",
+        "bars": energy_bars(names, label_energies(outputs.logits[[row]])[0], medians),
+    }
 
 
-def _verdict(detector: str, score: float, threshold: float, *, is_id: bool) -> CaseVerdict:
+def _verdict(detector: str, score: float, threshold: float, *, is_id: bool) -> dict[str, Any]:
     inside = score >= threshold
-    return CaseVerdict(detector, short(score), short(threshold), inside, inside == is_id)
+    return {
+        "detector": detector,
+        "score": short(score),
+        "threshold": short(threshold),
+        "inside": inside,
+        "right": inside == is_id,
+    }
 
 
 def _picture(root: Path, name: str) -> str:

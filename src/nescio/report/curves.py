@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.calibration import empirical_threshold
 from nescio.errors import NescioError
-
-Values = NDArray[np.float64]
+from nescio.report.svg import Values
 
 _BINS = 600
 _TAIL = 0.003  # the share of each set that may lie outside the chart, on each side

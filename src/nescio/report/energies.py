@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from nescio import scores
-from nescio._validation import FloatArray
 from nescio.benchmark.evidence import Evidence
 from nescio.metrics import auroc, fpr_at_tpr
-from nescio.report.curves import Values, density, visible_range
+from nescio.report.curves import density, visible_range
 from nescio.report.panels import (
-    Figure,
     Option,
     Panel,
-    Select,
     Switch,
     label_energies,
     label_names,
@@ -24,7 +22,7 @@ from nescio.report.panels import (
     set_style,
     true_or_predicted,
 )
-from nescio.report.svg import Chart, Markup, Scale, percent, percent_ticks
+from nescio.report.svg import Chart, Markup, Scale, Values, percent, percent_ticks
 
 _LABELS_AT_FIRST = 6
 _LABELS_DRAWN = 100  # one panel takes about 4 kB of the page
@@ -35,7 +33,7 @@ _SMALLEST_ENERGY = 1e-9
 def label_switch(evidence: Evidence) -> Switch:
     """Draw the densities of the energies of the most frequent labels; the first six are shown."""
     names = label_names(evidence)
-    has, is_truth = true_or_predicted(evidence)
+    has, is_truth = true_or_predicted(evidence), evidence.id_outputs.labels is not None
     # Without truth all ID inputs count, because the energy itself decides what is predicted.
     counts = has.sum(axis=0)
     by_count = np.argsort(-counts, kind="stable")
@@ -53,20 +51,12 @@ def label_switch(evidence: Evidence) -> Switch:
     for place, at in enumerate(drawn.tolist()):
         own = logs[0][has[:, at], place] if is_truth else logs[0][:, place]
         kind = "with this label" if is_truth else "predicted"
-        panels.append(
-            Panel(
-                at,
-                names[at],
-                _energy_chart(names[at], own, [one[:, place] for one in logs[1:]], (low, high)),
-                f"{counts[at]:,} ID inputs {kind}",
-                at in frequent,
-            )
-        )
-    several = Option(
-        " ".join(map(str, frequent)), f"the {len(frequent)} most frequent labels", True
-    )
-    every = [Option(str(panel.key), panel.name) for panel in panels]
-    return Switch([Select("Label", [several, *every])], panels)
+        chart = _energy_chart(names[at], own, [one[:, place] for one in logs[1:]], (low, high))
+        panels.append(Panel(at, names[at], chart, f"{counts[at]:,} ID inputs {kind}"))
+    keys = " ".join(map(str, frequent))
+    several = Option(keys, f"the {len(frequent)} most frequent labels", True)
+    every = [Option(str(panel.key), panel.name, False) for panel in panels]
+    return Switch({"Label": [several, *every]}, panels, set(frequent))
 
 
 def _energy_chart(
@@ -89,28 +79,20 @@ def _energy_chart(
     return chart.draw()
 
 
-def top_k_figure(evidence: Evidence, tpr: float) -> Figure:
+def top_k_figure(evidence: Evidence, tpr: float) -> dict[str, Any]:
     """Draw FPR and AUROC of the joint energy of the k largest logits, over k."""
     n_labels = evidence.id_outputs.n_labels
     ks = [*(k for k in _TOP_K if k < n_labels), n_labels]
-    sets = {"": evidence.id_outputs, **evidence.ood_outputs}
-    by_k = {k: {ood: _top_k_scores(one.logits, k) for ood, one in sets.items()} for k in ks}
-    fpr_name = f"FPR{percent(tpr)}"
-    values = {
-        fpr_name: {
-            ood: [fpr_at_tpr(by_k[k][""], by_k[k][ood], tpr) for k in ks]
-            for ood in evidence.ood_outputs
-        },
-        "AUROC": {
-            ood: [auroc(by_k[k][""], by_k[k][ood]) for k in ks] for ood in evidence.ood_outputs
-        },
-    }
-    charts = [_top_k_chart(name, ks, by_ood) for name, by_ood in values.items()]
-    return Figure(charts, set_legend(evidence)[1:])
-
-
-def _top_k_scores(logits: FloatArray, k: int) -> Values:
-    return rowwise(scores.top_k_joint_energy(logits, k))
+    fpr: dict[str, list[float]] = {ood: [] for ood in evidence.ood_outputs}
+    area: dict[str, list[float]] = {ood: [] for ood in evidence.ood_outputs}
+    for k in ks:
+        of_id = rowwise(scores.top_k_joint_energy(evidence.id_outputs.logits, k))
+        for ood, outputs in evidence.ood_outputs.items():
+            of_ood = rowwise(scores.top_k_joint_energy(outputs.logits, k))
+            fpr[ood].append(fpr_at_tpr(of_id, of_ood, tpr))
+            area[ood].append(auroc(of_id, of_ood))
+    charts = [_top_k_chart(f"FPR{percent(tpr)}", ks, fpr), _top_k_chart("AUROC", ks, area)]
+    return {"charts": charts, "legend": set_legend(evidence)[1:]}
 
 
 def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -> Markup:

@@ -3,46 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from nescio.benchmark.evidence import Evidence
 from nescio.metrics import auroc, fpr_at_tpr
-from nescio.report.curves import (
-    Values,
-    density,
-    find_threshold,
-    roc,
-    share_kept,
-    visible_range,
-)
+from nescio.report.curves import density, find_threshold, roc, share_kept, visible_range
 from nescio.report.panels import (
     JOINT,
     MAX,
-    Figure,
-    LegendEntry,
     Panel,
     Switch,
     choose_by_name,
     curve_style,
     set_style,
 )
-from nescio.report.svg import Chart, Markup, Scale, percent, percent_ticks, short
+from nescio.report.svg import Chart, Markup, Scale, Values, percent, percent_ticks, short
 
 _WHOLE = Scale(0.0, 1.0)
 _CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
 
-def roc_figure(evidence: Evidence, ood: str, tpr: float) -> Figure:
+def roc_figure(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any]:
     """Draw the ROC curves of all detectors, and the upper left corner if a curve reaches it."""
     pair = f"{evidence.id_name} against {ood}"
     whole = _roc_chart(_WHOLE, _WHOLE, f"ROC curves, {pair}", tpr)
-    corner = _roc_chart(
-        Scale(0.0, _CORNER[0]),
-        Scale(_CORNER[1], 1.0),
-        f"ROC curves, {pair}, upper left corner",
-        tpr,
-    )
+    x, y = Scale(0.0, _CORNER[0]), Scale(_CORNER[1], 1.0)
+    corner = _roc_chart(x, y, f"ROC curves, {pair}, upper left corner", tpr)
     legend = []
     near = False
     curves = list(enumerate(evidence.scores))
@@ -54,9 +42,10 @@ def roc_figure(evidence: Evidence, ood: str, tpr: float) -> Figure:
         area = f"{100 * auroc(found.id_scores, found.ood_scores[ood]):.2f}"
         for chart in (whole, corner):
             chart.line(fpr, kept, curve_style(at, name), curve=at, tip=f"{name}: AUROC {area}")
-        legend.append(LegendEntry(curve_style(at, name), name, at, area))
-    legend.sort(key=lambda entry: -float(entry.note))
-    return Figure([whole.draw(), corner.draw()] if near else [whole.draw()], legend)
+        legend.append((at, curve_style(at, name), name, area))
+    legend.sort(key=lambda entry: -float(entry[-1]))
+    charts = [whole.draw(), corner.draw()] if near else [whole.draw()]
+    return {"charts": charts, "legend": legend}
 
 
 def _roc_chart(x: Scale, y: Scale, name: str, tpr: float) -> Chart:
@@ -83,19 +72,16 @@ def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch
             fpr = 100 * fpr_at_tpr(found.id_scores, found.ood_scores[ood], tpr)
             area = 100 * auroc(found.id_scores, found.ood_scores[ood])
             note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
-            lost = _without_score(found.id_scores, found.ood_scores[ood])
-            panels.append(Panel(at, name, chart, note + lost))
+            lost = int(np.isneginf([*found.id_scores, *found.ood_scores[ood]]).sum())
+            if lost:
+                note += f" {lost:,} inputs with a score of −∞ count as out and are not drawn."
+            panels.append(Panel(at, name, chart, note))
     if not panels:
         return None
     names = [panel.name for panel in panels]
     left = MAX if MAX in names else names[0]
     right = JOINT if JOINT in names else names[-1]
     return choose_by_name(panels, {"Left": left, "Right": right})
-
-
-def _without_score(id_scores: Values, ood_scores: Values) -> str:
-    lost = int(np.isneginf(id_scores).sum() + np.isneginf(ood_scores).sum())
-    return f" {lost:,} inputs with a score of −∞ count as out and are not drawn." if lost else ""
 
 
 def _density_chart(

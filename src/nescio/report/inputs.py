@@ -32,32 +32,13 @@ def from_outputs(
     ood_outputs: Mapping[str, Outputs],
     detectors: Mapping[str, Detector],
     *,
-    train: Outputs | None = None,
-    image_roots: Mapping[str, Path] | None = None,
-    files: Mapping[str, Any] | None = None,
-    on_step: Callable[[int], object] = lambda _: None,
+    train: Outputs | None,
+    image_roots: Mapping[str, Path],  # for each set, the folder in which its ids are image files
+    files: Mapping[str, Any],  # where the outputs came from, for the manifest
+    on_step: Callable[[int], object],
 ) -> ReportInputs:
-    """Evaluate detectors on the outputs of one network.
-
-    Parameters
-    ----------
-    name : str
-        Name of the ID set.
-    id_outputs, train : Outputs
-        In-distribution test outputs, and training outputs for the detectors that learn.
-    ood_outputs : mapping of str to Outputs
-    detectors : mapping of str to Detector
-    image_roots : mapping of str to Path
-        For each set, the folder in which its ids are image files.
-    files : mapping
-        Where the outputs came from, for the manifest.
-    on_step : callable
-        Is called with the number of finished steps, of which there is one per detector and OOD set.
-    """
-    comparison = compare(
-        dict(detectors), id_outputs, dict(ood_outputs), train=train, on_step=on_step
-    )
-    manifest = {"files": files or {}, "id": dict(id_outputs.manifest)}
+    """Evaluate detectors on the outputs of one network; `name` is that of the ID set."""
+    comparison = compare(detectors, id_outputs, ood_outputs, train=train, on_step=on_step)
+    manifest = {"files": files, "id": dict(id_outputs.manifest)}
     lines = comparison_lines(comparison, name, name, 0, manifest)
-    roots = image_roots or {}
-    return lines, [Evidence(name, 0, id_outputs, ood_outputs, comparison.scores, roots)]
+    return lines, [Evidence(name, 0, id_outputs, ood_outputs, comparison.scores, image_roots)]

@@ -13,13 +13,13 @@ import numpy as np
 from nescio._io.files import check_target, replacing
 from nescio.errors import ParameterError
 from nescio.monitor import MonitorReport
-from nescio.report.resources import chart_style
 from nescio.report.svg import (
     BarRow,
     BarRows,
     Chart,
     Markup,
     Scale,
+    chart_style,
     percent_ticks,
     power_of_ten,
     relabelled,

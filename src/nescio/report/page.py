@@ -1,106 +1,58 @@
-"""The chapters of the page: one for each in-distribution set, with a section per OOD set."""
+"""What the templates read: a chapter for each ID set, a section per OOD set, and the manifest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line, Spread, summarise
-from nescio.report.alarms import Alarms, false_alarms
-from nescio.report.cases import CaseGroup, case_groups
+from nescio.report.alarms import false_alarms
+from nescio.report.cases import case_groups
 from nescio.report.energies import label_switch, top_k_figure
 from nescio.report.figures import density_switch, roc_figure, threshold_switch
-from nescio.report.panels import Figure, LegendEntry, Switch, set_legend, set_style
-from nescio.report.standings import Standings, standings
+from nescio.report.panels import set_legend, set_style
+from nescio.report.standings import standings
 from nescio.report.svg import percent
 
-Key = tuple[str, str]
+Key = TypeVar("Key", bound=Hashable)
+
+_LONGEST_FACT = 600
 
 
-@dataclass(frozen=True)
-class Section:
-    """One OOD set within a chapter; the figures are None without evidence."""
-
-    ood: str
-    anchor: str
-    standings: Standings
-    roc: Figure | None
-    densities: Switch | None
-    legend: Sequence[LegendEntry]
-
-
-@dataclass(frozen=True)
-class ChapterFigures:
-    """The figures that all OOD sets of a chapter share."""
-
-    seed: int
-    n_inputs: int
-    n_labels: int
-    energies: Switch
-    energies_legend: Sequence[LegendEntry]
-    is_truth: bool
-    top_k: Figure
-    thresholds: Switch | None
-    legend: Sequence[LegendEntry]
-    alarms: Alarms
-    cases: Sequence[CaseGroup]
-    has_pictures: bool
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """One in-distribution set."""
-
-    id_name: str
-    anchor: str
-    tpr: str
-    seeds: Sequence[int]
-    sections: Sequence[Section]
-    figures: ChapterFigures | None
-
-
-def chapters(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[Chapter]:
+def chapters(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
     """Return all chapters, in order of appearance."""
-    summary = summarise(lines)
-    by_id: dict[str, list[Line]] = {}
+    found = []
+    for at, (id_name, own) in enumerate(_grouped(lines, lambda line: line.id).items()):
+        seeds = sorted((one for one in evidence if one.id_name == id_name), key=lambda e: e.seed)
+        found.append(_chapter(f"id{at}", own, seeds))
+    return found
+
+
+def _grouped(lines: Sequence[Line], key: Callable[[Line], Key]) -> dict[Key, list[Line]]:
+    groups: dict[Key, list[Line]] = {}
     for line in lines:
-        by_id.setdefault(line.id, []).append(line)
-    return [
-        _chapter(
-            f"id{at}",
-            own,
-            summary,
-            sorted((one for one in evidence if one.id_name == id_name), key=lambda one: one.seed),
-        )
-        for at, (id_name, own) in enumerate(by_id.items())
-    ]
+        groups.setdefault(key(line), []).append(line)
+    return groups
 
 
-def _chapter(
-    anchor: str,
-    lines: Sequence[Line],
-    summary: Mapping[Key, Mapping[str, Mapping[str, Spread]]],
-    evidence: Sequence[Evidence],
-) -> Chapter:
+def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -> dict[str, Any]:
     tpr = next((one.evaluation.tpr for one in lines if one.evaluation is not None), 0.95)
-    usable = [one for one in evidence if one.scores and one.ood_outputs]
-    first = usable[0] if usable else None
-    by_ood: dict[str, list[Line]] = {}
-    for line in lines:
-        by_ood.setdefault(line.ood, []).append(line)
+    first = next((one for one in evidence if one.scores and one.ood_outputs), None)
+    summary = summarise(lines)
     sections = []
-    for at, (ood, own) in enumerate(by_ood.items()):
+    for at, (ood, own) in enumerate(_grouped(lines, lambda line: line.ood).items()):
         spreads = summary.get((own[0].id, ood), {})
         sections.append(_section(f"{anchor}-ood{at}", own, spreads, evidence, first, tpr))
-    return Chapter(
-        id_name=lines[0].id,
-        anchor=anchor,
-        tpr=percent(tpr),
-        seeds=sorted({line.seed for line in lines}),
-        sections=sections,
-        figures=None if first is None else _figures(first, tpr),
-    )
+    return {
+        "id_name": lines[0].id,
+        "anchor": anchor,
+        "tpr": percent(tpr),
+        "n_seeds": len({line.seed for line in lines}),
+        "sections": sections,
+        "figures": None if first is None else _figures(first, tpr),
+    }
 
 
 def _section(
@@ -110,32 +62,68 @@ def _section(
     evidence: Sequence[Evidence],
     first: Evidence | None,
     tpr: float,
-) -> Section:
+) -> dict[str, Any]:
+    """Return one OOD set within a chapter; without evidence it has no figures."""
     ood = lines[0].ood
-    shown = first if first is not None and ood in first.ood_outputs else None
-    curves = {} if shown is None else {name: at for at, name in enumerate(shown.scores)}
-    found = standings(lines, spreads, evidence, curves)
-    if shown is None:
-        return Section(ood, anchor, found, None, None, [])
-    css = set_style(list(shown.ood_outputs).index(ood))
-    legend = [LegendEntry("id", shown.id_name), LegendEntry(css, ood)]
-    densities = density_switch(shown, ood, tpr, css)
-    return Section(ood, anchor, found, roc_figure(shown, ood, tpr), densities, legend)
+    section: dict[str, Any] = {"ood": ood, "anchor": anchor, "figures": None}
+    curves: list[str] = []
+    if first is not None and ood in first.ood_outputs:
+        css = set_style(list(first.ood_outputs).index(ood))
+        curves = list(first.scores)
+        section["figures"] = {
+            "roc": roc_figure(first, ood, tpr),
+            "densities": density_switch(first, ood, tpr, css),
+            "legend": [("id", first.id_name), (css, ood)],
+        }
+    return section | {"standings": standings(lines, spreads, evidence, curves)}
 
 
-def _figures(evidence: Evidence, tpr: float) -> ChapterFigures:
+def _figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
+    """Return the figures that all OOD sets of a chapter share."""
     groups = case_groups(evidence, tpr)
-    return ChapterFigures(
-        seed=evidence.seed,
-        n_inputs=len(evidence.id_outputs),
-        n_labels=evidence.id_outputs.n_labels,
-        energies=label_switch(evidence),
-        energies_legend=set_legend(evidence, with_label=True),
-        is_truth=evidence.id_outputs.labels is not None,
-        top_k=top_k_figure(evidence, tpr),
-        thresholds=threshold_switch(evidence, tpr),
-        legend=set_legend(evidence),
-        alarms=false_alarms(evidence, tpr),
-        cases=groups,
-        has_pictures=any(case.picture for group in groups for case in group.cases),
-    )
+    return {
+        "seed": evidence.seed,
+        "outputs": evidence.id_outputs,
+        "energies": label_switch(evidence),
+        "energies_legend": set_legend(evidence, with_label=True),
+        "top_k": top_k_figure(evidence, tpr),
+        "thresholds": threshold_switch(evidence, tpr),
+        "legend": set_legend(evidence),
+        "alarms": false_alarms(evidence, tpr),
+        "cases": groups,
+        "has_pictures": any(case["picture"] for group in groups for case in group["cases"]),
+    }
+
+
+def manifests(lines: Sequence[Line]) -> dict[tuple[str, int], dict[str, str]]:
+    """Return what the results of each ID set and seed were made from."""
+    runs = _grouped(lines, lambda line: (line.id, line.seed))
+    return {run: _facts(own) for run, own in runs.items()}
+
+
+def _facts(lines: Sequence[Line]) -> dict[str, str]:
+    """Return each fact once; if the lines differ, with all their values."""
+    found: dict[str, dict[str, None]] = {"benchmark": {}}
+    for line in lines:
+        found["benchmark"][line.spec] = None
+        for name, text in _flat(line.manifest, ""):
+            found.setdefault(name, {})[text] = None
+    return {name: _shortened(" · ".join(texts)) for name, texts in found.items()}
+
+
+def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{name}.")
+        elif isinstance(value, str):
+            yield name, value
+        else:
+            yield name, json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _shortened(text: str) -> str:
+    """Cut a very long fact, which the result file holds in full."""
+    if len(text) <= _LONGEST_FACT:
+        return text
+    return text[:_LONGEST_FACT] + " … (see the result file)"

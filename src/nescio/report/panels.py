@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from nescio import scores
 from nescio.benchmark.evidence import Evidence
 from nescio.metrics.comparison import Scored
-from nescio.report.svg import Markup
+from nescio.report.svg import Markup, Values
 
-Values = NDArray[np.float64]
+LegendEntry = tuple[str, str]  # CSS class and text
 
 JOINT = "joint_energy"
 MAX = "max_logit"
@@ -21,75 +21,43 @@ _LARGEST = 3e38  # replaces an infinite energy
 _HUES, _DASHES, _SETS = 8, 4, 6  # the number of each in charts.css
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One chart under its name."""
+class Panel(NamedTuple):
+    """One chart under its name; `key` is its number in the page."""
 
     key: int
     name: str
     chart: Markup
-    note: str = ""
-    shown: bool = True
+    note: str
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option of a select: the keys of the panels that it shows."""
+class Option(NamedTuple):
+    """One option of a select: the keys of the panels that it shows, separated by spaces."""
 
     keys: str
     text: str
-    chosen: bool = False
+    chosen: bool
 
 
-@dataclass(frozen=True)
-class Select:
-    """A list of options with a label."""
+class Switch(NamedTuple):
+    """Panels, and the selects (a label and options each) that choose which of them are shown."""
 
-    label: str
-    options: Sequence[Option]
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A set of panels, and the selects that choose which of them are shown."""
-
-    selects: Sequence[Select]
+    selects: Mapping[str, Sequence[Option]]
     panels: Sequence[Panel]
-
-
-@dataclass(frozen=True)
-class LegendEntry:
-    """One entry of a legend; `curve` is the number that the script highlights by, or -1."""
-
-    css: str
-    text: str
-    curve: int = -1
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Charts side by side, with a legend."""
-
-    charts: Sequence[Markup]
-    legend: Sequence[LegendEntry]
+    shown: set[int]  # the keys of the panels that are shown at first
 
 
 def choose_by_name(panels: Sequence[Panel], chosen: Mapping[str, str]) -> Switch:
     """Return a switch with one select per entry of `chosen`: its label and the panel it shows."""
-    selects = [
-        Select(label, [Option(str(panel.key), panel.name, panel.name == name) for panel in panels])
+    selects = {
+        label: [Option(str(panel.key), panel.name, panel.name == name) for panel in panels]
         for label, name in chosen.items()
-    ]
-    shown = set(chosen.values())
-    return Switch(selects, [replace(panel, shown=panel.name in shown) for panel in panels])
+    }
+    return Switch(selects, panels, {one.key for one in panels if one.name in chosen.values()})
 
 
 def curve_style(at: int, name: str) -> str:
     """Return the CSS classes of the curve of a detector: a hue, and a dash once all are used."""
-    if name == JOINT:
-        return "joint"
-    return f"c{at % _HUES} d{at // _HUES % _DASHES}"
+    return "joint" if name == JOINT else f"c{at % _HUES} d{at // _HUES % _DASHES}"
 
 
 def set_style(at: int) -> str:
@@ -102,8 +70,7 @@ def set_legend(evidence: Evidence, *, with_label: bool = False) -> list[LegendEn
     own = evidence.id_name
     if with_label and evidence.id_outputs.labels is not None:
         own += ", inputs with the label"
-    oods = [LegendEntry(set_style(at), ood) for at, ood in enumerate(evidence.ood_outputs)]
-    return [LegendEntry("id", own), *oods]
+    return [("id", own), *((set_style(at), ood) for at, ood in enumerate(evidence.ood_outputs))]
 
 
 def scores_of(evidence: Evidence, name: str) -> Scored:
@@ -136,12 +103,7 @@ def label_energies(logits: NDArray[np.floating]) -> Values:
     return np.nan_to_num(energies, nan=0.0, posinf=_LARGEST)
 
 
-def true_or_predicted(evidence: Evidence) -> tuple[NDArray[np.bool_], bool]:
-    """Return the labels of each ID input, (n_samples, n_labels), and whether they are the truth.
-
-    Without truth they are the labels that the network predicts.
-    """
+def true_or_predicted(evidence: Evidence) -> NDArray[np.bool_]:
+    """Return the true labels of each ID input, (n_samples, n_labels); else the predicted ones."""
     labels = evidence.id_outputs.labels
-    if labels is not None:
-        return labels.astype(bool), True
-    return np.asarray(evidence.id_outputs.logits) > 0, False
+    return evidence.id_outputs.logits > 0 if labels is None else labels.astype(bool)

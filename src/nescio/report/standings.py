@@ -4,74 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import MEASURES, Line, Spread
-from nescio.errors import ShapeError
 from nescio.metrics import Estimate, Evaluation
-from nescio.metrics.comparison import Lead, find_lead
+from nescio.metrics.comparison import find_lead
 from nescio.report.panels import JOINT
 from nescio.report.svg import Markup
 
 _LEVEL = 0.05
 
 
-@dataclass(frozen=True)
-class StandingCell:
-    """One measure: its value over all seeds, and the interval of the first seed."""
-
-    value: float
-    text: str
-    interval: str
-    best: bool
-
-
-@dataclass(frozen=True)
-class StandingRow:
-    """One detector; `curve` is its number in the ROC figure, or -1 if it is not drawn."""
-
-    detector: str
-    cells: Sequence[StandingCell]
-    strip: Markup
-    curve: int
-    is_joint: bool
-
-
-@dataclass(frozen=True)
-class Standings:
-    """The results of one ID set against one OOD set.
-
-    Attributes
-    ----------
-    sentence : str
-        Which detector has the lowest FPR, and the rank of joint energy.
-    columns : sequence of str
-        The names of the measures.
-    rows : sequence of StandingRow
-        The lowest FPR first.
-    caption : str
-        What the numbers mean.
-    lead : str
-        Whether the best by AUROC is significantly better than the second; empty without evidence.
-    skipped : mapping of detector to reason
-    """
-
-    sentence: str
-    columns: Sequence[str]
-    rows: Sequence[StandingRow]
-    caption: str
-    lead: str
-    skipped: Mapping[str, str]
+Spreads = Mapping[str, Mapping[str, Spread]]  # by detector and measure
 
 
 def standings(
-    lines: Sequence[Line],
-    spreads: Mapping[str, Mapping[str, Spread]],
-    evidence: Sequence[Evidence],
-    curves: Mapping[str, int],
-) -> Standings:
-    """Return the standings from the lines of one pair, their summary, and all its evidence."""
+    lines: Sequence[Line], spreads: Spreads, evidence: Sequence[Evidence], curves: Sequence[str]
+) -> dict[str, Any]:
+    """Return the standings from the lines of one pair, their summary, and all its evidence.
+
+    `curves` are the detectors of the ROC figure. The rows have the lowest FPR first.
+    """
     seeds = sorted({line.seed for line in lines if line.evaluation is not None})
     first = {
         line.detector: line.evaluation
@@ -80,21 +34,32 @@ def standings(
     }
     fpr_name = next((found.fpr_name for found in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
-    return Standings(
-        sentence=_whole(_sentence(lines[0].id, lines[0].ood, ranked, spreads, fpr_name)),
-        columns=[fpr_name, "AUROC", "AUPR"],
-        rows=[_row(name, spreads, first.get(name), curves.get(name, -1)) for name in ranked],
-        caption=_caption(seeds, first),
-        lead=_lead_sentence(lines[0].ood, evidence),
-        skipped={line.detector: line.skipped for line in lines if line.evaluation is None},
-    )
+    sentence = _sentence(lines[0].id, lines[0].ood, ranked, spreads, fpr_name)
+    return {
+        # No line break between a number and its deviation.
+        "sentence": sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"),
+        "columns": [fpr_name, "AUROC", "AUPR"],
+        "rows": [
+            {
+                "detector": name,
+                "cells": _cells(name, spreads, first.get(name)),
+                "strip": _strip(name, spreads[name]["fpr"], first.get(name)),
+                "curve": curves.index(name) if name in curves else None,
+                "is_joint": name == JOINT,
+            }
+            for name in ranked
+        ],
+        "caption": _caption(seeds, first),
+        "lead": _lead_sentence(lines[0].ood, evidence),
+        "skipped": {line.detector: line.skipped for line in lines if line.evaluation is None},
+    }
 
 
 def _sentence(
     id_name: str,
     ood: str,
     ranked: Sequence[str],
-    spreads: Mapping[str, Mapping[str, Spread]],
+    spreads: Spreads,
     fpr_name: str,
 ) -> str:
     pair = f"On {id_name} against {ood}, "
@@ -109,18 +74,14 @@ def _sentence(
     have = "has" if len(leaders) == 1 else "have"
     head = f"{_and(leaders)} {have} the lowest {fpr_name} ({best}{over})"
     if JOINT not in fpr:
-        return f"{pair}{head}; {JOINT} is not among the {_count(len(ranked))}."
+        detectors = "one detector" if len(ranked) == 1 else f"{len(ranked)} detectors"
+        return f"{pair}{head}; {JOINT} is not among the {detectors}."
     if JOINT in leaders:
         rest = [name for name in ranked if name not in leaders]
         after = f"; next is {rest[0]} with {fpr[rest[0]]}" if rest else ""
         return f"{pair}{head}{after}."
     place = 1 + sum(one.printed < fpr[JOINT].printed for one in fpr.values())
     return f"{pair}{head}, {JOINT} is {_ordinal(place)} of {len(ranked)} with {fpr[JOINT]}."
-
-
-def _whole(sentence: str) -> str:
-    """Keep a number and its deviation on one line."""
-    return sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def _and(names: Sequence[str]) -> str:
@@ -133,26 +94,22 @@ def _ordinal(place: int) -> str:
     return f"{place}{ending}"
 
 
-def _count(n: int) -> str:
-    return f"{n} detectors" if n != 1 else "one detector"
-
-
-def _row(
-    name: str,
-    spreads: Mapping[str, Mapping[str, Spread]],
-    first: Evaluation | None,
-    curve: int,
-) -> StandingRow:
-    """Return a row; it has no interval if the detector could not run in the first seed."""
+def _cells(name: str, spreads: Spreads, first: Evaluation | None) -> list[dict[str, Any]]:
+    """Return the measures; without intervals if the detector could not run in the first seed."""
     cells = []
     for measure in MEASURES:
         spread = spreads[name][measure]
-        values = [one[measure].printed for one in spreads.values()]
-        best = min(values) if measure == "fpr" else max(values)
-        interval = "" if first is None else _interval(spread, getattr(first, measure))
-        cells.append(StandingCell(spread.mean, str(spread), interval, spread.printed == best))
-    strip = _strip(name, spreads[name]["fpr"], None if first is None else first.fpr)
-    return StandingRow(name, cells, strip, curve, name == JOINT)
+        printed = [one[measure].printed for one in spreads.values()]
+        best = min(printed) if measure == "fpr" else max(printed)
+        cells.append(
+            {
+                "value": spread.mean,
+                "text": str(spread),
+                "interval": "" if first is None else _interval(spread, getattr(first, measure)),
+                "best": spread.printed == best,
+            }
+        )
+    return cells
 
 
 def _interval(spread: Spread, estimate: Estimate) -> str:
@@ -164,14 +121,13 @@ def _interval(spread: Spread, estimate: Estimate) -> str:
     return f"[{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
 
 
-def _strip(name: str, spread: Spread, estimate: Estimate | None) -> Markup:
+def _strip(name: str, spread: Spread, first: Evaluation | None) -> Markup:
     """Draw the FPR as a point between 0 and 100 %, with its spread or interval as a line."""
+    low = high = spread.mean
     if spread.deviation is not None:
-        low, high = spread.mean - spread.deviation, spread.mean + spread.deviation
-    elif estimate is not None and estimate.low is not None and estimate.high is not None:
-        low, high = estimate.low, estimate.high
-    else:
-        low = high = spread.mean
+        low, high = low - spread.deviation, high + spread.deviation
+    elif first is not None and first.fpr.low is not None and first.fpr.high is not None:
+        low, high = first.fpr.low, first.fpr.high
     start, end = (4 + 132 * min(max(value, 0.0), 1.0) for value in (low, high))
     css = "joint" if name == JOINT else "plain"
     return Markup(
@@ -199,7 +155,8 @@ def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:
 
 
 def _lead_sentence(ood: str, evidence: Sequence[Evidence]) -> str:
-    leads = [lead for lead in (_find_lead(ood, one) for one in evidence) if lead is not None]
+    found = (find_lead(ood, one.scores) for one in evidence if ood in one.ood_outputs)
+    leads = [lead for lead in found if lead is not None]
     if not leads:
         return ""
     picked = (
@@ -223,12 +180,3 @@ def _lead_sentence(ood: str, evidence: Sequence[Evidence]) -> str:
         f"By AUROC, the best detector differs from the second at p < {_LEVEL} (DeLong's test) in "
         f"{significant} of {len(leads)} seeds: {who}. {picked}"
     )
-
-
-def _find_lead(ood: str, evidence: Evidence) -> Lead | None:
-    if ood not in evidence.ood_outputs or not evidence.scores:
-        return None
-    try:
-        return find_lead(ood, evidence.scores)
-    except ShapeError:  # a set with a single sample cannot be tested
-        return None

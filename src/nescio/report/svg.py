@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -28,17 +29,19 @@ class Markup(str):
         return str(self)
 
 
+def resource(name: str) -> str:
+    """Return the text of a file of this package: a style sheet, a template or the script."""
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def chart_style() -> str:
+    """Return the style sheet of all charts: the palette, and the rules that use it."""
+    return resource("palette.css") + resource("charts.css")
+
+
 @dataclass(frozen=True)
 class Scale:
-    """A mapping from data to a length in pixels.
-
-    Attributes
-    ----------
-    low, high : float
-        The data values at the two ends.
-    log : bool
-        Whether the scale is logarithmic; both ends must be positive then.
-    """
+    """A mapping from data to a length in pixels; the ends of a logarithmic one are positive."""
 
     low: float
     high: float
@@ -122,15 +125,8 @@ def _title(tip: str) -> str:
 class Chart:
     """A chart with two axes. Marks are drawn in the order of the calls.
 
-    Parameters
-    ----------
-    x, y : Scale
-    name : str
-        Text for screen readers.
-    width, height : int
-    x_label, y_label : str
-    x_ticks, y_ticks : sequence of (float, str), optional
-        Replace the ticks of the scales; an empty sequence draws none.
+    `name` is the text for screen readers. `x_ticks` and `y_ticks` replace the ticks of the scales;
+    an empty sequence draws none.
     """
 
     def __init__(
@@ -288,24 +284,13 @@ class BarRow:
 
 @dataclass(frozen=True)
 class BarRows:
-    """The layout of a picture of horizontal bars.
+    """The layout of a picture of horizontal bars, with their names and texts."""
 
-    Attributes
-    ----------
-    width, row : int
-        Width of the picture and height of one row.
-    start, longest : int
-        Where the bars begin, and the length of the longest one. The names are on the left of the
-        bars; the rest of the width is for the texts.
-    n_characters : int
-        Longer names are cut.
-    """
-
-    width: int
-    row: int
-    start: int
-    longest: int
-    n_characters: int
+    width: int  # of the picture
+    row: int  # height of one row
+    start: int  # where the bars begin
+    longest: int  # length of the longest bar
+    n_characters: int  # longer names are cut
 
     def draw(self, rows: Sequence[BarRow], *, name: str, css: str) -> Markup:
         """Return the picture; `name` is the text for screen readers."""
