@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,7 +53,6 @@ def info(
 ) -> None:
     """Show what a saved detector is, its threshold and its guarantee."""
     from nescio.detectors import load
-    from nescio.detectors.artifact import label_fingerprint
     from nescio.detectors.saving import plain_params
 
     detector = load(file)
@@ -63,7 +65,7 @@ def info(
         "parameters": parameters,
         "n_columns": detector.n_columns_,
         "label_names": detector.label_names_,
-        "label_fingerprint": label_fingerprint(detector.label_names_),
+        "label_fingerprint": _fingerprint(detector.label_names_),
         **(
             {"threshold": detector.offset_}
             if calibration is None
@@ -81,3 +83,11 @@ def info(
         console.print(f"{name:<20} {value}", soft_wrap=True)
     if calibration is not None:
         console.print(calibration.statement(), soft_wrap=True)
+
+
+def _fingerprint(label_names: Sequence[str] | None) -> str | None:
+    """Return a short hash of the label names in their order; None if they are not known."""
+    if label_names is None:
+        return None
+    encoded = json.dumps(list(label_names), ensure_ascii=False).encode()
+    return hashlib.sha256(encoded).hexdigest()[:16]

@@ -243,7 +243,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Read a detector of this class. `nescio.load` reads any registered detector."""
         from nescio.detectors import saving
 
-        return saving.load(path, cls)
+        return saving.load_as(cls, path)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")
