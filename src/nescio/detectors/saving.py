@@ -51,7 +51,7 @@ def load(path: str | Path) -> Detector:
 
 def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:
     """Read a detector of a known class."""
-    return _load(path, kind)  # type: ignore[return-value]
+    return _load(path, kind)
 
 
 def plain_params(detector: Detector) -> dict[str, Any]:
