@@ -1,10 +1,9 @@
-"""How often each label fires: counts of logits above 0. One of -inf is masked: not fired."""
+"""How often each label fires: counts of logits above 0. A masked label (-inf) does not fire."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,19 +42,14 @@ class Firing:
         return cls((logits > 0).sum(0), len(logits))
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array]) -> Self:
-        """From a file; raises a `ValueError` if the counts cannot be counts."""
-        counts, n_samples = np.asarray(arrays["counts"]), np.asarray(arrays["n_samples"])
+    def from_arrays(cls, counts: Array, n_samples: Array) -> Self:
+        """Return what a file keeps; raise a `ValueError` if the counts cannot be counts."""
         whole = counts.dtype.kind in "iu" and n_samples.dtype.kind in "iu"
         if not whole or counts.ndim != 1 or not counts.size or n_samples.shape != (1,):
-            raise ValueError("its counts of firing labels make no sense")
+            raise ValueError("its counts of firing labels are not valid")
         if counts.min() < 0 or counts.max() > n_samples[0]:
             raise ValueError("its labels fired more often than there were inputs, or less than 0")
         return cls(counts.astype(np.int64), int(n_samples[0]))
-
-    def arrays(self) -> dict[str, Any]:
-        """What a file keeps."""
-        return {"counts": self.counts, "n_samples": np.array([self.n_samples], np.int64)}
 
     def joined(self, other: Firing) -> Firing:
         """Both together."""

@@ -199,9 +199,7 @@ def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensor
         detector.calibration_ = calibration
         detector.offset_ = next(iter(calibration.threshold_values.values()))
         groups = None if calibration.by is None else tuple(calibration.thresholds)
-        detector.profile_ = Profile.from_arrays(_under(_PROFILE, tensors), groups)
-        if detector.profile_.medians is not None:
-            detector.profile_.medians.check(n_labels)
+        detector.profile_ = Profile.from_arrays(_under(_PROFILE, tensors), groups, n_labels)
 
 
 def _calibration_from_json(stored: Mapping[str, Any], scores: Array) -> Calibration:

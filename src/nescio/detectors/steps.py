@@ -108,9 +108,11 @@ def score(
         )
     given = read(detector, data, detector.scores_from, reset=reset, remember=remember)
     usable = reading.usable_rows(given.arrays, detector)
+    if usable.all():
+        return given, np.asarray(detector._score(given.arrays), dtype=np.float64)
     scores = np.full(len(usable), -np.inf)
     if usable.any():
-        scores[usable] = detector._score(given.arrays if usable.all() else given.arrays[usable])
+        scores[usable] = detector._score(given.arrays[usable])
     return given, scores
 
 
