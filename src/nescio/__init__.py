@@ -98,15 +98,6 @@ _MODULE_OF = {
     "export_onnx": "export",
     "wrap": "runners",
 }
-_OF_DETECTORS = (
-    "DETECTORS",
-    "Arrays",
-    "Assessment",
-    "Detector",
-    "NotCalibratedError",
-    "load",
-    "register",
-)
 _MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
 
 

@@ -31,23 +31,13 @@ _UNSEEN_SET = "unseen digits"
 
 @dataclass(frozen=True)
 class Demo:
-    """The result of `run_demo`.
-
-    Attributes
-    ----------
-    folder : Path
-    run : BenchmarkRun
-    detector : Detector
-        Joint energy, calibrated on the validation scenes of the first network.
-    test, unseen : Outputs
-        Outputs of the first network on scenes of known and of unseen digits.
-    """
+    """The result of `run_demo`, with the outputs of the first network on two sets of scenes."""
 
     folder: Path
     run: BenchmarkRun
-    detector: Detector
-    test: Outputs
-    unseen: Outputs
+    detector: Detector  # joint energy, calibrated on validation scenes of the first network
+    test: Outputs  # scenes of known digits
+    unseen: Outputs  # scenes of unseen digits
 
 
 def run_demo(
@@ -60,16 +50,8 @@ def run_demo(
 ) -> Demo:
     """Run the demo; write the report, the calibrated detector and outputs to try it on.
 
-    Parameters
-    ----------
-    folder : path
-        The folder for everything, including the scenes and the networks.
-    seeds : int
-        Number of networks.
-    force : bool
-        Replace the files of an earlier demo; its networks and outputs are used again.
-    device, watch
-        As for `run_benchmark`.
+    Everything goes into the folder, including the scenes and the networks, of which there are
+    `seeds`. `force` replaces the files of an earlier demo; its networks and outputs are used again.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():

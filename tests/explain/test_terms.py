@@ -3,6 +3,7 @@
 import numpy as np
 
 import nescio as ns
+from nescio.detectors import Profile
 from nescio.explain import terms as label_terms
 from nescio.scores import label_energy
 
@@ -21,10 +22,10 @@ def test_of_many_rows_some_are_drawn_and_always_the_same(rng):
 def test_groups_may_come_in_any_order(rng):
     logits = rng.normal(size=(6, 2))
     names = np.array(["9", "10+", "9", "10+", "9", "10+"])  # as label counts do
-    terms, known = label_terms.Terms("logit", np.asarray), ("9", "10+")
+    terms = label_terms.Terms("logit", np.asarray)
     usual = label_terms.Medians.from_logits(terms, logits, np.ones(6, bool), names)
-    again = label_terms.Medians.from_arrays(usual.arrays(), known)
-    for found in (usual, again):
+    again = Profile.from_arrays(Profile(medians=usual).arrays(), ("9", "10+"), 2)
+    for found in (usual, again.medians):
         medians, _ = found.of_samples(names[:2], 2)
         np.testing.assert_array_equal(medians[0], np.median(logits[::2], axis=0))
         np.testing.assert_array_equal(medians[1], np.median(logits[1::2], axis=0))

@@ -221,7 +221,7 @@ def test_the_portable_kernel_is_chosen_without_wide_registers():
     from numpy._core._multiarray_umath import __cpu_dispatch__ as targets
 
     wide = [target for target in targets if "AVX512" in target or target == "X86_V4"]
-    code = "from nescio.scores.kernels import joint_energy; print(joint_energy().__name__)"
+    code = "from nescio.scores import kernels; print(kernels._has_vectorised_log1p())"
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env={**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(wide)},
@@ -229,4 +229,4 @@ def test_the_portable_kernel_is_chosen_without_wide_registers():
         text=True,
         check=True,
     )
-    assert found.stdout.strip() == "joint_energy_by_products"
+    assert found.stdout.strip() == "False"

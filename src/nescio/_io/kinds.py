@@ -19,21 +19,11 @@ from nescio.errors import FileFormatError
 
 @dataclass(frozen=True)
 class FileKind:
-    """One kind of file, such as a saved detector.
+    """One kind of file, such as a saved detector."""
 
-    Attributes
-    ----------
-    name : str
-        The kind as the header states it, such as "nescio.detector".
-    what : str
-        The kind in an error message, such as "saved detector".
-    schema : int
-        The schema that is written, which is also the newest one that can be read.
-    """
-
-    name: str
-    what: str
-    schema: int = 1
+    name: str  # as the header states it, such as "nescio.detector"
+    what: str  # in an error message, such as "saved detector"
+    schema: int = 1  # the schema that is written, and the newest one that can be read
 
     def header(self) -> dict[str, Any]:
         """Return the entries that identify a file of this kind."""
@@ -83,9 +73,8 @@ class FileKind:
         force: bool = False,
     ) -> None:
         """Write a file together with a hash of its contents."""
-        metadata = {**self.header(), **metadata}
-        metadata["sha256"] = digest(tensors, metadata)
-        write_tensors(path, tensors, metadata, force=force)
+        hashed = digest(tensors, {**self.header(), **metadata})
+        self.write(path, tensors, {**metadata, "sha256": hashed}, force=force)
 
 
 def digest(tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> str:

@@ -139,18 +139,16 @@ def read_parquet(path: str | Path) -> dict[str, Array]:
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise FileFormatError(f"cannot read {path} as Parquet: {_first_line(error)}") from error
+        reason = str(error).partition("\n")[0]
+        raise FileFormatError(f"cannot read {path} as Parquet: {reason}") from error
     names = table.column_names
     if len(set(names)) != len(names):
         raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
-    return {
-        name: _arrow_to_numpy(pyarrow, path, name, table.column(at))
-        for at, name in enumerate(names)
-    }
+    return {name: _arrow_to_numpy(path, name, table.column(name)) for name in names}
 
 
-def _arrow_to_numpy(pyarrow: Any, path: Path, name: str, column: Any) -> Array:
-    types = pyarrow.types
+def _arrow_to_numpy(path: Path, name: str, column: Any) -> Array:
+    types = require("pyarrow.types", "parquet")
     if column.null_count:
         raise FileFormatError(
             f"column {name!r} of {path} has {column.null_count:,} empty cells (nulls). "
@@ -159,7 +157,8 @@ def _arrow_to_numpy(pyarrow: Any, path: Path, name: str, column: Any) -> Array:
     column = column.combine_chunks()
     kind = column.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        lengths = set(pyarrow.compute.list_value_length(column).unique().to_pylist())
+        compute = require("pyarrow.compute", "parquet")
+        lengths = set(compute.list_value_length(column).unique().to_pylist())
         if len(lengths) > 1:
             raise FileFormatError(
                 f"the lists of column {name!r} of {path} must have the same length, got lengths "
@@ -225,7 +224,3 @@ def require(module: str, extra: str) -> Any:
         raise MissingDependencyError(
             f"this needs {package}, which is not installed: pip install 'nescio[{extra}]'"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -12,7 +12,7 @@ import math
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +80,10 @@ def _pieces(
     tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]
 ) -> Iterator[bytes | memoryview]:
     """Give the bytes of a file in pieces, without concatenating the arrays."""
-    arrays = {name: _stacked(tensors[name]) for name in sorted(tensors)}
+    arrays = {
+        name: array if isinstance(array, Stacked) else Stacked([array])
+        for name, array in tensors.items()
+    }
     # The arrays with the largest items come first, so that each array is aligned to its item size.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": {_METADATA_KEY: json.dumps(metadata, sort_keys=True)}}
@@ -124,72 +127,57 @@ def decode_tensors(
 
     The arrays are views of the bytes. Errors name the data as `what`.
     """
-    encoded = _encoded_header(what, data)
-    header = _header(encoded, what)
-    data_start = 8 + len(encoded)
-    _check_size(what, header.n_bytes, len(data) - data_start)
+    start = 8 + int.from_bytes(data[:8], "little")
+    if not 10 <= start <= 8 + _MAX_HEADER_BYTES or start > len(data):
+        raise FileFormatError(f"{what} is truncated, or it is not a safetensors file.")
+    header = _json_object(data[8:start], f"{what} is not a safetensors file: its header")
+    texts = header.pop("__metadata__", {})
+    ours = texts.get(_METADATA_KEY, "{}") if isinstance(texts, dict) else None
+    metadata = _json_object(ours, f"{what} is damaged: its metadata")
+    entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
+    # Without gaps, overlaps and further bytes, each array begins where the one before it ends.
+    places = sorted((begin, end) for _, _, begin, end in entries.values())
+    if [begin for begin, _ in places] + [len(data) - start] != [0] + [end for _, end in places]:
+        raise FileFormatError(
+            f"{what} is truncated or damaged: its arrays do not fill it without gaps and overlaps."
+        )
     tensors = {}
-    for name, entry in header.entries.items():
-        flat = np.frombuffer(data, entry.dtype, entry.n_elements, data_start + entry.begin)
-        try:
-            array = flat.reshape(entry.shape)
-        except ValueError as error:
-            raise FileFormatError(
-                f"{what} is damaged: the shape of {name[:40]!r} is invalid."
-            ) from error
-        tensors[name] = _widen_bfloat16(array) if entry.code == "BF16" else array
-    return tensors, header.metadata
+    for name, (dtype, shape, begin, _) in entries.items():
+        array = np.frombuffer(data, dtype, math.prod(shape), start + begin).reshape(shape)
+        tensors[name] = _widen_bfloat16(array) if header[name]["dtype"] == "BF16" else array
+    return tensors, metadata
 
 
-class _Entry(NamedTuple):
-    code: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    n_elements: int
-    begin: int
-    end: int
-
-
-class _Header(NamedTuple):
-    metadata: dict[str, Any]
-    entries: Mapping[str, _Entry]
-    n_bytes: int  # the total size of all arrays
-
-
-def _header(encoded: bytes, what: object) -> _Header:
-    """Parse a header, and check that its arrays are valid and stored without gaps or overlaps."""
+def _json_object(text: Any, what: str) -> dict[str, Any]:
+    """Return a JSON object; an error says that `what` is not one."""
     try:
-        header = json.loads(encoded)
-        if not isinstance(header, dict):
+        found = json.loads(text)
+        if not isinstance(found, dict):
             raise TypeError
     except (TypeError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"{what} is not valid JSON.") from error
+    return found
+
+
+def _checked_entry(
+    what: object, name: str, entry: Any
+) -> tuple[np.dtype[Any], list[int], int, int]:
+    """Return dtype, shape, begin and end of an array; raise unless they are consistent."""
+    try:
+        dtype, shape, (begin, end) = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+        sizes = [*shape, begin, end]
+        whole = all(type(size) is int and 0 <= size < _MAX_SIZE for size in sizes)
+        if not whole or len(shape) > _MAX_DIMENSIONS:
+            raise ValueError
+        # NumPy limits the product of the dimensions even if one of them is 0.
+        too_large = math.prod(size or 1 for size in shape) >= _MAX_SIZE
+        if too_large or end - begin != math.prod(shape) * dtype.itemsize:
+            raise ValueError
+    except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(
-            f"{what} is not a safetensors file: its header is not valid JSON."
+            f"{what} is damaged: the header entry of {name[:40]!r} is invalid."
         ) from error
-    metadata = _our_metadata(what, header.pop("__metadata__", {}))
-    entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
-    end = 0
-    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
-        if entry.begin != end:
-            raise FileFormatError(f"{what} is damaged: its arrays overlap or leave gaps.")
-        end = entry.end
-    return _Header(metadata, entries, end)
-
-
-def _check_size(what: object, expected: int, size: int) -> None:
-    """Raise unless the arrays fill the file exactly."""
-    if expected > size:
-        raise FileFormatError(
-            f"{what} is truncated: its arrays need {expected:,} bytes, but only {size:,} are there."
-        )
-    if expected < size:
-        raise FileFormatError(
-            f"{what} is damaged: there are {size - expected:,} bytes after its last array."
-        )
-
-
-def _stacked(array: Array | Stacked) -> Stacked:
-    return array if isinstance(array, Stacked) else Stacked([array])
+    return dtype, shape, begin, end
 
 
 def _little_endian(array: Array) -> Array:
@@ -197,50 +185,6 @@ def _little_endian(array: Array) -> Array:
     if array.dtype not in _CODES:
         raise TypeError(f"arrays of dtype {array.dtype} cannot be stored as safetensors")
     return array
-
-
-def _encoded_header(what: object, data: bytes | bytearray | mmap.mmap) -> bytes:
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or not 2 <= length <= _MAX_HEADER_BYTES:
-        raise FileFormatError(f"{what} is not a safetensors file, or it is truncated.")
-    encoded = bytes(data[8 : 8 + length])
-    if len(encoded) < length:
-        raise FileFormatError(
-            f"{what} is truncated in its header, or it is not a safetensors file."
-        )
-    return encoded
-
-
-def _checked_entry(path: object, name: str, entry: Any) -> _Entry:
-    """Return an entry of the header; raise unless its dtype, shape and offsets are consistent."""
-    try:
-        code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        dtype = _DTYPES[code]
-        numbers = [*shape, begin, end]
-        if len(shape) > _MAX_DIMENSIONS or not all(map(_is_size, numbers)):
-            raise ValueError
-        count = math.prod(shape)
-        if end - begin != count * dtype.itemsize:
-            raise ValueError
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(
-            f"{path} is damaged: the header entry of {name[:40]!r} is invalid."
-        ) from error
-    return _Entry(code, dtype, tuple(shape), count, begin, end)
-
-
-def _is_size(number: Any) -> bool:
-    return type(number) is int and 0 <= number < _MAX_SIZE
-
-
-def _our_metadata(path: object, metadata: Any) -> dict[str, Any]:
-    try:
-        ours = json.loads(metadata.get(_METADATA_KEY, "{}"))
-        if not isinstance(ours, dict):
-            raise TypeError
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is damaged: its metadata is not valid JSON.") from error
-    return ours
 
 
 def _widen_bfloat16(bits: Array) -> Array:

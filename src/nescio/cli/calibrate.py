@@ -19,8 +19,8 @@ from nescio.cli.options import (
     calibration_facts,
     detector_names,
     read_outputs,
-    refuse_learning_from,
     refuse_overwriting,
+    same_file,
     terminal,
     working,
 )
@@ -92,7 +92,11 @@ def calibrate(
     if train is not None:
         if not made.learned:
             raise ParameterError(f"{detector} does not learn from data: omit --train.")
-        refuse_learning_from(train, held_out)
+        if same_file(train, held_out):
+            raise ParameterError(
+                "--train and the held-out data are the same file. Calibrating on data that the "
+                "detector has learned from would void the guarantee."
+            )
         with working("learning"), about(train):
             made.fit(read_outputs(train, from_probs=from_probs))
     groups = "label_count" if by_label_count else None
@@ -102,12 +106,8 @@ def calibrate(
     made.save(output, force=force)
     calibration = made.calibration_
     if as_json:
-        report = {
-            "detector": made.name,
-            "output": str(output),
-            **calibration_facts(calibration),
-        }
-        typer.echo(to_json(report))
+        saved = {"detector": made.name, "output": str(output)}
+        typer.echo(to_json(saved | calibration_facts(calibration)))
         return
     console = terminal()
     for group, threshold in calibration.thresholds.items():

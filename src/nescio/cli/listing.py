@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 from rich.table import Table
 
 from nescio._io.tables import to_json
-from nescio.cli.options import AsJson, calibration_facts, terminal
+from nescio.cli.options import AsJson, DetectorFile, calibration_facts, terminal
 
 
 def detectors(as_json: AsJson = False) -> None:
@@ -39,37 +41,25 @@ def detectors(as_json: AsJson = False) -> None:
     terminal().print(table)
 
 
-def info(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            readable=False, metavar="FILE", help="A detector saved by 'nescio calibrate'."
-        ),
-    ],
-    as_json: AsJson = False,
-) -> None:
+def info(file: DetectorFile, as_json: AsJson = False) -> None:
     """Show what a saved detector is, its threshold and its guarantee."""
     from nescio.detectors import load
-    from nescio.detectors.artifact import label_fingerprint
     from nescio.detectors.saving import plain_params
 
     detector = load(file)
     calibration = getattr(detector, "calibration_", None)
-    parameters = plain_params(detector)
-    if calibration is not None:
-        del parameters["tpr"]  # the calibration has its own
     facts: dict[str, Any] = {
         "detector": detector.name,
-        "parameters": parameters,
+        "parameters": plain_params(detector),
         "n_columns": detector.n_columns_,
         "label_names": detector.label_names_,
-        "label_fingerprint": label_fingerprint(detector.label_names_),
-        **(
-            {"threshold": detector.offset_}
-            if calibration is None
-            else calibration_facts(calibration)
-        ),
+        "label_fingerprint": _fingerprint(detector.label_names_),
     }
+    if calibration is None:
+        facts["threshold"] = detector.offset_
+    else:
+        del facts["parameters"]["tpr"]  # the calibration has its own
+        facts |= calibration_facts(calibration)
     if as_json:
         typer.echo(to_json(facts))
         return
@@ -81,3 +71,11 @@ def info(
         console.print(f"{name:<20} {value}", soft_wrap=True)
     if calibration is not None:
         console.print(calibration.statement(), soft_wrap=True)
+
+
+def _fingerprint(label_names: Sequence[str] | None) -> str | None:
+    """Return a short hash of the label names in their order; None if they are not known."""
+    if label_names is None:
+        return None
+    encoded = json.dumps(list(label_names), ensure_ascii=False).encode()
+    return hashlib.sha256(encoded).hexdigest()[:16]

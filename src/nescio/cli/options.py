@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,9 +55,8 @@ Settings = Annotated[
 
 def terminal() -> Console:
     """Return standard output; wide enough for a table if it is not a terminal."""
-    console = Console(highlight=False, markup=False)  # names and paths may hold brackets
-    narrow = console.is_terminal or "COLUMNS" in os.environ
-    return console if narrow else Console(highlight=False, markup=False, width=120)
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    return Console(highlight=False, markup=False, width=wide)  # names may hold brackets
 
 
 def working(what: str) -> Status:
@@ -69,15 +69,6 @@ def refuse_overwriting(output: Path | None, *inputs: Path | None) -> None:
     for path in inputs:
         if output is not None and path is not None and same_file(output, path):
             raise ParameterError(f"{output} is an input; write to another file.")
-
-
-def refuse_learning_from(train: Path, held_out: Path) -> None:
-    """Raise if the calibration data is the training data."""
-    if same_file(train, held_out):
-        raise ParameterError(
-            "--train and the held-out data are the same file. Calibrating on data that the "
-            "detector has learned from would void the guarantee."
-        )
 
 
 def same_file(a: Path, b: Path) -> bool:

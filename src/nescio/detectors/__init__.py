@@ -17,7 +17,7 @@ from nescio.detectors.base import Detector
 from nescio.detectors.naming import build_detector, parse_detector
 from nescio.detectors.profile import Profile
 from nescio.detectors.registry import DETECTORS, find_own, register
-from nescio.detectors.saving import load_registered as load
+from nescio.detectors.saving import load
 from nescio.detectors.steps import NotCalibratedError
 
 if TYPE_CHECKING:  # for type checkers and editors, which do not see the search below

@@ -162,24 +162,20 @@ def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
         data = to_numpy(data)
     if len(getattr(data, "shape", (0, 0))) != 2:
         check_matrix(data, name)
-    matrix = _checked_matrix(data, detector)
+    half = getattr(data, "dtype", None) == np.float16
+    try:
+        matrix: FloatArray = check_array(  # values may be NaN or infinite
+            data,
+            dtype=np.float32 if half else [np.float64, np.float32],
+            ensure_all_finite=False,
+            estimator=detector,
+        )
+    except ValueError as error:
+        raise InputError(" ".join(str(error).split())) from error
     found: dict[str, Any] = {name: matrix}
     if "labels" in names:
         found["labels"] = None if y is None else to_numpy(y)
     return Given(Arrays(found), data, matrix if name == "logits" else None, label_names, None)
-
-
-def _checked_matrix(data: Any, detector: Any) -> FloatArray:
-    """Return `data` as float32 or float64 with at least one row; values may be NaN or infinite."""
-    if getattr(data, "dtype", None) == np.float16:
-        data = data.astype(np.float32)
-    try:
-        matrix: FloatArray = check_array(
-            data, dtype=[np.float64, np.float32], ensure_all_finite=False, estimator=detector
-        )
-    except ValueError as error:
-        raise InputError(" ".join(str(error).split())) from error
-    return matrix
 
 
 def column_names(data: Any) -> tuple[str, ...] | None:

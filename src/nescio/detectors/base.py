@@ -128,7 +128,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             if self.learns_from:
                 steps.learn(self, X, y)
             if steps.has_all(X, self.scores_from) or not self.learns_from:
-                scores = steps.score(self, X, reset=not self.learns_from, remember=True).scores
+                _, scores = steps.score(self, X, reset=not self.learns_from, remember=True)
                 self.offset_ = empirical_threshold(scores, self.tpr)
         return self
 
@@ -160,23 +160,20 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             `predict` and `assess` then need too.
         """
         with steps.unchanged_on_error(self):
-            scored = steps.score(self, X, reset=not self.learns_from, remember=True)
+            given, scores = steps.score(self, X, reset=not self.learns_from, remember=True)
             share = self.tpr if tpr is None else tpr
-            self.calibration_ = steps.calibrated(self, scored, share, confidence, groups)
+            self.calibration_ = steps.calibrated(given, scores, share, confidence, groups)
             self.offset_ = next(iter(self.calibration_.thresholds.values())).value
-            self.profile_ = Profile.from_logits(
-                scored.given.logits,
-                self.label_terms(),
-                ~np.isneginf(scored.scores),
-                steps.groups_of(self.calibration_, scored, groups),
-            )
+            names = steps.groups_of(self.calibration_, given, groups)
+            usable = ~np.isneginf(scores)
+            self.profile_ = Profile.from_logits(given.logits, self.label_terms(), usable, names)
         return self
 
     # --- deciding ---
 
     def score_samples(self, X: Any) -> Scores:
         """Return one score per sample; higher means more in-distribution."""
-        return steps.score(self, X).scores
+        return steps.score(self, X)[1]
 
     def decision_function(self, X: Any, *, groups: Any = None) -> Scores:
         """Return the score minus its threshold: in-distribution if at least 0."""
@@ -243,7 +240,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Read a detector of this class. `nescio.load` reads any registered detector."""
         from nescio.detectors import saving
 
-        return saving.load(path, cls)
+        return saving.load_as(cls, path)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "offset_")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,21 +46,25 @@ class Profile:
 
     def arrays(self) -> dict[str, Array]:
         """Return what a file keeps."""
-        kept: dict[str, Any] = {}
+        kept: dict[str, Array] = {}
         if self.firing is not None:
-            kept |= {f"firing.{name}": array for name, array in self.firing.arrays().items()}
+            kept["firing.counts"] = self.firing.counts
+            kept["firing.n_samples"] = np.array([self.firing.n_samples], np.int64)
         if self.medians is not None:
-            kept |= {f"medians.{name}": array for name, array in self.medians.arrays().items()}
+            kept["medians.labels"] = self.medians.labels
+            kept["medians.ranks"] = self.medians.ranks
         return kept
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], groups: tuple[str, ...] | None) -> Self:
+    def from_arrays(
+        cls, arrays: Mapping[str, Array], groups: tuple[str, ...] | None, n_labels: int | None
+    ) -> Self:
         """Read what a file keeps; raise a `ValueError` if it makes no sense."""
-        kept: dict[str, dict[str, Array]] = {"firing": {}, "medians": {}}
-        for name, array in arrays.items():
-            kind, _, rest = name.partition(".")
-            kept[kind][rest] = array
-        return cls(
-            Firing.from_arrays(kept["firing"]) if kept["firing"] else None,
-            Medians.from_arrays(kept["medians"], groups) if kept["medians"] else None,
-        )
+        firing = medians = None
+        if "firing.counts" in arrays:
+            firing = Firing.from_arrays(arrays["firing.counts"], arrays["firing.n_samples"])
+        if "medians.labels" in arrays:
+            names = ("",) if groups is None else tuple(sorted(groups))
+            medians = Medians(names, arrays["medians.labels"], arrays["medians.ranks"])
+            medians.check(n_labels)
+        return cls(firing, medians)

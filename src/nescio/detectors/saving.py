@@ -1,14 +1,21 @@
-"""From a detector to the artifact on disk and back; detectors may hold other detectors."""
+"""A detector on disk: one safetensors file of arrays and JSON. Loading one cannot run any code.
+
+A detector that holds detectors is stored as a tree: the arrays of a part have a prefix, and the
+JSON of a part is nested in that of its owner.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from nescio.detectors.artifact import Artifact
+from nescio._io.kinds import FileKind
+from nescio._validation import Array, checked_share, checked_whole
+from nescio.calibration import Calibration, Threshold
 from nescio.detectors.base import Detector
 from nescio.detectors.profile import Profile
 from nescio.detectors.registry import DETECTORS
@@ -17,59 +24,34 @@ from nescio.errors import FileFormatError, ParameterError
 from nescio.outputs import check_label_names
 
 DetectorT = TypeVar("DetectorT", bound=Detector)
+Tensors = dict[str, Array]
 
-_DETECTOR_KEYS = {"detector", "params"}
+_KIND = FileKind("nescio.detector", "saved detector", schema=2)
+_LEARNED = "learned."
+_PROFILE = "profile."
+_CALIBRATION_SCORES = "calibration.scores"
+_DATA = (".parquet", ".csv", ".jsonl", ".npy", ".npz")
 
 
 def save(detector: Detector, path: str | Path, *, force: bool = False) -> None:
     """Write a detector that has a threshold as one file."""
     require_threshold(detector)
-    _artifact_of(detector).write(path, force=force)
+    node, tensors = _to_file(detector)
+    _KIND.write_with_checksum(path, tensors, node, force=force)
 
 
-def load(path: str | Path, kind: type[DetectorT]) -> DetectorT:
-    """Read a detector of a known class."""
-    artifact = Artifact.read(path)
-    if artifact.detector != kind.name:
-        raise FileFormatError(f"{path} holds a detector {artifact.detector!r}, not {kind.name!r}.")
-    return _restored(kind, artifact, path)
-
-
-def load_registered(path: str | Path) -> Detector:
+def load(path: str | Path) -> Detector:
     """Read a detector that was saved with `save`.
 
     A detector of your own class must be registered first (`nescio.register`, or `nescio --use` on
     the command line), or read with its class's own `load`: a file never chooses the code to run.
     """
-    artifact = Artifact.read(path)
-    return _restored(_registered(artifact.detector, path), artifact, path)
+    return _load(path, None)
 
 
-# --- to the file ------------------------------------------------------------------------------
-
-
-def _artifact_of(detector: Detector) -> Artifact:
-    if not detector.name:
-        raise ParameterError(f"{type(detector).__name__} needs a class attribute name to be saved.")
-    arrays, parts = {}, {}
-    for name in detector.learned:
-        value = getattr(detector, name)
-        if isinstance(value, list | tuple) and all(isinstance(item, Detector) for item in value):
-            parts[name] = [_artifact_of(item) for item in value]
-        else:
-            arrays[name] = np.asarray(value)
-    profile: Profile | None = getattr(detector, "profile_", None)
-    return Artifact(
-        detector=detector.name,
-        params=plain_params(detector),
-        n_columns=getattr(detector, "n_columns_", {}),
-        threshold=getattr(detector, "offset_", None),
-        label_names=getattr(detector, "label_names_", None),
-        calibration=getattr(detector, "calibration_", None),
-        learned=arrays,
-        parts=parts,
-        profile={} if profile is None else profile.arrays(),
-    )
+def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:
+    """Read a detector of a known class."""
+    return _load(path, kind)
 
 
 def plain_params(detector: Detector) -> dict[str, Any]:
@@ -85,57 +67,190 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+# --- to the file ------------------------------------------------------------------------------
+
+
+def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
+    """Return the JSON and the arrays of a detector and of its parts."""
+    if not detector.name:
+        raise ParameterError(f"{type(detector).__name__} needs a class attribute name to be saved.")
+    tensors: Tensors = {}
+    parts: dict[str, list[Any]] = {}
+    for name in detector.learned:
+        value = getattr(detector, name)
+        if isinstance(value, list | tuple) and all(isinstance(item, Detector) for item in value):
+            parts[name] = []
+            for at, item in enumerate(value):
+                part, arrays = _to_file(item)
+                parts[name].append(part)
+                tensors |= {_part_prefix(name, at) + inner: arrays[inner] for inner in arrays}
+        else:
+            tensors[_LEARNED + name] = np.asarray(value)
+    calibration: Calibration | None = getattr(detector, "calibration_", None)
+    if calibration is not None:
+        groups = calibration.thresholds.values()
+        tensors[_CALIBRATION_SCORES] = np.concatenate([group.scores for group in groups])
+        profile = detector.profile_.arrays()
+        tensors |= {_PROFILE + name: array for name, array in profile.items()}
+    node = {
+        "detector": detector.name,
+        "params": plain_params(detector),
+        "n_columns": getattr(detector, "n_columns_", {}),
+        "threshold": getattr(detector, "offset_", None),
+        "label_names": getattr(detector, "label_names_", None),
+        "calibration": None if calibration is None else _calibration_to_json(calibration),
+        "parts": parts,
+    }
+    return node, tensors
+
+
+def _part_prefix(name: str, at: int) -> str:
+    return f"parts.{name}.{at}."
+
+
+def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
+    return {
+        "by": calibration.by,
+        "edges": list(calibration.edges),
+        "groups": [
+            {
+                "name": name,
+                "n_samples": threshold.n_samples,
+                "tpr": threshold.tpr,
+                "confidence": threshold.confidence,
+                "rank": threshold.rank,
+            }
+            for name, threshold in calibration.thresholds.items()
+        ],
+    }
+
+
 # --- from the file ----------------------------------------------------------------------------
 
 
-def _restored(kind: type[DetectorT], artifact: Artifact, path: str | Path) -> DetectorT:
+def _load(path: str | Path, kind: type[Detector] | None) -> Detector:
+    """Read and check a file; every flaw is a `FileFormatError` that names it."""
     try:
-        detector = kind(**{n: _revived(v, path) for n, v in artifact.params.items()})
-        detector._check_params()
-        for name in kind.learned:
-            if name in artifact.parts:
-                restored = [
-                    _restored(_registered(part.detector, path), part, path)
-                    for part in artifact.parts[name]
-                ]
-                setattr(detector, name, restored)
-            else:
-                setattr(detector, name, np.asarray(artifact.learned[name]))
-        _restore_common(detector, artifact)
-        detector._check_learned()
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        tensors, node = _KIND.read(path, checksum=True)
+    except FileFormatError as error:
+        # A message about safetensors does not help someone who swapped two arguments.
+        if _begins_like_ours(path):
+            raise
+        raise FileFormatError(_is_something_else(path)) from error
+    try:
+        if node["schema"] == 1:
+            node, tensors = _from_schema_1(node, tensors)
+        if kind is not None and node["detector"] != kind.name:
+            raise FileFormatError(
+                f"{path} holds a detector {node['detector']!r}, not {kind.name!r}."
+            )
+        detector = _from_file(node, tensors, path, kind)
+        if not hasattr(detector, "offset_"):
+            raise ValueError("it has no threshold")
+    except KeyError as error:
+        raise FileFormatError(f"{path} is damaged: no entry {error}.") from error
+    except (TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error
     return detector
 
 
-def _restore_common(detector: Detector, artifact: Artifact) -> None:
+def _from_file(
+    node: Mapping[str, Any], tensors: Tensors, path: object, kind: type[Detector] | None = None
+) -> Detector:
+    """Return a detector, of the class that is registered under its name unless one is given."""
+    kind = kind or _registered(node["detector"], path)
+    detector = kind(**{name: _revived(value, path) for name, value in node["params"].items()})
+    detector._check_params()
+    for name in kind.learned:
+        if name in node["parts"]:
+            parts = [
+                _from_file(part, _under(_part_prefix(name, at), tensors), path)
+                for at, part in enumerate(node["parts"][name])
+            ]
+            setattr(detector, name, parts)
+        else:
+            setattr(detector, name, tensors[_LEARNED + name])
+    _restore_common(detector, node, tensors)
+    detector._check_learned()
+    return detector
+
+
+def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensors) -> None:
     """Set what every detector has: columns, labels, threshold, calibration and profile."""
     first = detector.scores_from[0]
-    detector.n_columns_ = {name or first: n for name, n in artifact.n_columns.items()}
+    detector.n_columns_ = {
+        name or first: checked_whole("n_columns", n, minimum=1)
+        for name, n in node["n_columns"].items()
+    }
     if first in detector.n_columns_:
         detector.n_features_in_ = detector.n_columns_[first]
-    detector.label_names_ = artifact.label_names
-    if artifact.label_names is not None and "logits" in detector.n_columns_:
-        check_label_names(artifact.label_names, detector.n_columns_["logits"])
-    if artifact.threshold is not None:
-        detector.offset_ = artifact.threshold
-    if artifact.calibration is not None:
-        detector.calibration_ = artifact.calibration
-        detector.offset_ = next(iter(artifact.calibration.threshold_values.values()))
-        detector.profile_ = Profile.from_arrays(artifact.profile, artifact.groups)
-        if detector.profile_.medians is not None:
-            detector.profile_.medians.check(detector.n_columns_.get("logits"))
+    label_names, n_labels = node["label_names"], detector.n_columns_.get("logits")
+    if not isinstance(label_names, list | None):
+        raise TypeError("its label names are not a list")
+    detector.label_names_ = None if label_names is None else tuple(map(str, label_names))
+    if detector.label_names_ is not None and n_labels is not None:
+        check_label_names(detector.label_names_, n_labels)
+    if node["threshold"] is not None:
+        detector.offset_ = float(node["threshold"])
+        if not math.isfinite(detector.offset_):
+            raise ValueError("its threshold is not a finite number")
+    if node["calibration"] is not None:
+        calibration = _calibration_from_json(node["calibration"], tensors[_CALIBRATION_SCORES])
+        detector.calibration_ = calibration
+        detector.offset_ = next(iter(calibration.threshold_values.values()))
+        groups = None if calibration.by is None else tuple(calibration.thresholds)
+        detector.profile_ = Profile.from_arrays(_under(_PROFILE, tensors), groups, n_labels)
 
 
-def _revived(value: Any, path: str | Path) -> Any:
+def _calibration_from_json(stored: Mapping[str, Any], scores: Array) -> Calibration:
+    scores = np.asarray(scores, dtype=np.float64).reshape(-1)
+    thresholds: dict[str, Threshold] = {}
+    start = 0
+    for group in stored["groups"]:
+        end = start + checked_whole("n_samples", group["n_samples"], minimum=1)
+        confidence = group["confidence"]
+        thresholds[str(group["name"])] = Threshold(
+            scores=scores[start:end],
+            tpr=checked_share("tpr", group["tpr"]),
+            confidence=None if confidence is None else checked_share("confidence", confidence),
+            rank=checked_whole("rank", group["rank"], minimum=1),
+        )
+        start = end
+    if start != len(scores):
+        raise ValueError("its calibration does not match its scores")
+    edges = tuple(checked_whole("edges", edge, minimum=0) for edge in stored["edges"])
+    return Calibration(thresholds, stored["by"], edges)
+
+
+def _from_schema_1(node: Mapping[str, Any], tensors: Tensors) -> tuple[dict[str, Any], Tensors]:
+    """Return the content of a file of schema 1 as schema 2 has it."""
+    renamed = {
+        (_PROFILE + name if name.startswith(("medians.", "firing.")) else name): array
+        for name, array in tensors.items()
+    }
+    # The name of the only array that the detector reads is not in the file.
+    columns = {"": node["n_inputs"]}
+    return {**node, "n_columns": columns, "threshold": node["tau"], "parts": {}}, renamed
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    """Return the arrays whose names begin with the prefix, without it."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _revived(value: Any, path: object) -> Any:
     """Return a parameter with its detectors made again, as they were before `fit`."""
-    if isinstance(value, Mapping) and set(value) == _DETECTOR_KEYS:
-        kind = _registered(str(value["detector"]), path)
+    if isinstance(value, Mapping) and set(value) == {"detector", "params"}:
+        kind = _registered(value["detector"], path)
         return kind(**{name: _revived(inner, path) for name, inner in value["params"].items()})
     return [_revived(item, path) for item in value] if isinstance(value, list) else value
 
 
-def _registered(name: str, path: str | Path) -> type[Detector]:
+def _registered(name: Any, path: object) -> type[Detector]:
     if name not in DETECTORS:
         raise FileFormatError(
             f"{path} holds a detector {name!r}, which is not one of nescio's. If it is yours, name "
@@ -143,3 +258,22 @@ def _registered(name: str, path: str | Path) -> type[Detector]:
             "nescio.register(Class) before nescio.load."
         )
     return DETECTORS[name]
+
+
+def _begins_like_ours(path: str | Path) -> bool:
+    """Return whether a file could be a detector, even a damaged one: a length, then JSON."""
+    with open(path, "rb") as stream:
+        first = stream.read(10)
+    return len(first) < 10 or first[8:] == b'{"'
+
+
+def _is_something_else(path: str | Path) -> str:
+    suffix = Path(path).suffix.lower()
+    hint = ""
+    if suffix == ".onnx":
+        hint = ": it is an ONNX model, which nescio serve takes as --model"
+    elif suffix in _DATA:
+        hint = ": it looks like data"
+    return f"{path} is not a detector saved by nescio calibrate{hint}" + (
+        ". Did you swap the arguments?" if hint else "."
+    )

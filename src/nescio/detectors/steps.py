@@ -28,17 +28,11 @@ class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class GivenScores:
-    """What a detector was given, and one score per sample."""
+class Decided:
+    """Scores with their groups (None without groups) and thresholds."""
 
     given: Given
     scores: Scores
-
-
-@dataclass(frozen=True)
-class Decided(GivenScores):
-    """Scores with their groups (None without groups) and thresholds."""
-
     groups: NDArray[np.str_] | None
     threshold: float | Scores
 
@@ -57,12 +51,7 @@ def read(
 ) -> Given:
     """Take the named arrays from the data, and check their columns and labels.
 
-    Parameters
-    ----------
-    reset : bool
-        Forget the columns and labels of earlier data.
-    remember : bool
-        Keep the columns and labels of this data, to check later data against them.
+    `reset` forgets the columns and labels of earlier data; `remember` keeps those of this data.
     """
     given = reading.read(data, names, detector, y)
     known = {} if reset else getattr(detector, "n_columns_", {})
@@ -109,7 +98,7 @@ def learn(detector: Detector, data: Any, y: Any) -> None:
 
 def score(
     detector: Detector, data: Any, *, reset: bool = False, remember: bool = False
-) -> GivenScores:
+) -> tuple[Given, Scores]:
     """Score every row; rows that cannot be used get -inf."""
     detector._check_params()
     if not all(hasattr(detector, name) for name in detector.learned):
@@ -120,44 +109,42 @@ def score(
     given = read(detector, data, detector.scores_from, reset=reset, remember=remember)
     usable = reading.usable_rows(given.arrays, detector)
     if usable.all():
-        return GivenScores(given, np.asarray(detector._score(given.arrays), dtype=np.float64))
+        return given, np.asarray(detector._score(given.arrays), dtype=np.float64)
     scores = np.full(len(usable), -np.inf)
     if usable.any():
         scores[usable] = detector._score(given.arrays[usable])
-    return GivenScores(given, scores)
+    return given, scores
 
 
 # --- calibrating and deciding -----------------------------------------------------------------
 
 
 def calibrated(
-    detector: Detector, scored: GivenScores, tpr: float, confidence: float | None, groups: Any
+    given: Given, scores: Scores, tpr: float, confidence: float | None, groups: Any
 ) -> Calibration:
     """Calibrate the scores of held-out data, by group if asked to."""
     if not isinstance(groups, str):
-        return Calibration.from_scores(scored.scores, tpr=tpr, confidence=confidence, groups=groups)
+        return Calibration.from_scores(scores, tpr=tpr, confidence=confidence, groups=groups)
     if groups != LABEL_COUNT:
         raise ParameterError(
             f"groups must be {LABEL_COUNT!r} or an array with one group per sample, got {groups!r}."
         )
-    counts = scored.given.label_counts()
+    counts = given.label_counts()
     if counts is None:
         raise MissingInputError(
-            f"groups={LABEL_COUNT!r} needs logits, and {detector.name} reads "
-            f"{' and '.join(detector.scores_from)}. Pass Outputs, which hold both."
+            f"groups={LABEL_COUNT!r} needs logits, and only {' and '.join(given.arrays.names)} "
+            "were passed. Pass Outputs, which hold both."
         )
-    return Calibration.by_label_count(scored.scores, counts, tpr=tpr, confidence=confidence)
+    return Calibration.by_label_count(scores, counts, tpr=tpr, confidence=confidence)
 
 
-def groups_of(
-    calibration: Calibration, scored: GivenScores, groups: Any
-) -> NDArray[np.str_] | None:
+def groups_of(calibration: Calibration, given: Given, groups: Any) -> NDArray[np.str_] | None:
     """Return the group of each sample; None if the calibration has no groups."""
     by_count = calibration.by == LABEL_COUNT
     return calibration.group_names(
-        len(scored.scores),
+        len(given.arrays),
         groups=None if by_count and isinstance(groups, str) else groups,
-        label_counts=scored.given.label_counts() if by_count else None,
+        label_counts=given.label_counts() if by_count else None,
     )
 
 
@@ -172,11 +159,11 @@ def decide(detector: Detector, data: Any, groups: Any, *, calibrated: bool = Fal
         )
     if calibration is None and groups is not None:
         raise ParameterError("groups were passed, but the detector is not calibrated.")
-    scored = score(detector, data)
+    given, scores = score(detector, data)
     if calibration is None:
-        return Decided(scored.given, scored.scores, None, detector.offset_)
-    names = groups_of(calibration, scored, groups)
-    return Decided(scored.given, scored.scores, names, calibration.threshold_of(names))
+        return Decided(given, scores, None, detector.offset_)
+    names = groups_of(calibration, given, groups)
+    return Decided(given, scores, names, calibration.threshold_of(names))
 
 
 def medians_of(detector: Detector) -> Medians:

@@ -105,13 +105,12 @@ class Reason:
         """Return one line with the verdict, the score and the threshold."""
         verdict = "in-distribution" if self.in_distribution else "OUT"
         against = "at least" if self.in_distribution else "below"
-        text = (
-            f"{verdict}. {self.detector} {self.score:.5g} is {against} the threshold "
-            f"{self.threshold:.5g}"
-        )
         more = [] if self.p_value is None else [f"p-value {self.p_value:.4f}"]
         more += [] if self.group is None else [f"group {self.group}"]
-        return f"{text} ({', '.join(more)})." if more else f"{text}."
+        return (
+            f"{verdict}. {self.detector} {self.score:.5g} is {against} the threshold "
+            f"{self.threshold:.5g}" + (f" ({', '.join(more)})." if more else ".")
+        )
 
     def summary(self) -> str:
         """Return one line that compares the largest term with the usual one."""
@@ -247,12 +246,15 @@ class Explanation:
         order = _order(self.terms[[row]])[0]
         names = self.label_names or [f"label {label}" for label in range(len(order))]
         shares = _shares(self.terms[[row]], self.how.largest)[0]
-        term, share, median = (
-            column[order].tolist() for column in (self.terms[row], shares, self.medians[row])
+        labels = map(
+            LabelTerm,
+            [names[label] for label in order],
+            self.terms[row, order].tolist(),
+            shares[order].tolist(),
+            self.medians[row, order].tolist(),
+            range(1, len(order) + 1),
+            self.rank_medians[row].tolist(),
         )
-        ranks = range(1, len(order) + 1)
-        usual = self.rank_medians[row].tolist()
-        labels = [names[label] for label in order.tolist()]
         return Reason(
             detector=self.detector,
             term=self.how.name,
@@ -261,8 +263,8 @@ class Explanation:
             score=at(self.scores),
             threshold=at(self.thresholds),
             p_value=at(self.p_values),
-            in_distribution=bool(self.scores[row] >= self.thresholds[row]),
-            labels=tuple(map(LabelTerm, labels, term, share, median, ranks, usual)),
+            in_distribution=at(self.in_distribution),
+            labels=tuple(labels),
         )
 
     def __iter__(self) -> Iterator[Reason]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import Array, BoolArray, FloatArray
+from nescio._validation import BoolArray, FloatArray
 from nescio.errors import ParameterError
 
 __all__ = ["Medians", "Terms"]
@@ -102,24 +102,11 @@ class Medians:
         labels, ranks = (np.stack(column) for column in zip(*found, strict=True))
         return cls(names, labels, ranks)
 
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], groups: tuple[str, ...] | None) -> Self:
-        """Read what a file keeps; raise a `ValueError` if it does not fit the groups."""
-        names = ("",) if groups is None else tuple(sorted(groups))
-        medians = {name: np.asarray(arrays[name], np.float64) for name in ("labels", "ranks")}
-        for array in medians.values():
-            if array.ndim != 2 or len(array) != len(names) or np.isnan(array).any():
-                raise ValueError("its medians do not fit its labels and groups")
-        return cls(names, **medians)
-
     def check(self, n_labels: int | None) -> None:
-        """Raise a `ValueError` unless there is one median per label."""
-        if {self.labels.shape[1], self.ranks.shape[1]} != {n_labels}:
-            raise ValueError("its medians do not fit its labels and groups")
-
-    def arrays(self) -> dict[str, Array]:
-        """Return what a file keeps."""
-        return {"labels": self.labels, "ranks": self.ranks}
+        """Raise a `ValueError` unless there is one median per label and group."""
+        for array in (self.labels, self.ranks):
+            if array.shape != (len(self.groups), n_labels) or np.isnan(array).any():
+                raise ValueError("its medians do not fit its labels and groups")
 
     def of_samples(
         self, groups: NDArray[np.str_] | None, n_samples: int

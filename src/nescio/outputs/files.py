@@ -7,7 +7,7 @@ import re
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +82,6 @@ def save_in_parts(
 # --- safetensors ------------------------------------------------------------------------------
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    return parse_tensors(path, *read_tensors(path))
-
-
 def parse_tensors(
     path: object, tensors: Mapping[str, Array], metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -99,7 +95,12 @@ def parse_tensors(
     if "ids.utf8" in tensors and "ids.ends" in tensors:
         content["ids"] = _unpack_strings(path, tensors)
     label_names, manifest = metadata.get("label_names"), metadata.get("manifest", {})
-    if not _are_names(label_names) or not isinstance(manifest, dict):
+    try:
+        "".join(label_names or ()).encode()  # all of them are text that UTF-8 can encode
+        readable = isinstance(label_names, list | None) and isinstance(manifest, dict)
+    except (TypeError, UnicodeEncodeError):
+        readable = False
+    if not readable:
         raise FileFormatError(f"{path} is damaged: unreadable metadata.")
     arrays = {
         name.removeprefix(prefix): array
@@ -128,19 +129,6 @@ def _unpack_strings(path: object, tensors: Mapping[str, Array]) -> list[str]:
         return [data[start:end].decode() for start, end in itertools.pairwise(bounds)]
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} is damaged: its ids are not text.") from error
-
-
-def _are_names(names: Any) -> bool:
-    """Return whether label names from JSON are None, or a list of text that UTF-8 can encode."""
-    if names is None:
-        return True
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return False
-    try:
-        "".join(names).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # --- NumPy ------------------------------------------------------------------------------------
@@ -222,19 +210,11 @@ def _from_columns(path: object, columns: dict[str, Array]) -> dict[str, Any]:
     }
 
 
-def _read_csv(path: Path) -> dict[str, Any]:
-    return _from_columns(path, read_csv(path))
-
-
-def _read_parquet(path: Path) -> dict[str, Any]:
-    return _from_columns(path, read_parquet(path))
-
-
-_READERS = {
-    ".safetensors": _read_safetensors,
+_READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    ".safetensors": lambda path: parse_tensors(path, *read_tensors(path)),
     ".npy": _read_npy,
     ".npz": _read_npz,
-    ".csv": _read_csv,
-    ".parquet": _read_parquet,
+    ".csv": lambda path: _from_columns(path, read_csv(path)),
+    ".parquet": lambda path: _from_columns(path, read_parquet(path)),
 }
 READABLE = tuple(_READERS)

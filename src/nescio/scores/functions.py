@@ -262,7 +262,7 @@ def msp(logits: ArrayT) -> ArrayT:
     >>> msp(np.array([[0.0, 0.0], [5.0, -5.0]])).round(2)
     array([0.5, 1. ])
     """
-    return _aggregate(logits, _Total(lambda: kernels.msp, _torch_msp))
+    return _aggregate(logits, _Total(kernels.msp, _torch_msp))
 
 
 # --- NumPy kernels and torch formulas ---------------------------------------------------------
@@ -271,7 +271,7 @@ def msp(logits: ArrayT) -> ArrayT:
 class _Total(NamedTuple):
     """One number per row: a NumPy kernel, and the formula for autograd, devices and tracing."""
 
-    kernel: Callable[[], RowKernel]
+    kernel: RowKernel
     torch: Callable[[Any], Any]
 
 
@@ -302,15 +302,15 @@ TERMS: dict[str, Term] = {
     "logit": Term(
         lambda f: f,
         lambda f: f,
-        _Total(lambda: kernels.sum_logit, lambda f: f.masked_fill(f == -np.inf, 0.0).sum(1)),
+        _Total(kernels.sum_logit, lambda f: f.masked_fill(f == -np.inf, 0.0).sum(1)),
     ),
     "prob": Term(
         kernels.sigmoid,
         lambda f: f.sigmoid(),
-        _Total(lambda: kernels.sum_prob, lambda f: f.sigmoid().sum(1)),
+        _Total(kernels.sum_prob, lambda f: f.sigmoid().sum(1)),
     ),
 }
-_MAX = _Total(lambda: kernels.max_logit, lambda f: f.amax(1))
+_MAX = _Total(kernels.max_logit, lambda f: f.amax(1))
 
 
 def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
@@ -335,7 +335,7 @@ def _aggregate(logits: ArrayT, total: _Total, k: int | None = None) -> ArrayT:
         given = _widened(given)
         top = given if k is None else given.topk(k, dim=1, sorted=False).values
         return cast(ArrayT, total.torch(top))
-    kernel = total.kernel() if k is None else kernels.of_top_k(total.kernel(), k)
+    kernel = total.kernel if k is None else kernels.of_top_k(total.kernel, k)
     result: Any = map_rows(kernel, to_float(to_numpy(given)))
     return cast(ArrayT, sys.modules["torch"].from_numpy(result) if is_torch(given) else result)
 

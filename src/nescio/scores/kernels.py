@@ -38,10 +38,10 @@ def sigmoid(f: FloatArray) -> FloatArray:
     return np.reciprocal(result, out=result)
 
 
-@functools.cache
-def joint_energy() -> RowKernel:
-    """Return the faster of the two energy kernels on this machine."""
-    return joint_energy_direct if _has_vectorised_log1p() else joint_energy_by_products
+def joint_energy(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    """Sum log(1 + exp(f)) with the faster of the two kernels on this machine."""
+    kernel = joint_energy_direct if _has_vectorised_log1p() else joint_energy_by_products
+    kernel(rows, work, result)
 
 
 def joint_energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -139,6 +139,7 @@ def _redo_overflow(rows: Array, result: FloatArray) -> None:
         result[overflown] = again
 
 
+@functools.cache
 def _has_vectorised_log1p() -> bool:
     """Return whether NumPy has a vectorised log1p here (a scalar one costs 20 times as much)."""
     from numpy.lib.introspect import opt_func_info
