@@ -56,20 +56,11 @@ def from_table(
     base: Settings | None = None,
     **given: Any,
 ) -> Settings:
-    """Return a dataclass from a table.
+    """Return a dataclass from a table, as `tomllib` returns it.
 
-    Parameters
-    ----------
-    kind : type
-        The dataclass.
-    table : mapping
-        Its keys and values, as `tomllib` returns them.
-    where : str
-        The name of the table in errors, such as "train.model"; empty for the top level.
-    base : instance of `kind`, optional
-        Its values are used for the keys that the table leaves out, instead of the defaults.
-    **given
-        Fields that the table may not contain.
+    `where` names the table in errors, such as "train.model". The values of `base` are used for
+    the keys that the table leaves out, instead of the defaults. `given` are fields that the table
+    may not contain.
     """
     if not isinstance(table, Mapping):
         raise ParameterError(f"{where} must be a table, written as [{where}], got {table!r}.")
