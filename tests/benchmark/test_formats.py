@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fixtures.benchmark import result_line as line
-from nescio.benchmark.formats import Column, Table, TableCell, TablePart
+from nescio.benchmark.formats import Column, Table, TablePart
 from nescio.benchmark.paper import paper_tables
 from nescio.benchmark.tables import paper_comparison, paper_table, result_tables
 
@@ -88,14 +88,14 @@ def test_latex_of_hostile_names():
 
 
 def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
-    column = Column("name", ("name",), number=False)
-    rows = tuple((TableCell((TablePart(text),), (text,)),) for text in ("[2em]", "*"))
-    lines = Table("", (column,), rows).to_latex().splitlines()
+    rows = tuple(((TablePart(text),),) for text in ("[2em]", "*"))
+    lines = Table("", (Column("name", number=False),), rows, ()).to_latex().splitlines()
     assert lines[0] == r"\begin{tabular}{l}"
     assert lines[4:6] == [r"{[}2em] \\", r"{*} \\"]
 
 
 def test_without_title_and_notes_only_the_table_is_left():
-    table = Table("", (Column("n", ("n",)),), ((TableCell((TablePart("1", best=True),), (1.0,)),),))
+    rows = (((TablePart("1", best=True),),),)
+    table = Table("", (Column("n"),), rows, ({"n": 1.0},))
     assert table.to_markdown() == "| n |\n|---:|\n| **1** |"
     assert table.to_csv() == "n\n1.0\n"

@@ -170,11 +170,6 @@ def test_table_7_repeats_18_numbers_of_table_5_and_says_so():
     assert [key for key, table in tables.items() if table.remark] == ["texture-ablation"]
 
 
-def test_a_caller_cannot_change_the_tables_of_another():
-    paper_tables().clear()
-    assert len(paper_tables()) == 8
-
-
 @pytest.mark.parametrize(
     ("table", "detector", "id_name", "measure", "message"),
     [

@@ -81,8 +81,6 @@ def test_a_detector_of_your_own_is_named_by_its_class(own_detectors):
     text = SPEC.replace('"joint_energy"', f'"{name}", "{name}(k=9)"')
     spec = parse_benchmark("tiny", text)
     assert resolve_detector(spec.detectors[1], mean_labels=3).k == 9
-    with pytest.raises(ParameterError, match=f"duplicate detector: '{name}' and 'neighbours'"):
-        parse_benchmark("tiny", text.replace(f"{name}(k=9)", "neighbours"))
     with pytest.raises(ParameterError, match="tiny: cannot import 'no_such_module'"):
         parse_benchmark("tiny", SPEC.replace('"joint_energy"', '"no_such_module:Detector"'))
 
@@ -128,23 +126,23 @@ BAD = {
     "a detector that cannot be read": (SPEC.replace("(agg", "((agg"), "cannot read the detector"),
     "a detector twice": (
         SPEC.replace("odin(aggregate=sum)", "joint_energy"),
-        "duplicate detector: 'joint_energy' and 'joint_energy'",
+        "duplicate detector: 'joint_energy'",
     ),
     "a set without OOD data": (
         SPEC.replace('other = "folder:{data}/other"', ""),
         "the set 'mine' has no OOD set",
     ),
-    "a detector in other words": (
+    "a detector with other spaces": (
         SPEC.replace('"joint_energy"', '"odin( aggregate = sum )"'),
-        r"'odin\( aggregate = sum \)' and 'odin\(aggregate=sum\)' are the same",
+        r"duplicate detector: 'odin\(aggregate=sum\)'",
     ),
     "two sets of one name on disk": (
         SPEC + SPEC[SPEC.index("[[sets]]") :].replace("mine", "MINE"),
-        "duplicate set: 'mine' and 'MINE' are the same",
+        "duplicate set: 'mine'",
     ),
     "two OOD sets of one name on disk": (
         SPEC.replace("{ other", '{ "a b" = "folder:x", "a/b" = "folder:y", other'),
-        "duplicate OOD set: 'a b' and 'a/b'",
+        "duplicate OOD set: 'a_b'",
     ),
     "one network for two seeds": (SPEC + 'network = "x"\n', "one network, from a file, for 2"),
     "no data": (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio.data import Split, content_hash, read_image
-from nescio.data.layout import present_files
+from nescio.data.layout import checked_presence
 from nescio.errors import DatasetError, LabelMismatchError, ParameterError
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=np.uint8)
@@ -65,8 +65,9 @@ def test_the_fingerprint_tells_files_and_labels_apart(split, tmp_path):
 
 
 def test_only_the_first_missing_files_are_named(tmp_path):
+    split = Split("set", "", tmp_path, tuple(f"{at}.jpg" for at in range(5)), None, None)
     with pytest.raises(DatasetError, match=r"5 images .*/0.jpg, .*/1.jpg, .*/2.jpg, \.\.\.\."):
-        present_files("set", tmp_path, [f"{at}.jpg" for at in range(5)], skip_bad=False)
+        checked_presence(split, skip_bad=False)
 
 
 def test_images_that_cannot_be_read(tmp_path, coco_tree):

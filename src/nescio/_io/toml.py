@@ -58,9 +58,9 @@ def from_table(
 ) -> Settings:
     """Return a dataclass from a table, as `tomllib` returns it.
 
-    `where` names the table in errors ("train.model"; empty for the top level). The values of
-    `base` are used for the keys that the table leaves out, instead of the defaults. `given` are
-    fields that the table may not contain.
+    `where` names the table in errors, such as "train.model". The values of `base` are used for
+    the keys that the table leaves out, instead of the defaults. `given` are fields that the table
+    may not contain.
     """
     if not isinstance(table, Mapping):
         raise ParameterError(f"{where} must be a table, written as [{where}], got {table!r}.")

@@ -46,17 +46,15 @@ class Evidence:
 def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path]) -> None:
     """Write the scores to one file, with the paths of the outputs of all sets."""
     tensors = {}
-    names = list(evidence.scores)
-    oods = list(evidence.ood_outputs)
     for at, scored in enumerate(evidence.scores.values()):
         tensors[f"{at}.id"] = scored.id_scores
-        for number, ood in enumerate(oods):
+        for number, ood in enumerate(evidence.ood_outputs):
             tensors[f"{at}.{number}"] = scored.ood_scores[ood]
     metadata = {
         "id": evidence.id_name,
         "seed": evidence.seed,
-        "ood": oods,
-        "detectors": names,
+        "ood": list(evidence.ood_outputs),
+        "detectors": list(evidence.scores),
         "of_lines": evidence.of_lines,
         # Relative, so that a folder of results can be moved.
         "outputs": {
@@ -70,28 +68,26 @@ def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[s
 def load_evidence(path: str | Path) -> Evidence:
     """Read a file that `save_evidence` wrote, and the outputs that it refers to."""
     tensors, metadata = _KIND.read(path)
+    folder = Path(path).parent
     try:
-        oods, detectors = list(metadata["ood"]), list(metadata["detectors"])
-        folder = Path(path).parent
-        files = {name: folder / metadata["outputs"][name] for name in (metadata["id"], *oods)}
+        id_name, oods = metadata["id"], list(metadata["ood"])
+        paths = {name: folder / metadata["outputs"][name] for name in (id_name, *oods)}
         scores = {
             name: Scored(
                 tensors[f"{at}.id"],
                 {ood: tensors[f"{at}.{number}"] for number, ood in enumerate(oods)},
             )
-            for at, name in enumerate(detectors)
+            for at, name in enumerate(metadata["detectors"])
         }
-        roots = {name: Path(root) for name, root in metadata["image_roots"].items()}
-        facts = {name: metadata[name] for name in ("seed", "of_lines")}
+        outputs = {name: Outputs.load(file) for name, file in paths.items()}
+        return Evidence(
+            id_name=id_name,
+            seed=metadata["seed"],
+            id_outputs=outputs.pop(id_name),
+            ood_outputs=outputs,
+            scores=scores,
+            image_roots={name: Path(root) for name, root in metadata["image_roots"].items()},
+            of_lines=metadata["of_lines"],
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error
-    outputs = {name: Outputs.load(file) for name, file in files.items()}
-    id_outputs = outputs.pop(metadata["id"])
-    return Evidence(
-        id_name=metadata["id"],
-        id_outputs=id_outputs,
-        ood_outputs=outputs,
-        scores=scores,
-        image_roots=roots,
-        **facts,
-    )

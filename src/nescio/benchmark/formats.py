@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nescio._io.files import replacing
 
 _SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
-
-Plain = str | float | None
 
 
 @dataclass(frozen=True)
@@ -22,39 +20,19 @@ class TablePart:
 
     text: str
     best: bool = False
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """A cell of a table.
-
-    Attributes
-    ----------
-    parts : tuple of TablePart
-        Shown with " / " between them.
-    plain : tuple of str, float or None
-        The values for CSV, one for each of the column's plain names.
-    code : bool
-        Whether the text is shown as code.
-    """
-
-    parts: tuple[TablePart, ...]
-    plain: tuple[Plain, ...]
     code: bool = False
-
-    @property
-    def text(self) -> str:
-        """The text of all parts, without emphasis."""
-        return " / ".join(part.text for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, the names of its columns in CSV, and whether it contains numbers."""
+    """A column: its title, and whether it contains numbers."""
 
     title: str
-    plain: tuple[str, ...]
     number: bool = True
+
+
+TableCell = tuple[TablePart, ...]
+"""A cell of a table; its parts are shown with " / " between them."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +45,8 @@ class Table:
         Plain text; may be empty.
     columns : tuple of Column
     rows : tuple of rows, each a tuple with one TableCell per column
+    records : tuple of mapping
+        The values for CSV: one mapping of column to value per row.
     notes : tuple of str
         Plain text, shown below the table.
     """
@@ -74,6 +54,7 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[TableCell, ...], ...]
+    records: tuple[Mapping[str, str | float | None], ...]
     notes: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
@@ -113,9 +94,10 @@ class Table:
     def to_csv(self) -> str:
         """Return CSV, with numbers in full precision, without title and notes."""
         stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow([name for column in self.columns for name in column.plain])
-        writer.writerows([value for cell in row for value in cell.plain] for row in self.rows)
+        names = list(self.records[0]) if self.records else [one.title for one in self.columns]
+        writer = csv.DictWriter(stream, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.records)
         return stream.getvalue()
 
     def write(self, folder: Path, name: str) -> None:
@@ -172,8 +154,8 @@ def _markdown_code(text: str) -> str:
 
 def _markdown_cell(cell: TableCell) -> str:
     texts = []
-    for part in cell.parts:
-        text = _markdown_code(part.text) if cell.code else _markdown(part.text)
+    for part in cell:
+        text = _markdown_code(part.text) if part.code else _markdown(part.text)
         texts.append(f"**{text}**" if part.best else text)
     return " / ".join(texts)
 
@@ -184,9 +166,9 @@ def _latex(text: str) -> str:
 
 def _latex_cell(cell: TableCell) -> str:
     texts = []
-    for part in cell.parts:
+    for part in cell:
         # A hyphen before a number is a minus sign.
         text = re.sub(r"^-(?=\d)", "$-$", _latex(part.text))
-        text = rf"\texttt{{{text}}}" if cell.code else text
+        text = rf"\texttt{{{text}}}" if part.code else text
         texts.append(rf"\textbf{{{text}}}" if part.best else text)
     return " / ".join(texts)

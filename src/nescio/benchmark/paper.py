@@ -91,26 +91,6 @@ class PaperTable:
         """Whether rows are in-distribution sets and columns methods, as only in Table 3."""
         return self.key == "max-sum"
 
-    def cell(self, detector: str, id_name: str, measure: str) -> PaperCell:
-        """Return the cell of a detector, an in-distribution set and a measure.
-
-        Examples
-        --------
-        >>> paper_tables()["main"].cell("joint_energy", "MS-COCO", "fpr").value
-        33.48
-        """
-        for cell in self.cells:
-            if detector and (cell.detector, cell.id, cell.measure) == (detector, id_name, measure):
-                return cell
-        detectors, ids, measures = (
-            ", ".join(dict.fromkeys(name for name in names if name))
-            for names in zip(*((c.detector, c.id, c.measure) for c in self.cells), strict=True)
-        )
-        raise ParameterError(
-            f"{self.number} of the paper has no {measure!r} of {detector!r} for {id_name!r}. "
-            f"It has {measures} for {ids} of {detectors}."
-        )
-
 
 _CAPTIONS = {
     "main": "JointEnergy and baselines; DenseNet-121, OOD data from ImageNet",
@@ -130,6 +110,7 @@ _REMARKS = {
 }
 
 
+@cache
 def paper_tables() -> dict[str, PaperTable]:
     """Return the paper's tables by their key, in the paper's order.
 
@@ -146,7 +127,14 @@ def paper_tables() -> dict[str, PaperTable]:
     Table 7 texture-ablation 63
     Table 8 topk 63
     """
-    return {table.key: table for table in _read()}
+    cells: dict[str, list[PaperCell]] = {key: [] for key in _CAPTIONS}
+    text = files("nescio.benchmark").joinpath("paper.csv").read_text("utf-8")
+    for line in csv.DictReader(text.splitlines()):
+        cells[line.pop("table")].append(PaperCell(text=line.pop("value"), **line))
+    return {
+        key: PaperTable(key, f"Table {at}", caption, tuple(cells[key]), _REMARKS.get(key, ""))
+        for at, (key, caption) in enumerate(_CAPTIONS.items(), start=1)
+    }
 
 
 def find_paper_table(key: str) -> PaperTable:
@@ -165,16 +153,15 @@ def paper_cell(table: str, detector: str, id_name: str, measure: str) -> PaperCe
     >>> paper_cell("topk", "top_k_joint_energy(k=5)", "NUS-WIDE", "auroc").text
     '87.94'
     """
-    return find_paper_table(table).cell(detector, id_name, measure)
-
-
-@cache
-def _read() -> tuple[PaperTable, ...]:
-    cells: dict[str, list[PaperCell]] = {key: [] for key in _CAPTIONS}
-    text = files("nescio.benchmark").joinpath("paper.csv").read_text("utf-8")
-    for line in csv.DictReader(text.splitlines()):
-        cells[line.pop("table")].append(PaperCell(text=line.pop("value"), **line))
-    return tuple(
-        PaperTable(key, f"Table {at}", caption, tuple(cells[key]), _REMARKS.get(key, ""))
-        for at, (key, caption) in enumerate(_CAPTIONS.items(), start=1)
+    found = find_paper_table(table)
+    for cell in found.cells:
+        if detector and (cell.detector, cell.id, cell.measure) == (detector, id_name, measure):
+            return cell
+    detectors, ids, measures = (
+        ", ".join(dict.fromkeys(getattr(cell, name) for cell in found.cells if cell.detector))
+        for name in ("detector", "id", "measure")
+    )
+    raise ParameterError(
+        f"{found.number} of the paper has no {measure!r} of {detector!r} for {id_name!r}. "
+        f"It has {measures} for {ids} of {detectors}."
     )

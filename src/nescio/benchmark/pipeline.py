@@ -86,96 +86,68 @@ class LoadedSet:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One network on one in-distribution set, and its outputs.
-
-    Attributes
-    ----------
-    spec : BenchmarkSpec
-    data : LoadedSet
-    seed : int
-    settings : TrainSettings
-        The settings of training, with the seed.
-    cache : Path
-    device : device
-    batch_size : int
-        The batch size of tuning and extraction; training has its own in the settings.
-    watch : callable
-        Is told about the progress of each stage.
-    """
+    """One network on one in-distribution set, and its outputs."""
 
     spec: BenchmarkSpec
     data: LoadedSet
     seed: int
-    settings: TrainSettings
+    settings: TrainSettings  # with the seed
     cache: Path
     device: torch.device
-    batch_size: int
+    batch_size: int  # of tuning and extraction; training has its own in the settings
     watch: Watch
 
     def stage(self, what: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
         """Report a stage of the work."""
         return self.watch(f"{self.data.name}, seed {self.seed}: {what}", total)
 
-    # --- the network ---
-
     def network(self) -> tuple[Checkpoint, dict[str, Any]]:
         """Return the network, and what the manifest records about its training."""
-        if self.data.source.network:
-            file = Path(self.data.source.network).expanduser()
-            checkpoint = load_checkpoint(file, module=self.data.source.module or None)
-            return checkpoint, {"network": self.data.source.network}
+        source = self.data.source
+        if source.network:
+            file = Path(source.network).expanduser()
+            return load_checkpoint(file, module=source.module or None), {"network": source.network}
+        weights = Path(self.settings.model.weights)
         facts = {
             "settings": self.settings.as_dict(),
             "train": self.data.train.manifest(),
             "val": self.data.val.manifest(),
-            "weights": _weights_hash(self.settings.model.weights),
+            "weights": content_hash(weights) if weights.is_file() else None,
         }
         folder = self.cache / "networks" / _key(facts)
         best = folder / _BEST
         if not best.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            found = self._trained(folder)
+            total = self.settings.training.epochs * len(self.data.train)
+            with self.stage("training", total) as advance:
+                run = train(
+                    self.settings,
+                    self.data.train,
+                    self.data.val,
+                    folder,
+                    device=self.device,
+                    resume=True,
+                    skip_bad=source.skip_bad,
+                    cache=self.cache / "features",
+                    on_images=advance,
+                )
             with replacing(best) as temporary:
-                temporary.write_text(json.dumps(found), "utf-8")
+                temporary.write_text(json.dumps(asdict(run.best)), "utf-8")
         training = {"settings": facts["settings"], "best": json.loads(best.read_text("utf-8"))}
         # The spec, and not the file, names the code to run.
         name = self.settings.model.name
         module = name.removeprefix(OWN) if name.startswith(OWN) else None
         return load_checkpoint(folder / "best.safetensors", module=module), training
 
-    def _trained(self, folder: Path) -> dict[str, Any]:
-        total = self.settings.training.epochs * len(self.data.train)
-        with self.stage("training", total) as advance:
-            run = train(
-                self.settings,
-                self.data.train,
-                self.data.val,
-                folder,
-                device=self.device,
-                resume=True,
-                skip_bad=self.data.source.skip_bad,
-                cache=self._features_cache,
-                on_images=advance,
-            )
-        return asdict(run.best)
-
-    @property
-    def _features_cache(self) -> Path:
-        return self.cache / "features"
-
-    # --- its outputs ---
-
     def outputs(self, checkpoint: Checkpoint, split: Split, tuning: Tuning | None) -> Path:
         """Return the file of the network's outputs on a split; compute it if necessary."""
-        folder = self._outputs_folder(checkpoint)
-        chosen = None if tuning is None else tuning.chosen()
         facts = {
             "data": split.manifest(),
-            "tuning": chosen,
+            "tuning": tuning and tuning.chosen(),
             "batch_size": self.batch_size,
             "device": self.device.type,
         }
-        path = folder / f"{split.title}-{_key(facts)}.safetensors"
+        path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
         if path.exists():
             return path
         with self.stage(f"extracting {split.title}", len(split)) as advance:
@@ -186,7 +158,7 @@ class Pipeline:
                 tuning=tuning,
                 device=self.device,
                 batch_size=self.batch_size,
-                cache=self._features_cache,
+                cache=self.cache / "features",
                 skip_bad=self.data.source.skip_bad,
                 on_images=advance,
             )
@@ -197,9 +169,9 @@ class Pipeline:
         aggregates = self.spec.aggregates()
         if not aggregates:
             return None
-        n_images = self.spec.tune.images
+        val, n_images = self.data.val, self.spec.tune.images
         facts = {
-            "data": self.data.val.manifest(),
+            "data": val.manifest(),
             "train": self.data.train.manifest(),
             "aggregates": aggregates,
             "n_images": n_images,
@@ -209,7 +181,6 @@ class Pipeline:
         path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
         if path.exists():
             return Tuning.load(path)
-        val = self.data.val
         if self.data.source.skip_bad:
             val = readable(Reader(val, checkpoint.preprocessing, skip_bad=True))
         total = (1 + len(CORRUPTIONS)) * min(n_images, len(val))
@@ -229,8 +200,7 @@ class Pipeline:
         return tuning
 
     def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
-        content = checkpoint.content_hash()[:_KEY_LENGTH]
-        folder = self.cache / "outputs" / content
+        folder = self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -254,12 +224,6 @@ def make_pipelines(
         for data in map(LoadedSet.of, spec.sets)
         for seed in spec.seeds
     ]
-
-
-def _weights_hash(weights: str) -> str | None:
-    """Return the content hash of a file of weights; None if the weights are known by name."""
-    path = Path(weights)
-    return content_hash(path) if path.is_file() else None
 
 
 def _key(facts: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,144 +62,100 @@ def run_benchmark(
         raise FileError(f"cannot create the folder {runs}: {error.strerror}.") from error
     lines: list[Line] = []
     for pipeline in pipelines:
-        lines += _Evaluation(pipeline, folder / spec.name).lines()
+        lines += _network_lines(pipeline, folder / spec.name)
         write_lines(folder / spec.name / RESULTS, lines)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
         table.write(folder / spec.name / "tables", name)
     return BenchmarkRun(folder / spec.name, tuple(lines))
 
 
-@dataclass(frozen=True)
-class _Evaluation:
-    """The evaluation of every detector on the outputs of one network."""
-
-    pipeline: Pipeline
-    folder: Path
-
-    def lines(self) -> list[Line]:
-        """Return the lines, from an earlier run if it was the same."""
-        pipeline, data = self.pipeline, self.pipeline.data
-        checkpoint, training = pipeline.network()
-        train_outputs = Outputs.load(pipeline.outputs(checkpoint, data.train, None))
-        tuning = pipeline.tuning(checkpoint, train_outputs)
-        paths = {data.name: pipeline.outputs(checkpoint, data.test, tuning)}
-        for ood, split in data.ood.items():
-            paths[ood] = pipeline.outputs(checkpoint, split, tuning)
-        outputs = {name: Outputs.load(path) for name, path in paths.items()}
-        manifest = self.manifest(checkpoint, training, tuning, train_outputs, outputs)
-        earlier = self.earlier(manifest, paths)
-        return earlier or self.evaluate(train_outputs, outputs, paths, manifest)
-
-    def file(self, suffix: str) -> Path:
-        """Return the path of the lines or of the evidence."""
-        return run_file(self.folder, self.pipeline.data.name, self.pipeline.seed, suffix)
-
-    def manifest(
-        self,
-        checkpoint: Checkpoint,
-        training: Mapping[str, Any],
-        tuning: Tuning | None,
-        train_outputs: Outputs,
-        outputs: Mapping[str, Outputs],
-    ) -> dict[str, Any]:
-        """Return what the lines are made from."""
-        pipeline = self.pipeline
-        found = {
-            "model": checkpoint.architecture.name,
-            "model_hash": checkpoint.content_hash(),
-            "n_labels": len(checkpoint.label_names),
-            "mean_labels": pipeline.data.mean_labels,
-            "training": dict(training),
-            "tuning": None
-            if tuning is None
-            else {
-                "data": _data_facts(tuning.data),
-                "seed": tuning.data["seed"],
-                "best": tuning.chosen(),
-            },
-            "data": {
-                "train": _data_facts(train_outputs.manifest),
-                "id": _data_facts(outputs[pipeline.data.name].manifest),
-                "ood": {ood: _data_facts(outputs[ood].manifest) for ood in pipeline.data.ood},
-            },
-            "batch_size": pipeline.batch_size,
-            "device": pipeline.device.type,
-            "bootstrap": pipeline.spec.bootstrap,
-            "versions": {
-                "nescio": __version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-        }
-        as_read: dict[str, Any] = json.loads(json.dumps(found))  # with lists instead of tuples
-        return as_read
-
-    def earlier(self, manifest: Mapping[str, Any], paths: Mapping[str, Path]) -> list[Line] | None:
-        """Return the lines of an earlier run if this run would give the same."""
-        try:
-            lines = read_lines(self.file(".jsonl"))
-            evidence = load_evidence(self.file(".safetensors"))
-        except FileError:  # missing, or written by another version
-            return None
-        if not self.is_current(lines, manifest) or evidence.of_lines != lines_hash(lines):
-            return None
-        if evidence.image_roots != self.roots():  # the images have moved
-            moved = replace(evidence, image_roots=self.roots())
-            save_evidence(self.file(".safetensors"), moved, paths)
-        return lines
-
-    def is_current(self, lines: Sequence[Line], manifest: Mapping[str, Any]) -> bool:
-        """Whether lines of an earlier run are for the same detectors, sets and manifest."""
-        detectors, oods = self.pipeline.spec.detectors, self.pipeline.data.ood
-        if any(":" in text for text in detectors):
-            return False  # the code of a user's own detector may have changed
-        wanted = {(ood, text) for ood in oods for text in detectors}
-        found = {(line.ood, line.detector) for line in lines}
-        return found == wanted and all(line.manifest == manifest for line in lines)
-
-    def roots(self) -> dict[str, Path]:
-        """Return the folder of the images of each set."""
-        data = self.pipeline.data
-        splits = {data.name: data.test, **data.ood}
-        return {name: split.root.resolve() for name, split in splits.items()}
-
-    def evaluate(
-        self,
-        train_outputs: Outputs,
-        outputs: Mapping[str, Outputs],
-        paths: Mapping[str, Path],
-        manifest: Mapping[str, Any],
-    ) -> list[Line]:
-        """Run the detectors; write and return the lines."""
-        pipeline, data = self.pipeline, self.pipeline.data
-        name, spec = data.name, pipeline.spec
-        ood_outputs = {ood: outputs[ood] for ood in data.ood}
-        with pipeline.stage("evaluating", len(spec.detectors) * len(ood_outputs)) as advance:
-            comparison = compare(
-                {
-                    text: resolve_detector(text, mean_labels=data.mean_labels)
-                    for text in spec.detectors
-                },
-                outputs[name],
-                ood_outputs,
-                train=train_outputs,
-                n_bootstrap=spec.bootstrap,
-                on_step=advance,
-            )
-        lines = comparison_lines(comparison, spec.name, name, pipeline.seed, manifest)
-        evidence = Evidence(
-            name,
-            pipeline.seed,
-            outputs[name],
-            ood_outputs,
-            comparison.scores,
-            self.roots(),
-            of_lines=lines_hash(lines),
+def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
+    """Return the lines of one network, from an earlier run if it was the same."""
+    data, spec, seed = pipeline.data, pipeline.spec, pipeline.seed
+    checkpoint, training = pipeline.network()
+    train = Outputs.load(pipeline.outputs(checkpoint, data.train, None))
+    tuning = pipeline.tuning(checkpoint, train)
+    splits = {data.name: data.test, **data.ood}
+    paths = {name: pipeline.outputs(checkpoint, split, tuning) for name, split in splits.items()}
+    outputs = {name: Outputs.load(path) for name, path in paths.items()}
+    roots = {name: split.root.resolve() for name, split in splits.items()}
+    manifest = _manifest(pipeline, checkpoint, training, tuning, train, outputs)
+    lines_file = run_file(folder, data.name, seed, ".jsonl")
+    evidence_file = run_file(folder, data.name, seed, ".safetensors")
+    try:
+        lines, evidence = read_lines(lines_file), load_evidence(evidence_file)
+        of_lines = evidence.of_lines == lines_hash(lines) and evidence.image_roots == roots
+        if of_lines and _is_current(lines, pipeline, manifest):
+            return lines
+    except FileError:  # missing, or written by another version
+        pass
+    id_outputs = outputs.pop(data.name)
+    with pipeline.stage("evaluating", len(spec.detectors) * len(outputs)) as advance:
+        comparison = compare(
+            {text: resolve_detector(text, mean_labels=data.mean_labels) for text in spec.detectors},
+            id_outputs,
+            outputs,
+            train=train,
+            n_bootstrap=spec.bootstrap,
+            on_step=advance,
         )
-        save_evidence(self.file(".safetensors"), evidence, paths)
-        write_lines(self.file(".jsonl"), lines)
-        return lines
+    lines = comparison_lines(comparison, spec.name, data.name, seed, manifest)
+    evidence = Evidence(
+        data.name, seed, id_outputs, outputs, comparison.scores, roots, lines_hash(lines)
+    )
+    save_evidence(evidence_file, evidence, paths)
+    write_lines(lines_file, lines)
+    return lines
+
+
+def _manifest(
+    pipeline: Pipeline,
+    checkpoint: Checkpoint,
+    training: Mapping[str, Any],
+    tuning: Tuning | None,
+    train: Outputs,
+    outputs: Mapping[str, Outputs],
+) -> dict[str, Any]:
+    """Return what the lines are made from."""
+    tuned = tuning and {
+        "data": _data_facts(tuning.data),
+        "seed": tuning.data["seed"],
+        "best": tuning.chosen(),
+    }
+    found = {
+        "model": checkpoint.architecture.name,
+        "model_hash": checkpoint.content_hash(),
+        "n_labels": len(checkpoint.label_names),
+        "mean_labels": pipeline.data.mean_labels,
+        "training": dict(training),
+        "tuning": tuned,
+        "data": {
+            "train": _data_facts(train.manifest),
+            "id": _data_facts(outputs[pipeline.data.name].manifest),
+            "ood": {ood: _data_facts(outputs[ood].manifest) for ood in pipeline.data.ood},
+        },
+        "batch_size": pipeline.batch_size,
+        "device": pipeline.device.type,
+        "bootstrap": pipeline.spec.bootstrap,
+        "versions": {
+            "nescio": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    as_read: dict[str, Any] = json.loads(json.dumps(found))  # with lists instead of tuples
+    return as_read
+
+
+def _is_current(lines: Sequence[Line], pipeline: Pipeline, manifest: Mapping[str, Any]) -> bool:
+    """Whether lines of an earlier run are for the same detectors, sets and manifest."""
+    detectors = pipeline.spec.detectors
+    if any(":" in text for text in detectors):
+        return False  # the code of a user's own detector may have changed
+    wanted = {(ood, text) for ood in pipeline.data.ood for text in detectors}
+    found = {(line.ood, line.detector) for line in lines}
+    return found == wanted and all(line.manifest == manifest for line in lines)
 
 
 def _data_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:

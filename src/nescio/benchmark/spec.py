@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -84,7 +85,7 @@ class BenchmarkSet:
             parse_address(text)
             if name == self.name:
                 raise ParameterError(f"{name!r} names an ID set and an OOD set.")
-        _refuse_duplicates("OOD set", [(name, file_name(name).lower()) for name in self.ood])
+        _refuse_duplicates("OOD set", (file_name(name).lower() for name in self.ood))
         if not self.ood:
             raise ParameterError(f"the set {self.name!r} has no OOD set: ood is empty.")
         if self.module and not self.network:
@@ -161,10 +162,12 @@ class BenchmarkSpec:
         checked_whole("bootstrap", self.bootstrap, minimum=0)
         for key in self.paper_tables:
             find_paper_table(key)
-        _refuse_duplicates("seed", [(seed, seed) for seed in self.seeds])
-        _refuse_duplicates("detector", [(text, _identity(text)) for text in self.detectors])
+        _refuse_duplicates("seed", self.seeds)
+        for text in self.detectors:
+            resolve_detector(text, mean_labels=1)  # raises an error if there is no such detector
+        _refuse_duplicates("detector", ("".join(text.split()) for text in self.detectors))
         # Names are compared as file names, on systems that ignore upper and lower case too.
-        _refuse_duplicates("set", [(one.name, file_name(one.name).lower()) for one in self.sets])
+        _refuse_duplicates("set", (file_name(one.name).lower() for one in self.sets))
         for one in self.sets:
             if one.network and len(self.seeds) > 1:
                 raise ParameterError(
@@ -218,46 +221,30 @@ def resolve_detector(text: str, *, mean_labels: int) -> Detector:
 
 def shipped_specs() -> dict[str, str]:
     """Return the name and the text of each shipped spec, in alphabetical order."""
-    found = sorted(files("nescio.benchmark").joinpath("specs").iterdir(), key=lambda one: one.name)
-    return {
-        entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8")
-        for entry in found
-        if entry.name.endswith(_SUFFIX)
-    }
+    folder = files("nescio.benchmark").joinpath("specs")
+    texts = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir()}
+    return {name.removesuffix(_SUFFIX): texts[name] for name in sorted(texts)}
 
 
 def load_spec(name_or_path: str | Path) -> BenchmarkSpec:
     """Return a shipped spec by its name, or read one from a TOML file."""
-    shipped = shipped_specs()
-    if str(name_or_path) in shipped:
-        return parse_benchmark(str(name_or_path), shipped[str(name_or_path)])
-    path = Path(name_or_path)
+    shipped, name, path = shipped_specs(), str(name_or_path), Path(name_or_path)
+    if name in shipped:
+        return parse_benchmark(name, shipped[name])
     if path.suffix != _SUFFIX:
         raise ParameterError(
-            f"there is no benchmark {str(name_or_path)!r}. Choose from: {', '.join(shipped)}; or "
+            f"there is no benchmark {name!r}. Choose from: {', '.join(shipped)}; or "
             "name a .toml file."
         )
     return parse_benchmark(path.stem, read_toml(path), source=str(path))
 
 
-def parse_benchmark(name: str, text: str, *, source: str | None = None) -> BenchmarkSpec:
+def parse_benchmark(name: str, text: str, *, source: str = "") -> BenchmarkSpec:
     """Return a spec from the text of its file; `source` names the file in errors."""
     return from_toml(BenchmarkSpec, text, source or name, name=name)
 
 
-def _identity(text: str) -> tuple[str, str]:
-    """Return what is equal for two ways to write the same detector; raise if it does not exist."""
-    detector = resolve_detector(text, mean_labels=1)
-    params = detector.get_params()
-    if parse_detector(text)[1].get("k") == MEAN_LABELS:
-        params["k"] = MEAN_LABELS
-    return detector.name, repr(params)
-
-
-def _refuse_duplicates(what: str, named: Iterable[tuple[Any, Any]]) -> None:
-    """Raise if two of some (name, identity) pairs have the same identity."""
-    seen: dict[Any, Any] = {}
-    for name, identity in named:
-        if identity in seen:
-            raise ParameterError(f"duplicate {what}: {seen[identity]!r} and {name!r} are the same.")
-        seen[identity] = name
+def _refuse_duplicates(what: str, names: Iterable[object]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ParameterError(f"duplicate {what}: {name!r}.")

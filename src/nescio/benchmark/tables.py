@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 from nescio.benchmark.formats import Column, Table, TableCell, TablePart
 from nescio.benchmark.paper import PaperCell, PaperTable, find_paper_table
 from nescio.benchmark.results import MEASURES, Line, Spread, file_name, summarise
-from nescio.errors import InputError
 
-_PAPER_FPR = "FPR95"
-_ARROWS = {"fpr": "↓", "auroc": "↑", "aupr": "↑"}
+_NAMES = {"fpr": "FPR95", "auroc": "AUROC", "aupr": "AUPR"}
+_TITLES = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
 
 Key = TypeVar("Key")
 
@@ -26,43 +25,49 @@ def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, T
         Keys of the paper's tables to compare the results with.
     """
     pairs = dict.fromkeys((line.id, line.ood) for line in lines)
-    names = [table_name(id_name, ood) for id_name, ood in pairs]
+    names = [f"{file_name(id_name)}-vs-{file_name(ood)}" for id_name, ood in pairs]
     found = {"networks": network_table(lines)}
     found |= zip(names, result_tables(lines), strict=True)
     beside = {key: paper_comparison(find_paper_table(key), lines) for key in paper}
     return found | {f"paper-{key}": table for key, table in beside.items()}
 
 
-def table_name(id_name: str, ood: str) -> str:
-    """Return the name of the file of a pair's table."""
-    return f"{file_name(id_name)}-vs-{file_name(ood)}"
-
-
 def network_table(lines: Sequence[Line]) -> Table:
     """Return the table of networks: the results of training and of tuning."""
     manifests = {(line.id, line.seed): line.manifest for line in lines}
-    settings = {run: _tuned(manifest) for run, manifest in manifests.items()}
-    methods = sorted({method for tuned in settings.values() for method in tuned})
-    rows = []
+    methods = sorted({method for manifest in manifests.values() for method in _tuned(manifest)})
+    records: list[dict[str, Any]] = []
     for (id_name, seed), manifest in manifests.items():
         best = manifest.get("training", {}).get("best", {})
-        shown = [
-            _plain_cell(manifest.get("model", ""), code=True),
-            _plain_cell(str(manifest.get("model_hash", ""))[:12], code=True),
-            _plain_cell(best.get("epoch")),
-            _plain_cell(best.get("val_loss"), ".4f"),
-            _plain_cell(best.get("val_map"), ".4f"),
-            *(_plain_cell(settings[id_name, seed].get(method)) for method in methods),
-        ]
-        rows.append((_plain_cell(id_name), _plain_cell(seed), *shown))
-    texts = ("ID set", "network", "hash")
-    numbers = ("best epoch", "val loss", "val mAP", *methods)
-    titles = (texts[0], "seed", *texts[1:], *numbers)
+        tuned = _tuned(manifest)
+        records.append(
+            {
+                "ID set": id_name,
+                "seed": seed,
+                "network": manifest.get("model", ""),
+                "hash": str(manifest.get("model_hash", ""))[:12],
+                "best epoch": best.get("epoch"),
+                "val loss": best.get("val_loss"),
+                "val mAP": best.get("val_map"),
+                **{method: tuned.get(method) for method in methods},
+            }
+        )
     return Table(
         title="Networks",
-        columns=tuple(Column(title, (title,), number=title not in texts) for title in titles),
-        rows=tuple(rows),
+        columns=tuple(
+            Column(title, number=title not in ("ID set", "network", "hash")) for title in records[0]
+        ),
+        rows=tuple(
+            tuple((_network_part(title, value),) for title, value in record.items())
+            for record in records
+        ),
+        records=tuple(records),
     )
+
+
+def _network_part(title: str, value: Any) -> TablePart:
+    text = "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+    return TablePart(text, code=bool(text) and title in ("network", "hash"))
 
 
 def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -72,11 +77,6 @@ def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
         temperature = "" if one["temperature"] in (None, 1) else f", T = {one['temperature']:g}"
         found[f"{one['method']} {one['aggregate']} ε"] = f"{one['epsilon']:g}{temperature}"
     return found
-
-
-def _plain_cell(value: Any, digits: str = "", *, code: bool = False) -> TableCell:
-    text = "" if value is None else f"{value:{digits}}"
-    return TableCell((TablePart(text),), (value,), code=code and bool(text))
 
 
 # --- ours -----------------------------------------------------------------------------------------
@@ -101,19 +101,23 @@ def _result_table(lines: Sequence[Line]) -> Table:
         )
         for measure in MEASURES
     }
-    rows = []
+    rows, records = [], []
     for name in sorted(summary, key=lambda name: summary[name]["fpr"].mean):
         spreads = summary[name]
-        detector = TableCell((TablePart(name),), (name, spreads["fpr"].n_seeds), code=True)
-        rows.append((detector, *(_ours(spreads[m], name in best[m]) for m in MEASURES)))
-    names = {measure: measure.upper() for measure in MEASURES} | {"fpr": _fpr_name(lines)}
+        parts = [TablePart(str(spreads[m]), name in best[m]) for m in MEASURES]
+        rows.append(((TablePart(name, code=True),), *((part,) for part in parts)))
+        record: dict[str, Any] = {"detector": name, "n_seeds": spreads["fpr"].n_seeds}
+        for measure in MEASURES:
+            record |= _values(_NAMES[measure], spreads[measure])
+        records.append(record)
     return Table(
         title=f"{pair[0]} against {pair[1]}",
         columns=(
-            Column("detector", ("detector", "n_seeds"), number=False),
-            *(Column(f"{names[m]} {_ARROWS[m]}", (names[m], f"{names[m]} sd")) for m in MEASURES),
+            Column("detector", number=False),
+            *(Column(_TITLES[measure]) for measure in MEASURES),
         ),
         rows=tuple(rows),
+        records=tuple(records),
         notes=(
             *_seeds_note(found["fpr"] for found in summary.values()),
             *_skipped_notes(lines),
@@ -121,20 +125,11 @@ def _result_table(lines: Sequence[Line]) -> Table:
     )
 
 
-def _ours(spread: Spread, best: bool) -> TableCell:
-    deviation = None if spread.deviation is None else 100 * spread.deviation
-    return TableCell((TablePart(str(spread), best),), (100 * spread.mean, deviation))
-
-
-def _fpr_name(lines: Sequence[Line]) -> str:
-    """Return the name of the FPR of these lines, such as FPR95."""
-    names = sorted({line.evaluation.fpr_name for line in lines if line.evaluation is not None})
-    if len(names) > 1:
-        raise InputError(
-            f"the results of {lines[0].id} against {lines[0].ood} have {' and '.join(names)}, "
-            "which cannot be in one table. Make separate tables."
-        )
-    return names[0] if names else _PAPER_FPR
+def _values(title: str, spread: Spread | None) -> dict[str, Any]:
+    """Return mean and deviation in per cent, for CSV."""
+    mean = None if spread is None else 100 * spread.mean
+    deviation = None if spread is None or spread.deviation is None else 100 * spread.deviation
+    return {title: mean, f"{title} sd": deviation}
 
 
 def _best(measure: str, values: Mapping[Key, float]) -> set[Key]:
@@ -171,39 +166,37 @@ def _skipped_notes(lines: Iterable[Line]) -> list[str]:
 
 # --- the paper's ----------------------------------------------------------------------------------
 
-_Grid = dict[tuple[str, ...], dict[str, list[PaperCell]]]  # row, column, measures
+_Head = tuple[tuple[str, str], ...]  # title and text of each column that names the row
+_Grid = dict[_Head, dict[str, list[PaperCell]]]  # row, column, measures
 
 
 def paper_table(table: PaperTable) -> Table:
     """Return a table of the paper as printed; the best numbers are bold, including ties."""
     grid, best = _grid(table), _best_cells((cell, cell.value) for cell in table.cells)
-    first = next(iter(grid.values()))
-    rows = []
+    rows, records = [], []
     for head, by_column in grid.items():
-        numbers = [
-            TableCell(
-                # One N/A stands for all measures, but each measure has its own dash.
-                (TablePart("N/A"),)
-                if all(cell.text == "N/A" for cell in cells)
-                else tuple(TablePart(cell.text, cell in best) for cell in cells),
-                tuple(cell.text for cell in cells),
-            )
-            for cells in by_column.values()
-        ]
-        rows.append((*_head_cells(head), *numbers))
-    measures = [_paper_measure(cell.measure) for cell in next(iter(first.values()))]
+        rows.append((*_head_cells(head), *(_printed(cells, best) for cells in by_column.values())))
+        numbers = {
+            f"{title} {_NAMES[cell.measure]}": cell.text
+            for title, cells in by_column.items()
+            for cell in cells
+        }
+        records.append(dict(head) | numbers)
+    measures = dict.fromkeys(_TITLES[cell.measure] for cell in table.cells)
     return Table(
         title=f"{table.number} of the paper: {table.caption}",
-        columns=(
-            *_head_columns(table, len(next(iter(grid)))),
-            *(
-                Column(title, tuple(f"{title} {measure.split()[0]}" for measure in measures))
-                for title in first
-            ),
-        ),
+        columns=_columns(grid),
         rows=tuple(rows),
+        records=tuple(records),
         notes=(f"Each cell: {' / '.join(measures)}, per cent.", *_remark(table)),
     )
+
+
+def _printed(cells: Sequence[PaperCell], best: set[PaperCell]) -> TableCell:
+    """Return the measures of a set; one N/A stands for all, but each has its own dash."""
+    if all(cell.text == "N/A" for cell in cells):
+        return (TablePart("N/A"),)
+    return tuple(TablePart(cell.text, cell in best) for cell in cells)
 
 
 def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
@@ -225,37 +218,30 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
     best = _best_cells((cell, 100 * spread.mean) for cell, spread in ours.items())
     papers_best = _best_cells((cell, cell.value) for cell in table.cells)
     grid = _grid(table)
-    rows = []
+    rows, records = [], []
     for head, by_column in grid.items():
         for cells in zip(*by_column.values(), strict=True):
-            measure = _paper_measure(cells[0].measure)
-            compared = [
+            row_head = (*head, ("Measure", _TITLES[cells[0].measure]))
+            compared = (
                 _compared(cell, ours.get(cell), cell in best, cell in papers_best) for cell in cells
-            ]
-            rows.append(
-                (
-                    *_head_cells(head),
-                    TableCell((TablePart(measure),), (cells[0].measure,)),
-                    *compared,
-                )
             )
+            rows.append((*_head_cells(row_head), *compared))
+            record: dict[str, Any] = {**dict(head), "Measure": cells[0].measure}
+            for title, cell in zip(by_column, cells, strict=True):
+                record |= _values(title, ours.get(cell))
+                record[f"{title} paper"] = cell.text
+                record[f"{title} difference"] = _difference(cell, ours.get(cell))
+            records.append(record)
     return Table(
         title=f"nescio beside {table.number} of the paper: {table.caption}",
-        columns=(
-            *_head_columns(table, len(next(iter(grid)))),
-            Column("Measure", ("Measure",), number=False),
-            *(
-                Column(title, (title, f"{title} sd", f"{title} paper", f"{title} difference"))
-                for title in next(iter(grid.values()))
-            ),
-        ),
+        columns=_columns(grid, "Measure"),
         rows=tuple(rows),
+        records=tuple(records),
         notes=(
             "Each cell: nescio's / the paper's / the difference, nescio's minus the paper's."
             if ours
             else "None of the results is of a set, an OOD set and a detector of this table.",
             *_seeds_note(ours.values()),
-            *_other_fpr_note(lines),
             *_remark(table),
             *_skipped_notes(lines),
         ),
@@ -263,40 +249,30 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
 
 
 def _our_cells(table: PaperTable, lines: Sequence[Line]) -> dict[PaperCell, Spread]:
-    """Return the result for each cell of the paper; an FPR counts only at the paper's TPR."""
+    """Return the result for each cell of the paper."""
     summary = summarise(lines)
-    at_95 = summarise([line for line in lines if not _has_other_fpr(line)])
     found = {}
     for cell in table.cells:
-        of_pair = (at_95 if cell.measure == "fpr" else summary).get((cell.id, cell.ood), {})
+        of_pair = summary.get((cell.id, cell.ood), {})
         if cell.detector in of_pair:
             found[cell] = of_pair[cell.detector][cell.measure]
     return found
 
 
-def _has_other_fpr(line: Line) -> bool:
-    return line.evaluation is not None and line.evaluation.fpr_name != _PAPER_FPR
-
-
-def _other_fpr_note(lines: Sequence[Line]) -> list[str]:
-    if not any(map(_has_other_fpr, lines)):
-        return []
-    return [f"Results at another TPR than the paper's 95 % do not count for {_PAPER_FPR}."]
-
-
 def _compared(cell: PaperCell, ours: Spread | None, best: bool, papers_best: bool) -> TableCell:
     """Return a cell with a result beside the paper's number."""
-    if ours is None:
-        missing = () if cell.value is None else (TablePart("not run"),)
-        return TableCell(
-            (*missing, TablePart(cell.text, papers_best)), (None, None, cell.text, None)
-        )
-    shown = _ours(ours, best)
-    parts, difference = (*shown.parts, TablePart(cell.text, papers_best)), None
-    if cell.value is not None:
-        difference = 100 * ours.mean - cell.value
-        parts = (*parts, TablePart(f"{difference:+z.2f}"))
-    return TableCell(parts, (*shown.plain, cell.text, difference))
+    parts = [TablePart(cell.text, papers_best)]
+    if ours is not None:
+        parts.insert(0, TablePart(str(ours), best))
+    elif cell.value is not None:
+        parts.insert(0, TablePart("not run"))
+    if (difference := _difference(cell, ours)) is not None:
+        parts.append(TablePart(f"{difference:+z.2f}"))
+    return tuple(parts)
+
+
+def _difference(cell: PaperCell, ours: Spread | None) -> float | None:
+    return None if ours is None or cell.value is None else 100 * ours.mean - cell.value
 
 
 def _best_cells(values: Iterable[tuple[PaperCell, float | None]]) -> set[PaperCell]:
@@ -312,25 +288,23 @@ def _grid(table: PaperTable) -> _Grid:
     """Return the cells by row and column of the paper's layout."""
     grid: _Grid = {}
     for cell in table.cells:
-        method = (cell.row, cell.aggregation.capitalize()) if cell.aggregation else (cell.row,)
-        row, column = ((cell.id,), cell.row) if table.turned else (method, cell.id)
-        grid.setdefault(row, {}).setdefault(column, []).append(cell)
+        head: _Head = (("ID set", cell.id),) if table.turned else (("OOD score", cell.row),)
+        if cell.aggregation:
+            head = (*head, ("Aggregation", cell.aggregation.capitalize()))
+        column = cell.row if table.turned else cell.id
+        grid.setdefault(head, {}).setdefault(column, []).append(cell)
     return grid
 
 
-def _head_cells(head: tuple[str, ...]) -> list[TableCell]:
-    return [TableCell((TablePart(text),), (text,)) for text in head]
+def _columns(grid: _Grid, *further: str) -> tuple[Column, ...]:
+    head, by_column = next(iter(grid.items()))
+    texts = (*(title for title, _ in head), *further)
+    return (*(Column(title, number=False) for title in texts), *map(Column, by_column))
 
 
-def _head_columns(table: PaperTable, n_heads: int) -> list[Column]:
-    titles = ["ID set"] if table.turned else ["OOD score", "Aggregation"]
-    return [Column(title, (title,), number=False) for title in titles[:n_heads]]
+def _head_cells(head: _Head) -> list[TableCell]:
+    return [(TablePart(text),) for _, text in head]
 
 
 def _remark(table: PaperTable) -> list[str]:
     return [table.remark] if table.remark else []
-
-
-def _paper_measure(measure: str) -> str:
-    name = _PAPER_FPR if measure == "fpr" else measure.upper()
-    return f"{name} {_ARROWS[measure]}"

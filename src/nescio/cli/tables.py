@@ -92,5 +92,5 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _text(cell: TableCell) -> Text:
-    parts = [(part.text, "bold" if part.best else "") for part in cell.parts]
+    parts = [(part.text, "bold" if part.best else "") for part in cell]
     return Text(" / ").join(Text(text, style=style) for text, style in parts)

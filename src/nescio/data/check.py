@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,9 +15,6 @@ import numpy as np
 from nescio.data.images import content_hash
 from nescio.data.split import Split
 from nescio.errors import DatasetError, ParameterError
-
-Severity = Literal["error", "warning"]
-Role = Literal["id", "ood"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Finding:
         All labels, pairs of labels or files concerned.
     """
 
-    severity: Severity
+    severity: Literal["error", "warning"]
     check: str
     splits: tuple[str, ...]
     message: str
@@ -49,7 +47,7 @@ class SplitSummary:
     """The counts of one split; those about labels are None if it has no labels."""
 
     title: str
-    role: Role
+    role: Literal["id", "ood"]
     n_images: int
     n_labels: int | None
     n_unlabelled: int | None
@@ -119,7 +117,7 @@ def check_protocol(
     )
 
 
-def _summary(split: Split, role: Role) -> SplitSummary:
+def _summary(split: Split, role: Literal["id", "ood"]) -> SplitSummary:
     n_labels = None if split.label_names is None else len(split.label_names)
     if split.labels is None:
         return SplitSummary(split.title, role, len(split), n_labels, None, None)
@@ -152,32 +150,25 @@ def _label_sets(id_splits: Sequence[Split]) -> Iterator[Finding]:
 def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
     """Find OOD classes that are, or may be, in-distribution labels."""
     id_titles = tuple(split.title for split in id_splits)
-    labels = {name: _words(name) for split in id_splits for name in split.label_names or ()}
+    labels = dict.fromkeys(name for split in id_splits for name in split.label_names or ())
     for split in ood_splits:
-        same: list[tuple[str, str]] = []
-        alike: list[tuple[str, str]] = []
-        for name, (label, words) in itertools.product(split.label_names or (), labels.items()):
-            if _same(words, _words(name)):
-                same.append((name, label))
-            elif _alike(words, _words(name)):
-                alike.append((name, label))
+        same: dict[str, str] = {}  # pair of class and label -> class
+        alike: dict[str, str] = {}
+        for name, label in itertools.product(split.label_names or (), labels):
+            a, b = _words(name), _words(label)
+            if "".join(a) == "".join(b):  # VOC writes pottedplant and diningtable
+                same[f"{name} ~ {label}"] = name
+            elif _alike(a, b):
+                alike[f"{name} ~ {label}"] = name
         titles = (*id_titles, split.title)
         if same:
-            message = f"{_classes(same)} of {split.title} also in the in-distribution label set"
-            yield Finding("error", "label overlap", titles, message, _paired(same))
+            classes = _counted(len(set(same.values())), "class", "classes")
+            message = f"{split.title} has {classes} of the in-distribution label set"
+            yield Finding("error", "label overlap", titles, message, tuple(same))
         if alike:
-            message = (
-                f"{_classes(alike)} of {split.title} may be in-distribution, judging by the name"
-            )
-            yield Finding("warning", "label overlap", titles, message, _paired(alike))
-
-
-def _classes(pairs: Sequence[tuple[str, str]]) -> str:
-    return _counted(len({name for name, _ in pairs}), "class")
-
-
-def _paired(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    return tuple(f"{name} ~ {label}" for name, label in pairs)
+            classes = _counted(len(set(alike.values())), "class", "classes")
+            message = f"{split.title} may have {classes} in-distribution, judging by the name"
+            yield Finding("warning", "label overlap", titles, message, tuple(alike))
 
 
 def _words(name: str) -> tuple[str, ...]:
@@ -196,10 +187,6 @@ def _singular(word: str) -> str:
     return word[:-1]
 
 
-def _same(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
-    return "".join(a) == "".join(b)  # VOC writes pottedplant and diningtable
-
-
 def _alike(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     """Whether one name has all the words of the other, or both end in the same word."""
     return bool(a and b) and (set(a) <= set(b) or set(b) <= set(a) or a[-1] == b[-1])
@@ -211,41 +198,31 @@ def _alike(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
 def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
     """Find files that are in two splits; a file in two OOD sets is allowed."""
     splits = [*id_splits, *ood_splits]
+    images = ((at, split.root / file) for at, split in enumerate(splits) for file in split.files)
     shared: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for group in _equal_files(splits):
-        first_in = dict(reversed(group))  # split -> its first image in the group
-        for a, b in itertools.combinations(sorted(first_in), 2):
-            if a < len(id_splits):
-                paths = (str(splits[at].path(first_in[at])) for at in (a, b))
-                shared[a, b].append(" = ".join(paths))
+    for candidates in _groups(images, _size):  # only files of equal size are read
+        for group in _groups(candidates, content_hash):
+            first_in = dict(reversed(group))  # split -> its first image in the group
+            for a, b in itertools.combinations(sorted(first_in), 2):
+                if a < len(id_splits):
+                    shared[a, b].append(f"{first_in[a]} = {first_in[b]}")
     for (a, b), files in sorted(shared.items()):
         titles = splits[a].title, splits[b].title
-        message = f"{_counted(len(files), 'image')} of {titles[0]} {_is(files)} also in {titles[1]}"
+        message = f"{titles[0]} and {titles[1]} have {_counted(len(files), 'image')} in common"
         yield Finding("error", "duplicate images", titles, message, tuple(files))
 
 
-def _equal_files(splits: Sequence[Split]) -> Iterator[list[tuple[int, int]]]:
-    """Yield groups of (split, image) with the same bytes; only files of equal size are read."""
-    images = ((at, image) for at, split in enumerate(splits) for image in range(len(split)))
-    of_size = _grouped((_size(splits[at], image), (at, image)) for at, image in images)
-    for candidates in of_size:
-        yield from _grouped(
-            (content_hash(splits[at].path(image)), (at, image)) for at, image in candidates
-        )
-
-
-def _grouped(
-    keyed: Iterable[tuple[Any, tuple[int, int]]],
-) -> Iterator[list[tuple[int, int]]]:
-    """Return the groups of images with the same key that belong to more than one split."""
+def _groups(
+    images: Iterable[tuple[int, Path]], key: Callable[[Path], object]
+) -> list[list[tuple[int, Path]]]:
+    """Return the images with the same key, if they belong to more than one split."""
     groups = defaultdict(list)
-    for key, image in keyed:
-        groups[key].append(image)
-    return (group for group in groups.values() if len({at for at, _ in group}) > 1)
+    for at, path in images:
+        groups[key(path)].append((at, path))
+    return [group for group in groups.values() if len({at for at, _ in group}) > 1]
 
 
-def _size(split: Split, image: int) -> int:
-    path = split.path(image)
+def _size(path: Path) -> int:
     try:
         return os.stat(path).st_size
     except OSError as error:
@@ -258,7 +235,7 @@ def _size(split: Split, image: int) -> int:
 def _skipped_files(split: Split) -> Iterator[Finding]:
     if split.skipped:
         examples = tuple(f"{bad.file}: {bad.reason}" for bad in split.skipped)
-        message = f"{_counted(len(examples), 'file')} of {split.title} {_is(examples)} left out"
+        message = f"{split.title} was read without {_counted(len(examples), 'file')}"
         yield Finding("warning", "skipped files", (split.title,), message, examples)
 
 
@@ -270,22 +247,13 @@ def _gaps(split: Split) -> Iterator[Finding]:
     unlabelled = np.flatnonzero(~split.labels.any(axis=1))
     if len(unlabelled):
         files = tuple(split.files[at] for at in unlabelled)
-        message = f"{_counted(len(files), 'image')} of {split.title} {_has(files)} no label"
+        message = f"{split.title} has {_counted(len(files), 'image')} without labels"
         yield Finding("warning", "images without labels", title, message, files)
     empty = tuple(split.label_names[at] for at in np.flatnonzero(~split.labels.any(axis=0)))
     if empty:
-        message = f"{_counted(len(empty), 'label')} of {split.title} {_has(empty)} no image"
+        message = f"{split.title} has {_counted(len(empty), 'label')} without images"
         yield Finding("warning", "labels without images", title, message, empty)
 
 
-def _counted(n: int, noun: str) -> str:
-    plural = {"class": "classes"}.get(noun, f"{noun}s")
-    return f"{n:,} {noun if n == 1 else plural}"
-
-
-def _is(things: Sequence[object]) -> str:
-    return "is" if len(things) == 1 else "are"
-
-
-def _has(things: Sequence[object]) -> str:
-    return "has" if len(things) == 1 else "have"
+def _counted(n: int, noun: str, plural: str = "") -> str:
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"

@@ -6,7 +6,7 @@ image by image, so a batch gives the same result as its images one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,37 +20,34 @@ Images = NDArray[np.floating[Any]]
 PATCHES_PER_SIDE = 4
 
 
-def gaussian_noise(n: int, size: int | tuple[int, int], rng: np.random.Generator) -> Images:
-    """Return independent standard normal values, as normalised inputs; shape (n, 3, h, w)."""
-    return rng.standard_normal(_noise_shape(n, size), dtype=np.float32)
+def gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return independent standard normal values, as normalised inputs."""
+    return rng.standard_normal(images.shape, dtype=np.float32)
 
 
-def uniform_noise(n: int, size: int | tuple[int, int], rng: np.random.Generator) -> Images:
-    """Return independent uniform values on [-1, 1), as normalised inputs; shape (n, 3, h, w)."""
-    return 2 * rng.random(_noise_shape(n, size), dtype=np.float32) - 1
+def uniform_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return independent uniform values on [-1, 1), as normalised inputs."""
+    return 2 * rng.random(images.shape, dtype=np.float32) - 1
 
 
-def arithmetic_mean(images: Images, partners: Images) -> Images:
+def arithmetic_mean(images: Images, partners: Images, _rng: np.random.Generator) -> Images:
     """Return the mean of two images, pixel by pixel."""
-    _check_pairs(images, partners)
     mean: Images = (images + partners) / 2
     return mean
 
 
-def geometric_mean(images: Images, partners: Images) -> Images:
+def geometric_mean(images: Images, partners: Images, _rng: np.random.Generator) -> Images:
     """Return the square root of the product of two images, pixel by pixel."""
-    _check_pairs(images, partners)
     mean: Images = np.sqrt(images * partners)
     return mean
 
 
-def jigsaw(images: Images, rng: np.random.Generator) -> Images:
+def jigsaw(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
     """Cut each image into 4 by 4 equal patches and permute them.
 
     Every image has its own permutation, which is never the identity. If the height or width is not
     divisible by 4, the pixels left over at the bottom or the right stay where they are.
     """
-    _check_images("images", images)
     side = PATCHES_PER_SIDE
     height, width = (length // side for length in images.shape[2:])
     if not (height and width):
@@ -77,14 +74,9 @@ def _permutation(n: int, rng: np.random.Generator) -> NDArray[np.intp]:
             return order
 
 
-Corruption = Callable[[Images, Images, np.random.Generator], Images]
-
-CORRUPTIONS: dict[str, Corruption] = {
-    "gaussian_noise": lambda images, _, rng: gaussian_noise(len(images), images.shape[2:], rng),
-    "uniform_noise": lambda images, _, rng: uniform_noise(len(images), images.shape[2:], rng),
-    "arithmetic_mean": lambda images, partners, _: arithmetic_mean(images, partners),
-    "geometric_mean": lambda images, partners, _: geometric_mean(images, partners),
-    "jigsaw": lambda images, _, rng: jigsaw(images, rng),
+CORRUPTIONS: dict[str, Callable[[Images, Images, np.random.Generator], Images]] = {
+    function.__name__: function
+    for function in (gaussian_noise, uniform_noise, arithmetic_mean, geometric_mean, jigsaw)
 }
 """Each corruption as a function of (images, partners, rng); noise uses only the images' shape."""
 
@@ -123,6 +115,9 @@ def corrupt(
     """
     checked_choice("corruption", name, tuple(CORRUPTIONS))
     _check_images("images", images)
+    _check_images("partners", partners)
+    if images.shape != partners.shape:
+        raise ShapeError(f"images have shape {images.shape}, but partners {partners.shape}.")
     made = CORRUPTIONS[name](images, partners, rng)
     if name in NORMALISED:
         made = made * _per_channel("std", std) + _per_channel("mean", mean)
@@ -134,18 +129,6 @@ def _per_channel(name: str, values: ArrayLike) -> NDArray[np.float32]:
     if array.shape != (3,):
         raise ShapeError(f"{name} must have one value per channel, shape (3,), got {array.shape}.")
     return array[:, None, None]
-
-
-def _noise_shape(n: int, size: int | Sequence[int]) -> tuple[int, int, int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    return n, 3, height, width
-
-
-def _check_pairs(images: Images, partners: Images) -> None:
-    _check_images("images", images)
-    _check_images("partners", partners)
-    if images.shape != partners.shape:
-        raise ShapeError(f"images have shape {images.shape}, but partners {partners.shape}.")
 
 
 def _check_images(name: str, images: Images) -> None:

@@ -118,7 +118,7 @@ def _make(root: Path) -> None:
                 (temporary / split).mkdir()
                 for number, (pixels, digits) in enumerate(scenes):
                     file = f"{split}/{number:05d}.png"
-                    grey = _bytes(pixels)
+                    grey = np.round(255 * pixels.clip(0, 1)).astype(np.uint8)
                     # Without compression, so that all versions of Pillow write the same size.
                     image_module.fromarray(grey).save(temporary / file, compress_level=0)
                     crc = f"{zlib.crc32(grey.tobytes()):08x}"
@@ -191,7 +191,3 @@ def _smooth_noise(n_scenes: int, rng: np.random.Generator) -> Scenes:
     for _ in range(n_scenes):
         noise = gaussian_filter(rng.normal(size=(_SIDE, _SIDE)), rng.uniform(*_NOISE_SCALES))
         yield (noise - noise.min()) / np.ptp(noise), []
-
-
-def _bytes(pixels: Pixels) -> NDArray[np.uint8]:
-    return np.round(255 * pixels.clip(0, 1)).astype(np.uint8)

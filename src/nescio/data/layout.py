@@ -88,16 +88,9 @@ def labels_from_lists(
 ) -> tuple[NDArray[np.uint8], dict[int, str]]:
     """Return multi-hot labels from one list per label, and the reason for each row to skip.
 
-    Parameters
-    ----------
-    lists : iterable of (Path, sequence of str)
-        The file of each label and its values, one per image.
-    shape : tuple of two ints
-        Number of images and number of labels.
-    positive, negative : sequence of str
-        The values that are allowed.
-    skip_bad : bool
-        Whether to report a row with another value, instead of raising an error.
+    `lists` has the file of each label and its values, one per image; `shape` is the number of
+    images and of labels. A value that is neither `positive` nor `negative` raises an error, or
+    its row is to be skipped.
     """
     labels = np.zeros(shape, dtype=np.uint8)
     wrong: dict[int, str] = {}
@@ -114,36 +107,25 @@ def labels_from_lists(
 
 def checked_presence(split: Split, *, skip_bad: bool) -> Split:
     """Return the split without the images that are missing; raise unless they may be skipped."""
-    present, missing = present_files(split.title, split.root, split.files, skip_bad=skip_bad)
+    # Folders are listed, because 80,000 lookups of single files are slow on a network drive.
+    names = {
+        folder: _names_in(split.root / folder) for folder in set(map(os.path.dirname, split.files))
+    }
+    present = [os.path.basename(file) in names[os.path.dirname(file)] for file in split.files]
+    missing = [file for file, found in zip(split.files, present, strict=True) if not found]
     if not missing:
         return split
-    if not present.any():
-        raise DatasetError(f"{split.title}: none of its images is in {split.root}. {HOW_TO}")
-    return replace(split.subset(np.flatnonzero(present)), skipped=(*split.skipped, *missing))
-
-
-def present_files(
-    title: str, root: Path, files: Iterable[str], *, skip_bad: bool
-) -> tuple[NDArray[np.bool_], tuple[BadFile, ...]]:
-    """Return which of the listed files exist, and those that do not.
-
-    Folders are listed instead of looking up each file: on a network drive, 80,000 lookups are slow.
-    """
-    files = list(files)
-    folders = {os.path.dirname(file) for file in files}
-    names = {folder: _names_in(root / folder) for folder in folders}
-    present = np.array(
-        [os.path.basename(file) in names[os.path.dirname(file)] for file in files], dtype=np.bool_
-    )
-    missing = [file for file, found in zip(files, present, strict=True) if not found]
-    if missing and not skip_bad:
-        named = ", ".join(str(root / file) for file in missing[:_NAMED_FILES])
+    if not skip_bad:
+        named = ", ".join(str(split.root / file) for file in missing[:_NAMED_FILES])
         more = ", ..." if len(missing) > _NAMED_FILES else ""
         raise DatasetError(
-            f"{title} lists {len(missing):,} images that do not exist: {named}{more}. "
+            f"{split.title} lists {len(missing):,} images that do not exist: {named}{more}. "
             f"Unpack them, {_OR_SKIP}"
         )
-    return present, tuple(BadFile(file, "missing") for file in missing)
+    if not any(present):
+        raise DatasetError(f"{split.title}: none of its images is in {split.root}. {HOW_TO}")
+    bad = (BadFile(file, "missing") for file in missing)
+    return replace(split.subset(np.flatnonzero(present)), skipped=(*split.skipped, *bad))
 
 
 def _names_in(folder: Path) -> set[str]:

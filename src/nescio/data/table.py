@@ -21,7 +21,7 @@ _RESERVED = ("path", "split", "id", "labels")
 
 
 class _Row(NamedTuple):
-    where: str  # "line 3" or "row 2"
+    where: str  # "photos.csv, line 3" or "photos.parquet, row 2"
     cells: dict[str, Any]
 
 
@@ -64,9 +64,9 @@ def load_table(
     labels: list[NDArray[np.uint8]] = []
     skipped: list[BadFile] = []
     for row in _rows_of(path, columns, rows, split):
-        file = _file(path, row)
+        file = _file(row)
         try:
-            hot = _multi_hot(path, columns, row, names)
+            hot = _multi_hot(row, names)
         except DatasetError as error:
             if not skip_bad:
                 raise
@@ -74,8 +74,8 @@ def load_table(
             continue
         if file in files:
             raise DatasetError(
-                f"{path}: {file} is listed twice, in {files[file]} and {row.where}. Use one row "
-                f"per image, with its labels separated by {SEPARATOR!r}."
+                f"{file} is listed twice, in {files[file]} and in {row.where}. Use one row per "
+                f"image, with its labels separated by {SEPARATOR!r}."
             )
         files[file] = row.where
         labels.append(hot)
@@ -120,7 +120,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[_Row]]:
                     )
                 stripped = (cell.strip() for cell in cells)
                 row = dict(zip(columns, stripped, strict=True))
-                rows.append(_Row(f"line {reader.line_num}", row))
+                rows.append(_Row(f"{path}, line {reader.line_num}", row))
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not text in UTF-8. Save it as CSV in UTF-8.") from error
     except csv.Error as error:
@@ -137,7 +137,7 @@ def _read_parquet(path: Path) -> tuple[list[str], list[_Row]]:
         reason = str(error).partition("\n")[0]
         raise DatasetError(f"cannot read {path} as Parquet: {reason}") from error
     cells = table.to_pylist()
-    return table.column_names, [_Row(f"row {at}", row) for at, row in enumerate(cells)]
+    return table.column_names, [_Row(f"{path}, row {at}", row) for at, row in enumerate(cells)]
 
 
 def _label_names(
@@ -146,14 +146,14 @@ def _label_names(
     if "labels" in columns:
         if wanted is not None:
             return tuple(wanted)
-        return tuple(sorted({label for row in rows for label in _listed(path, row)}))
+        return tuple(sorted({label for row in rows for label in _listed(row)}))
     present = [name for name in columns if name not in _RESERVED]
     if missing := [name for name in wanted or () if name not in present]:
         raise DatasetError(f"{path} has neither a column 'labels' nor a column {missing[0]!r}.")
     return tuple(present if wanted is None else wanted)
 
 
-def _listed(path: Path, row: _Row) -> list[str]:
+def _listed(row: _Row) -> list[str]:
     """Return the names in a cell of the column labels."""
     cell = row.cells["labels"]
     if cell is None:
@@ -161,7 +161,7 @@ def _listed(path: Path, row: _Row) -> list[str]:
     names = cell.split(SEPARATOR) if isinstance(cell, str) else cell
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise DatasetError(
-            f"{path}, {row.where}: labels must be names separated by {SEPARATOR!r} or a list of "
+            f"{row.where}: labels must be names separated by {SEPARATOR!r} or a list of "
             f"names, got {str(cell)[:40]!r}."
         )
     return [name.strip() for name in names if name.strip()]
@@ -181,31 +181,27 @@ def _rows_of(path: Path, columns: list[str], rows: list[_Row], split: str) -> It
     yield from (row for row in rows if str(row.cells["split"]) == split)
 
 
-def _file(path: Path, row: _Row) -> str:
+def _file(row: _Row) -> str:
     file = row.cells["path"]
     if not isinstance(file, str) or not file:
-        raise DatasetError(f"{path}, {row.where}: the path of the image is missing.")
+        raise DatasetError(f"{row.where}: the path of the image is missing.")
     return file
 
 
-def _multi_hot(
-    path: Path, columns: list[str], row: _Row, names: tuple[str, ...]
-) -> NDArray[np.uint8]:
-    if "labels" not in columns:
-        return np.array([_zero_or_one(path, row, name) for name in names], dtype=np.uint8)
-    listed = _listed(path, row)
+def _multi_hot(row: _Row, names: tuple[str, ...]) -> NDArray[np.uint8]:
+    if "labels" not in row.cells:
+        return np.array([_zero_or_one(row, name) for name in names], dtype=np.uint8)
+    listed = _listed(row)
     for label in listed:
         if label not in names:
-            raise DatasetError(f"{path}, {row.where}: label {label!r} is not one of label_names.")
+            raise DatasetError(f"{row.where}: label {label!r} is not one of label_names.")
     return np.array([name in listed for name in names], dtype=np.uint8)
 
 
-def _zero_or_one(path: Path, row: _Row, name: str) -> bool:
+def _zero_or_one(row: _Row, name: str) -> bool:
     cell = row.cells[name]
     if cell in ("0", "1"):
         return bool(cell == "1")
     if isinstance(cell, bool | int | float) and cell in (0, 1):
         return bool(cell)
-    raise DatasetError(
-        f"{path}, {row.where}, column {name!r}: expected 0 or 1, got {str(cell)[:40]!r}."
-    )
+    raise DatasetError(f"{row.where}, column {name!r}: expected 0 or 1, got {str(cell)[:40]!r}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,18 +13,6 @@ from torch import Tensor
 from nescio.runners.images import Reader
 
 Indices = Sequence[int] | NDArray[Any]
-
-
-class Examples(Protocol):
-    """Inputs and labels by index."""
-
-    def __len__(self) -> int: ...
-
-    def batches(
-        self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give inputs and labels of each batch, on the device; `seed` decides the random crops."""
-        ...
 
 
 class ImageExamples:
@@ -41,7 +29,7 @@ class ImageExamples:
     def batches(
         self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give normalised images and their labels."""
+        """Yield normalised images and their labels; `seed` decides the random crops."""
         for batch in self.reader.reseeded(*seed).batches(batches):
             inputs = self.reader.preprocessing.inputs(batch.pixels, self.device)
             yield inputs, self.labels[torch.from_numpy(batch.indices)].to(self.device)
@@ -62,7 +50,10 @@ class FeatureExamples:
     def batches(
         self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give features and their labels; nothing is random here."""
+        """Yield features and their labels; nothing is random here."""
         for indices in batches:
             chosen = torch.as_tensor(np.asarray(indices), device=self.features.device)
             yield self.features[chosen], self.labels[chosen]
+
+
+Examples = ImageExamples | FeatureExamples

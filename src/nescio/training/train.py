@@ -16,8 +16,7 @@ folder contains
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,9 @@ def train(
     label_names = train_split.label_names or ()
     world.check_batch_size(settings.training.batch_size)
     _check_trainable(train_split, val_split, world)
-    with world.joined(device), _own_random_state(device):
+    gpus = [device] if device.type == "cuda" else []
+    # The state of the caller's random number generators is kept.
+    with world.joined(device), torch.random.fork_rng(devices=gpus):
         world.first_only(lambda: _check_folder(folder, replaceable=resume or force))
         if skip_bad:
             train_split, val_split = (
@@ -126,14 +127,6 @@ def train(
         world.wait()
         trainer.run(on_images, on_epoch)
         return Run(folder, tuple(trainer.history), trainer.best())
-
-
-@contextmanager
-def _own_random_state(device: torch.device) -> Iterator[None]:
-    """Keep the state of the caller's random number generators."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
 
 
 def _check_trainable(train_split: Split, val_split: Split, world: World) -> None:
@@ -201,19 +194,17 @@ def _examples(
     on_reading: Callable[[int], object],
 ) -> tuple[Examples, Examples]:
     """Return the examples to train on and to validate on."""
-    names = checkpoint.label_names
-    train_split, val_split = splits
+    truths = [split.require_labels(checkpoint.label_names) for split in splits]
     if not settings.model.freeze:
-        augmented = Reader(train_split, settings.preprocessing, settings.augmentation)
-        return (
-            ImageExamples(augmented, train_split.require_labels(names), device),
-            ImageExamples(
-                Reader(val_split, settings.preprocessing), val_split.require_labels(names), device
-            ),
+        augmented = Reader(splits[0], settings.preprocessing, settings.augmentation)
+        plain = Reader(splits[1], settings.preprocessing)
+        train_truth, val_truth = truths
+        return ImageExamples(augmented, train_truth, device), ImageExamples(
+            plain, val_truth, device
         )
     backbone = prepared(checkpoint.network.backbone, device)  # type: ignore[arg-type]
     found = []
-    for split in splits:
+    for split, truth in zip(splits, truths, strict=True):
 
         def cached(split: Split = split) -> NDArray[np.float32]:
             return cached_features(backbone, checkpoint, split, cache, device, on_reading)
@@ -221,5 +212,5 @@ def _examples(
         features = world.first_only(cached)
         if features is None:  # another process has computed them; read its file
             features = cached()
-        found.append(FeatureExamples(features, split.require_labels(names), device))
+        found.append(FeatureExamples(features, truth, device))
     return found[0], found[1]

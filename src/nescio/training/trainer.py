@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,8 +71,6 @@ class Trainer:
         self.half = _half_precision(device, self.settings)
         self.scaler = torch.amp.GradScaler(enabled=self.half == torch.float16)
 
-    # --- the run ---
-
     def run(self, on_images: Callable[[int], object], on_epoch: Callable[[Epoch], object]) -> None:
         """Train the epochs that remain."""
         parallel = self.world.parallel(self.trained, self.device)
@@ -106,7 +104,7 @@ class Trainer:
             seed=(self.settings.seed, number),
         ):
             self.optimiser.zero_grad(set_to_none=True)
-            with self._precision():
+            with torch.autocast(self.device.type, self.half, enabled=self.half is not None):
                 logits = checked_logits(parallel(inputs), labels.shape[1])
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -117,12 +115,6 @@ class Trainer:
         mean = math.fsum(self.world.gather(total)) / (self.world.size * len(batches))
         _check_finite(mean, "training")
         return mean
-
-    def _precision(self) -> Any:
-        """Return the context that sets the precision of a forward pass in training."""
-        if self.half is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.half)
 
     def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
         """Return an epoch's batches in random order; an incomplete last batch is dropped."""
@@ -151,8 +143,6 @@ class Trainer:
         loss = float(binary_cross_entropy_with_logits(all_logits.double(), all_labels.double()))
         _check_finite(loss, "validation")
         return loss, mean_average_precision(all_labels.numpy(), all_logits.numpy())
-
-    # --- on disk ---
 
     def save(self) -> None:
         """Write the best network first: after a crash, at most this epoch is repeated."""
@@ -232,12 +222,10 @@ def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[d
     """Return the parameters by learning rate; a user's own module has the head's rate."""
     if not isinstance(trained, Network):
         return [{"params": list(trained.parameters()), "lr": settings.lr_head}]
+    rates = {"backbone": settings.lr_backbone, "head": settings.lr_head}
     return [
-        {
-            "params": list(trained.get_submodule("backbone").parameters()),
-            "lr": settings.lr_backbone,
-        },
-        {"params": list(trained.get_submodule("head").parameters()), "lr": settings.lr_head},
+        {"params": list(trained.get_submodule(part).parameters()), "lr": rate}
+        for part, rate in rates.items()
     ]
 
 
@@ -255,10 +243,9 @@ def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any
     """Raise unless settings and data are those of the saved run; only epochs may differ."""
 
     def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-        settings = facts["settings"]
         named = {
             f"[{section}] {name}": list(value) if isinstance(value, tuple) else value
-            for section, values in settings.items()
+            for section, values in facts["settings"].items()
             for name, value in values.items()
         }
         del named["[training] epochs"]

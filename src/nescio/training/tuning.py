@@ -7,6 +7,7 @@ all five sets is chosen.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nescio import scores
+from nescio._validation import Array
 from nescio.data.corrupt import CORRUPTIONS, corrupt
 from nescio.data.preprocessing import Preprocessing
 from nescio.data.split import Split
@@ -33,6 +35,8 @@ ODIN_EPSILONS = tuple(round(0.0002 * step, 4) for step in range(21))
 MAHALANOBIS_EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005)
 
 _ID = "in-distribution"
+
+Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
 
 
 def tune(
@@ -76,17 +80,20 @@ def tune(
             "tuning needs at least two images, because some synthetic images mix two of them."
         )
     learned = {name: Mahalanobis(aggregate=name).fit(train) for name in aggregates}
+    id_scores: dict[Point, list[Array]] = defaultdict(list)
+    ood_scores: dict[Point, list[Array]] = defaultdict(list)
     with runner.running() as module:
-        grid = Grid(module, checkpoint.preprocessing, learned)
-        found = {
-            name: grid.scores(batches, torch.device(device), on_images)
-            for name, batches in synthetic_sets(chosen, checkpoint.preprocessing, seed, batch_size)
-        }
-    id_scores = found.pop(_ID)
-    ood_scores = np.concatenate(list(found.values()))  # (n_images, n_settings)
+        for name, batches in synthetic_sets(chosen, checkpoint.preprocessing, seed, batch_size):
+            found = id_scores if name == _ID else ood_scores
+            for pixels in batches:
+                inputs = checkpoint.preprocessing.inputs(pixels, torch.device(device))
+                scored = grid_scores(module, inputs, checkpoint.preprocessing, learned)
+                for point, values in scored.items():
+                    found[point].append(values)
+                on_images(len(pixels))
     settings = tuple(
-        Setting(*point, fpr95=fpr_at_tpr(id_scores[:, at], ood_scores[:, at]))
-        for at, point in enumerate(grid.points)
+        Setting(*point, fpr95=fpr_at_tpr(np.concatenate(ids), np.concatenate(ood_scores[point])))
+        for point, ids in id_scores.items()
     )
     data = {
         **chosen.manifest(),
@@ -112,69 +119,31 @@ def check_same_network(outputs: Outputs, model_hash: str, features: str) -> None
         )
 
 
-Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
+def grid_scores(
+    module: nn.Module,
+    inputs: torch.Tensor,
+    preprocessing: Preprocessing,
+    mahalanobis: Mapping[str, Mahalanobis],
+) -> dict[Point, Array]:
+    """Return the scores of a batch of normalised inputs for every setting.
 
-
-class Grid:
-    """Scores of every setting: one backward pass per aggregate, one forward pass per epsilon.
-
-    Parameters
-    ----------
-    module : Module
-        From inputs to (logits, features), in eval mode.
-    preprocessing : Preprocessing
-    mahalanobis : mapping of aggregate to fitted Mahalanobis
+    This takes one backward pass per aggregate, and one forward pass per aggregate and epsilon.
+    `mahalanobis` has the fitted detector of each aggregate.
     """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        preprocessing: Preprocessing,
-        mahalanobis: Mapping[str, Mahalanobis],
-    ) -> None:
-        self.module = module
-        self.preprocessing = preprocessing
-        self.mahalanobis = mahalanobis
-        self.points: list[Point] = []
-        for aggregate in mahalanobis:
-            for epsilon in self.epsilons():
-                if epsilon in ODIN_EPSILONS:
-                    self.points += [("odin", aggregate, epsilon, T) for T in TEMPERATURES]
-                if epsilon in MAHALANOBIS_EPSILONS:
-                    self.points.append(("mahalanobis", aggregate, epsilon, None))
-
-    @staticmethod
-    def epsilons() -> list[float]:
-        """Return every epsilon that ODIN or Mahalanobis tries: they share the forward passes."""
-        return sorted({*ODIN_EPSILONS, *MAHALANOBIS_EPSILONS})
-
-    def scores(
-        self,
-        batches: Iterator[torch.Tensor],
-        device: torch.device,
-        on_images: Callable[[int], object] = lambda count: None,
-    ) -> NDArray[np.float64]:
-        """Return scores of shape (n_images, n_settings), of pixels on the scale from 0 to 1."""
-        rows = []
-        for pixels in batches:
-            rows.append(self.batch_scores(self.preprocessing.inputs(pixels, device)))
-            on_images(len(pixels))
-        return np.concatenate(rows)
-
-    def batch_scores(self, inputs: torch.Tensor) -> NDArray[np.float64]:
-        """Return scores of one batch of normalised inputs, with one column for each of `points`."""
-        found = find_directions(self.module, inputs, self.preprocessing, tuple(self.mahalanobis))
-        columns = []
-        for aggregate, detector in self.mahalanobis.items():
-            score = scores.max_prob if aggregate == "max" else scores.sum_prob
-            for epsilon in self.epsilons():
-                outputs = step(self.module, inputs, found, aggregate, epsilon)
-                if epsilon in ODIN_EPSILONS:
-                    logits = outputs.logits.cpu().double().numpy()
-                    columns += [score(logits / temperature) for temperature in TEMPERATURES]
-                if epsilon in MAHALANOBIS_EPSILONS:
-                    columns.append(detector.score_samples(outputs.features))
-        return np.stack(columns, axis=1)
+    directions = find_directions(module, inputs, preprocessing, tuple(mahalanobis))
+    found: dict[Point, Array] = {}
+    for aggregate, detector in mahalanobis.items():
+        score = scores.max_prob if aggregate == "max" else scores.sum_prob
+        for epsilon in sorted({*ODIN_EPSILONS, *MAHALANOBIS_EPSILONS}):
+            outputs = step(module, inputs, directions, aggregate, epsilon)
+            if epsilon in ODIN_EPSILONS:
+                logits = outputs.logits.cpu().double().numpy()
+                for temperature in TEMPERATURES:
+                    found["odin", aggregate, epsilon, temperature] = score(logits / temperature)
+            if epsilon in MAHALANOBIS_EPSILONS:
+                point = "mahalanobis", aggregate, epsilon, None
+                found[point] = detector.score_samples(outputs.features)
+    return found
 
 
 def synthetic_sets(
@@ -182,10 +151,7 @@ def synthetic_sets(
 ) -> Iterator[tuple[str, Iterator[torch.Tensor]]]:
     """Give the images, then each synthetic set made from them, as pixels from 0 to 1."""
     reader = Reader(split, preprocessing)
-    yield (
-        _ID,
-        (_scaled(batch) for batch in _read(reader, range(len(split)), batch_size)),
-    )
+    yield _ID, map(_scaled, _read(reader, range(len(split)), batch_size))
     # The partner of each image is the next one in a random circle, never the image itself.
     circle = np.random.default_rng(seed).permutation(len(split))
     partner_of = np.empty(len(split), np.intp)
