@@ -7,7 +7,7 @@ from typing import Any
 from nescio._version import __version__
 from nescio.service.bodies import IMAGES, JSON, SAFETENSORS
 from nescio.service.charts import WIDTHS
-from nescio.service.errors import PHRASES, PROBLEM
+from nescio.service.errors import PROBLEM, phrase
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _TEXT = {"schema": {"type": "string"}}
@@ -80,7 +80,7 @@ def _operation(
     responses: dict[str, Any] = {"200": {"description": "OK.", "content": answer}}
     for status in errors:
         responses[str(status)] = {
-            "description": f"{PHRASES[status]}. {_MEANINGS[status]}",
+            "description": f"{phrase(status)}. {_MEANINGS[status]}",
             "content": {PROBLEM: {"schema": _PROBLEM}},
         }
     operation: dict[str, Any] = {
