@@ -7,12 +7,22 @@ format of RFC 9457 (problem details).
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 PROBLEM = "application/problem+json"
+
+
+class Problem(msgspec.Struct):
+    """The body of an error answer."""
+
+    title: Annotated[str, Meta(description="The reason phrase of the status.")]
+    status: int
+    detail: Annotated[str, Meta(description="What is wrong and what to do.")]
 
 
 def phrase(status: int) -> str:
@@ -28,8 +38,8 @@ def problem(error: HTTPException) -> Response:
         detail = f"{detail}. See /docs for the available paths and methods."
     if detail.partition(" ")[0].isalpha():  # not the name of a parameter or a file
         detail = detail[:1].upper() + detail[1:]
-    body = {"title": phrase(status), "status": status, "detail": detail}
-    return Response(msgspec.json.encode(body), status, error.headers, PROBLEM)
+    body = msgspec.json.encode(Problem(phrase(status), status, detail))
+    return Response(body, status, error.headers, PROBLEM)
 
 
 def busy(reason: str) -> HTTPException:
