@@ -1,8 +1,7 @@
 """Measure the service under load and with malformed input, on this machine.
 
     python benchmarks/service.py                all parts, about three minutes
-    python benchmarks/service.py throughput     one part: throughput, clients, stop, malformed,
-                                                schema, profile
+    python benchmarks/service.py throughput     one part: throughput, clients, stop, malformed
     python benchmarks/service.py --quick        all parts, with smaller numbers
 
 The server and its clients are separate processes that share the processors of the machine, so the
@@ -50,11 +49,11 @@ def some_logits(n_rows: int, seed: int = 0) -> np.ndarray:
 class Server:
     """`nescio serve` in another process, with its log."""
 
-    def __init__(self, folder: Path, *options: str, python: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         file = folder / "tagger.nescio"
         ns.JointEnergy().calibrate(some_logits(5_000, seed=1)).save(file)
         self.process = subprocess.Popen(
-            [sys.executable, *python, "-m", "nescio", "serve", str(file), "--port", "0", *options],
+            [sys.executable, "-m", "nescio", "serve", str(file), "--port", "0", *options],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -95,12 +94,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(
-    *options: str, with_a_model: bool = False, python: Sequence[str] = ()
-) -> Iterator[Server]:
+def serving(*options: str, with_a_model: bool = False) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
         model = ("--model", write_model(Path(folder) / "model.onnx")) if with_a_model else ()
-        server = Server(Path(folder), "--log-level", "warning", *model, *options, python=python)
+        server = Server(Path(folder), "--log-level", "warning", *model, *options)
         try:
             yield server
         finally:
@@ -476,78 +473,11 @@ def bad_bodies(quick: bool) -> None:
     )
 
 
-def schema(quick: bool) -> None:
-    """Run schemathesis with the OpenAPI description of a running service."""
-    with serving(with_a_model=True) as server, tempfile.TemporaryDirectory() as folder:
-        command = [
-            str(Path(sys.executable).with_name("schemathesis")),
-            "run",
-            f"http://127.0.0.1:{server.port}/openapi.json",
-            "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
-            "response_schema_conformance",
-            "--max-examples", "20" if quick else "100",
-            "--seed", "1",
-            "--phases", "examples,coverage,fuzzing",
-            "--report-junit-path", str(Path(folder) / "report.xml"),
-            "--no-color",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
-        with contextlib.suppress(OSError):
-            text = scrape(server.port)
-    by_status: collections.Counter[str] = collections.Counter()
-    for status, n in re.findall(r'nescio_requests_total\{.*?status="(\d+)".*?\} (\S+)', text):
-        by_status[status] += int(float(n))
-    summary = [line.strip() for line in done.stdout.splitlines() if "generated" in line.lower()]
-    show(
-        "schemathesis",
-        [
-            ("exit code (0: no failure)", done.returncode),
-            ("requests answered", f"{by_status.total():,}"),
-            ("5xx", sum(n for status, n in by_status.items() if status.startswith("5"))),
-            *((f"  {status}", f"{n:,}") for status, n in sorted(by_status.items())),
-        ],
-    )
-    for line in summary:
-        print(f"  {line}")
-    if done.returncode:
-        print(done.stdout[-3000:])
-
-
-def scrape(port: int) -> str:
-    """Return the metrics of a running service."""
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
-        return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
-
-
-def profile(quick: bool) -> None:
-    """Profile the event loop of the server with cProfile, which slows it down."""
-    import pstats
-
-    process = Clients()
-    requests = [plain_request("POST", "/v1/score", *bodies()["safetensors"])]
-    with tempfile.TemporaryDirectory() as folder:
-        for n_clients in (1, 8):
-            file = Path(folder) / f"{n_clients}.profile"
-            with serving(python=("-m", "cProfile", "-o", str(file))) as server:
-                load = process.run(
-                    server.port, requests, n_clients, n_requests=300 if quick else 2_000
-                )
-            n = load.codes.total()
-            print(f"\nProfile of {n:,} requests of {N_ROWS:,} x {N_LABELS}, {n_clients} clients")
-            pstats.Stats(str(file)).sort_stats("tottime").print_stats(
-                r"nescio|uvicorn|starlette|uvloop|asyncio|method", 40
-            )
-    process.end()
-
-
 PARTS: dict[str, Callable[[bool], None]] = {
     "throughput": throughput,
     "clients": clients,
     "stop": stop,
     "malformed": bad_bodies,
-    "schema": schema,
-    "profile": profile,
 }
 
 if __name__ == "__main__":
@@ -555,7 +485,7 @@ if __name__ == "__main__":
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="use smaller numbers")
     arguments = parser.parse_args()
-    chosen = arguments.parts or [name for name in PARTS if name != "profile"]
+    chosen = arguments.parts or list(PARTS)
     unknown = set(chosen) - set(PARTS)
     if unknown:
         parser.error(f"no part {sorted(unknown)[0]!r}; choose from {', '.join(PARTS)}")

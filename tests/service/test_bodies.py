@@ -172,7 +172,7 @@ def test_ids_of_which_one_is_long_take_no_room(some_logits):
     # NumPy would give each the room of the longest: 400 MB of a body of 1 MB.
     n = 100_000
     body = json.dumps({"logits": [[0]] * n, "ids": ["a"] * (n - 1) + ["b" * 1024]}).encode()
-    outputs = decode_outputs(JSON, body, n)
+    outputs = decode_outputs(JSON, body)
     assert outputs.ids.nbytes < 10**6
     assert outputs.ids[-1] == "b" * 1024
     assert outputs[-2:].ids.tolist() == ["a", "b" * 1024]

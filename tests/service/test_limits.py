@@ -1,6 +1,7 @@
 """Requests that are too large, too slow or too many are rejected."""
 
 import asyncio
+import contextlib
 import json
 import zlib
 
@@ -9,8 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from nescio._io.tensors import encode_tensors
+from nescio.service import Settings
 from nescio.service.bodies import JSON, SAFETENSORS
-from nescio.service.limits import Room, read_body
+from nescio.service.limits import Room
 
 
 def post(client, body, kind=JSON, path="/v1/score", **headers):
@@ -69,35 +71,37 @@ def test_compressed_bodies_are_refused_unread(coding, client):
     refused(post(client(), zlib.compress(bytes(10**6)), **{"content-encoding": coding}), 415, "as")
 
 
+async def call(application, receive):
+    """Call the application; return the messages of its answer."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/score",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"content-length", b"100")],
+    }
+    await application.state.service.start()
+    await application(scope, receive, send)
+    await application.state.service.stop()
+    return sent
+
+
 def test_a_body_that_takes_too_long_is_refused(app):
     """The client announces 100 bytes, sends 10 and waits."""
     application = app(body_seconds=0.05)
+    messages = [{"type": "http.request", "body": b'{"logits":', "more_body": True}]
 
-    async def call():
-        sent = []
-        messages = [{"type": "http.request", "body": b'{"logits":', "more_body": True}]
+    async def receive():
+        if messages:
+            return messages.pop()
+        return await asyncio.get_running_loop().create_future()
 
-        async def receive():
-            if messages:
-                return messages.pop()
-            return await asyncio.get_running_loop().create_future()
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/score",
-            "query_string": b"",
-            "headers": [(b"content-type", b"application/json"), (b"content-length", b"100")],
-        }
-        await application.state.service.start()
-        await application(scope, receive, send)
-        await application.state.service.stop()
-        return sent
-
-    start, body = asyncio.run(call())
+    start, body = asyncio.run(call(application, receive))
     assert start["status"] == 408
     assert (b"connection", b"close") in start["headers"]
     assert b"0.05 seconds" in body["body"]
@@ -107,62 +111,58 @@ def test_a_body_that_takes_too_long_is_refused(app):
 def test_a_client_that_goes_away_leaves_no_trace(app):
     application = app()
 
-    async def call():
-        sent = []
+    async def receive():
+        return {"type": "http.disconnect"}
 
-        async def receive():
-            return {"type": "http.disconnect"}
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/score",
-            "query_string": b"",
-            "headers": [(b"content-type", b"application/json"), (b"content-length", b"100")],
-        }
-        await application.state.service.start()
-        await application(scope, receive, send)
-        await application.state.service.stop()
-        return sent
-
-    assert asyncio.run(call())[0]["status"] == 400
+    assert asyncio.run(call(application, receive))[0]["status"] == 400
     assert application.state.service.room.n_requests == application.state.service.room.n_bytes == 0
-
-
-def test_a_long_body_that_is_only_announced_takes_no_room(app):
-    application = app(max_body_bytes=1000, max_waiting_bytes=1000)
-    service = application.state.service
-
-    async def idle():
-        await asyncio.sleep(60)
-
-    async def try_it():
-        with service.room.enter() as place:
-            scope = {"type": "http", "headers": [(b"content-length", b"1000")]}
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await read_body(Request(scope, idle), place, max_bytes=1000, seconds=60)
-            assert service.room.n_bytes == 0
-
-    asyncio.run(try_it())
 
 
 # --- how much at once -----------------------------------------------------------------------------
 
 
-def test_bodies_that_wait_have_a_bound_in_bytes():
-    room = Room(10, 100)
-    with room.enter() as first:
-        first.hold(60)
-        with room.enter() as second:
-            second.hold(40)
-            second.hold(30)  # it holds as much already
+def sending(n_bytes):
+    """A request that announces 10 bytes and has sent some of them."""
+    messages = [{"type": "http.request", "body": bytes(n_bytes), "more_body": n_bytes < 10}]
+
+    async def receive():
+        return messages.pop() if messages else await asyncio.sleep(60)
+
+    return Request({"type": "http", "headers": [(b"content-length", b"10")]}, receive)
+
+
+def test_bodies_that_wait_have_a_bound_in_bytes(detector_file):
+    room = Room(Settings(detector_file(), max_body_bytes=10))
+
+    async def run():
+        async with contextlib.AsyncExitStack() as held:
+            for _ in range(8):
+                await held.enter_async_context(room.body(sending(10), SAFETENSORS))
             with pytest.raises(HTTPException) as caught:
-                second.hold(41)
+                await held.enter_async_context(room.body(sending(10), SAFETENSORS))
             assert caught.value.status_code == 503
             assert caught.value.headers["Retry-After"] == "1"
-        assert room.n_bytes == 60
+            assert (room.n_requests, room.n_bytes) == (8, 80)
+
+    asyncio.run(run())
+    assert (room.n_requests, room.n_bytes) == (0, 0)
+
+
+def test_a_body_takes_room_only_as_far_as_it_has_arrived(detector_file):
+    room = Room(Settings(detector_file(), max_body_bytes=10))
+
+    async def read():
+        async with room.body(sending(4), SAFETENSORS):
+            pass
+
+    async def run():
+        reading = asyncio.create_task(read())
+        while not room.n_bytes:
+            await asyncio.sleep(0)
+        assert (room.n_requests, room.n_bytes) == (1, 4)
+        reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(run())
     assert (room.n_requests, room.n_bytes) == (0, 0)

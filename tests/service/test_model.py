@@ -176,7 +176,7 @@ WRONG = {
     "one is missing": ({"input_ids": [[1]]}, "attention_mask"),
     "fractions": ({"input_ids": [[1.5]], "attention_mask": [[1]]}, "int64"),
     "one dimension": ({"input_ids": [1], "attention_mask": [[1]]}, "shape"),
-    "other rows": ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "same number of rows"),
+    "other rows": ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "equally many rows"),
     "no rows": ({"input_ids": [], "attention_mask": []}, "shape"),
     "ragged": ({"input_ids": [[1, 2], [3]], "attention_mask": [[1]]}, "regular"),
     "text": ({"input_ids": [["a"]], "attention_mask": [[1]]}, "numbers"),
@@ -319,11 +319,11 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
     inside = service.app.state.service
     predict = inside.predict
 
-    async def reload_first(current, inputs):
+    async def reload_first(current, model, inputs):
         image_model(metadata={"nescio.preprocessing": HALF | {"size": 16}}, size=16)
         detector_file(named=False)
         await inside.reload()
-        return await predict(current, inputs)
+        return await predict(current, model, inputs)
 
     monkeypatch.setattr(inside, "predict", reload_first)
     picture = {

@@ -9,7 +9,6 @@ from nescio.service import Settings
 def test_settings_that_cannot_be_are_refused(detector_file):
     wrong = (
         {"max_rows": 0},
-        {"max_body_bytes": 10, "max_waiting_bytes": 9},
         {"logits": "scores"},
         {"image_size": 64},
         {"token": ""},

@@ -11,11 +11,11 @@ import typer
 from nescio._io.files import existing_file
 from nescio._io.tables import require
 from nescio.cli.options import DetectorFile
+from nescio.cli.vision import ImageSize, LogitsOutput, Mean, Std, parse_colours
 from nescio.errors import ParameterError
 
 _LEVELS = ("debug", "info", "warning", "error")
 _TOKEN_VARIABLE = "NESCIO_TOKEN"
-_MEGABYTE = 1_000_000
 
 
 def serve(
@@ -48,9 +48,7 @@ def serve(
             "May be repeated.",
         ),
     ] = None,
-    logits: Annotated[
-        str | None, typer.Option(help="The name of the model's output with the logits.")
-    ] = None,
+    logits: LogitsOutput = None,
     features: Annotated[
         str | None,
         typer.Option(
@@ -60,26 +58,9 @@ def serve(
     from_probs: Annotated[
         bool, typer.Option("--from-probs", help="The model returns probabilities, not logits.")
     ] = False,
-    image_size: Annotated[
-        int | None,
-        typer.Option(
-            min=8, help="Width and height of the model's images, if its file does not say."
-        ),
-    ] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(
-            metavar="R,G,B",
-            help="Mean of each colour channel from 0 to 1, if the model's file does not say. "
-            "Default: that of ImageNet.",
-        ),
-    ] = None,
-    std: Annotated[
-        str | None,
-        typer.Option(
-            metavar="R,G,B", help="Standard deviation of each colour channel; as for --mean."
-        ),
-    ] = None,
+    image_size: ImageSize = None,
+    mean: Mean = None,
+    std: Std = None,
     max_body_mb: Annotated[
         float, typer.Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
     ] = 32.0,
@@ -123,7 +104,6 @@ def serve(
 
     if log_level not in _LEVELS:
         raise ParameterError(f"--log-level must be one of {', '.join(_LEVELS)}, got {log_level!r}.")
-    body_bytes = round(max_body_mb * _MEGABYTE)
     settings = service.Settings(
         detector=detector,
         model=model,
@@ -131,33 +111,19 @@ def serve(
         features=features,
         from_probs=from_probs,
         image_size=image_size,
-        mean=_colours("--mean", mean),
-        std=_colours("--std", std),
+        mean=parse_colours("--mean", mean),
+        std=parse_colours("--std", std),
         token=_token(token_file),
         cors_origins=tuple(cors_origin or ()),
-        max_body_bytes=body_bytes,
+        max_body_bytes=round(max_body_mb * 1e6),
         max_rows=max_rows,
         max_pixels=round(max_megapixels * 1e6),
         max_requests=max_requests,
-        max_waiting_bytes=8 * body_bytes,
         drain_seconds=drain_seconds,
         monitor_state=monitor_state,
         alpha=alpha,
     )
     service.serve(settings, host=host, port=port, log_level=log_level)
-
-
-def _colours(option: str, text: str | None) -> tuple[float, float, float] | None:
-    """Return three numbers that are separated by commas."""
-    if text is None:
-        return None
-    try:
-        red, green, blue = (float(part) for part in text.split(","))
-    except ValueError as error:
-        raise ParameterError(
-            f"{option} must be three numbers such as 0.5,0.5,0.5; got {text!r}."
-        ) from error
-    return red, green, blue
 
 
 def _token(path: Path | None) -> str | None:

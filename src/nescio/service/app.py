@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nescio._validation import looks_like_probabilities
-from nescio.errors import InputError, NescioError
+from nescio._validation import Array, looks_like_probabilities
+from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
 from nescio.service import charts, openapi
@@ -32,12 +32,10 @@ from nescio.service.bodies import (
     decode_outputs,
     encode_assessment,
     encode_json,
-    is_quick_to_decode,
     media_type,
 )
 from nescio.service.engine import BatchResult, Engine
 from nescio.service.errors import problem
-from nescio.service.limits import Place, read_body
 from nescio.service.model import Model
 from nescio.service.pages import page, page_files
 from nescio.service.recording import RequestRecorder
@@ -45,6 +43,7 @@ from nescio.service.service import Service
 from nescio.service.settings import Settings
 
 _ENOUGH_TO_WARN = 5  # fewer numbers lie within [0, 1] by chance
+_ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
 _EXPLAINED_ROWS = 100
 _EXPLAINED_LABELS = 20
 
@@ -82,7 +81,7 @@ def make_app(settings: Settings) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=middleware,
-        exception_handlers={HTTPException: _error},
+        exception_handlers=dict.fromkeys(_ANSWERED, _error),
         lifespan=lifespan,
     )
     app.state.service = service
@@ -112,17 +111,11 @@ class Endpoints:
 
     async def score(self, request: Request) -> Response:
         """Return scores, p-values and verdicts for logits."""
-        service = self._service
-        kind = _content_type(request, FORMATS)
-        explain = _flag(request, "explain")
-        with service.room.enter() as place:
-            body = await self._body(request, kind, place)
-            current, max_rows = service.current, service.settings.max_rows
-            if is_quick_to_decode(kind, body):
-                outputs = decode_outputs(kind, body, max_rows)
-            else:
-                outputs = await service.in_thread(lambda: decode_outputs(kind, body, max_rows))
-            result = await _answered(service.score(current, outputs))
+        service, current = self._service, self._service.current
+        kind, explain = _content_type(request, FORMATS), _flag(request, "explain")
+        async with service.room.body(request, kind) as body:
+            outputs = await service.in_thread(decode_outputs, kind, body)
+            result = await service.score(current, outputs)
             _note(request, result, body)
             headers = _warning(outputs)
             if explain:
@@ -134,23 +127,17 @@ class Endpoints:
 
     async def predict(self, request: Request) -> Response:
         """Return predicted labels, probabilities and verdicts for images or other inputs."""
-        service, settings = self._service, self._service.settings
-        _require_model(service.current.engine)
+        service, current = self._service, self._service.current
+        model = current.engine.model
+        if model is None:
+            raise HTTPException(404, "this service has no model. Start it with --model.")
         kind = _content_type(request, (*IMAGES, JSON, SAFETENSORS))
         explain = _flag(request, "explain")
-        with service.room.enter() as place:
-            body = await self._body(request, kind, place)
-            current = service.current
-            model = _require_model(current.engine)
-            if kind in IMAGES:
-                inputs = await service.in_thread(
-                    lambda: model.image_input(body, settings.max_pixels)
-                )
-            else:
-                inputs = await service.in_thread(
-                    lambda: model.checked(decode_inputs(kind, body), settings.max_rows)
-                )
-            result = await _answered(service.predict(current, inputs))
+        async with service.room.body(request, kind) as body:
+            inputs = await service.in_thread(
+                _inputs, model, kind, body, service.settings.max_pixels
+            )
+            result = await service.predict(current, model, inputs)
             _note(request, result, body)
             columns = columns_of(result.assessment) | _predicted(current.engine, result)
             if explain:
@@ -213,11 +200,6 @@ class Endpoints:
         """Return the OpenAPI description."""
         return _json(openapi.document())
 
-    async def _body(self, request: Request, kind: str, place: Place) -> bytes:
-        settings = self._service.settings
-        max_bytes = settings.max_json_bytes if kind == JSON else settings.max_body_bytes
-        return await read_body(request, place, max_bytes=max_bytes, seconds=settings.body_seconds)
-
 
 # --- requests ---------------------------------------------------------------------------------
 
@@ -269,17 +251,11 @@ def _note(request: Request, result: BatchResult, body: bytes) -> None:
     )
 
 
-def _require_model(engine: Engine) -> Model:
-    if engine.model is None:
-        raise HTTPException(404, "this service has no model. Start it with --model.")
-    return engine.model
-
-
-async def _answered(work: Awaitable[BatchResult]) -> BatchResult:
-    try:
-        return await work
-    except InputError as error:
-        raise HTTPException(422, str(error)) from error
+def _inputs(model: Model, kind: str, body: bytes, max_pixels: int) -> dict[str, Array]:
+    """Return the inputs of the model in a body."""
+    if kind in IMAGES:
+        return model.image_input(body, max_pixels)
+    return model.checked(decode_inputs(kind, body))
 
 
 # --- answers ----------------------------------------------------------------------------------
@@ -291,7 +267,8 @@ def _json(value: Any) -> Response:
 
 async def _error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
-        raise error
+        status = 400 if isinstance(error, FileFormatError) else 422
+        error = HTTPException(status, str(error))
     return problem(error)
 
 
@@ -315,10 +292,6 @@ def _explained(engine: Engine, result: BatchResult) -> dict[str, Any]:
     """Return the reason for each verdict, with the labels that matter most."""
     if len(result.outputs) > _EXPLAINED_ROWS:
         raise HTTPException(413, f"at most {_EXPLAINED_ROWS} rows can be explained in one request.")
-    try:
-        explanation = engine.explain(result.outputs)
-    except NescioError as error:
-        raise HTTPException(422, str(error)) from error
     return {
         "explanation": [
             {
@@ -326,6 +299,6 @@ def _explained(engine: Engine, result: BatchResult) -> dict[str, Any]:
                 "summary": reason.summary(),
                 "labels": [label.as_dict() for label in reason.most_telling(_EXPLAINED_LABELS)],
             }
-            for reason in explanation
+            for reason in engine.explain(result.outputs)
         ]
     }

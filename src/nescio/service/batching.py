@@ -11,39 +11,27 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
+Run = Callable[[Sequence[Work]], list[Result]]
 
 
-@dataclass(frozen=True)
-class _Waiting(Generic[Work, Result]):
-    work: Work
+class _Waiting(NamedTuple):
+    run: Run[Any, Any]
+    work: Any
     size: int
     kind: Hashable
-    answer: asyncio.Future[Result]
+    answer: asyncio.Future[Any]
 
 
-class Batcher(Generic[Work, Result]):
-    """Collects pieces of work of the same kind and runs them together.
+class Batcher:
+    """Runs pieces of work together, up to a total size. A single piece may be larger."""
 
-    Parameters
-    ----------
-    run : callable
-        Takes a list of pieces of work of the same kind and returns a list with a result or an
-        exception for each.
-    max_size : int
-        The largest size of a batch, in the unit of `submit`. A single piece may be larger.
-    """
-
-    def __init__(
-        self, run: Callable[[Sequence[Work]], list[Result | Exception]], max_size: int
-    ) -> None:
-        self._run = run
+    def __init__(self, max_size: int) -> None:
         self._max_size = max_size
-        self._waiting: deque[_Waiting[Work, Result]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
         self._running: asyncio.Task[None] | None = None
 
@@ -53,10 +41,12 @@ class Batcher(Generic[Work, Result]):
             await self._running
         self._thread.shutdown()
 
-    async def submit(self, work: Work, *, size: int, kind: Hashable) -> Result:
+    async def submit(
+        self, run: Run[Work, Result], work: Work, *, size: int, kind: Hashable
+    ) -> Result:
         """Return the result of a piece of work, which may run with others of the same kind."""
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(work, size, kind, answer))
+        self._waiting.append(_Waiting(run, work, size, kind, answer))
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_batches())
         try:
@@ -70,36 +60,37 @@ class Batcher(Generic[Work, Result]):
         while self._waiting:
             await self._run_batch(self._next_batch())
 
-    async def _run_batch(self, batch: list[_Waiting[Work, Result]]) -> None:
+    async def _run_batch(self, batch: list[_Waiting]) -> None:
         loop = asyncio.get_running_loop()
         works = [waiting.work for waiting in batch]
-        results = await loop.run_in_executor(self._thread, self._results, works)
+        results = await loop.run_in_executor(self._thread, _results, batch[0].run, works)
         for waiting, result in zip(batch, results, strict=True):
-            _settle(waiting.answer, result)
+            if waiting.answer.done():  # the client has closed the connection
+                continue
+            if isinstance(result, Exception):
+                waiting.answer.set_exception(result)
+            else:
+                waiting.answer.set_result(result)
         results.clear()  # as in submit: the traceback of an exception refers to this list
 
-    def _next_batch(self) -> list[_Waiting[Work, Result]]:
+    def _next_batch(self) -> list[_Waiting]:
         """Take the first piece of work and those directly behind it that fit into its batch."""
-        batch = [self._waiting.popleft()]
-        size = batch[0].size
-        while self._waiting and self._waiting[0].kind == batch[0].kind:
-            size += self._waiting[0].size
-            if size > self._max_size:
+        first = self._waiting.popleft()
+        batch, size = [first], first.size
+        while self._waiting:
+            following = self._waiting[0]
+            size += following.size
+            if (following.run, following.kind) != (first.run, first.kind) or size > self._max_size:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
-    def _results(self, works: Sequence[Work]) -> list[Result | Exception]:
-        try:
-            return self._run(works)
-        except Exception as error:
-            return [error] * len(works)
 
-
-def _settle(answer: asyncio.Future[Result], result: Result | Exception) -> None:
-    if answer.done():  # the client has closed the connection
-        return
-    if isinstance(result, Exception):
-        answer.set_exception(result)
-    else:
-        answer.set_result(result)
+def _results(run: Run[Work, Result], works: Sequence[Work]) -> list[Result | Exception]:
+    """Run all at once. If that fails, run each alone, so that one cannot fail the others."""
+    try:
+        return [*run(works)]
+    except Exception as error:
+        if len(works) == 1:
+            return [error]
+    return [result for work in works for result in _results(run, [work])]

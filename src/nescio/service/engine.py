@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-from starlette.exceptions import HTTPException
 
-from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
@@ -23,17 +21,12 @@ from nescio.service.settings import Settings
 
 _HISTOGRAM_BINS = 60
 
-Work = TypeVar("Work")
-
 
 class BatchResult(NamedTuple):
     """The outputs of the model for one or several requests, and the verdicts."""
 
     outputs: Outputs
     assessment: Assessment
-
-
-Recorder = Callable[[BatchResult], object]
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class Engine:
     def label_names(self) -> tuple[str, ...] | None:
         """The label names, if the detector or the model knows them."""
         known = self.detector.label_names_
-        return known if known or self.model is None else self.model.label_names
+        return known if known or self.model is None else self.model.wrapped.label_names
 
     @property
     def n_labels(self) -> int | None:
@@ -84,63 +77,19 @@ class Engine:
             return self.detector.profile_.firing.n_labels
         return None if self.label_names is None else len(self.label_names)
 
-    # --- scoring, many requests at once ---
-
-    def score(self, works: Sequence[Outputs], record: Recorder) -> list[BatchResult | Exception]:
-        """Return the verdicts on outputs of one kind, or an exception for those that fail.
-
-        `record` is called with the requests that were scored together.
-        """
-        return _together(works, lambda some: self._scored(some, record))
-
-    def predict(
-        self, works: Sequence[Mapping[str, Array]], record: Recorder
-    ) -> list[BatchResult | Exception]:
-        """Return the outputs of the model for inputs of one kind, and the verdicts."""
-        model = self.model
-        if model is None:
-            return [HTTPException(404, "this service has no model.")] * len(works)
-        if model.batches:
-            return _together(works, lambda some: self._predicted(model, some, record))
-        alone = [
-            _together([work], lambda some: self._predicted(model, some, record)) for work in works
-        ]
-        return [outcome for outcomes in alone for outcome in outcomes]
-
-    def _scored(self, works: Sequence[Outputs], record: Recorder) -> list[BatchResult]:
-        joined = works[0] if len(works) == 1 else Outputs.concat(works)
-        if self.n_labels not in (None, joined.n_labels):
+    def score(self, outputs: Outputs) -> BatchResult:
+        """Return the verdicts on outputs."""
+        if self.n_labels not in (None, outputs.n_labels):
             raise ShapeError(
-                f"the detector expects logits of {self.n_labels} labels, got {joined.n_labels}."
+                f"the detector expects logits of {self.n_labels} labels, got {outputs.n_labels}."
             )
-        with quiet_about_probabilities(joined):
-            whole = BatchResult(joined, self.detector.assess(joined))
-        record(whole)
-        if len(works) == 1:
-            return [whole]
-        ends = np.cumsum([len(work) for work in works]).tolist()
-        rows = [slice(end - len(work), end) for work, end in zip(works, ends, strict=True)]
-        return [
-            BatchResult(work, whole.assessment[part])
-            for work, part in zip(works, rows, strict=True)
-        ]
-
-    def _predicted(
-        self, model: Model, works: Sequence[Mapping[str, Array]], record: Recorder
-    ) -> list[BatchResult]:
-        sizes = [len(next(iter(work.values()))) for work in works]
-        joined = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
-        outputs = model.outputs(joined)
-        ends = np.cumsum(sizes).tolist()
-        parts = [outputs[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-        return self._scored(parts, record)
+        with quiet_about_probabilities(outputs):
+            return BatchResult(outputs, self.detector.assess(outputs))
 
     def explain(self, outputs: Outputs) -> Explanation:
         """Return each label's share of the scores, if the detector's score has such shares."""
         with quiet_about_probabilities(outputs):
             return self.detector.explain(outputs)
-
-    # --- description ---
 
     def describe(self) -> dict[str, Any]:
         """Return what clients may want to know about the detector and the model."""
@@ -213,15 +162,3 @@ def kind_of(outputs: Outputs) -> Hashable:
         if name != "head"
     )
     return columns, outputs.label_names, outputs.ids is None, id(outputs.head)
-
-
-def _together(
-    works: Sequence[Work], run: Callable[[Sequence[Work]], list[BatchResult]]
-) -> list[BatchResult | Exception]:
-    """Run all at once. If that fails, run each alone, so that one cannot fail the others."""
-    try:
-        return list(run(works))
-    except Exception as error:
-        if len(works) == 1:
-            return [error]
-    return [outcome for work in works for outcome in _together([work], run)]

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from starlette.exceptions import HTTPException
 
 from nescio._validation import Array
 from nescio.data.images import read_image
-from nescio.data.preprocessing import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    PREPROCESSING_KEY,
-    Preprocessing,
-)
+from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.detectors import Detector
-from nescio.errors import DatasetError, FileFormatError, InputError, ParameterError, ShapeError
-from nescio.outputs import Outputs
+from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.runners import Wrapped, wrap
-from nescio.runners.onnx_models import DTYPES
-from nescio.service.limits import check_rows
+from nescio.runners.batches import n_rows
+from nescio.runners.onnx_models import DTYPES, OnnxRunner
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
 
 THRESHOLD_KEY = "nescio.threshold"
 
 
-@dataclass(frozen=True)
-class ModelInput:
+class ModelInput(NamedTuple):
     """One input of the graph; a dimension is None if it may have any size."""
 
     name: str
@@ -41,95 +33,75 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class Model:
-    """A wrapped ONNX graph.
-
-    Attributes
-    ----------
-    wrapped : Wrapped
-    inputs : tuple of ModelInput
-    preprocessing : Preprocessing or None
-        How images are prepared; None if the model does not take images.
-    label_names : tuple of str or None
-    """
+    """A wrapped ONNX graph."""
 
     wrapped: Wrapped
-    inputs: tuple[ModelInput, ...]
-    preprocessing: Preprocessing | None
-    label_names: tuple[str, ...] | None
+    inputs: dict[str, ModelInput]
+    preprocessing: Preprocessing | None  # None if the model does not take images
 
     @classmethod
     def load(cls, settings: Settings, detector: Detector) -> Model:
         """Read the graph, and check that it fits the detector."""
-        path = settings.model
-        if path is None:
-            raise ParameterError("there is no model to load: settings.model is None.")
-        plain = wrap(
-            path,
+        needs_features = "features" in detector.scores_from
+        wrapped = wrap(
+            settings.model,
+            detector=detector,
             output=settings.logits,
-            features=settings.features
-            or ("features" if "features" in detector.scores_from else None),
+            features=settings.features or ("features" if needs_features else None),
             from_probs=settings.from_probs,
         )
-        session = plain.runner.session  # type: ignore[attr-defined]
-        metadata = session.get_modelmeta().custom_metadata_map
-        wrapped = wrap(plain, detector=detector)
-        inputs = tuple(_described(entry) for entry in session.get_inputs())
-        _check_width(plain, detector)
-        _compare_thresholds(metadata, detector)
-        return cls(wrapped, inputs, _preprocessing(inputs, metadata, settings), wrapped.label_names)
-
-    @property
-    def batches(self) -> bool:
-        """Whether inputs of several requests can run together."""
-        return all(entry.shape[:1] == (None,) for entry in self.inputs)
-
-    def outputs(self, inputs: Mapping[str, Array]) -> Outputs:
-        """Run the model."""
-        return self.wrapped.outputs(dict(inputs))
+        runner = wrapped.runner
+        if not isinstance(runner, OnnxRunner):
+            raise ParameterError(f"{settings.model} is not an ONNX file.")
+        _check_width(runner, detector)
+        stored = runner.metadata(THRESHOLD_KEY)
+        threshold = detector.calibration_.threshold_values
+        if stored not in (None, threshold):
+            logger.warning(
+                "the model file contains another detector, which is not used",
+                extra={"its_threshold": stored, "threshold": threshold},
+            )
+        inputs = [_described(entry) for entry in runner.session.get_inputs()]
+        return cls(
+            wrapped,
+            {entry.name: entry for entry in inputs},
+            _preprocessing(inputs[0], runner.preprocessing, settings)
+            if len(inputs) == 1 and _takes_images(inputs[0])
+            else None,
+        )
 
     def image_input(self, image: bytes, max_pixels: int) -> dict[str, Array]:
         """Return the content of an image file as the input of the model, with one row."""
         if self.preprocessing is None:
             raise HTTPException(415, "the model does not take images. Send its inputs by name.")
-        try:
-            decoded = read_image(image, max_pixels=max_pixels)
-        except DatasetError as error:
-            raise HTTPException(422, str(error)) from error
-        pixels = self.preprocessing.normalise(self.preprocessing.pixels(decoded))
-        entry = self.inputs[0]
-        return {entry.name: pixels[None].astype(entry.dtype, copy=False)}
+        pixels = self.preprocessing.pixels(read_image(image, max_pixels=max_pixels))
+        (entry,) = self.inputs.values()
+        return {entry.name: self.preprocessing.normalise(pixels)[None].astype(entry.dtype)}
 
-    def checked(self, inputs: Mapping[str, Array], max_rows: int) -> dict[str, Array]:
+    def checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs in the types of the graph, or raise an error if they do not fit."""
-        expected = [entry.name for entry in self.inputs]
-        if sorted(inputs) != sorted(expected):
+        if inputs.keys() != self.inputs.keys():
             names = ", ".join(name[:40] for name in sorted(inputs)[:10])
-            raise HTTPException(
-                422, f"the inputs must be {', '.join(expected)}; got {names or 'none'}."
-            )
-        found = {entry.name: _fitting(entry, inputs[entry.name]) for entry in self.inputs}
-        sizes = {len(array) for array in found.values()}
-        if len(sizes) != 1 or 0 in sizes:
-            raise HTTPException(
-                422, f"all inputs must have the same number of rows, got {sorted(sizes)}."
-            )
-        check_rows(max(sizes), max_rows)
+            raise InputError(f"the inputs must be {', '.join(self.inputs)}; got {names or 'none'}.")
+        found = {name: _fitting(entry, inputs[name]) for name, entry in self.inputs.items()}
+        n_rows(found)
         return found
+
+    def kind_of(self, inputs: Mapping[str, Array]) -> Hashable:
+        """Return a key; inputs with the same key can run together."""
+        if any(entry.shape[0] is not None for entry in self.inputs.values()):
+            return object()
+        return tuple((name, array.shape[1:]) for name, array in inputs.items())
 
     def describe(self) -> dict[str, Any]:
         """Return what a client must send."""
         return {
             "inputs": [
                 {"name": entry.name, "shape": list(entry.shape), "dtype": entry.dtype.name}
-                for entry in self.inputs
+                for entry in self.inputs.values()
             ],
             "preprocessing": None if self.preprocessing is None else self.preprocessing.as_dict(),
         }
-
-
-def kind_of_inputs(inputs: Mapping[str, Array]) -> Hashable:
-    """Return a key; inputs with the same key can run together."""
-    return tuple((name, array.shape[1:], array.dtype.str) for name, array in inputs.items())
 
 
 def _fitting(entry: ModelInput, array: Array) -> Array:
@@ -138,40 +110,32 @@ def _fitting(entry: ModelInput, array: Array) -> Array:
     )
     if not fits:
         expected = ["any" if size is None else size for size in entry.shape]
-        raise HTTPException(
-            422, f"input {entry.name!r} must have shape {expected}, got {list(array.shape)}."
+        raise InputError(
+            f"input {entry.name!r} must have shape {expected}, got {list(array.shape)}."
         )
-    if entry.dtype.kind in "iub" and array.dtype.kind == "f":
-        raise HTTPException(422, f"input {entry.name!r} must be {entry.dtype}, got {array.dtype}.")
-    if entry.dtype.kind in "iu" and array.size:
-        low, high = np.iinfo(entry.dtype).min, np.iinfo(entry.dtype).max
-        if not low <= array.min() <= array.max() <= high:
-            raise HTTPException(
-                422, f"input {entry.name!r} has numbers out of range for {entry.dtype}."
-            )
-    with np.errstate(over="ignore"):
-        return array.astype(entry.dtype, copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        typed = array.astype(entry.dtype, copy=False)
+    if entry.dtype.kind != "f" and not np.array_equal(typed, array):
+        raise InputError(
+            f"input {entry.name!r} must be {entry.dtype}; it has fractions or numbers out of range."
+        )
+    return typed
 
 
 def _described(entry: Any) -> ModelInput:
-    if entry.type not in DTYPES:
+    if entry.type not in DTYPES or not entry.shape:
         raise InputError(
-            f"the input {entry.name!r} of the model has type {entry.type}, which is not supported."
-        )
-    if not entry.shape:
-        raise InputError(
-            f"the input {entry.name!r} of the model is a single number. Every input must have one "
-            "row per sample."
+            f"the input {entry.name!r} of the model has type {entry.type} and shape {entry.shape}. "
+            "Every input must be an array of numbers with one row per sample."
         )
     shape = tuple(size if isinstance(size, int) else None for size in entry.shape)
     return ModelInput(entry.name, shape, np.dtype(DTYPES[entry.type]))
 
 
-def _check_width(wrapped: Wrapped, detector: Detector) -> None:
+def _check_width(runner: OnnxRunner, detector: Detector) -> None:
     """Raise an error if the model does not return as many logits as the detector expects."""
-    session = wrapped.runner.session  # type: ignore[attr-defined]
-    shapes = {node.name: node.shape for node in session.get_outputs()}
-    width = (shapes.get(wrapped.runner.output) or [None])[-1]
+    shapes = {node.name: node.shape for node in runner.session.get_outputs()}
+    width = (shapes[runner.output] or [None])[-1]
     expected = detector.n_columns_.get("logits")
     if isinstance(width, int) and expected not in (None, width):
         raise ShapeError(
@@ -180,57 +144,29 @@ def _check_width(wrapped: Wrapped, detector: Detector) -> None:
         )
 
 
-def _compare_thresholds(metadata: Mapping[str, str], detector: Detector) -> None:
-    """Log a warning if the graph contains another detector than the one in use."""
-    stored = _json(metadata, THRESHOLD_KEY)
-    if stored is not None and stored != detector.calibration_.threshold_values:
-        logger.warning(
-            "the model file contains another detector, which is not used",
-            extra={"its_threshold": stored, "threshold": detector.calibration_.threshold_values},
-        )
+def _takes_images(entry: ModelInput) -> bool:
+    return len(entry.shape) == 4 and entry.shape[1] in (3, None) and entry.dtype.kind == "f"
 
 
 def _preprocessing(
-    inputs: tuple[ModelInput, ...], metadata: Mapping[str, str], settings: Settings
-) -> Preprocessing | None:
-    """Return the preprocessing of images, if the model takes images.
-
-    The settings come first, then the metadata of the file, then the size of the graph's input and
-    the mean and standard deviation of ImageNet.
-    """
-    image = (
-        len(inputs) == 1
-        and len(inputs[0].shape) == 4
-        and inputs[0].shape[1] in (3, None)
-        and inputs[0].dtype.kind == "f"
-    )
-    if not image:
-        return None
-    stored = _json(metadata, PREPROCESSING_KEY)
-    found = None if stored is None else Preprocessing.from_dict(stored)
-    size = settings.image_size or (found.size if found else inputs[0].shape[2])
+    entry: ModelInput, stored: Preprocessing | None, settings: Settings
+) -> Preprocessing:
+    """Return the preprocessing of images: the settings come first, then the model file."""
+    size = settings.image_size or (stored.size if stored else entry.shape[2])
     if size is None:
         raise ParameterError(
             "the model takes images of any size. Pass the size that it was trained with, such as "
             "--image-size 224."
         )
-    for fixed in inputs[0].shape[2:]:
-        if fixed not in (None, size):
-            raise ParameterError(f"the model takes images of {fixed} x {fixed} pixels, not {size}.")
-    if found is None and settings.mean is None and settings.std is None:
+    if not {*entry.shape[2:]} <= {None, size}:
+        raise ParameterError(
+            f"the model takes images of {entry.shape[2]} x {entry.shape[3]} pixels, not {size}."
+        )
+    if stored is None and settings.mean is None and settings.std is None:
         logger.warning(
             "images are normalised as for ImageNet: neither the model file nor --mean and --std "
             "say otherwise",
             extra={"mean": IMAGENET_MEAN, "std": IMAGENET_STD},
         )
-    usual = found or Preprocessing(size)
+    usual = stored or Preprocessing(size)
     return Preprocessing(size, settings.mean or usual.mean, settings.std or usual.std)
-
-
-def _json(metadata: Mapping[str, str], key: str) -> Any:
-    try:
-        return json.loads(metadata.get(key, "null"))
-    except ValueError as error:
-        raise FileFormatError(
-            f"the metadata {key!r} of the model file is not valid JSON."
-        ) from error

@@ -1,54 +1,57 @@
-"""The OpenAPI description of the service. The schemas are written by hand."""
+"""The OpenAPI description of the service. The schemas come from the types of bodies and answers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from nescio._version import __version__
-from nescio.service.bodies import IMAGES, JSON, SAFETENSORS
+from nescio.service.bodies import IMAGES, JSON, SAFETENSORS, PredictBody, ScoreBody
 from nescio.service.charts import WIDTHS
-from nescio.service.errors import PHRASES, PROBLEM
+from nescio.service.errors import PROBLEM, Problem, phrase
+
+
+class Verdicts(msgspec.Struct):
+    """The answer of /v1/score."""
+
+    score: Annotated[
+        list[float | None],
+        Meta(description="Higher means more in-distribution; null for a row without a score."),
+    ]
+    p_value: list[float]
+    in_distribution: list[bool]
+    id: list[str] | UnsetType = UNSET
+    group: Annotated[
+        list[str] | UnsetType,
+        Meta(description="The number of predicted labels, if the detector was calibrated by it."),
+    ] = UNSET
+    explanation: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class Predictions(Verdicts, kw_only=True):
+    """The answer of /v1/predict."""
+
+    predicted: list[list[str]]
+    probs: list[list[float]]
+    logits: list[list[float | None]]
+
+
+class Status(msgspec.Struct):
+    """The answer of the probes."""
+
+    status: str
+
+
+def _schema(kind: type) -> dict[str, Any]:
+    (schema,) = msgspec.json.schema_components([kind])[1].values()
+    return {"schema": schema}
+
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _TEXT = {"schema": {"type": "string"}}
-_MATRIX = {
-    "type": "array",
-    "minItems": 1,
-    "items": {"type": "array", "minItems": 1, "items": {"type": "number"}},
-}
-_NAMES = {"type": "array", "items": {"type": "string"}}
-_NUMBERS = {"type": "array", "items": {"type": "number"}}
-_NUMBERS_OR_NULL = {"type": "array", "items": {"type": ["number", "null"]}}
 _WIDTH = {"type": "integer", "minimum": WIDTHS[0], "maximum": WIDTHS[1]}
-
-
-def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    return {"type": "object", "required": list(required), "properties": required | optional}
-
-
-_COLUMNS = {
-    "score": {
-        **_NUMBERS_OR_NULL,
-        "description": "Higher means more in-distribution; null for a row without a score.",
-    },
-    "p_value": _NUMBERS,
-    "in_distribution": {"type": "array", "items": {"type": "boolean"}},
-}
-_OPTIONAL_COLUMNS = {
-    "id": _NAMES,
-    "group": {
-        **_NAMES,
-        "description": "The number of predicted labels, if the detector was calibrated by it.",
-    },
-    "explanation": {"type": "array", "items": {"type": "object"}},
-}
-_PROBLEM = _object(
-    {
-        "title": {"type": "string", "description": "The reason phrase of the status."},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What is wrong and what to do."},
-    }
-)
 _MEANINGS = {
     400: "The body cannot be read.",
     401: "The token is missing or invalid.",
@@ -60,12 +63,6 @@ _MEANINGS = {
     415: "The format of the body is not supported.",
     422: "The request can be read but not used: wrong parameters or labels, NaN, a damaged image.",
     503: "The service is busy or about to stop. Try again after Retry-After seconds.",
-}
-_EXPLAIN = {
-    "name": "explain",
-    "in": "query",
-    "description": "Add each label's share of the score, for at most 100 rows.",
-    "schema": {"type": "boolean", "default": False},
 }
 
 
@@ -80,83 +77,54 @@ def _operation(
     responses: dict[str, Any] = {"200": {"description": "OK.", "content": answer}}
     for status in errors:
         responses[str(status)] = {
-            "description": f"{PHRASES[status]}. {_MEANINGS[status]}",
-            "content": {PROBLEM: {"schema": _PROBLEM}},
+            "description": f"{phrase(status)}. {_MEANINGS[status]}",
+            "content": {PROBLEM: _schema(Problem)},
         }
-    operation: dict[str, Any] = {
+    return {
         "summary": summary,
         "description": description,
         "responses": responses,
+        **({"parameters": parameters} if parameters else {}),
+        **({"requestBody": {"required": True, "content": body}} if body else {}),
     }
-    if parameters:
-        operation["parameters"] = parameters
-    if body is not None:
-        operation["requestBody"] = {"required": True, "content": body}
-    return operation
 
 
-def _query(name: str, description: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
-    return {
-        "name": name, "in": "query", "description": description, "schema": schema,
-        "required": required,
-    }  # fmt: skip
+def _query(name: str, description: str, schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": schema, **more}
 
 
-_SCORE_BODY = {
-    **_object(
-        {"logits": _MATRIX},
-        features={"anyOf": [_MATRIX, {"type": "null"}]},
-        ids={"anyOf": [_NAMES, {"type": "null"}]},
-        label_names={"anyOf": [_NAMES, {"type": "null"}]},
-        arrays={
-            "anyOf": [{"type": "object", "additionalProperties": _MATRIX}, {"type": "null"}],
-            "description": "Further arrays by name, if the detector reads them.",
-        },
-    ),
-    "additionalProperties": False,
-}
+_EXPLAIN = _query(
+    "explain",
+    "Add each label's share of the score, for at most 100 rows.",
+    {"type": "boolean", "default": False},
+)
 _SCORE_EXAMPLE = {"logits": [[2.1, -3.0, 0.4], [-5.2, -6.1, -4.8]], "ids": ["a.jpg", "b.jpg"]}
 _SCORE = _operation(
     "Verdicts on logits",
     "Returns a score, a p-value and a verdict for each row of logits.",
-    {JSON: {"schema": _object(_COLUMNS, **_OPTIONAL_COLUMNS)}, SAFETENSORS: _BINARY},
+    {JSON: _schema(Verdicts), SAFETENSORS: _BINARY},
     400, 401, 403, 408, 413, 415, 422, 503,
-    body={JSON: {"schema": _SCORE_BODY, "example": _SCORE_EXAMPLE}, SAFETENSORS: _BINARY},
+    body={JSON: {**_schema(ScoreBody), "example": _SCORE_EXAMPLE}, SAFETENSORS: _BINARY},
     parameters=(_EXPLAIN,),
 )  # fmt: skip
 
-_PREDICT_BODY = {
-    **_object({"inputs": {"type": "object", "additionalProperties": True}}),
-    "additionalProperties": False,
-}
-_PREDICT_ANSWER = _object(
-    {
-        **_COLUMNS,
-        "predicted": {"type": "array", "items": _NAMES},
-        "probs": {"type": "array", "items": _NUMBERS},
-        "logits": {"type": "array", "items": _NUMBERS_OR_NULL},
-    },
-    **_OPTIONAL_COLUMNS,
-)
+_PREDICT_EXAMPLE = {"inputs": {"input_ids": [[101, 2054, 102]]}}
 _PREDICT = _operation(
     "Predicted labels and verdict for an image",
     "Runs the model on an image, or on its inputs by name, and returns the predicted labels, the "
     "probabilities and the verdicts.",
-    {JSON: {"schema": _PREDICT_ANSWER}},
+    {JSON: _schema(Predictions)},
     400, 401, 403, 404, 408, 413, 415, 422, 503,
     body={
         **dict.fromkeys(IMAGES, _BINARY),
-        JSON: {
-            "schema": _PREDICT_BODY,
-            "example": {"inputs": {"input_ids": [[101, 2054, 102]]}},
-        },
+        JSON: {**_schema(PredictBody), "example": _PREDICT_EXAMPLE},
         SAFETENSORS: _BINARY,
     },
     parameters=(_EXPLAIN,),
 )  # fmt: skip
 
 _ANY_OBJECT = {JSON: {"schema": {"type": "object"}}}
-_STATUS = {JSON: {"schema": _object({"status": {"type": "string"}})}}
+_STATUS = {JSON: _schema(Status)}
 _DETECTOR = _operation(
     "The detector in use",
     "Returns the thresholds, labels, guarantee and calibration histogram of the detector, and what "
@@ -168,16 +136,16 @@ _HISTOGRAM = _operation(
     "Draws a score and the threshold on the histogram of the calibration scores.",
     {"image/svg+xml": _TEXT}, 401, 403, 422,
     parameters=(
-        _query("score", "The score.", {"type": "number"}, True) | {"example": 4.0},
-        _query("group", "The group, if calibrated by group.", {"type": "string"}, False),
-        _query("width", "The width in pixels.", _WIDTH, False),
+        _query("score", "The score.", {"type": "number"}, required=True, example=4.0),
+        _query("group", "The group, if calibrated by group.", {"type": "string"}),
+        _query("width", "The width in pixels.", _WIDTH),
     ),
 )  # fmt: skip
 _TRAFFIC = _operation(
     "Recent traffic",
     "Returns recent scores, the share flagged with its expected band, and the monitor's report.",
     _ANY_OBJECT, 401, 403, 422,
-    parameters=(_query("charts", "Add charts as SVG of this width in pixels.", _WIDTH, False),),
+    parameters=(_query("charts", "Add charts as SVG of this width in pixels.", _WIDTH),),
 )  # fmt: skip
 _RELOAD = _operation(
     "Reload the files",

@@ -25,12 +25,7 @@ _CLIENT_CLOSED = 499  # the client closed the connection before the answer was c
 class RequestRecorder:
     """Middleware that counts, times and logs each request, and answers 500 if one fails.
 
-    Parameters
-    ----------
-    app : ASGI application
-    service : Service
-    paths : set of str
-        Paths that metrics and logs name; all others are counted as "other".
+    Metrics and logs name the given paths; all others are counted as "other".
     """
 
     def __init__(self, app: ASGIApp, service: Service, paths: frozenset[str]) -> None:
@@ -62,18 +57,16 @@ class RequestRecorder:
         status = answer.status if answer.complete else _CLIENT_CLOSED
         self._service.n_answered += answer.complete
         self._service.metrics.answered(path, status, seconds)
-        logger.log(
-            logging.DEBUG if path in _ROUTINE and status == 200 else logging.INFO,
-            "request",
-            extra={
-                "id": answer.request_id,
-                "method": scope["method"],
-                "path": path,
-                "status": status,
-                "ms": round(seconds * 1e3, 2),
-                **scope["facts"],
-            },
-        )
+        facts = {
+            "id": answer.request_id,
+            "method": scope["method"],
+            "path": path,
+            "status": status,
+            "ms": round(seconds * 1e3, 2),
+            **scope["facts"],
+        }
+        routine = path in _ROUTINE and status == 200
+        logger.log(logging.DEBUG if routine else logging.INFO, "request", extra=facts)
 
 
 class _Answer:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
@@ -36,7 +36,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Future[None]] = []  # referenced, so that they are not collected
         # uvicorn sets this when it starts, but a signal may come earlier.
         self.servers: list[asyncio.base_events.Server] = []
 
@@ -59,10 +59,13 @@ class Server(uvicorn.Server):
             self.should_exit = self.force_exit = True
             return
         self._service.stopping = True
-        self._loop.call_soon_threadsafe(lambda: self._keep(self._drain(), "drain"))
+        self._start(self._drain)
 
     def _on_reload(self, number: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(lambda: self._keep(self._reload(), "reload"))
+        self._start(self._reload)
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._tasks.append(asyncio.ensure_future(work())))
 
     async def _drain(self) -> None:
         seconds = self._service.settings.drain_seconds
@@ -78,9 +81,6 @@ class Server(uvicorn.Server):
     async def _reload(self) -> None:
         with contextlib.suppress(NescioError, OSError):  # logged by the service
             await self._service.reload()
-
-    def _keep(self, work: Any, name: str) -> None:
-        self._tasks[name] = asyncio.ensure_future(work)
 
 
 def serve(

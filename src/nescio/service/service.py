@@ -7,8 +7,9 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
+import numpy as np
 from starlette.exceptions import HTTPException
 
 from nescio._io.files import check_target
@@ -17,12 +18,13 @@ from nescio._validation import Array
 from nescio.errors import NescioError
 from nescio.monitor.references import fingerprint
 from nescio.outputs import Outputs
+from nescio.runners.batches import n_rows
 from nescio.service.batching import Batcher
 from nescio.service.engine import BatchResult, Engine, kind_of
-from nescio.service.limits import Room, check_rows
+from nescio.service.limits import Room
 from nescio.service.logs import logger
 from nescio.service.metrics import Metrics, ScoreMetrics
-from nescio.service.model import kind_of_inputs
+from nescio.service.model import Model
 from nescio.service.settings import Settings
 from nescio.service.traffic import Traffic, stored_monitor
 
@@ -44,42 +46,43 @@ class Current(NamedTuple):
     counted: ScoreMetrics
     fingerprint: str
 
-    def record(self, result: BatchResult) -> None:
-        """Take note of requests that were scored together."""
-        self.counted.count(result.assessment)
-        self.traffic.record(result)
+    def score(self, works: Sequence[Outputs]) -> list[BatchResult]:
+        """Return the verdicts on outputs of one kind."""
+        outputs = works[0] if len(works) == 1 else Outputs.concat(works)
+        return self._verdicts(outputs, [len(work) for work in works])
+
+    def predict(self, works: Sequence[Mapping[str, Array]]) -> list[BatchResult]:
+        """Return the outputs of the model for inputs of one kind, and the verdicts."""
+        inputs = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
+        model = cast(Model, self.engine.model)
+        return self._verdicts(model.wrapped.outputs(inputs), [n_rows(work) for work in works])
+
+    def _verdicts(self, outputs: Outputs, sizes: Sequence[int]) -> list[BatchResult]:
+        whole = self.engine.score(outputs)
+        self.counted.count(whole)
+        self.traffic.record(whole)
+        if len(sizes) == 1:
+            return [whole]
+        ends = itertools.accumulate(sizes)
+        parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        return [BatchResult(outputs[part], whole.assessment[part]) for part in parts]
 
 
 class Service:
-    """The state of one process.
-
-    Parameters
-    ----------
-    settings : Settings
-
-    Attributes
-    ----------
-    only_local : bool
-        Whether the service listens on a loopback address, so that only this machine can call it.
-    stopping : bool
-        Whether the service is about to stop. Every answer then closes its connection.
-    n_accepted, n_answered : int
-        Number of requests whose headers were read, and whose answers were sent completely.
-    """
+    """The state of one process."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.only_local = False
-        self.stopping = False
-        self.n_accepted = 0
-        self.n_answered = 0
+        self.only_local = False  # whether only this machine can call the service
+        self.stopping = False  # every answer then closes its connection
+        self.n_accepted = 0  # requests whose headers were read
+        self.n_answered = 0  # requests whose answers were sent completely
         if settings.monitor_state is not None:
             check_target(settings.monitor_state, force=True)
-        self.metrics = Metrics()
-        self.room = Room(settings.max_requests, settings.max_waiting_bytes)
+        self.room = Room(settings)
+        self.metrics = Metrics(self.room)
         self.current = self._load()
-        self.metrics.add(self.current.counted)
-        self._add_gauges()
+        self.metrics.registry.register(self.current.counted)
 
     # --- life ---
 
@@ -87,8 +90,8 @@ class Service:
         """Start the threads and tasks; call this within the event loop."""
         # As many threads as processors: decoding a body takes several times its size in memory.
         self._workers = ThreadPoolExecutor(available_cpus(), thread_name_prefix="worker")
-        self._scoring = Batcher(self._score, _BATCH_VALUES)
-        self._predicting = Batcher(self._predict, _BATCH_INPUTS)
+        self._scoring = Batcher(_BATCH_VALUES)
+        self._predicting = Batcher(_BATCH_INPUTS)
         self._reloading = asyncio.Lock()
         self._watching = asyncio.create_task(self._watch_traffic())
 
@@ -106,7 +109,7 @@ class Service:
         """Read the files again. If that fails, the previous detector and model stay in use."""
         async with self._reloading:
             try:
-                fresh = await self.in_thread(lambda: self._load(again=True))
+                fresh = await self.in_thread(self._load, True)
             except (NescioError, OSError) as error:
                 self.metrics.reloads.labels("failed").inc()
                 logger.error("reload failed", extra={"reason": str(error)})
@@ -115,35 +118,19 @@ class Service:
             if fresh.fingerprint == old.fingerprint:
                 fresh = fresh._replace(traffic=old.traffic, counted=old.counted)
             else:
-                self.metrics.remove(old.counted)
-                self.metrics.add(fresh.counted)
+                self.metrics.registry.unregister(old.counted)
+                self.metrics.registry.register(fresh.counted)
             self.current = fresh
             self.metrics.reloads.labels("done").inc()
             logger.info("reloaded", extra={"changed": fresh.fingerprint != old.fingerprint})
             return fresh.engine
 
-    def _load(self, *, again: bool = False) -> Current:
+    def _load(self, again: bool = False) -> Current:
         settings = self.settings
         engine = Engine.load(settings)
         monitor = stored_monitor(engine.detector, settings.alpha, settings.monitor_state, again)
-        counted = ScoreMetrics(engine)
-        traffic = Traffic(monitor, engine.n_labels, settings.monitor_state, counted.watched)
-        return Current(engine, traffic, counted, fingerprint(engine.detector))
-
-    def _add_gauges(self) -> None:
-        gauge = self.metrics.gauge
-        gauge("nescio_requests_in_progress", "Requests in progress.", lambda: self.room.n_requests)
-        gauge("nescio_waiting_bytes", "Bytes of their bodies.", lambda: self.room.n_bytes)
-        gauge(
-            "nescio_monitor_log10_evidence",
-            "Evidence that the stream has changed, as a power of ten.",
-            lambda: self.current.traffic.evidence[0],
-        )
-        gauge(
-            "nescio_monitor_alarm",
-            "1 once the monitor has raised the alarm.",
-            lambda: self.current.traffic.evidence[1],
-        )
+        traffic = Traffic(monitor, settings.monitor_state)
+        return Current(engine, traffic, ScoreMetrics(engine, traffic), fingerprint(engine.detector))
 
     def _save(self) -> None:
         try:
@@ -169,30 +156,31 @@ class Service:
 
     async def score(self, current: Current, outputs: Outputs) -> BatchResult:
         """Return the verdicts on the outputs of a request."""
-        if not len(outputs):
-            raise HTTPException(422, "the request has no rows to score.")
-        check_rows(len(outputs), self.settings.max_rows)
-        kind = (id(current), kind_of(outputs))
-        return await self._scoring.submit((current, outputs), size=outputs.logits.size, kind=kind)
+        self._check_rows(len(outputs))
+        return await self._scoring.submit(
+            current.score, outputs, size=outputs.logits.size, kind=kind_of(outputs)
+        )
 
-    async def predict(self, current: Current, inputs: Mapping[str, Array]) -> BatchResult:
+    async def predict(
+        self, current: Current, model: Model, inputs: Mapping[str, Array]
+    ) -> BatchResult:
         """Return the outputs of the model for the inputs of a request, and the verdicts."""
-        kind = (id(current), kind_of_inputs(inputs))
+        self._check_rows(n_rows(inputs))
         size = sum(array.size for array in inputs.values())
-        return await self._predicting.submit((current, inputs), size=size, kind=kind)
+        return await self._predicting.submit(
+            current.predict, inputs, size=size, kind=model.kind_of(inputs)
+        )
 
-    async def in_thread(self, work: Callable[[], Value]) -> Value:
+    def _check_rows(self, n_rows: int) -> None:
+        if not n_rows:
+            raise HTTPException(422, "the request has no rows.")
+        if n_rows > self.settings.max_rows:
+            raise HTTPException(
+                413,
+                f"the request has {n_rows:,} rows; {self.settings.max_rows:,} are allowed. Send "
+                "them in several requests.",
+            )
+
+    async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
-
-    @staticmethod
-    def _score(works: Sequence[tuple[Current, Outputs]]) -> list[BatchResult | Exception]:
-        current = works[0][0]  # the same for all work of one kind
-        return current.engine.score([outputs for _, outputs in works], current.record)
-
-    @staticmethod
-    def _predict(
-        works: Sequence[tuple[Current, Mapping[str, Array]]],
-    ) -> list[BatchResult | Exception]:
-        current = works[0][0]
-        return current.engine.predict([inputs for _, inputs in works], current.record)
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)

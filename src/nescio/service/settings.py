@@ -9,8 +9,6 @@ from pathlib import Path
 from nescio._validation import checked_whole
 from nescio.errors import ParameterError
 
-MEGABYTE = 1_000_000
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -44,8 +42,6 @@ class Settings:
         Maximum number of pixels per image. It is checked before the image is decoded.
     max_requests : int
         Maximum number of requests in progress; further requests get the answer 503.
-    max_waiting_bytes : int
-        Maximum size of all bodies in progress.
     body_seconds : float
         Maximum time for a body to arrive.
     drain_seconds : float
@@ -66,11 +62,10 @@ class Settings:
     std: tuple[float, float, float] | None = None
     token: str | None = None
     cors_origins: tuple[str, ...] = ()
-    max_body_bytes: int = 32 * MEGABYTE
+    max_body_bytes: int = 32_000_000
     max_rows: int = 100_000
     max_pixels: int = 50_000_000
     max_requests: int = 256
-    max_waiting_bytes: int = 256 * MEGABYTE
     body_seconds: float = 30.0
     drain_seconds: float = 1.0
     monitor_state: Path | None = None
@@ -84,11 +79,6 @@ class Settings:
         if self.model is None and given:
             option = given[0].replace("_", "-")
             raise ParameterError(f"--{option} needs a model: pass --model.")
-        if self.max_waiting_bytes < self.max_body_bytes:
-            raise ParameterError(
-                f"max_waiting_bytes must be at least max_body_bytes, {self.max_body_bytes:,}, "
-                f"got {self.max_waiting_bytes:,}."
-            )
         if self.token is not None and not (self.token.isascii() and self.token.strip()):
             raise ParameterError("the token must be ASCII text and must not be empty.")
         for origin in self.cors_origins:
@@ -101,3 +91,8 @@ class Settings:
     def max_json_bytes(self) -> int:
         """Maximum size of a JSON body. A number of two characters takes 32 bytes while decoded."""
         return max(1, self.max_body_bytes // 4)
+
+    @property
+    def max_waiting_bytes(self) -> int:
+        """Maximum size of all bodies in progress."""
+        return 8 * self.max_body_bytes

@@ -79,20 +79,16 @@ function chosenBody(path, body, detector) {
 // --- one operation ---
 
 const code = (text, attributes = {}) =>
-  make("pre", { tabindex: "0", ...attributes }, make("code", {}, text));
+  make("pre", { tabindex: "0", ...attributes }, make("code", text));
 
 function parametersOf(parameters = []) {
   if (!parameters.length) return null;
-  return make(
-    "div",
-    {},
-    make("h3", {}, "Parameters"),
-    make(
-      "dl",
-      { class: "meanings" },
+  return make("div",
+    make("h3", "Parameters"),
+    make("dl.meanings",
       parameters.flatMap((one) => [
-        make("dt", {}, make("code", {}, one.name), ` in the ${one.in}, ${one.schema?.type ?? "any"}`),
-        make("dd", {}, one.description ?? one.schema?.description ?? ""),
+        make("dt", make("code", one.name), ` in the ${one.in}, ${one.schema?.type ?? "any"}`),
+        make("dd", one.description ?? one.schema?.description ?? ""),
       ]),
     ),
   );
@@ -101,18 +97,16 @@ function parametersOf(parameters = []) {
 function modelOf(path, detector) {
   if (path !== PREDICT || !detector) return null;
   const { model } = detector;
-  if (!model) return make("p", {}, "This service was started without --model, so it has no model.");
+  if (!model) return make("p", "This service was started without --model, so it has no model.");
   const inputs = model.inputs.flatMap(({ name, shape: sizes, dtype }) => [
-    make("dt", {}, make("code", {}, name)),
-    make("dd", {}, `${dtype}, shape [${sizes.map((n) => n ?? "any").join(", ")}]`),
+    make("dt", make("code", name)),
+    make("dd", `${dtype}, shape [${sizes.map((n) => n ?? "any").join(", ")}]`),
   ]);
   const image = "An image file is resized and normalised. Arrays are passed on unchanged.";
-  return make(
-    "div",
-    { class: "model" },
-    make("h3", {}, "Inputs of the model"),
-    make("dl", { class: "meanings" }, inputs),
-    model.preprocessing ? make("p", { class: "aside" }, image) : null,
+  return make("div.model",
+    make("h3", "Inputs of the model"),
+    make("dl.meanings", inputs),
+    model.preprocessing ? make("p.aside", image) : null,
   );
 }
 
@@ -120,17 +114,15 @@ function bodyOf(path, body, detector) {
   if (!body) return null;
   const formats = Object.entries(body.content).map(([type, content]) => {
     const example = exampleOf(path, content, type === JSON_TYPE ? detector : null);
-    return make(
-      "li",
-      {},
-      make("code", {}, type),
+    return make("li",
+      make("code", type),
       content.schema?.format === "binary" ? null : code(shape(content.schema)),
-      example ? make("p", { class: "aside" }, "For example:") : null,
+      example ? make("p.aside", "For example:") : null,
       example ? code(JSON.stringify(example)) : null,
     );
   });
-  const list = make("ul", { class: "formats" }, formats);
-  return make("div", {}, make("h3", {}, "Body, in one of these formats"), list);
+  const list = make("ul.formats", formats);
+  return make("div", make("h3", "Body, in one of these formats"), list);
 }
 
 function answersOf(responses) {
@@ -138,17 +130,15 @@ function answersOf(responses) {
     const types = Object.entries(content);
     const first = types[0]?.[1].schema;
     return [
-      make("dt", {}, make("b", { class: status < 400 ? "in" : "out" }, status)),
-      make(
-        "dd",
-        {},
+      make("dt", make("b", { class: status < 400 ? "in" : "out" }, status)),
+      make("dd",
         `${description} `,
-        make("span", { class: "aside" }, types.map(([type]) => type).join(", ")),
+        make("span.aside", types.map(([type]) => type).join(", ")),
         status < 400 && first?.properties ? code(shape(first)) : null,
       ),
     ];
   });
-  return make("div", {}, make("h3", {}, "Answers"), make("dl", { class: "meanings" }, entries));
+  return make("div", make("h3", "Answers"), make("dl.meanings", entries));
 }
 
 function sender(method, path, type, example) {
@@ -161,11 +151,11 @@ function sender(method, path, type, example) {
       const isJson = found.headers.get("content-type")?.includes("json");
       const shown = isJson ? JSON.stringify(JSON.parse(text), null, 2) : text;
       answer.replaceChildren(
-        make("p", { class: "aside" }, `The service answered ${found.status}.`),
+        make("p.aside", `The service answered ${found.status}.`),
         code(shown.slice(0, LONGEST_ANSWER), { class: "answer" }),
       );
     } catch (error) {
-      answer.replaceChildren(make("p", { class: "trouble" }, error.message));
+      answer.replaceChildren(make("p.trouble", error.message));
     }
   };
   const attributes = { type: "button", class: "quiet", onclick: go };
@@ -178,16 +168,14 @@ function operation(path, method, about, { detector, needsToken }) {
   const sendable = method === "GET" || Boolean(example);
   const isOpen = !path.startsWith("/v1/") && path !== "/metrics";
   const address = path + exampleQuery(about.parameters);
-  return make(
-    "article",
-    { class: "card", id: anchor(method, path), "data-path": path },
-    make("h2", {}, make("code", { class: "method" }, method), make("code", {}, path)),
-    make("p", {}, make("b", {}, `${about.summary}. `), about.description ?? ""),
+  return make("article.card", { id: anchor(method, path), "data-path": path },
+    make("h2", make("code.method", method), make("code", path)),
+    make("p", make("b", `${about.summary}. `), about.description ?? ""),
     parametersOf(about.parameters),
     modelOf(path, detector),
     bodyOf(path, about.requestBody, detector),
     answersOf(about.responses),
-    make("h3", {}, "On the command line"),
+    make("h3", "On the command line"),
     code(curl(method, address, type, example, needsToken && !isOpen), { class: "curl" }),
     ...(sendable ? sender(method, address, type, example) : []),
   );
@@ -228,11 +216,9 @@ async function start() {
   );
   byId("contents").replaceChildren(
     ...found.map(([path, method, about]) =>
-      make(
-        "a",
-        { href: `#${anchor(method, path)}` },
-        make("code", {}, path),
-        make("span", {}, about.summary),
+      make("a", { href: `#${anchor(method, path)}` },
+        make("code", path),
+        make("span", about.summary),
       ),
     ),
   );

@@ -2,15 +2,21 @@
 
 export const byId = (id) => document.getElementById(id);
 
-export function make(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value === true ? "" : value);
+// Makes an element such as "p.aside" of attributes (plain objects) and children.
+export function make(tag, ...parts) {
+  const [name, ...classes] = tag.split(".");
+  const node = document.createElement(name);
+  node.classList.add(...classes);
+  for (const part of parts.flat().filter((one) => one !== null && one !== undefined)) {
+    if (part instanceof Node || typeof part !== "object") node.append(part);
+    else for (const [key, value] of Object.entries(part)) set(node, key, value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return node;
+}
+
+function set(node, key, value) {
+  if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+  else node.setAttribute(key, value);
 }
 
 export function show(node, visible) {
@@ -39,10 +45,8 @@ export const fixed = (value) =>
   value === null ? "none" : value.toFixed(Math.abs(value) >= 100 ? 1 : 3).replace("-", "−");
 
 export const legend = (entries) =>
-  make(
-    "ul",
-    { class: "legend", "aria-hidden": "true" },
-    entries.map(([kind, text]) => make("li", {}, make("span", { class: `key ${kind}` }), text)),
+  make("ul.legend", { "aria-hidden": "true" },
+    entries.map(([kind, text]) => make("li", make("span", { class: `key ${kind}` }), text)),
   );
 
 export function percent(share) {

@@ -53,7 +53,7 @@ function view({ n_watched: watched, recent, flagged, monitor, charts }, detector
   const n = recent.score.length;
   if (!n) {
     const text = "No traffic yet. The scores of all requests appear here,";
-    return [make("p", { class: "waiting" }, `${text} including those of this page.`)];
+    return [make("p.waiting", `${text} including those of this page.`)];
   }
   const which =
     watched > n ? `the latest ${count(n)} of ${count(watched)} inputs` : plural(n, "input");
@@ -61,17 +61,13 @@ function view({ n_watched: watched, recent, flagged, monitor, charts }, detector
     detector.by === null ? "threshold" : "thresholds for each number of predicted labels";
   return [
     ...state(monitor),
-    make(
-      "figure",
-      {},
-      make("h3", {}, "Scores ", make("span", {}, `of ${which}, oldest first`)),
+    make("figure",
+      make("h3", "Scores ", make("span", `of ${which}, oldest first`)),
       parseSvg(charts.scores),
       legend([["dot", "in-distribution"], ["cross", "flagged"], ["dash", threshold]]),
     ),
-    make(
-      "figure",
-      {},
-      make("h3", {}, "Share flagged ", make("span", {}, inWords(flagged.all))),
+    make("figure",
+      make("h3", "Share flagged ", make("span", inWords(flagged.all))),
       parseSvg(charts.flagged),
       legend([["shade", "expected band"], ["dot", "within it"], ["diamond", "outside it"]]),
     ),
@@ -91,14 +87,10 @@ function state(monitor) {
   const drifting = monitor.label_drifts ?? [];
   const worried = monitor.alarm || drifting.length > 0;
   return [
-    make(
-      "div",
-      { class: `monitor ${worried ? "out" : "in"}` },
-      make("p", { class: "word" }, headline(monitor, drifting)),
+    make("div", { class: `monitor ${worried ? "out" : "in"}` },
+      make("p.word", headline(monitor, drifting)),
       meter(evidence, needed),
-      make(
-        "p",
-        {},
+      make("p",
         "Evidence that the inputs have changed: ",
         ...power(evidence),
         ", at most ",
@@ -107,15 +99,15 @@ function state(monitor) {
         ...power(needed),
         `; the probability of a false alarm is at most ${percent(monitor.alpha)}.`,
       ),
-      make("p", { class: "aside" }, ofLabels(monitor)),
-      drifting.length ? make("ul", { class: "drift" }, drifting.slice(0, 8).map(drift)) : null,
+      make("p.aside", ofLabels(monitor)),
+      drifting.length ? make("ul.drift", drifting.slice(0, 8).map(drift)) : null,
     ),
   ];
 }
 
 function power(exponent) {
   const rounded = Number(exponent.toFixed(1));
-  return rounded ? ["10", make("sup", {}, String(rounded).replace("-", "−"))] : ["1"];
+  return rounded ? ["10", make("sup", String(rounded).replace("-", "−"))] : ["1"];
 }
 
 function headline(monitor, drifting) {
@@ -135,10 +127,10 @@ function ofLabels(monitor) {
 }
 
 const drift = ({ label, rate, calibration_rate: usual }) =>
-  make("li", {}, make("b", {}, label), ` is predicted for ${percent(rate)} of inputs, usually for ${percent(usual)}`);
+  make("li", make("b", label), ` is predicted for ${percent(rate)} of inputs, usually for ${percent(usual)}`);
 
 function meter(evidence, needed) {
-  const bar = make("div", { class: "fill" });
+  const bar = make("div.fill");
   bar.style.width = `${(100 * Math.min(needed, Math.max(0, evidence))) / needed}%`;
-  return make("div", { class: "meter", "aria-hidden": "true" }, bar);
+  return make("div.meter", { "aria-hidden": "true" }, bar);
 }

@@ -9,20 +9,20 @@ const MOST_LABELS = 12;
 let pictures = []; // object URLs of the images of the rows shown
 
 export function showWaiting() {
-  byId("verdict").replaceChildren(make("p", { class: "waiting" }, "Asking the service …"));
+  byId("verdict").replaceChildren(make("p.waiting", "Asking the service …"));
   byId("verdict").setAttribute("aria-busy", "true");
 }
 
 export function showTrouble(text) {
   release([]);
-  settle(make("p", { class: "trouble" }, text));
+  settle(make("p.trouble", text));
   byId("rows").replaceChildren();
   byId("details").replaceChildren();
 }
 
 export function showVerdicts(rows, problems, detector) {
   release(rows.map((row) => row.picture).filter(Boolean));
-  byId("rows").replaceChildren(...problems.map((text) => make("p", { class: "trouble" }, text)));
+  byId("rows").replaceChildren(...problems.map((text) => make("p.trouble", text)));
   if (rows.length > 1) byId("rows").append(table(rows, detector));
   showRow(rows[0], detector, rows.length);
 }
@@ -40,16 +40,12 @@ function settle(...children) {
 function showRow(row, detector, nRows) {
   const threshold = detector.threshold[row.group ?? "all"];
   settle(
-    make(
-      "div",
-      { class: `verdict ${row.inside ? "in" : "out"}` },
+    make("div", { class: `verdict ${row.inside ? "in" : "out"}` },
       row.picture && make("img", { src: row.picture, alt: `The image ${row.name}` }),
-      make(
-        "div",
-        {},
-        nRows > 1 || row.picture ? make("p", { class: "which" }, row.name) : null,
-        make("p", { class: "word" }, row.inside ? "✓ In-distribution" : "✗ OUT: do not trust"),
-        make("p", {}, inWords(row, detector)),
+      make("div",
+        nRows > 1 || row.picture ? make("p.which", row.name) : null,
+        make("p.word", row.inside ? "✓ In-distribution" : "✗ OUT: do not trust"),
+        make("p", inWords(row, detector)),
       ),
     ),
   );
@@ -81,10 +77,8 @@ export function inWords(row, detector) {
 }
 
 function facts(row, threshold) {
-  const fact = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
-  return make(
-    "dl",
-    { class: "facts" },
+  const fact = (name, value) => make("div", make("dt", name), make("dd", value));
+  return make("dl.facts",
     fact("Score", number(row.score)),
     fact(
       row.group === null ? "Threshold" : `Threshold for ${row.group} predicted labels`,
@@ -100,25 +94,18 @@ function predicted(row, detector) {
     .map((logit, at) => ({ name: detector.label_names?.[at] ?? `label ${at}`, logit }))
     .sort((one, other) => other.logit - one.logit);
   const chosen = labels.filter(({ logit }) => logit > 0);
-  const list = make("ul", { class: "labels", "aria-label": "Predicted labels" });
+  const list = make("ul.labels", { "aria-label": "Predicted labels" });
   for (const { name, logit } of chosen.slice(0, MOST_LABELS))
-    list.append(make("li", {}, make("span", {}, name), make("b", {}, probability(logit))));
+    list.append(make("li", make("span", name), make("b", probability(logit))));
   if (chosen.length > MOST_LABELS)
-    list.append(make("li", {}, `and ${count(chosen.length - MOST_LABELS)} more`));
+    list.append(make("li", `and ${count(chosen.length - MOST_LABELS)} more`));
   const top = labels[0];
   const likeliest = `${top?.name}, ${probability(top?.logit)}`;
-  return make(
-    "section",
-    { class: row.inside ? "" : "doubtful" },
-    make(
-      "h3",
-      {},
-      "Predicted labels",
-      row.inside ? null : make("span", {}, " (do not trust them)"),
-    ),
+  return make("section", { class: row.inside ? "" : "doubtful" },
+    make("h3", "Predicted labels", row.inside ? null : make("span", " (do not trust them)")),
     chosen.length
       ? list
-      : make("p", {}, `The model predicts no label. The most likely label is ${likeliest}.`),
+      : make("p", `The model predicts no label. The most likely label is ${likeliest}.`),
   );
 }
 
@@ -128,18 +115,16 @@ const probability = (logit) => percent(1 / (1 + Math.exp(-logit)));
 
 function onHistogram(row, detector) {
   const side = row.inside ? "at or above" : "below";
-  const box = make("div", { class: "box" });
+  const box = make("div.box");
   const group = row.group ?? "all";
   const query = new URLSearchParams({ score: row.score, group, width: chartWidth("details") });
   askForText(`/v1/histogram?${query}`)
     .then((text) => box.append(parseSvg(text)))
-    .catch((error) => box.append(make("p", { class: "trouble" }, error.message)));
-  return make(
-    "figure",
-    {},
-    make("h3", {}, "Score among the calibration scores"),
+    .catch((error) => box.append(make("p.trouble", error.message)));
+  return make("figure",
+    make("h3", "Score among the calibration scores"),
     box,
-    make("figcaption", {}, `${calibrationOf(row, detector).name}; this input is ${side} the threshold.`),
+    make("figcaption", `${calibrationOf(row, detector).name}; this input is ${side} the threshold.`),
   );
 }
 
@@ -148,24 +133,22 @@ function explained(row, detector) {
     const why = detector.explains
       ? "Send at most 100 rows to see each label’s share of the score."
       : `The score of ${detector.detector} is not a sum over labels, so it has no explanation.`;
-    return [make("p", { class: "aside" }, why)];
+    return [make("p.aside", why)];
   }
   const { term, summary, labels } = row.explanation;
   const shown = labels.slice(0, MOST_LABELS);
   const left = (row.logits?.length ?? labels.length) - shown.length;
   const more = left > 0 ? `${plural(left, "other label is", "other labels are")} not shown.` : "";
   return [
-    make(
-      "figure",
-      {},
-      make("h3", {}, `Each label’s ${term}`),
-      make("p", {}, summary),
+    make("figure",
+      make("h3", `Each label’s ${term}`),
+      make("p", summary),
       labelBars(shown),
       legend([
         ["stroke", "median of this label"],
         ["ring", `median of the largest ${term}, the second largest, …`],
       ]),
-      more ? make("figcaption", {}, more) : null,
+      more ? make("figcaption", more) : null,
     ),
   ];
 }
@@ -174,16 +157,12 @@ function labelBars(labels) {
   const values = labels.flatMap(({ term, median, rank_median }) => [term, median, rank_median]);
   const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
   const at = (value) => (100 * (value - low)) / (high - low || 1);
-  return make(
-    "ol",
-    { class: "bars" },
+  return make("ol.bars",
     labels.map((label) =>
-      make(
-        "li",
-        { title: spoken(label) },
-        make("span", { class: "name" }, label.label),
-        make("div", { class: "track" }, marks(label, at)),
-        make("span", { class: "value" }, fixed(label.term)),
+      make("li", { title: spoken(label) },
+        make("span.name", label.label),
+        make("div.track", marks(label, at)),
+        make("span.value", fixed(label.term)),
       ),
     ),
   );
@@ -220,33 +199,25 @@ function table(rows, detector) {
       event.currentTarget.setAttribute("aria-pressed", "true");
       showRow(row, detector, rows.length);
     };
-    const button = make(
-      "button",
-      { type: "button", "aria-pressed": String(at === 0), onclick: choose },
+    const button = make("button", { type: "button", "aria-pressed": String(at === 0), onclick: choose },
       row.name,
     );
     body.append(
-      make(
-        "tr",
-        { class: row.inside ? "in" : "out" },
+      make("tr", { class: row.inside ? "in" : "out" },
         make("th", { scope: "row" }, button),
-        make("td", {}, make("b", {}, row.inside ? "✓ in" : "✗ OUT")),
-        make("td", {}, number(row.score)),
-        make("td", {}, number(row.pValue)),
+        make("td", make("b", row.inside ? "✓ in" : "✗ OUT")),
+        make("td", number(row.score)),
+        make("td", number(row.pValue)),
       ),
     );
   });
   const titles = ["Input", "Verdict", "Score", "p-value"];
-  const head = make("tr", {}, titles.map((title) => make("th", { scope: "col" }, title)));
+  const head = make("tr", titles.map((title) => make("th", { scope: "col" }, title)));
   const cut = rows.length > MOST_ROWS ? `; the first ${count(MOST_ROWS)} are shown` : "";
-  return make(
-    "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": "All inputs" },
-    make(
-      "table",
-      {},
-      make("caption", {}, `${count(flagged)} of ${count(rows.length)} flagged${cut}.`),
-      make("thead", {}, head),
+  return make("div.scroll", { tabindex: "0", role: "region", "aria-label": "All inputs" },
+    make("table",
+      make("caption", `${count(flagged)} of ${count(rows.length)} flagged${cut}.`),
+      make("thead", head),
       body,
     ),
   );
