@@ -16,7 +16,7 @@ from nescio.training.tuning import (  # noqa: E402
     MAHALANOBIS_EPSILONS,
     ODIN_EPSILONS,
     TEMPERATURES,
-    Grid,
+    grid_scores,
 )
 
 
@@ -59,19 +59,18 @@ def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
     labels = rng.integers(0, 2, (300, 3))
     labels[:, 0] = 1
     detector = Mahalanobis(aggregate=aggregate).fit(around, labels)
-    grid = Grid(module, preprocessing, {aggregate: detector})
-    found = grid.batch_scores(inputs)
-    assert found.shape == (5, 84 + 6)
-    assert len(set(grid.points)) == 90
-    for at, (method, _, epsilon, temperature) in enumerate(grid.points):
+    found = grid_scores(module, inputs, preprocessing, {aggregate: detector})
+    assert len(found) == 84 + 6
+    for point, values in found.items():
+        method, _, epsilon, temperature = point
         logits, features = direct_outputs(module, inputs, preprocessing.std, aggregate, epsilon)
         if method == "odin":
             probabilities = torch.sigmoid(logits / temperature)
             expected = probabilities.max(1)[0] if aggregate == "max" else probabilities.sum(1)
         else:
             expected = detector.score_samples(features)
-        np.testing.assert_allclose(found[:, at], expected, rtol=1e-7, err_msg=str(grid.points[at]))
-    odin = [(e, t) for m, _, e, t in grid.points if m == "odin"]
+        np.testing.assert_allclose(values, expected, rtol=1e-7, err_msg=str(point))
+    odin = [(e, t) for m, _, e, t in found if m == "odin"]
     assert sorted(odin) == sorted(itertools.product(ODIN_EPSILONS, TEMPERATURES))
 
 

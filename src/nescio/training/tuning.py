@@ -7,6 +7,7 @@ all five sets is chosen.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
@@ -68,7 +69,7 @@ def tune(
         Called with the number of images just done, out of six times those chosen.
     """
     model_hash = checkpoint.content_hash()
-    check_same_network(train, model_hash, features)
+    _check_same_network(train, model_hash, features)
     runner = CheckpointRunner(checkpoint, features=features, device=device)
     chosen = split.sample(n_images, seed)
     if len(chosen) < 2:
@@ -76,17 +77,20 @@ def tune(
             "tuning needs at least two images, because some synthetic images mix two of them."
         )
     learned = {name: Mahalanobis(aggregate=name).fit(train) for name in aggregates}
+    preprocessing = checkpoint.preprocessing
+    id_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
+    ood_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     with runner.running() as module:
-        grid = Grid(module, checkpoint.preprocessing, learned)
-        found = {
-            name: grid.scores(batches, torch.device(device), on_images)
-            for name, batches in synthetic_sets(chosen, checkpoint.preprocessing, seed, batch_size)
-        }
-    id_scores = found.pop(_ID)
-    ood_scores = np.concatenate(list(found.values()))  # (n_images, n_settings)
+        for name, batches in synthetic_sets(chosen, preprocessing, seed, batch_size):
+            found = id_scores if name == _ID else ood_scores
+            for pixels in batches:
+                inputs = preprocessing.inputs(pixels, torch.device(device))
+                for point, values in grid_scores(module, inputs, preprocessing, learned).items():
+                    found[point].append(values)
+                on_images(len(pixels))
     settings = tuple(
-        Setting(*point, fpr95=fpr_at_tpr(id_scores[:, at], ood_scores[:, at]))
-        for at, point in enumerate(grid.points)
+        Setting(*point, fpr_at_tpr(np.concatenate(values), np.concatenate(ood_scores[point])))
+        for point, values in id_scores.items()
     )
     data = {
         **chosen.manifest(),
@@ -97,7 +101,7 @@ def tune(
     return Tuning(model_hash, features, settings, data)
 
 
-def check_same_network(outputs: Outputs, model_hash: str, features: str) -> None:
+def _check_same_network(outputs: Outputs, model_hash: str, features: str) -> None:
     """Raise unless the outputs were extracted from this network."""
     theirs = outputs.manifest.get("model_hash")
     if theirs != model_hash:
@@ -115,66 +119,30 @@ def check_same_network(outputs: Outputs, model_hash: str, features: str) -> None
 Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
 
 
-class Grid:
-    """Scores of every setting: one backward pass per aggregate, one forward pass per epsilon.
+def grid_scores(
+    module: nn.Module,
+    inputs: torch.Tensor,
+    preprocessing: Preprocessing,
+    mahalanobis: Mapping[str, Mahalanobis],
+) -> dict[Point, NDArray[np.float64]]:
+    """Return the scores of a batch of normalised inputs at every setting.
 
-    Parameters
-    ----------
-    module : Module
-        From inputs to (logits, features), in eval mode.
-    preprocessing : Preprocessing
-    mahalanobis : mapping of aggregate to fitted Mahalanobis
+    One backward pass per aggregate and one forward pass per epsilon serve all settings.
     """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        preprocessing: Preprocessing,
-        mahalanobis: Mapping[str, Mahalanobis],
-    ) -> None:
-        self.module = module
-        self.preprocessing = preprocessing
-        self.mahalanobis = mahalanobis
-        self.points: list[Point] = []
-        for aggregate in mahalanobis:
-            for epsilon in self.epsilons():
-                if epsilon in ODIN_EPSILONS:
-                    self.points += [("odin", aggregate, epsilon, T) for T in TEMPERATURES]
-                if epsilon in MAHALANOBIS_EPSILONS:
-                    self.points.append(("mahalanobis", aggregate, epsilon, None))
-
-    @staticmethod
-    def epsilons() -> list[float]:
-        """Return every epsilon that ODIN or Mahalanobis tries: they share the forward passes."""
-        return sorted({*ODIN_EPSILONS, *MAHALANOBIS_EPSILONS})
-
-    def scores(
-        self,
-        batches: Iterator[torch.Tensor],
-        device: torch.device,
-        on_images: Callable[[int], object] = lambda count: None,
-    ) -> NDArray[np.float64]:
-        """Return scores of shape (n_images, n_settings), of pixels on the scale from 0 to 1."""
-        rows = []
-        for pixels in batches:
-            rows.append(self.batch_scores(self.preprocessing.inputs(pixels, device)))
-            on_images(len(pixels))
-        return np.concatenate(rows)
-
-    def batch_scores(self, inputs: torch.Tensor) -> NDArray[np.float64]:
-        """Return scores of one batch of normalised inputs, with one column for each of `points`."""
-        found = find_directions(self.module, inputs, self.preprocessing, tuple(self.mahalanobis))
-        columns = []
-        for aggregate, detector in self.mahalanobis.items():
-            score = scores.max_prob if aggregate == "max" else scores.sum_prob
-            for epsilon in self.epsilons():
-                outputs = step(self.module, inputs, found, aggregate, epsilon)
-                if epsilon in ODIN_EPSILONS:
-                    logits = outputs.logits.cpu().double().numpy()
-                    columns += [score(logits / temperature) for temperature in TEMPERATURES]
-                if epsilon in MAHALANOBIS_EPSILONS:
-                    columns.append(detector.score_samples(outputs.features))
-        return np.stack(columns, axis=1)
+    found = find_directions(module, inputs, preprocessing, tuple(mahalanobis))
+    columns: dict[Point, NDArray[np.float64]] = {}
+    for aggregate, detector in mahalanobis.items():
+        score = scores.max_prob if aggregate == "max" else scores.sum_prob
+        for epsilon in sorted({*ODIN_EPSILONS, *MAHALANOBIS_EPSILONS}):
+            outputs = step(module, inputs, found, aggregate, epsilon)
+            if epsilon in ODIN_EPSILONS:
+                logits = outputs.logits.cpu().double().numpy()
+                for temperature in TEMPERATURES:
+                    columns["odin", aggregate, epsilon, temperature] = score(logits / temperature)
+            if epsilon in MAHALANOBIS_EPSILONS:
+                point = ("mahalanobis", aggregate, epsilon, None)
+                columns[point] = detector.score_samples(outputs.features)
+    return columns
 
 
 def synthetic_sets(
@@ -182,10 +150,7 @@ def synthetic_sets(
 ) -> Iterator[tuple[str, Iterator[torch.Tensor]]]:
     """Give the images, then each synthetic set made from them, as pixels from 0 to 1."""
     reader = Reader(split, preprocessing)
-    yield (
-        _ID,
-        (_scaled(batch) for batch in _read(reader, range(len(split)), batch_size)),
-    )
+    yield _ID, (_scaled(batch) for batch in _read(reader, range(len(split)), batch_size))
     # The partner of each image is the next one in a random circle, never the image itself.
     circle = np.random.default_rng(seed).permutation(len(split))
     partner_of = np.empty(len(split), np.intp)
@@ -211,24 +176,13 @@ def _corrupted(
     seed: tuple[int, int],
     batch_size: int,
 ) -> Iterator[torch.Tensor]:
-    preprocessing = reader.preprocessing
+    colours = {"mean": reader.preprocessing.mean, "std": reader.preprocessing.std}
     images = _read(reader, range(len(partner_of)), batch_size)
     partners = _read(reader, partner_of.tolist(), batch_size)
     for batch, others in zip(images, partners, strict=True):
-        made = [
-            corrupt(
-                name,
-                image[None],
-                other[None],
-                np.random.default_rng((*seed, index)),
-                mean=preprocessing.mean,
-                std=preprocessing.std,
-            )
-            for image, other, index in zip(
-                _scaled(batch).numpy(),
-                _scaled(others).numpy(),
-                batch.indices.tolist(),
-                strict=True,
-            )
-        ]
+        made = []
+        rows = zip(_scaled(batch).numpy(), _scaled(others).numpy(), batch.indices, strict=True)
+        for image, other, index in rows:
+            rng = np.random.default_rng((*seed, index))
+            made.append(corrupt(name, image[None], other[None], rng, **colours))
         yield torch.from_numpy(np.concatenate(made).astype(np.float32, copy=False))
