@@ -79,6 +79,38 @@ def test_a_file_does_not_choose_code_to_run(own_module, tmp_path):
     assert torch.equal(loaded.network(images), made.network(images))
 
 
+def test_the_own_module_of_an_older_file(own_module, tmp_path):
+    architecture = Architecture(f"module:{own_module}", features="4")
+    made = Checkpoint(architecture.build(3).eval(), architecture, ("a", "b", "c"))
+    made.save(tmp_path / "new.safetensors")
+    tensors, metadata = read_tensors(tmp_path / "new.safetensors")
+    older = {name.replace("network.", "network.model.", 1): t for name, t in tensors.items()}
+    write_tensors(tmp_path / "old.safetensors", older, metadata)
+    loaded = load_checkpoint(tmp_path / "old.safetensors", module=own_module)
+    assert loaded.content_hash() == made.content_hash()
+    older["network.extra"] = older["network.model.0.bias"]
+    write_tensors(tmp_path / "odd.safetensors", older, metadata)
+    with pytest.raises(FileFormatError, match="does not fit module:"):
+        load_checkpoint(tmp_path / "odd.safetensors", module=own_module)
+
+
+def test_a_part_of_the_own_module_may_have_the_older_prefix(tmp_path, monkeypatch):
+    (tmp_path / "nested_nets.py").write_text(
+        "from collections import OrderedDict\n\nfrom torch import nn\n\n\n"
+        "def make():\n    return nn.Sequential(OrderedDict(model=nn.Linear(2, 2)))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    architecture = Architecture("module:nested_nets:make", features="model")
+    made = Checkpoint(architecture.build(2), architecture, ("a", "b"))
+    made.save(tmp_path / "new.safetensors")
+    tensors, metadata = read_tensors(tmp_path / "new.safetensors")
+    older = {name.replace("network.", "network.model.", 1): t for name, t in tensors.items()}
+    write_tensors(tmp_path / "old.safetensors", older, metadata)
+    for name in ("new", "old"):
+        loaded = load_checkpoint(tmp_path / f"{name}.safetensors", module="nested_nets:make")
+        assert loaded.content_hash() == made.content_hash()
+
+
 def test_a_module_is_refused_where_none_is_needed(checkpoint, tmp_path):
     checkpoint().save(tmp_path / "a.safetensors")
     with pytest.raises(ParameterError, match="leave out module"):

@@ -142,7 +142,7 @@ def test_a_truncated_file_is_named(tmp_path):
     ("content", "message"),
     [
         (torch.zeros(3), "a Tensor"),
-        ({}, "an empty dict"),
+        ({}, "a dict with no entries"),
         ({"epoch": 3, "loss": 0.5}, "a dict with 'epoch', 'loss'"),
         ({0: torch.zeros(3)}, "a dict with 0"),
     ],

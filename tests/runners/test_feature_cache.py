@@ -6,8 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.data import load_coco  # noqa: E402
-from nescio.data.split import Split  # noqa: E402
+from nescio.data import load_coco, split as split_module  # noqa: E402
 from nescio.networks import checkpoint as checkpoint_module  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
 from nescio.runners import extract  # noqa: E402
@@ -89,8 +88,8 @@ def test_a_run_hashes_weights_and_data_once(frozen, tmp_path, monkeypatch):
 
     weights_hash = checkpoint_module.weights_hash
     monkeypatch.setattr(checkpoint_module, "weights_hash", counting("weights", weights_hash))
-    fingerprint = Split._fingerprint
-    monkeypatch.setattr(fingerprint, "func", counting("data", fingerprint.func))
+    fingerprint = split_module._fingerprint
+    monkeypatch.setattr(split_module, "_fingerprint", counting("data", fingerprint))
     fresh = load_checkpoint(tmp_path / "run" / "best.safetensors")
     splits = {name: split.subset(range(len(split))) for name, split in splits.items()}
     for name, split in splits.items():

@@ -72,7 +72,7 @@ def test_crops_keep_within_the_image_and_the_share(rng):
     [
         (lambda: Preprocessing(4), "image size"),
         (lambda: Preprocessing(32, mean=(0.5, 0.5)), "mean must be three"),
-        (lambda: Preprocessing(32, std=(1.0, 0.0, 1.0)), "std must be above 0"),
+        (lambda: Preprocessing(32, std=(1.0, 0.0, 1.0)), "std must be greater than 0"),
         (lambda: Augmentation((0.5, 2.0)), "crop_scale"),
     ],
 )

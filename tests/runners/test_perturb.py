@@ -61,15 +61,15 @@ def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
     detector = Mahalanobis(aggregate=aggregate).fit(around, labels)
     found = grid_scores(module, inputs, preprocessing, {aggregate: detector})
     assert len(found) == 84 + 6
-    for (method, _, epsilon, temperature), values in found.items():
+    for point, values in found.items():
+        method, _, epsilon, temperature = point
         logits, features = direct_outputs(module, inputs, preprocessing.std, aggregate, epsilon)
         if method == "odin":
             probabilities = torch.sigmoid(logits / temperature)
             expected = probabilities.max(1)[0] if aggregate == "max" else probabilities.sum(1)
         else:
             expected = detector.score_samples(features)
-        message = f"{method}, {epsilon}, {temperature}"
-        np.testing.assert_allclose(values, expected, rtol=1e-7, err_msg=message)
+        np.testing.assert_allclose(values, expected, rtol=1e-7, err_msg=str(point))
     odin = [(e, t) for m, _, e, t in found if m == "odin"]
     assert sorted(odin) == sorted(itertools.product(ODIN_EPSILONS, TEMPERATURES))
 

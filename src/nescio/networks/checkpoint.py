@@ -28,6 +28,7 @@ from nescio.outputs import check_label_names
 _KIND = FileKind("nescio.checkpoint", "network saved by nescio train or nescio convert")
 _NETWORK = "network."
 _STATE = "state."
+_OLD_OWN = "model."  # before each name of the user's own module in files of older versions
 
 
 @dataclass(frozen=True)
@@ -116,14 +117,8 @@ class Checkpoint:
         force: bool = False,
     ) -> None:
         """Write the file atomically; `state` holds what else is needed to resume training."""
-        tensors = {
-            _NETWORK + name: array for name, array in arrays_of(self.network.state_dict()).items()
-        }
-        tensors |= {_STATE + name: array for name, array in arrays_of(state or {}).items()}
-        metadata = {
-            **self._identity(),
-            "training": dict(self.training),
-        }
+        tensors = arrays_of(self.network.state_dict(), _NETWORK) | arrays_of(state or {}, _STATE)
+        metadata = {**self._identity(), "training": dict(self.training)}
         _KIND.write(path, tensors, metadata, force=force)
 
     def _identity(self) -> dict[str, Any]:
@@ -143,9 +138,9 @@ def weights_hash(module: nn.Module, what_else: str = "") -> str:
     return digest.hexdigest()
 
 
-def arrays_of(state: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Return the tensors as NumPy arrays on the CPU."""
-    return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+def arrays_of(state: Mapping[str, Tensor], prefix: str = "") -> dict[str, Array]:
+    """Return the tensors as NumPy arrays on the CPU, with a prefix before their names."""
+    return {prefix + name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
 
 
 def load_checkpoint(path: str | Path, *, module: str | None = None) -> Checkpoint:
@@ -170,15 +165,16 @@ def load_with_state(
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error
     network = _trusted(path, architecture, module).build(len(label_names))
-    state = {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}
-    weights = _without_prefix(state, _NETWORK)
+    weights = _tensors_under(_NETWORK, tensors)
+    if module is not None and weights.keys() != network.state_dict().keys():
+        weights = _without_old_prefix(weights)
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
         raise FileFormatError(f"{path} does not fit {architecture.name}: {first}") from error
     checkpoint = Checkpoint(network.eval(), architecture, label_names, preprocessing, training)
-    return checkpoint, _without_prefix(state, _STATE)
+    return checkpoint, _tensors_under(_STATE, tensors)
 
 
 def _trusted(path: str | Path, architecture: Architecture, module: str | None) -> Architecture:
@@ -196,9 +192,17 @@ def _trusted(path: str | Path, architecture: Architecture, module: str | None) -
     return Architecture(f"{OWN}{module}", architecture.n_hidden, architecture.features)
 
 
-def _without_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _without_old_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of the user's own module without the prefix that older files have."""
+    if not all(name.startswith(_OLD_OWN) for name in weights):
+        return weights
+    return {name.removeprefix(_OLD_OWN): tensor for name, tensor in weights.items()}
+
+
+def _tensors_under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Return copies of the arrays with this prefix: torch cannot use the file's memory."""
     return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in state.items()
+        name.removeprefix(prefix): torch.from_numpy(np.array(array))
+        for name, array in arrays.items()
         if name.startswith(prefix)
     }

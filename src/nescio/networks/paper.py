@@ -26,11 +26,6 @@ def load_paper_checkpoint(name: str, backbone_file: str | Path, head_file: str |
     backbone_file, head_file : path
         Such as densenet.pth and densenetclsfier.pth, with or without the `module.` prefix of
         data-parallel training. The numbers of labels and hidden units are read from the head.
-
-    Raises
-    ------
-    FileFormatError
-        If one of the files does not hold what the paper's code writes.
     """
     if name not in _PAPER_STAGES:
         allowed = " or ".join(map(repr, _PAPER_STAGES))

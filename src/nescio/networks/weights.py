@@ -33,12 +33,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """Read the state dict in a .pth, .pt or .safetensors file, on the CPU.
 
     It may be nested under "state_dict" or "model", and its names may have the `module.` prefix of
-    data-parallel training.
-
-    Raises
-    ------
-    FileFormatError
-        If the file is damaged, holds no state dict, or holds objects that would need unpickling.
+    data-parallel training. Objects that would need unpickling are rejected.
     """
     path = existing_file(path)
     is_safe = path.suffix.lower() == ".safetensors"
@@ -47,9 +42,10 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not _is_state_dict(content):
+        names = f" with {_first_few(content) or 'no entries'}" if isinstance(content, dict) else ""
         raise FileFormatError(
-            f"{path} does not hold a state dict but {_described(content)}. Expected tensors by "
-            "name, as torch.save(model.state_dict(), path) writes them."
+            f"{path} does not hold a state dict but a {type(content).__name__}{names}. Expected "
+            "tensors by name, as torch.save(model.state_dict(), path) writes them."
         )
     state: dict[str, Tensor] = content
     consume_prefix_in_state_dict_if_present(state, "module.")
@@ -79,29 +75,16 @@ def _read_torch_file(path: Path) -> Any:
         ) from error
     # On damaged files, torch.load raises many kinds of errors: KeyError, EOFError, ...
     except Exception as error:
-        script = "TorchScript" in str(error)
-        what = (
-            "is a TorchScript program" if script else "is damaged, or torch.save did not write it"
-        )
         raise FileFormatError(
-            f"cannot read {path}: it {what}. Expected a state dict, as "
-            "torch.save(model.state_dict(), path) writes it."
+            f"cannot read {path}: it is damaged, is a TorchScript program, or torch.save did not "
+            "write it. Expected a state dict, as torch.save(model.state_dict(), path) writes it."
         ) from error
 
 
 def _is_state_dict(content: Any) -> bool:
-    return (
-        isinstance(content, dict)
-        and len(content) > 0
-        and all(isinstance(name, str) for name in content)
-        and all(isinstance(tensor, Tensor) for tensor in content.values())
-    )
-
-
-def _described(content: Any) -> str:
-    if not isinstance(content, dict):
-        return f"a {type(content).__name__}"
-    return f"a dict with {_first_few(content)}" if content else "an empty dict"
+    if not isinstance(content, dict) or not content:
+        return False
+    return all(isinstance(n, str) and isinstance(t, Tensor) for n, t in content.items())
 
 
 def load_file(
@@ -121,18 +104,8 @@ def load_state(
 ) -> None:
     """Load a complete state dict into a model, or raise an error that names what does not fit.
 
-    Parameters
-    ----------
-    model : Module
-        Its tensors are overwritten; if this raises, only some of them.
-    state : dict of Tensor
-        Outdated names in it are replaced.
-    source : path
-        Where the state comes from, for error messages.
-    expected : str
-        What the state should be, for error messages.
-    ignoring : sequence of str
-        Modules that the model does not have, whose tensors in the state are ignored.
+    If this raises, some of the model's tensors are overwritten. `expected` describes the state
+    dict for error messages. Tensors of the modules in `ignoring` are ignored.
     """
     own = model.state_dict()
     _rename_old_densenet(state, own)

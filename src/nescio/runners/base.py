@@ -13,7 +13,7 @@ from nescio._version import __version__
 from nescio.data.preprocessing import Preprocessing
 from nescio.data.split import Split
 from nescio.errors import ParameterError, ShapeError
-from nescio.outputs import Head, Outputs, check_label_names
+from nescio.outputs import Head, check_label_names
 from nescio.runners.batches import InputBatch, batches_of
 from nescio.runners.features import is_head
 from nescio.scores import logits_from_probs
@@ -45,6 +45,7 @@ class Runner(ABC):
     """
 
     kind: ClassVar[str] = ""
+    fixed_batch: int | None = None  # the only batch size that the model takes; None for any
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Runner(ABC):
         device: Any = None,
         preprocessing: Preprocessing | None = None,
     ) -> None:
-        self.model = model
+        self.source = self.model = model
         self.features = features
         self.output = output
         self.from_probs = from_probs
@@ -72,7 +73,7 @@ class Runner(ABC):
 
     def changed(self, **settings: Any) -> Self:
         """Return a runner of the same model with some parameters changed."""
-        return type(self)(self.model, **{**self.settings(), **settings})
+        return type(self)(self.source, **{**self.settings(), **settings})
 
     # --- what each kind of model writes ---
 
@@ -104,15 +105,8 @@ class Runner(ABC):
             "nescio_version": __version__,
         }
 
-    def rows_per_batch(self, batch_size: int) -> int:
-        """Return how many samples to run at once."""
-        return batch_size
-
     def cached(self, split: Split, folder: Any) -> tuple[Array, Runner] | None:
-        """Return features of a split that were computed before, and a runner of the layers after.
-
-        None if there are none.
-        """
+        """Return features of a split from a cache, if any, and a runner of the layers after."""
         return None
 
     # --- running ---
@@ -134,41 +128,15 @@ class Runner(ABC):
 
     def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
         """Cut inputs into batches, or take the batches that iterating over them gives."""
-        return batches_of(inputs, self.rows_per_batch(batch_size), self.takes)
+        return batches_of(inputs, self.fixed_batch or batch_size, self.takes)
 
     def is_image_bytes(self, inputs: Any) -> bool:
         """Return whether these are uint8 images that the runner has to preprocess."""
         dtype = str(getattr(inputs, "dtype", ""))
         return self.preprocessing is not None and dtype.removeprefix("torch.") == "uint8"
 
-    def outputs(
-        self,
-        arrays: Mapping[str, Array],
-        *,
-        labels: Any = None,
-        ids: Sequence[str] | None = None,
-        label_names: Sequence[str] | None = None,
-        manifest: Mapping[str, Any] | None = None,
-        head: Head | None = None,
-    ) -> Outputs:
-        """Make `Outputs` of arrays that `run` returned."""
-        own = ("logits", "features")
-        return Outputs(
-            arrays["logits"],
-            features=arrays.get("features"),
-            labels=labels,
-            ids=ids,
-            label_names=label_names,
-            manifest=manifest,
-            head=head,
-            arrays={name: array for name, array in arrays.items() if name not in own},
-        )
-
     def head(self, arrays: Mapping[str, Array]) -> Head | None:
-        """Return the model's last layer if it maps these features to these logits.
-
-        None if the model does not end in a linear layer, or if the features are not its input.
-        """
+        """Return the model's last layer if it is linear and maps these features to the logits."""
         if "features" not in arrays:
             return None
         features, logits = arrays["features"], arrays["logits"]

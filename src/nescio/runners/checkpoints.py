@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, channels_last, nn
+from torch import Tensor, channels_last
 
 from nescio._validation import Array
 from nescio.data.split import Split
@@ -38,10 +38,7 @@ class CheckpointRunner(TorchRunner):
         settings["preprocessing"] = settings.get("preprocessing") or model.preprocessing
         network = prepared(model.network, settings.get("device") or "cpu")
         super().__init__(network, **settings)
-
-    def changed(self, **settings: Any) -> CheckpointRunner:
-        """Return a runner of the same checkpoint with some parameters changed."""
-        return CheckpointRunner(self.checkpoint, **{**self.settings(), **settings})
+        self.source = model
 
     def _tap_of(self, features: str) -> Tap:
         return Tap.parse(self.checkpoint.layer(features), self.model)
@@ -60,9 +57,9 @@ class CheckpointRunner(TorchRunner):
         return {**super().describe(), "model": self.checkpoint.architecture.name}
 
     def cached(self, split: Split, folder: str | Path) -> tuple[Array, Runner] | None:
-        """Return the backbone's features of a split from a cache, and a runner of the head.
+        """Return the backbone's features of a split from a cache, if any, and a runner of the head.
 
-        None if the cache does not have them, or if the features are taken inside of the backbone.
+        None also if the runner's features are taken inside of the backbone.
         """
         within_head = {POOLED: INPUT, PENULTIMATE: "labels:input"}
         if not isinstance(self.model, Network) or self.features not in within_head:
@@ -70,5 +67,4 @@ class CheckpointRunner(TorchRunner):
         pooled = read_features(self.checkpoint, split, Path(folder))
         if pooled is None:
             return None
-        head: nn.Module = self.model.head
-        return pooled, TorchRunner(head, features=within_head[self.features])
+        return pooled, TorchRunner(self.model.head, features=within_head[self.features])

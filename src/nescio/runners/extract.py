@@ -6,22 +6,25 @@ results of another model are neither used nor replaced without being asked to.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nescio._io.files import check_target
-from nescio._validation import checked_whole
+from nescio._validation import Array, checked_whole
 from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
-from nescio.runners.images import Reader
-from nescio.runners.parts import ArraySource, PartialWork, Source, difference
+from nescio.runners.images import ImageBatch, Indices, Reader
+from nescio.runners.parts import PartialWork, ReadBatches, difference
 
 if TYPE_CHECKING:
     from nescio.runners.perturb import Tuning
@@ -96,12 +99,12 @@ def extract(
     manifest = {
         **split.manifest(),
         **_described(runner, tuning),
-        "batch_size": runner.rows_per_batch(batch_size),
+        "batch_size": runner.fixed_batch or batch_size,
         "tuning": None if tuning is None else tuning.chosen(),
     }
     path = Path(path)
     started = time.perf_counter()
-    work = PartialWork(path, manifest, len(split), manifest["batch_size"])
+    work = PartialWork(path, manifest, len(split), manifest["batch_size"], skip_bad=skip_bad)
     if _is_done(path, manifest, skip_bad=skip_bad, force=force):
         work.remove()  # a crash may have left them
         on_images(len(split))
@@ -110,8 +113,8 @@ def extract(
         return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
     if force:
         work.remove_others()
-    source, compute = _computation(runner, split, tuning, cache, skip_bad=skip_bad)
-    n_computed = work.run(source, compute, on_images)
+    read, compute = _computation(runner, split, tuning, cache, skip_bad=skip_bad)
+    n_computed = work.run(read, compute, on_images)
     skipped = _assemble(work, runner, split, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
     return Extraction(path, n_images, n_computed, time.perf_counter() - started, skipped)
@@ -138,8 +141,7 @@ def _described(runner: Runner, tuning: Tuning | None) -> dict[str, Any]:
                 "(--tuned)."
             )
         tuning.check_model(model_hash, str(runner.features))
-    size, mean, std = runner.preprocessing.as_dict().values()
-    preprocessing = {"size": size, "mean": list(mean), "std": list(std)}
+    preprocessing = json.loads(json.dumps(runner.preprocessing.as_dict()))
     return {**runner.describe(), "model_hash": model_hash, "preprocessing": preprocessing}
 
 
@@ -150,20 +152,25 @@ def _computation(
     cache: str | Path | None,
     *,
     skip_bad: bool,
-) -> tuple[Source, Callable[[Any], Mapping[str, Any]]]:
-    """Return where the inputs come from, and what is computed from them."""
-    if tuning is None and cache is not None:
-        found = runner.cached(split, cache)
-        if found is not None:
-            features, rest = found
-            return ArraySource(features), rest.run
+) -> tuple[ReadBatches, Callable[[Any], Mapping[str, Any]]]:
+    """Return how the inputs are read, and what is computed from them."""
+    found = runner.cached(split, cache) if tuning is None and cache is not None else None
+    if found is not None:
+        features, rest = found
+        return partial(_rows_of, features), rest.run
     assert runner.preprocessing is not None
     reader = Reader(split, runner.preprocessing, skip_bad=skip_bad)
     if tuning is None:
-        return reader, runner.run
+        return reader.batches, runner.run
     from nescio.runners.perturb import run_perturbed
 
-    return reader, partial(run_perturbed, runner, tuning)
+    return reader.batches, partial(run_perturbed, runner, tuning)
+
+
+def _rows_of(features: Array, batches: Iterable[Indices]) -> Iterator[ImageBatch]:
+    for indices in batches:
+        at = np.asarray(indices, np.int64)
+        yield ImageBatch(at, np.asarray(features[at]))
 
 
 def _is_done(path: Path, manifest: Mapping[str, Any], *, skip_bad: bool, force: bool) -> bool:
@@ -204,12 +211,14 @@ def _assemble(
     for part in parts:
         indices = part.pop("indices")
         outputs.append(
-            runner.outputs(
-                part,
+            Outputs(
+                part.pop("logits"),
+                features=part.pop("features", None),
                 labels=None if labels is None else labels[indices],
                 ids=[split.files[index] for index in indices],
                 label_names=runner.label_names,
                 head=head,
+                arrays=part,
             )
         )
     manifest = {**work.key, "skipped": [asdict(item) for item in skipped]}

@@ -40,17 +40,7 @@ def cached_features(
 ) -> NDArray[np.float32]:
     """Return a backbone's pooled features of whole images, from the cache or computed into it.
 
-    Parameters
-    ----------
-    backbone : Module
-        That of the checkpoint's network, in eval mode and on the device.
-    checkpoint : Checkpoint
-    split : Split
-    cache : Path
-        A folder.
-    device : device
-    on_images : callable
-        Called with the number of images just computed.
+    `backbone` is that of the checkpoint's network, in eval mode and on the device.
     """
     path, key = _entry(checkpoint, split, cache)
     if not path.exists():
@@ -62,7 +52,7 @@ def cached_features(
             with torch.inference_mode():
                 return {_POOLED: backbone(inputs).float().cpu().numpy()}
 
-        work.run(Reader(split, checkpoint.preprocessing), compute, on_images)
+        work.run(Reader(split, checkpoint.preprocessing).batches, compute, on_images)
         parts, _ = work.read()
         write_tensors(path, {_POOLED: Stacked([part[_POOLED] for part in parts])}, {"key": key})
         work.remove()

@@ -17,16 +17,9 @@ HEAD_TOLERANCE = 1e-4
 
 
 def pooled(values: Any, what: str) -> Any:
-    """Return features as a matrix of shape (n_samples, n_features).
+    """Return features, an array or tensor, as a matrix; average maps over height and width.
 
-    Maps of shape (n_samples, n_features, height, width) are averaged over height and width. Takes
-    NumPy arrays and torch tensors.
-
-    Parameters
-    ----------
-    values : array or tensor
-    what : str
-        The subject of the error message, such as "layer 'norm' returns".
+    `what` starts the error message, such as "layer 'norm' returns".
     """
     n_dimensions = getattr(values, "ndim", 0)
     if n_dimensions == 4:

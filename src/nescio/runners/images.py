@@ -28,6 +28,7 @@ _CROP_ATTEMPTS = 10
 _CROP_RATIO = (3 / 4, 4 / 3)
 
 Box = tuple[float, float, float, float]
+Indices = Sequence[int] | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -78,27 +79,14 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads the images of a split.
-
-    Parameters
-    ----------
-    split : Split
-    preprocessing : Preprocessing
-    augmentation : Augmentation, optional
-        With it, each image's crop is drawn from `seed` and its index.
-    seed : sequence of int
-    skip_bad : bool
-        Leave out images that cannot be read instead of raising.
-    n_threads : int, optional
-        One per processor if not given.
-    """
+    """Reads the images of a split."""
 
     split: Split
     preprocessing: Preprocessing
-    augmentation: Augmentation | None = None
+    augmentation: Augmentation | None = None  # its crops are drawn from seed and index
     seed: tuple[int, ...] = ()
-    skip_bad: bool = False
-    n_threads: int | None = None
+    skip_bad: bool = False  # leave out images that cannot be read instead of raising
+    n_threads: int | None = None  # one per processor if not given
 
     def reseeded(self, *seed: int) -> Reader:
         """Return the same reader with other random crops."""
@@ -114,7 +102,7 @@ class Reader:
         flipped = self.augmentation.flip and rng.random() < 0.5
         return pixels[:, :, ::-1] if flipped else pixels
 
-    def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[ImageBatch]:
+    def batches(self, batches: Iterable[Indices]) -> Iterator[ImageBatch]:
         """Give the images of each batch of indices, in order; reading runs ahead of the caller."""
         pending: deque[list[tuple[int, Future[NDArray[np.uint8]]]]] = deque()
         with ThreadPoolExecutor(self.n_threads or available_cpus()) as pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -18,7 +19,6 @@ from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
 from nescio.errors import (
     FileFormatError,
     InputError,
-    MissingDependencyError,
     ParameterError,
     ShapeError,
 )
@@ -53,8 +53,6 @@ class OnnxRunner(Runner):
     features : str, optional
         The name of an output, or "input".
     device : {"cpu", "cuda"}, optional
-    session : InferenceSession, optional
-        A session of the file, if it is open already.
 
     Attributes
     ----------
@@ -65,16 +63,18 @@ class OnnxRunner(Runner):
 
     kind = "onnx"
 
-    def __init__(self, model: Any, *, session: Any = None, **settings: Any) -> None:
+    def __init__(self, model: Any, **settings: Any) -> None:
         self.path = existing_file(model) if isinstance(model, str | Path) else None
         if self.path is not None:
-            self.session = session or _opened(self.path, settings.get("device"))
+            self.session = open_session(self.path, settings.get("device"))
         elif settings.get("device") is not None:
             raise ParameterError("a session has its own device: leave out device.")
         else:
             self.session = model
         self._inputs = {node.name: node for node in self.session.get_inputs()}
         self._outputs = {node.name: node for node in self.session.get_outputs()}
+        sizes = [shape[0] for shape in self.input_shapes.values() if shape]
+        self.fixed_batch = min((size for size in sizes if isinstance(size, int)), default=None)
         settings["output"] = self._logits_name(settings.get("output"))
         if settings.get("features") not in (None, INPUT):
             self._check_output("features", settings["features"])
@@ -84,11 +84,6 @@ class OnnxRunner(Runner):
             stored = self.metadata(PREPROCESSING_KEY)
             settings["preprocessing"] = stored and Preprocessing.from_dict(stored)
         super().__init__(model, **settings)
-
-    def changed(self, **settings: Any) -> OnnxRunner:
-        """Return a runner of the same file with some parameters changed; it is not opened again."""
-        reused = {} if "device" in settings or self.path is None else {"session": self.session}
-        return OnnxRunner(self.model, **{**self.settings(), **reused, **settings})
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -104,12 +99,6 @@ class OnnxRunner(Runner):
     def input_shapes(self) -> dict[str, list[Any]]:
         """The shape of each input; a size that may change is a name or None."""
         return {name: list(node.shape or []) for name, node in self._inputs.items()}
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """The only batch size that the graph takes; None if it takes any."""
-        shapes = self.input_shapes.values()
-        return min((s[0] for s in shapes if s and isinstance(s[0], int)), default=None)
 
     def metadata(self, key: str) -> Any:
         """Return an entry of the graph's metadata, which is JSON; None if there is none."""
@@ -182,14 +171,14 @@ class OnnxRunner(Runner):
         """Return whether these are arrays or tensors, by position or by name."""
         return isinstance(inputs, np.ndarray | Mapping | tuple) or is_torch(inputs)
 
-    def rows_per_batch(self, batch_size: int) -> int:
-        """Return the graph's own number of rows, if it takes no other."""
-        return self.fixed_batch or batch_size
-
     def _run(self, inputs: Any) -> dict[str, Any]:
         feed = {name: self.typed(name, part) for name, part in self.by_name(inputs).items()}
-        for name, array in feed.items():
-            self._check_rows(name, len(array))
+        rows = max(map(len, feed.values()))
+        if rows != (self.fixed_batch or rows):
+            raise ShapeError(
+                f"the graph takes exactly {self.fixed_batch} samples at a time, got {rows} "
+                "(perhaps in the last batch). Export it with a dynamic batch size."
+            )
         wanted = {"logits": self.output}
         if self.features not in (None, INPUT):
             wanted["features"] = self.features
@@ -234,14 +223,6 @@ class OnnxRunner(Runner):
             raise InputError(f"input {name!r} must be {kind}, got {array.dtype}.")
         return array.astype(wanted, copy=False)
 
-    def _check_rows(self, name: str, rows: int) -> None:
-        shape = self.input_shapes[name]
-        if shape and isinstance(shape[0], int) and rows != shape[0]:
-            raise ShapeError(
-                f"the graph takes exactly {shape[0]} samples at a time, got {rows} (perhaps in "
-                "the last batch). Export it with a dynamic batch size."
-            )
-
     # --- what it is ---
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
@@ -250,19 +231,16 @@ class OnnxRunner(Runner):
 
     @cached_property
     def _last_layer(self) -> tuple[Array, Array] | None:
-        """Weight and bias of the linear layer that makes the logits, as far as the file shows."""
-        try:
-            onnx = require("onnx", "onnx")
-        except MissingDependencyError:
+        if self.path is None or importlib.util.find_spec("onnx") is None:
             return None
-        return None if self.path is None else _linear(onnx, self.path, str(self.output))
+        return _linear(require("onnx", "onnx"), self.path, str(self.output))
 
     def content_hash(self) -> str | None:
         """Return a hash of the file; None for a session."""
-        return self._sha256
+        return self._content_hash
 
     @cached_property
-    def _sha256(self) -> str | None:
+    def _content_hash(self) -> str | None:
         return None if self.path is None else content_hash(self.path)
 
     def describe(self) -> dict[str, Any]:
@@ -270,14 +248,14 @@ class OnnxRunner(Runner):
         return {
             **super().describe(),
             "model": "InferenceSession" if self.path is None else self.path.name,
-            "model_hash": self._sha256,
+            "model_hash": self.content_hash(),
             "device": "cpu" if self.device is None else str(self.device).partition(":")[0],
             "onnxruntime_version": require("onnxruntime", "onnx").__version__,
         }
 
 
-def _opened(path: Path, device: Any) -> Any:
-    """Return a session for the file."""
+def open_session(graph: Path | bytes, device: Any = None) -> Any:
+    """Return a session for a file, or for its content."""
     runtime = require("onnxruntime", "onnx")
     kind = "cpu" if device is None else str(device).partition(":")[0].lower()
     providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -290,11 +268,12 @@ def _opened(path: Path, device: Any) -> Any:
     options.log_severity_level = 3  # errors are raised; warnings about graphs are of no use here
     try:
         return runtime.InferenceSession(
-            path, options, providers=[providers[kind], providers["cpu"]][: 1 + (kind != "cpu")]
+            graph, options, providers=list(dict.fromkeys((providers[kind], providers["cpu"])))
         )
     except Exception as error:  # onnxruntime's errors have no common class
+        what = graph if isinstance(graph, Path) else "the graph"
         reason = str(error).strip().splitlines()[0]
-        raise FileFormatError(f"cannot read {path} as ONNX: {reason}") from error
+        raise FileFormatError(f"cannot read {what} as ONNX: {reason}") from error
 
 
 def _linear(onnx: Any, path: Path, output: str) -> tuple[Array, Array] | None:

@@ -8,68 +8,44 @@ made from: parts of something else are rejected.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from nescio._io.tensors import Stacked, read_tensors, write_tensors
 from nescio._validation import Array
 from nescio.data.split import BadFile
 from nescio.errors import DatasetError, FileError
-from nescio.runners.images import ImageBatch, in_batches
+from nescio.runners.images import ImageBatch, Indices, in_batches
 
 _BATCHES_PER_PART = 16
 
 
-class Source(Protocol):
-    """Gives the inputs of batches of indices: a `Reader`, or rows of an array."""
-
-    @property
-    def skip_bad(self) -> bool:
-        """Whether images that cannot be read are left out."""
-        ...
-
-    def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[ImageBatch]:
-        """Give the inputs of each batch, in order."""
-        ...
-
-
-class ArraySource:
-    """The rows of an array, such as features that were computed before."""
-
-    skip_bad = True  # there is nothing to skip
-
-    def __init__(self, rows: Array) -> None:
-        self.rows = rows
-
-    def batches(self, batches: Iterable[Sequence[int] | NDArray[Any]]) -> Iterator[ImageBatch]:
-        """Give the rows of each batch, in order."""
-        for indices in batches:
-            at = np.asarray(indices, np.int64)
-            yield ImageBatch(at, np.asarray(self.rows[at]))
+ReadBatches = Callable[[Iterable[Indices]], Iterator[ImageBatch]]
+"""Gives the inputs of batches of indices, in order."""
 
 
 class PartialWork:
     """Arrays computed from images part by part, each part a file in a folder next to the result.
 
-    Parameters
-    ----------
-    path : Path
-        The file of the result.
-    key : mapping
-        What the parts are made from; parts with another key are rejected.
-    n_images, batch_size : int
+    `key` says what the parts are made from; parts with another key are rejected.
     """
 
-    def __init__(self, path: Path, key: Mapping[str, Any], n_images: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        key: Mapping[str, Any],
+        n_images: int,
+        batch_size: int,
+        *,
+        skip_bad: bool = False,
+    ) -> None:
         self.path = path
         self.key = dict(key)
         self.n_images = n_images
         self.batch_size = batch_size
+        self.skip_bad = skip_bad
         self.folder = path.with_name(path.name + ".parts")
         batches = in_batches(n_images, batch_size)
         self.parts = [
@@ -79,22 +55,18 @@ class PartialWork:
 
     def run(
         self,
-        source: Source,
+        read: ReadBatches,
         compute: Callable[[Array], Mapping[str, Array]],
         on_images: Callable[[int], object] = lambda count: None,
     ) -> int:
         """Compute the parts that are missing; return the number of images computed."""
         self.folder.mkdir(exist_ok=True)
-        missing = [
-            number
-            for number in range(len(self.parts))
-            if not self._has(number, skip_bad=source.skip_bad)
-        ]
+        missing = [number for number in range(len(self.parts)) if not self._has(number)]
         n_missing = sum(len(batch) for number in missing for batch in self.parts[number])
         n_computed = 0
         on_images(self.n_images - n_missing)
         # One stream of batches for all parts: reading continues while a part is written.
-        stream = source.batches(batch for number in missing for batch in self.parts[number])
+        stream = read(batch for number in missing for batch in self.parts[number])
         for number in missing:
             arrays: dict[str, list[Array]] = {}
             indices: list[Array] = []
@@ -107,14 +79,17 @@ class PartialWork:
                 indices.append(batch.indices)
                 bad += batch.bad
                 on_images(len(wanted))
-            self._write(number, arrays, np.concatenate(indices), bad)
+            tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
+            tensors["indices"] = Stacked(indices)
+            metadata = {"key": self.key, "skipped": [asdict(item) for item in bad]}
+            write_tensors(self._file(number), tensors, metadata, force=True)
             n_computed += sum(map(len, indices))
         return n_computed
 
     def _file(self, number: int) -> Path:
         return self.folder / f"part-{number:05d}.safetensors"
 
-    def _has(self, number: int, *, skip_bad: bool) -> bool:
+    def _has(self, number: int) -> bool:
         """Return whether a part exists; raise if it was made from something else."""
         file = self._file(number)
         if not file.exists():
@@ -127,18 +102,7 @@ class PartialWork:
                 "start again."
             )
         # Without skip_bad, a part that lacks images is computed again, so that the error is raised.
-        return skip_bad or not metadata["skipped"]
-
-    def _write(
-        self,
-        number: int,
-        arrays: Mapping[str, Sequence[Array]],
-        indices: Array,
-        bad: Sequence[BadFile],
-    ) -> None:
-        tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
-        metadata = {"key": self.key, "skipped": [asdict(item) for item in bad]}
-        write_tensors(self._file(number), {**tensors, "indices": indices}, metadata, force=True)
+        return self.skip_bad or not metadata["skipped"]
 
     def read(self) -> tuple[list[dict[str, Array]], tuple[BadFile, ...]]:
         """Return the arrays of every part, memory-mapped, and the images that were left out."""
@@ -156,7 +120,7 @@ class PartialWork:
         """Remove unfinished work on something else."""
         try:
             for number in range(len(self.parts)):
-                self._has(number, skip_bad=True)
+                self._has(number)
         except FileError:
             self.remove()
 

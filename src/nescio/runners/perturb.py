@@ -168,12 +168,11 @@ def find_directions(
     with torch.enable_grad():
         inputs = inputs.detach().requires_grad_(True)
         logits, features = module(inputs)
-        losses = [_loss(logits, aggregate) for aggregate in aggregates]
         directions = {}
         std = preprocessing.per_colour(preprocessing.std, inputs)
-        for at, (aggregate, loss) in enumerate(zip(aggregates, losses, strict=True)):
-            more = at + 1 < len(losses)
-            (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=more)
+        for aggregate in aggregates:
+            loss = _loss(logits, aggregate)
+            (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
             directions[aggregate] = gradient.sign_().div_(std)
     kept = None if features is None else features.detach()
     return Perturbation(PassOutputs(logits.detach(), kept), directions)
@@ -208,14 +207,10 @@ def run_perturbed(runner: Runner, tuning: Tuning, pixels: Array) -> dict[str, Ar
     inputs = runner.placed(pixels)
     with runner.running() as module:
         found = find_directions(module, inputs, runner.preprocessing, tuning.aggregates)
-        arrays: dict[str, Any] = {"logits": found.outputs.logits}
-        if found.outputs.features is not None:
-            arrays["features"] = found.outputs.features
+        arrays: dict[str, Tensor | None] = found.outputs._asdict()
         for setting in tuning.best:
-            outputs = step(module, inputs, found, setting.aggregate, setting.epsilon)
+            logits, features = step(module, inputs, found, setting.aggregate, setting.epsilon)
             name = f"{setting.method}_{setting.aggregate}"
-            if setting.temperature is None:
-                arrays[name] = outputs.features
-            else:
-                arrays[name] = outputs.logits / setting.temperature
-    return {name: to_numpy(array) for name, array in arrays.items()}
+            temperature = setting.temperature  # of ODIN; Mahalanobis has none
+            arrays[name] = features if temperature is None else logits / temperature
+    return {name: to_numpy(array) for name, array in arrays.items() if array is not None}

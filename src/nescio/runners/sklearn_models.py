@@ -38,34 +38,31 @@ class SklearnRunner(Runner):
                 f"a scikit-learn model has no layers: features can only be {INPUT!r}, the model's "
                 f"input, got {settings['features']!r}."
             )
-        self._final = _final_step(model)
+        self._final, _ = _final_step(model)
         _check_multi_label(self._final, name)
-        output = settings.get("output")
-        if output is None:
-            output = _PROBS if settings.get("from_probs") else self._best_output(model)
-        checked_choice("output", output, (_DECISIONS, _PROBS))
-        if output == _DECISIONS and settings.get("from_probs"):
+        there = [_DECISIONS] if self._has_decisions(model) else []
+        there += [_PROBS] if hasattr(model, _PROBS) else []
+        if not there:
+            raise ParameterError(
+                f"this {name} has neither {_DECISIONS} nor {_PROBS}, and predicted labels alone "
+                "have no score. Choose a classifier with one of them, or pass it probability=True "
+                "if it takes that."
+            )
+        from_probs = settings.get("from_probs")
+        output = settings.get("output") or (_PROBS if from_probs else there[0])
+        if checked_choice("output", output, (_DECISIONS, _PROBS)) not in there:
+            raise ParameterError(f"this {name} has no {output}, but {there[0]}.")
+        if output == _DECISIONS and from_probs:
             raise ParameterError(f"{_DECISIONS} gives no probabilities: leave out from_probs.")
-        if output == _PROBS and not hasattr(model, _PROBS):
-            raise ParameterError(f"this {name} has no {_PROBS}, so it returns no probabilities.")
-        if output == _DECISIONS and not self._has_decisions(model):
-            raise ParameterError(f"this {name} has no {_DECISIONS}: leave out output.")
         settings |= {"output": output, "from_probs": output == _PROBS}
         super().__init__(model, **settings)
 
     def _has_decisions(self, model: Any) -> bool:
-        return hasattr(model, _DECISIONS) or _part_classifiers(self._final) is not None
-
-    def _best_output(self, model: Any) -> str:
-        if self._has_decisions(model):
-            return _DECISIONS
-        if hasattr(model, _PROBS):
-            return _PROBS
-        raise ParameterError(
-            f"this {type(model).__name__} has neither {_DECISIONS} nor {_PROBS}, and predicted "
-            "labels alone have no score. Choose a classifier with one of them, or pass it "
-            "probability=True if it takes that."
-        )
+        if hasattr(model, _DECISIONS):
+            return True
+        parts = getattr(self._final, "estimators_", ())
+        is_multi = type(self._final).__name__ == "MultiOutputClassifier"
+        return is_multi and all(hasattr(part, _DECISIONS) for part in parts)
 
     def takes(self, inputs: Any) -> bool:
         """Return whether this has rows: an array, a data frame, a sparse matrix or a list."""
@@ -93,10 +90,8 @@ class SklearnRunner(Runner):
     def _decisions(self, inputs: Any) -> Array:
         if hasattr(self.model, _DECISIONS):
             return _without_constants(np.asarray(self.model.decision_function(inputs)), self._final)
-        parts = _part_classifiers(self._final)
-        assert parts is not None  # checked at the start
-        reached = _before_final(self.model, inputs)
-        return np.column_stack([part.decision_function(reached) for part in parts])
+        final, reached = _final_step(self.model, inputs)
+        return np.column_stack([part.decision_function(reached) for part in final.estimators_])
 
     def _probs(self, inputs: Any) -> Array:
         found = self.model.predict_proba(inputs)
@@ -119,36 +114,15 @@ class SklearnRunner(Runner):
         return {**super().describe(), "sklearn_version": sklearn.__version__}
 
 
-def _final_step(model: Any) -> Any:
-    """Return the classifier at the end of pipelines and searches."""
-    while True:
-        if hasattr(model, "steps"):
-            model = model.steps[-1][1]
-        elif hasattr(model, "best_estimator_"):
-            model = model.best_estimator_
-        else:
-            return model
-
-
-def _before_final(model: Any, inputs: Any) -> Any:
-    """Return the input of the classifier at the end."""
-    while True:
-        if hasattr(model, "steps"):
-            if len(model.steps) > 1:
-                inputs = model[:-1].transform(inputs)
-            model = model.steps[-1][1]
-        elif hasattr(model, "best_estimator_"):
-            model = model.best_estimator_
-        else:
-            return inputs
-
-
-def _part_classifiers(final: Any) -> list[Any] | None:
-    """Return the classifiers of a `MultiOutputClassifier` if all have a decision function."""
-    parts = getattr(final, "estimators_", None)
-    if type(final).__name__ != "MultiOutputClassifier" or parts is None:
-        return None
-    return list(parts) if all(hasattr(part, _DECISIONS) for part in parts) else None
+def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:
+    """Return the classifier at the end of pipelines and searches, and its input, if given."""
+    if hasattr(model, "best_estimator_"):
+        return _final_step(model.best_estimator_, inputs)
+    if not hasattr(model, "steps"):
+        return model, inputs
+    if inputs is not None and len(model.steps) > 1:
+        inputs = model[:-1].transform(inputs)
+    return _final_step(model.steps[-1][1], inputs)
 
 
 def _check_multi_label(final: Any, name: str) -> None:

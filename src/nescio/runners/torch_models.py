@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from nescio._validation import Array, to_numpy
 from nescio.errors import InputError, NescioError, ParameterError, ShapeError
@@ -60,15 +59,14 @@ class Tap(NamedTuple):
 class _Recorder:
     """A forward hook that keeps the output or input of a layer. A class, so it can be copied."""
 
-    def __init__(self, tap: Tap) -> None:
+    def __init__(self, tap: Tap, model: nn.Module) -> None:
         self.tap = tap
         self.found: list[Tensor] = []
-
-    def hook_into(self, model: nn.Module) -> RemovableHandle:
-        layer = model.get_submodule(self.tap.layer)
-        if self.tap.reads:
-            return layer.register_forward_pre_hook(self.before, with_kwargs=True)
-        return layer.register_forward_hook(self.after)
+        layer = model.get_submodule(tap.layer)
+        if tap.reads:
+            self.handle = layer.register_forward_pre_hook(self.before, with_kwargs=True)
+        else:
+            self.handle = layer.register_forward_hook(self.after)
 
     def before(self, layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         self._keep(inputs[0] if inputs else next(iter(named.values()), None), "takes")
@@ -123,24 +121,21 @@ class LogitsAndFeatures(nn.Module):
         self.model = model
         self.output = output
         self.input_names = input_names
-        self._recorder = None if tap is None else _Recorder(tap)
-        self._handle = None if self._recorder is None else self._recorder.hook_into(model)
+        self._recorder = None if tap is None else _Recorder(tap, model)
 
     def forward(self, *inputs: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
         """Return logits and features of one pass."""
         if self.input_names:
             named = {**dict(zip(self.input_names, inputs, strict=False)), **named}
             inputs = inputs[len(self.input_names) :]
-        if self._recorder is None:
-            return logits_of(self.model(*inputs, **named), self.output), None
-        self._recorder.found.clear()
         logits = logits_of(self.model(*inputs, **named), self.output)
-        return logits, self._recorder.features(logits.shape[0])
+        recorder = self._recorder
+        return logits, None if recorder is None else recorder.features(logits.shape[0])
 
     def release(self) -> None:
         """Remove the hook from the model."""
-        if self._handle is not None:
-            self._handle.remove()
+        if self._recorder is not None:
+            self._recorder.handle.remove()
 
 
 def logits_of(given: Any, output: str | int | None) -> Tensor:
@@ -157,8 +152,6 @@ def logits_of(given: Any, output: str | int | None) -> Tensor:
 
 def _picked(given: Any, output: str | int | None) -> Any:
     if output is None:
-        if isinstance(given, Tensor):
-            return given
         if isinstance(given, Mapping):
             return given.get("logits", given)
         return getattr(given, "logits", given)
@@ -224,14 +217,9 @@ class TorchRunner(Runner):
     def module(self, example: Any = None) -> LogitsAndFeatures:
         """Return a copy of the model in eval mode, from positional inputs to (logits, features).
 
-        Features are None if none are chosen. Probabilities stay probabilities, whatever
-        `from_probs` says. torch.export and torch.onnx.export take it.
-
-        Parameters
-        ----------
-        example : optional
-            Inputs, for a model that takes them by name: the positional inputs are those of
-            `input_names(example)`.
+        The positional inputs are those of `input_names(example)`. Features are None if none are
+        chosen. Probabilities stay probabilities, whatever `from_probs` says. torch.export and
+        torch.onnx.export take it.
         """
         own = copy.deepcopy(self.model).eval()
         return LogitsAndFeatures(own, self._tap, self.output, self.input_names(example)).eval()
@@ -288,7 +276,7 @@ class TorchRunner(Runner):
                 part = part.to(_dtype_of(self.model, part.dtype))  # NumPy's default is float64
         if not isinstance(part, Tensor):
             return part
-        part = part if device is None else part.to(device)
+        part = part.to(device)
         return self._preprocessed(part) if self.is_image_bytes(part) else part
 
     def _preprocessed(self, pixels: Tensor) -> Tensor:
@@ -338,8 +326,7 @@ def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
 
 def _device_of(model: nn.Module) -> torch.device | None:
     """Return where the model's first parameter is; None if it has none."""
-    first = next(_tensors_of(model), None)
-    return None if first is None else first.device
+    return next((tensor.device for tensor in _tensors_of(model)), None)
 
 
 def _dtype_of(model: nn.Module, default: torch.dtype) -> torch.dtype:

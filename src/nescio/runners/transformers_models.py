@@ -34,11 +34,8 @@ class TransformersRunner(TorchRunner):
     def input_names(self, example: Any = None) -> tuple[str, ...]:
         """Return the names of the inputs that `module` takes by position.
 
-        Parameters
-        ----------
-        example : mapping, optional
-            What the tokenizer or the image processor returns. Without it, the usual inputs of
-            models of this kind.
+        `example` is what the tokenizer or the image processor returns. Without it, the names are
+        the usual ones of models of this kind.
         """
         main = str(self.model.main_input_name)
         known = inspect.signature(self.model.forward).parameters if main == "input_ids" else ()

@@ -148,7 +148,13 @@ class Wrapped:
             if not parts["logits"]:
                 head = self.runner.head(arrays)
             for name, array in arrays.items():
-                _append(parts.setdefault(name, []), array, name)
+                blocks = parts.setdefault(name, [])
+                if blocks and blocks[0].shape[1] != array.shape[1]:
+                    raise ShapeError(
+                        f"the model returned {name} of {blocks[0].shape[1]} columns for one batch "
+                        f"and of {array.shape[1]} for another."
+                    )
+                blocks.append(array)
             if batch.labels is not None:
                 truth.append(to_numpy(batch.labels))
             if truth and len(truth) != len(parts["logits"]):
@@ -161,13 +167,15 @@ class Wrapped:
             )
         arrays = {name: np.concatenate(blocks) for name, blocks in parts.items()}
         self._check_logits(arrays["logits"])
-        return self.runner.outputs(
-            arrays,
+        return Outputs(
+            arrays.pop("logits"),
+            features=arrays.pop("features", None),
             labels=np.concatenate(truth) if truth else labels,
             ids=ids,
             label_names=self.label_names,
             manifest=self.runner.describe(),
             head=head,
+            arrays=arrays,
         )
 
     def _check_logits(self, logits: Array) -> None:
@@ -285,9 +293,9 @@ class Wrapped:
 
     def _own_detector(self) -> Detector:
         """Return a copy of the detector, or a new one of the default kind."""
-        if self.detector is not None:
-            return copy.deepcopy(self.detector)
-        return _detector(DEFAULT_DETECTOR)
+        return _detector(
+            DEFAULT_DETECTOR if self.detector is None else copy.deepcopy(self.detector)
+        )
 
     def _calibrated(self) -> Detector:
         if self.detector is None:
@@ -337,26 +345,14 @@ class Wrapped:
 
 def _detector(given: Any) -> Detector:
     """Return a detector, by name or from a file."""
-    if isinstance(given, Path) or (isinstance(given, str) and _is_file_name(given)):
-        return load(given)
-    if isinstance(given, str):
-        return build_detector(*parse_detector(given))
-    if not isinstance(given, Detector):
+    if isinstance(given, Detector):
+        return given
+    if not isinstance(given, str | Path):
         raise ParameterError(
             f"detector must be a Detector, the name of one, or the path of a saved one, got "
             f"{given!r}."
         )
-    return given
-
-
-def _is_file_name(text: str) -> bool:
-    return Path(text).suffix == ".nescio" or Path(text).is_file()
-
-
-def _append(parts: list[Array], array: Array, name: str) -> None:
-    if parts and parts[0].shape[1] != array.shape[1]:
-        raise ShapeError(
-            f"the model returned {name} of {parts[0].shape[1]} columns for one batch and of "
-            f"{array.shape[1]} for another."
-        )
-    parts.append(array)
+    path = Path(given)
+    if isinstance(given, Path) or path.suffix == ".nescio" or path.is_file():
+        return load(path)
+    return build_detector(*parse_detector(str(given)))

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nescio import scores
-from nescio._validation import Array
 from nescio.data.corrupt import CORRUPTIONS, corrupt
 from nescio.data.preprocessing import Preprocessing
 from nescio.data.split import Split
@@ -35,8 +34,6 @@ ODIN_EPSILONS = tuple(round(0.0002 * step, 4) for step in range(21))
 MAHALANOBIS_EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005)
 
 _ID = "in-distribution"
-
-Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
 
 
 def tune(
@@ -72,7 +69,7 @@ def tune(
         Called with the number of images just done, out of six times those chosen.
     """
     model_hash = checkpoint.content_hash()
-    check_same_network(train, model_hash, features)
+    _check_same_network(train, model_hash, features)
     runner = CheckpointRunner(checkpoint, features=features, device=device)
     chosen = split.sample(n_images, seed)
     if len(chosen) < 2:
@@ -80,20 +77,20 @@ def tune(
             "tuning needs at least two images, because some synthetic images mix two of them."
         )
     learned = {name: Mahalanobis(aggregate=name).fit(train) for name in aggregates}
-    id_scores: dict[Point, list[Array]] = defaultdict(list)
-    ood_scores: dict[Point, list[Array]] = defaultdict(list)
+    preprocessing = checkpoint.preprocessing
+    id_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
+    ood_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     with runner.running() as module:
-        for name, batches in synthetic_sets(chosen, checkpoint.preprocessing, seed, batch_size):
+        for name, batches in synthetic_sets(chosen, preprocessing, seed, batch_size):
             found = id_scores if name == _ID else ood_scores
             for pixels in batches:
-                inputs = checkpoint.preprocessing.inputs(pixels, torch.device(device))
-                scored = grid_scores(module, inputs, checkpoint.preprocessing, learned)
-                for point, values in scored.items():
+                inputs = preprocessing.inputs(pixels, torch.device(device))
+                for point, values in grid_scores(module, inputs, preprocessing, learned).items():
                     found[point].append(values)
                 on_images(len(pixels))
     settings = tuple(
-        Setting(*point, fpr95=fpr_at_tpr(np.concatenate(ids), np.concatenate(ood_scores[point])))
-        for point, ids in id_scores.items()
+        Setting(*point, fpr_at_tpr(np.concatenate(values), np.concatenate(ood_scores[point])))
+        for point, values in id_scores.items()
     )
     data = {
         **chosen.manifest(),
@@ -104,7 +101,7 @@ def tune(
     return Tuning(model_hash, features, settings, data)
 
 
-def check_same_network(outputs: Outputs, model_hash: str, features: str) -> None:
+def _check_same_network(outputs: Outputs, model_hash: str, features: str) -> None:
     """Raise unless the outputs were extracted from this network."""
     theirs = outputs.manifest.get("model_hash")
     if theirs != model_hash:
@@ -119,31 +116,33 @@ def check_same_network(outputs: Outputs, model_hash: str, features: str) -> None
         )
 
 
+Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
+
+
 def grid_scores(
     module: nn.Module,
     inputs: torch.Tensor,
     preprocessing: Preprocessing,
     mahalanobis: Mapping[str, Mahalanobis],
-) -> dict[Point, Array]:
-    """Return the scores of a batch of normalised inputs for every setting.
+) -> dict[Point, NDArray[np.float64]]:
+    """Return the scores of a batch of normalised inputs at every setting.
 
-    This takes one backward pass per aggregate, and one forward pass per aggregate and epsilon.
-    `mahalanobis` has the fitted detector of each aggregate.
+    One backward pass per aggregate and one forward pass per epsilon serve all settings.
     """
-    directions = find_directions(module, inputs, preprocessing, tuple(mahalanobis))
-    found: dict[Point, Array] = {}
+    found = find_directions(module, inputs, preprocessing, tuple(mahalanobis))
+    columns: dict[Point, NDArray[np.float64]] = {}
     for aggregate, detector in mahalanobis.items():
         score = scores.max_prob if aggregate == "max" else scores.sum_prob
         for epsilon in sorted({*ODIN_EPSILONS, *MAHALANOBIS_EPSILONS}):
-            outputs = step(module, inputs, directions, aggregate, epsilon)
+            outputs = step(module, inputs, found, aggregate, epsilon)
             if epsilon in ODIN_EPSILONS:
                 logits = outputs.logits.cpu().double().numpy()
                 for temperature in TEMPERATURES:
-                    found["odin", aggregate, epsilon, temperature] = score(logits / temperature)
+                    columns["odin", aggregate, epsilon, temperature] = score(logits / temperature)
             if epsilon in MAHALANOBIS_EPSILONS:
-                point = "mahalanobis", aggregate, epsilon, None
-                found[point] = detector.score_samples(outputs.features)
-    return found
+                point = ("mahalanobis", aggregate, epsilon, None)
+                columns[point] = detector.score_samples(outputs.features)
+    return columns
 
 
 def synthetic_sets(
@@ -151,7 +150,7 @@ def synthetic_sets(
 ) -> Iterator[tuple[str, Iterator[torch.Tensor]]]:
     """Give the images, then each synthetic set made from them, as pixels from 0 to 1."""
     reader = Reader(split, preprocessing)
-    yield _ID, map(_scaled, _read(reader, range(len(split)), batch_size))
+    yield _ID, (_scaled(batch) for batch in _read(reader, range(len(split)), batch_size))
     # The partner of each image is the next one in a random circle, never the image itself.
     circle = np.random.default_rng(seed).permutation(len(split))
     partner_of = np.empty(len(split), np.intp)
@@ -177,24 +176,13 @@ def _corrupted(
     seed: tuple[int, int],
     batch_size: int,
 ) -> Iterator[torch.Tensor]:
-    preprocessing = reader.preprocessing
+    colours = {"mean": reader.preprocessing.mean, "std": reader.preprocessing.std}
     images = _read(reader, range(len(partner_of)), batch_size)
     partners = _read(reader, partner_of.tolist(), batch_size)
     for batch, others in zip(images, partners, strict=True):
-        made = [
-            corrupt(
-                name,
-                image[None],
-                other[None],
-                np.random.default_rng((*seed, index)),
-                mean=preprocessing.mean,
-                std=preprocessing.std,
-            )
-            for image, other, index in zip(
-                _scaled(batch).numpy(),
-                _scaled(others).numpy(),
-                batch.indices.tolist(),
-                strict=True,
-            )
-        ]
+        made = []
+        rows = zip(_scaled(batch).numpy(), _scaled(others).numpy(), batch.indices, strict=True)
+        for image, other, index in rows:
+            rng = np.random.default_rng((*seed, index))
+            made.append(corrupt(name, image[None], other[None], rng, **colours))
         yield torch.from_numpy(np.concatenate(made).astype(np.float32, copy=False))
