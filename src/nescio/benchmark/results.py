@@ -161,18 +161,18 @@ Summary = dict[tuple[str, str], dict[str, dict[str, Spread]]]
 
 def summarise(lines: Sequence[Line]) -> Summary:
     """Return, for each (ID set, OOD set), the measures of each detector over seeds."""
-    values: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    values: dict[tuple[str, str], dict[str, list[Evaluation]]] = {}
     for line in lines:
-        if line.evaluation is None:
-            continue
-        by_detector = values.setdefault((line.id, line.ood), {})
-        measures = by_detector.setdefault(line.detector, {name: [] for name in MEASURES})
-        for name, over_seeds in measures.items():
-            over_seeds.append(getattr(line.evaluation, name).value)
+        if line.evaluation is not None:
+            by_detector = values.setdefault((line.id, line.ood), {})
+            by_detector.setdefault(line.detector, []).append(line.evaluation)
     return {
         pair: {
-            detector: {name: Spread.of(over_seeds) for name, over_seeds in measures.items()}
-            for detector, measures in by_detector.items()
+            detector: {
+                name: Spread.of([getattr(one, name).value for one in over_seeds])
+                for name in MEASURES
+            }
+            for detector, over_seeds in by_detector.items()
         }
         for pair, by_detector in values.items()
     }

@@ -65,11 +65,7 @@ def bench(
     from nescio.benchmark.spec import load_spec, shipped_specs
 
     if name is None:
-        specs = [load_spec(shipped) for shipped in shipped_specs()]
-        if as_json:
-            typer.echo(to_json([_facts(spec) for spec in specs]))
-        else:
-            terminal().print(_listing(specs))
+        _list_specs([load_spec(shipped) for shipped in shipped_specs()], as_json=as_json)
         return
     if show:
         if name not in shipped_specs():
@@ -84,13 +80,8 @@ def bench(
     from nescio.training import choose_device
 
     with stages() as watch:
-        run = run_benchmark(
-            spec,
-            output,
-            device=choose_device(device),
-            batch_size=batch_size,
-            watch=watch,
-        )
+        where = choose_device(device)
+        run = run_benchmark(spec, output, device=where, batch_size=batch_size, watch=watch)
     if as_json:
         typer.echo(to_json([line.as_dict() for line in run.lines]))
         return
@@ -105,24 +96,25 @@ def bench(
     )
 
 
-def _facts(spec: BenchmarkSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "title": spec.title,
-        "sets": [part.name for part in spec.sets],
-        "seeds": spec.seeds,
-        "detectors": spec.detectors,
-    }
-
-
-def _listing(specs: list[BenchmarkSpec]) -> Table:
-    table = Table(title="nescio bench NAME")
-    for title in ("name", "what", "sets", "seeds", "detectors"):
-        table.add_column(title)
-    for spec in specs:
-        sets = ", ".join(part.name for part in spec.sets)
-        table.add_row(spec.name, spec.title, sets, str(len(spec.seeds)), str(len(spec.detectors)))
-    return table
+def _list_specs(specs: list[BenchmarkSpec], *, as_json: bool) -> None:
+    facts: list[dict[str, Any]] = [
+        {
+            "name": spec.name,
+            "title": spec.title,
+            "sets": [one.name for one in spec.sets],
+            "seeds": spec.seeds,
+            "detectors": spec.detectors,
+        }
+        for spec in specs
+    ]
+    if as_json:
+        typer.echo(to_json(facts))
+        return
+    table = Table("name", "what", "sets", "seeds", "detectors", title="nescio bench NAME")
+    for one in facts:
+        counts = (str(len(one[name])) for name in ("seeds", "detectors"))
+        table.add_row(one["name"], one["title"], ", ".join(one["sets"]), *counts)
+    terminal().print(table)
 
 
 def _logged(console: Console, stage: str, total: int) -> Callable[[int], object]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,6 @@ _ANNOTATIONS = {
     "val": "annotations/instances_val2014.json",
     "test": "annotations/image_info_test2014.json",
 }
-
-
-class _Annotations(NamedTuple):
-    """The content of one annotation file, in its own order; categories are sorted by id."""
-
-    files: dict[int, str]  # image id -> file name
-    names: dict[int, str]  # category id -> label name
-    labelled: list[tuple[int, int]]  # (image id, category id) of each annotation
 
 
 def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
@@ -52,24 +44,25 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     root = Path(root)
     file = root / _ANNOTATIONS[split]
     find_folder("MS-COCO 2014", file.parent)
-    annotations = _parse(file)
+    files, names, annotations = _parse(file)
     folder = find_folder(f"MS-COCO 2014 {split} images", root / f"{split}2014")
     labels, skipped = None, tuple[BadFile, ...]()
     if split != "test":
-        labels, skipped = _multi_hot(file, annotations, skip_bad=skip_bad)
+        labels, skipped = _multi_hot(file, files, names, annotations, skip_bad=skip_bad)
     indexed = Split(
         dataset="coco",
         name=split,
         root=root,
-        files=tuple(f"{folder.name}/{name}" for name in annotations.files.values()),
+        files=tuple(f"{folder.name}/{name}" for name in files.values()),
         labels=labels,
-        label_names=tuple(annotations.names.values()),
+        label_names=tuple(names.values()),
         skipped=skipped,
     )
     return checked_presence(indexed, skip_bad=skip_bad)
 
 
-def _parse(file: Path) -> _Annotations:
+def _parse(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[int, int]]]:
+    """Return files by image id, names by category id, and the two ids of each annotation."""
     try:
         content = json.loads(read_text("MS-COCO 2014", file))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -83,8 +76,7 @@ def _parse(file: Path) -> _Annotations:
             raise DatasetError(f"{file}: two {key} have the same id.")
     if len(set(names.values())) != len(names):
         raise DatasetError(f"{file}: two categories have the same name.")
-    labelled = list(_pairs(file, content, "annotations", "image_id", "category_id"))
-    return _Annotations(files, names, labelled)
+    return files, names, list(_pairs(file, content, "annotations", "image_id", "category_id"))
 
 
 def _pairs(
@@ -111,13 +103,18 @@ def _pairs(
 
 
 def _multi_hot(
-    file: Path, annotations: _Annotations, *, skip_bad: bool
+    file: Path,
+    files: Iterable[int],
+    names: Iterable[int],
+    annotations: Iterable[tuple[int, int]],
+    *,
+    skip_bad: bool,
 ) -> tuple[NDArray[np.uint8], tuple[BadFile, ...]]:
-    row = {image: at for at, image in enumerate(annotations.files)}
-    column = {category: at for at, category in enumerate(annotations.names)}
+    row = {image: at for at, image in enumerate(files)}
+    column = {category: at for at, category in enumerate(names)}
     labels = np.zeros((len(row), len(column)), dtype=np.uint8)
     skipped = []
-    for image, category in annotations.labelled:
+    for image, category in annotations:
         if image in row and category in column:
             labels[row[image], column[category]] = 1
             continue

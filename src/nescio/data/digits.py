@@ -43,7 +43,6 @@ SPLITS = tuple(N_SCENES)
 LABELLED = ("train", "val", "test")
 
 _LIST = "scenes.csv"
-_HEADER = ["file", "digits", "crc32"]
 _SEED = 0
 _CELL = 16  # height and width of a digit, in pixels
 _GRID = 2  # cells per side of a scene
@@ -113,7 +112,7 @@ def _make(root: Path) -> None:
         temporary.mkdir()
         with (temporary / _LIST).open("w", encoding="utf-8", newline="") as stream:
             rows = csv.writer(stream, lineterminator="\n")
-            rows.writerow(_HEADER)
+            rows.writerow(["file", "digits", "crc32"])
             for split, scenes in _all_scenes(image_module):
                 (temporary / split).mkdir()
                 for number, (pixels, digits) in enumerate(scenes):

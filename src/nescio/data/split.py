@@ -123,17 +123,7 @@ class Split:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the names, sizes and labels of the files, computed at first use."""
-        digest = hashlib.sha256()
-        for file in self.files:
-            try:
-                size = os.stat(self.root / file).st_size
-            except OSError:
-                size = -1  # the error is raised when the file is read
-            digest.update(f"{file}\0{size}\n".encode())
-        digest.update("\0".join(self.label_names or ()).encode())
-        if self.labels is not None:
-            digest.update(np.ascontiguousarray(self.labels).tobytes())
-        return digest.hexdigest()
+        return _fingerprint(self)
 
     def manifest(self) -> dict[str, Any]:
         """Return what a file made from this data records about it."""
@@ -144,3 +134,17 @@ class Split:
             "data_fingerprint": self.fingerprint,
             **({"data_notes": dict(self.notes)} if self.notes else {}),
         }
+
+
+def _fingerprint(split: Split) -> str:
+    digest = hashlib.sha256()
+    for file in split.files:
+        try:
+            size = os.stat(split.root / file).st_size
+        except OSError:
+            size = -1  # the error is raised when the file is read
+        digest.update(f"{file}\0{size}\n".encode())
+    digest.update("\0".join(split.label_names or ()).encode())
+    if split.labels is not None:
+        digest.update(np.ascontiguousarray(split.labels).tobytes())
+    return digest.hexdigest()
