@@ -62,8 +62,10 @@ def test_an_interrupted_run_goes_on(small_spec, small_run, bench_folder, counted
 
 
 def test_detectors_of_your_own(small_spec, bench_folder, own_detectors, counted):
-    names = ("fixtures.own_detectors:Neighbours(k=3)", "fixtures.own_detectors:Together")
-    spec = replace(small_spec, name="own", detectors=names, seeds=(0,))
+    kinds = ("Neighbours(k=3)", "ReAct", "Together")
+    names = tuple(f"fixtures.own_detectors:{kind}" for kind in kinds)
+    # The features before the last layer, so that ReAct has a head to read.
+    spec = replace(small_spec, name="own", detectors=names, seeds=(0,), features="penultimate")
     found = run_benchmark(spec, bench_folder)
     assert {line.detector for line in found.lines} == set(names)
     assert all(line.evaluation is not None for line in found.lines)

@@ -12,7 +12,7 @@ from torch import nn
 
 import nescio as ns
 from fixtures.export import N_LABELS, a_network, metadata, run, some_inputs, some_logits
-from fixtures.own_detectors import Neighbours, ReAct
+from fixtures.own_detectors import Neighbours, ReAct, Together
 from nescio.data.preprocessing import Preprocessing
 from nescio.errors import (
     ExportError,
@@ -151,6 +151,8 @@ def test_a_detector_that_reads_features_and_the_last_layer(tmp_path):
         ns.export_onnx(other, tmp_path / "other.onnx", samples=inputs[:30])
     with pytest.raises(ExportError, match="neighbours cannot be exported: its _score takes NumPy"):
         DetectorHead(Neighbours())
+    with pytest.raises(ExportError, match="together cannot be exported: its _score takes NumPy"):
+        DetectorHead(Together())
 
 
 def test_torchvision(tmp_path):

@@ -144,6 +144,7 @@ class Pipeline:
         facts = {
             "data": split.manifest(),
             "tuning": tuning and tuning.chosen(),
+            "features": self.spec.features,
             "batch_size": self.batch_size,
             "device": self.device.type,
         }
@@ -155,6 +156,7 @@ class Pipeline:
                 checkpoint,
                 split,
                 path,
+                features=self.spec.features,
                 tuning=tuning,
                 device=self.device,
                 batch_size=self.batch_size,
@@ -174,6 +176,7 @@ class Pipeline:
             "data": val.manifest(),
             "train": self.data.train.manifest(),
             "aggregates": aggregates,
+            "features": self.spec.features,
             "n_images": n_images,
             "seed": self.seed,
             "batch_size": self.batch_size,
@@ -189,6 +192,7 @@ class Pipeline:
                 checkpoint,
                 val,
                 train_outputs,
+                features=self.spec.features,
                 aggregates=aggregates,
                 n_images=n_images,
                 seed=self.seed,

@@ -136,6 +136,7 @@ def _manifest(
         },
         "batch_size": pipeline.batch_size,
         "device": pipeline.device.type,
+        "features": pipeline.spec.features,
         "bootstrap": pipeline.spec.bootstrap,
         "versions": {
             "nescio": __version__,

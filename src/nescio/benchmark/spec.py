@@ -137,6 +137,9 @@ class BenchmarkSpec:
         Keys of the paper's tables that the results are compared with.
     bootstrap : int
         Number of resamples for the intervals.
+    features : str
+        The features that detectors read, as `extract` takes them. "penultimate" are the inputs of
+        the last layer, so that detectors can read the head too.
     """
 
     name: str
@@ -148,6 +151,7 @@ class BenchmarkSpec:
     tune: TuneSettings = field(default_factory=TuneSettings)
     paper_tables: tuple[str, ...] = ()
     bootstrap: int = 1000
+    features: str = "pooled"
 
     def __post_init__(self) -> None:
         if self.name == "cache":
