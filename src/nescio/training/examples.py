@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nescio.runners.images import Reader
-
-Indices = Sequence[int] | NDArray[Any]
-
-
-class Examples(Protocol):
-    """Inputs and labels by index."""
-
-    def __len__(self) -> int: ...
-
-    def batches(
-        self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give inputs and labels of each batch, on the device; `seed` decides the random crops."""
-        ...
+from nescio.runners.images import Indices, Reader
 
 
 class ImageExamples:
@@ -41,7 +26,7 @@ class ImageExamples:
     def batches(
         self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give normalised images and their labels."""
+        """Give normalised images and their labels; `seed` decides the random crops."""
         for batch in self.reader.reseeded(*seed).batches(batches):
             inputs = self.reader.preprocessing.inputs(batch.pixels, self.device)
             yield inputs, self.labels[torch.from_numpy(batch.indices)].to(self.device)
@@ -66,3 +51,6 @@ class FeatureExamples:
         for indices in batches:
             chosen = torch.as_tensor(np.asarray(indices), device=self.features.device)
             yield self.features[chosen], self.labels[chosen]
+
+
+Examples = ImageExamples | FeatureExamples
