@@ -19,7 +19,7 @@ from fixtures.export import (
     some_logits,
 )
 from nescio.cli import main
-from nescio.export.sample_files import read_samples
+from nescio.export.samples import read_samples
 
 torch = pytest.importorskip("torch")
 
@@ -126,7 +126,7 @@ def test_what_looks_like_probabilities_is_refused_until_it_is_said(detector, tmp
     assert main([*arguments, "--from-probs"]) == 0
     printed = capsys.readouterr().out
     assert "checked on 1 sample; " in printed
-    assert "it takes exactly 1 input at a time" in printed
+    assert "fixed batch size, as in the model: 1" in printed
     assert main([*arguments, "--force", "--from-logits", "--input-shape", "7"]) == 1
     assert (
         "has the shape (5), but the given shape (--input-shape, --image-size) is (7)"

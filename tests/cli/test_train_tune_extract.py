@@ -96,7 +96,7 @@ def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tre
         (("tune", "missing.safetensors", "coco:/x", "-o", "x.json"), "no file missing"),
         (
             ("tune", "m.safetensors", "coco:/x", "-o", "x.json", "--aggregate", "mean"),
-            "must be max or sum",
+            "must be 'max' or 'sum'",
         ),
         (("train", "coco:/nowhere", "-o", "x", "--device", "tpu"), "device"),
     ],

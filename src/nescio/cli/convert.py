@@ -14,11 +14,11 @@ from nescio.cli.vision import (
     ImageSize,
     Mean,
     Std,
-    parse_colours,
+    chosen_preprocessing,
     read_label_names,
     require_vision,
 )
-from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from nescio.data.preprocessing import Preprocessing
 from nescio.errors import ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -66,12 +66,7 @@ def convert(
     """
     require_vision()
     from nescio.networks.network import HIDDEN_UNITS
-    from nescio.training import (
-        Architecture,
-        Checkpoint,
-        build_network,
-        load_paper_checkpoint,
-    )
+    from nescio.training import Architecture, Checkpoint, build_network, load_paper_checkpoint
 
     check_target(output, force=force)
     label_names = read_label_names(labels)
@@ -93,16 +88,10 @@ def convert(
     else:
         network = build_network(name, len(label_names), weights=weights, features=features)
     architecture = Architecture(name, n_hidden, features)
-    preprocessing = Preprocessing(
-        image_size or Preprocessing.size,
-        parse_colours("--mean", mean) or IMAGENET_MEAN,
-        parse_colours("--std", std) or IMAGENET_STD,
-    )
+    preprocessing = chosen_preprocessing(Preprocessing(), image_size, mean, std)
     facts = {"converted_from": [path.name for path in (weights, head) if path is not None]}
     Checkpoint(network, architecture, label_names, preprocessing, facts).save(output, force=force)
     if as_json:
-        typer.echo(
-            to_json({"output": str(output), "model": name, "label_names": list(label_names)})
-        )
-        return
-    terminal().print(f"saved {output}: {name}, {len(label_names)} labels", soft_wrap=True)
+        typer.echo(to_json({"output": str(output), "model": name, "label_names": label_names}))
+    else:
+        terminal().print(f"saved {output}: {name}, {len(label_names)} labels", soft_wrap=True)

@@ -149,7 +149,7 @@ def _checked_inputs(
 ) -> Any:
     """Return inputs to check the graph on; reject outputs that look like probabilities."""
     from nescio.export.exporting import run_samples, sample_inputs
-    from nescio.export.sample_files import read_samples
+    from nescio.export.samples import read_samples
 
     given = None if samples is None else read_samples(samples)
     inputs = sample_inputs(wrapped.runner, given, shape)
@@ -182,17 +182,15 @@ def _print(exported: Exported, detector: Detector, *, as_json: bool) -> None:
     shapes = (f"{name} ({', '.join(map(str, shape))})" for name, shape in exported.inputs.items())
     console.print(f"inputs   {', '.join(shapes)}", soft_wrap=True)
     console.print(f"outputs  {', '.join(exported.outputs)}", soft_wrap=True)
-    figures = [f"score {differences.score:.1e}", f"p-value {differences.p_value:.1e}"]
+    figures = f"score {differences.score:.1e}, p-value {differences.p_value:.1e}"
     if "logits" in exported.outputs:
-        figures.insert(0, f"logits {differences.logits:.1e}")
+        figures = f"logits {differences.logits:.1e}, {figures}"
     samples = "1 sample" if exported.n_samples == 1 else f"{exported.n_samples:,} samples"
-    one = differences.verdicts == 1
     console.print(
-        f"checked on {samples}; largest difference from Python: {', '.join(figures)}; "
-        + ("1 verdict differs" if one else f"{differences.verdicts:,} verdicts differ"),
+        f"checked on {samples}; largest difference from Python: {figures}; verdicts that differ: "
+        f"{differences.verdicts:,}",
         soft_wrap=True,
     )
     if exported.fixed_batch is not None:
-        inputs = "1 input" if exported.fixed_batch == 1 else f"{exported.fixed_batch} inputs"
-        console.print(f"it takes exactly {inputs} at a time, as the model does", soft_wrap=True)
+        console.print(f"fixed batch size, as in the model: {exported.fixed_batch}")
     console.print(f"saved {exported.path}", soft_wrap=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -80,17 +82,15 @@ def extract(
 
     Example: nescio extract best.safetensors coco@test:/data/coco textures:/data/dtd -o outputs
     """
-    if is_onnx(model):
-        require_vision(torch=False)
-        where = None if device == "auto" else device
-    else:
-        require_vision()
-        from nescio.runners.devices import choose_device
-
-        where = str(choose_device(device))
     from nescio.data import load
     from nescio.runners import extract as run_extraction
 
+    require_vision(torch=not is_onnx(model) or tuned is not None)
+    where: str | None = None if device == "auto" else device
+    if not is_onnx(model):
+        from nescio.runners.devices import choose_device
+
+        where = str(choose_device(device))
     runner = open_runner(
         model,
         module=module,
@@ -105,18 +105,16 @@ def extract(
     )
     tuning = None
     if tuned is not None:
-        require_vision()
         from nescio.runners.perturb import Tuning
 
         tuning = Tuning.load(tuned)
     splits = [load(address, skip_bad=skip_bad) for address in data]
-    titles = [split.title for split in splits]
-    for title in titles:
-        if titles.count(title) > 1:
-            raise ParameterError(
-                f"two of the data sets would be written to {title}.safetensors. Use a separate "
-                "--output for each."
-            )
+    title, count = Counter(split.title for split in splits).most_common(1)[0]
+    if count > 1:
+        raise ParameterError(
+            f"two of the data sets would be written to {title}.safetensors. Use a separate "
+            "--output for each."
+        )
     if output.exists() and not output.is_dir():
         raise FileError(f"{output} is not a folder.")
     output.mkdir(parents=True, exist_ok=True)
@@ -139,23 +137,8 @@ def extract(
         if not as_json:
             rate = f"{result.n_computed / max(result.seconds, 1e-9):.1f} images per second"
             how = f"{result.n_computed:,} computed, {rate}" if result.n_computed else "up to date"
-            left = (
-                f", {len(result.skipped):,} left out and listed in the file"
-                if result.skipped
-                else ""
-            )
-            console.print(
-                f"{result.path}: {result.n_images:,} images ({how}{left})", soft_wrap=True
-            )
+            if result.skipped:
+                how += f", {len(result.skipped):,} left out and listed in the file"
+            console.print(f"{result.path}: {result.n_images:,} images ({how})", soft_wrap=True)
     if as_json:
-        report = [
-            {
-                "path": str(result.path),
-                "n_images": result.n_images,
-                "n_computed": result.n_computed,
-                "seconds": result.seconds,
-                "skipped": [vars(bad) for bad in result.skipped],
-            }
-            for result in done
-        ]
-        typer.echo(to_json(report))
+        typer.echo(to_json([{**asdict(result), "path": str(result.path)} for result in done]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from nescio._io.files import check_target
 from nescio._io.tables import to_json
+from nescio._validation import checked_choice
 from nescio.cli.options import AsJson, Force, progress_bar, terminal
 from nescio.cli.vision import (
     BatchSize,
@@ -22,7 +24,6 @@ from nescio.cli.vision import (
     chosen_splits,
     require_vision,
 )
-from nescio.errors import ParameterError
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ def tune(
     from nescio.runners.perturb import AGGREGATES
     from nescio.training import choose_device, extract, load_checkpoint, tune as run_tuning
 
-    wanted = list(dict.fromkeys(aggregates or AGGREGATES))
-    for name in wanted:
-        if name not in AGGREGATES:
-            raise ParameterError(f"--aggregate must be max or sum, got {name!r}.")
+    wanted = [
+        checked_choice("--aggregate", name, AGGREGATES)
+        for name in dict.fromkeys(aggregates or AGGREGATES)
+    ]
     where = choose_device(device)
     checkpoint = load_checkpoint(model, module=module)
     train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
@@ -125,17 +126,10 @@ def _table(tuning: Tuning) -> Table:
     table = Table(title="Lowest FPR95 on the five synthetic sets")
     for title in ("method", "aggregate", "epsilon", "temperature", "FPR95", "settings tried"):
         table.add_column(title, justify="left" if title in ("method", "aggregate") else "right")
+    tried = Counter((setting.method, setting.aggregate) for setting in tuning.grid)
     for best in tuning.best:
-        tried = sum(
-            (one.method, one.aggregate) == (best.method, best.aggregate) for one in tuning.grid
-        )
+        which = (best.method, best.aggregate)
         temperature = "" if best.temperature is None else f"{best.temperature:g}"
-        table.add_row(
-            best.method,
-            best.aggregate,
-            f"{best.epsilon:g}",
-            temperature,
-            f"{100 * best.fpr95:.2f}",
-            str(tried),
-        )
+        numbers = (f"{best.epsilon:g}", temperature, f"{100 * best.fpr95:.2f}", str(tried[which]))
+        table.add_row(*which, *numbers)
     return table

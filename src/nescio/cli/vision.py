@@ -10,7 +10,7 @@ import typer
 
 from nescio._io.tables import require
 from nescio.data import DATASETS, Split, load, parse_address
-from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from nescio.data.preprocessing import Preprocessing
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -114,7 +114,12 @@ def open_runner(
     """Return a runner of a model that a command was given, with the options that it takes."""
     from nescio.runners import make_runner
 
-    opened = model if is_own(model) or is_onnx(model) else _checkpoint(model, module)
+    opened: object = model
+    if not model.startswith("module:") and not is_onnx(model):
+        require_vision()
+        from nescio.networks.checkpoint import load_checkpoint
+
+        opened = load_checkpoint(model, module=module)
     runner = make_runner(
         opened,
         features=features,
@@ -129,12 +134,14 @@ def open_runner(
         raise ParameterError(
             "the network has its own preprocessing: leave out --image-size, --mean and --std."
         )
-    return make_runner(runner, preprocessing=_preprocessing(runner, image_size, mean, std))
-
-
-def is_own(model: str) -> bool:
-    """Return whether this names a function that builds a torch module."""
-    return model.startswith("module:")
+    stored = runner.preprocessing
+    if image_size is None and stored is None and runner.kind == "onnx":
+        shapes = runner.input_shapes.values()  # type: ignore[attr-defined]
+        image_size = next((shape[2] for shape in shapes if len(shape) == 4), None)
+    if not isinstance(image_size, int) and stored is None:
+        raise ParameterError("give the size of the images too: --image-size 224.")
+    chosen = chosen_preprocessing(stored or Preprocessing(), image_size, mean, std)
+    return make_runner(runner, preprocessing=chosen)
 
 
 def is_onnx(model: str) -> bool:
@@ -142,36 +149,19 @@ def is_onnx(model: str) -> bool:
     return Path(model).suffix.lower() == ".onnx"
 
 
-def _checkpoint(model: str, module: str | None) -> object:
-    require_vision()
-    from nescio.networks.checkpoint import load_checkpoint
-
-    return load_checkpoint(model, module=module)
-
-
-def _preprocessing(
-    runner: Runner, size: int | None, mean: str | None, std: str | None
+def chosen_preprocessing(
+    default: Preprocessing, size: int | None, mean: str | None, std: str | None
 ) -> Preprocessing:
-    """Return what the options say, completed by the file and the graph."""
-    stored = runner.preprocessing
-    if size is None and stored is not None:
-        size = stored.size
-    if size is None and runner.kind == "onnx":
-        shapes = runner.input_shapes.values()  # type: ignore[attr-defined]
-        size = next((shape[2] for shape in shapes if len(shape) == 4), None)
-    if not isinstance(size, int):
-        raise ParameterError("give the size of the images too: --image-size 224.")
+    """Return the default, changed by the options that were given."""
     return Preprocessing(
-        size,
-        parse_colours("--mean", mean) or (stored.mean if stored else IMAGENET_MEAN),
-        parse_colours("--std", std) or (stored.std if stored else IMAGENET_STD),
+        size or default.size,
+        default.mean if mean is None else _colours("--mean", mean),
+        default.std if std is None else _colours("--std", std),
     )
 
 
-def parse_colours(option: str, text: str | None) -> tuple[float, float, float] | None:
-    """Return three numbers, one per colour, from "R,G,B"; None if the option was not given."""
-    if text is None:
-        return None
+def _colours(option: str, text: str) -> tuple[float, float, float]:
+    """Return three numbers, one per colour, from "R,G,B"."""
     try:
         red, green, blue = (float(part) for part in text.split(","))
     except ValueError as error:
@@ -184,23 +174,12 @@ def parse_colours(option: str, text: str | None) -> tuple[float, float, float] |
 # --- data -------------------------------------------------------------------------------------
 
 
-def load_part(address: str, part: str, *, skip_bad: bool) -> Split:
-    """Return the given part of a data set."""
-    kind = parse_address(address).kind
-    if DATASETS[kind].splits == ():
-        raise ParameterError(
-            f"{kind} has no {part} part: name the data for training and validation with --train "
-            "and --val."
-        )
-    return load(address, split=part, skip_bad=skip_bad)
-
-
-def load_named(address: str, part: str, *, skip_bad: bool) -> Split:
+def _load_named(address: str, part: str, *, skip_bad: bool = False) -> Split:
     """Return data that was named for one purpose: all of it, or the part of that name."""
     parsed = parse_address(address)
     if parsed.split or not DATASETS[parsed.kind].splits:
         return load(address, skip_bad=skip_bad)
-    return load_part(address, part, skip_bad=skip_bad)
+    return load(address, split=part, skip_bad=skip_bad)
 
 
 def chosen_splits(
@@ -217,11 +196,16 @@ def chosen_splits(
     found = []
     for part, address in (("train", train), ("val", val)):
         if address is not None:
-            found.append(load_named(address, part, skip_bad=skip_bad))
-        elif data is not None:
-            found.append(load_part(data, part, skip_bad=skip_bad))
-        else:
+            found.append(_load_named(address, part, skip_bad=skip_bad))
+        elif data is None or named is None:
             raise ParameterError(f"name the data: DATA, as in coco:/data/coco, or --{part}.")
+        elif DATASETS[named.kind].splits == ():
+            raise ParameterError(
+                f"{named.kind} has no {part} part: name the data for training and validation with "
+                "--train and --val."
+            )
+        else:
+            found.append(load(data, split=part, skip_bad=skip_bad))
     return found[0], found[1]
 
 
@@ -229,7 +213,7 @@ def read_label_names(source: str) -> tuple[str, ...]:
     """Return label names from a data set (KIND:PATH) or a text file with one name per line."""
     kind = source.partition(":")[0].partition("@")[0]
     if kind in DATASETS and ":" in source:
-        names = load_named(source, "val", skip_bad=False).label_names
+        names = _load_named(source, "val").label_names
         if names is None:
             raise ParameterError(f"{source} has no label names.")
         return names

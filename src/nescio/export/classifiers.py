@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,44 +12,29 @@ from torch import Tensor, nn
 
 from nescio._io.tables import require
 from nescio.errors import ExportError, FileFormatError
-from nescio.export.graphs import name_sizes, too_large
+from nescio.export.graphs import check_size, name_sizes
 from nescio.export.samples import Samples
-from nescio.export.tracing import LARGEST_FILE, traced
+from nescio.export.tracing import traced
 from nescio.runners import Runner
-
-__all__ = ["Classifier", "check_kind", "classifier_graph", "fixed_batch_of"]
 
 _TRACED_ROWS = 3
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A graph, and which of its outputs a detector takes.
+    """A graph, and which of its outputs a detector takes."""
 
-    Attributes
-    ----------
-    model : onnx_ir.Model
-    sources : dict of str to str
-        For each of logits and features, the name of an output.
-    examples : dict of str to Tensor
-        A few rows of each, as the classifier gives them.
-    fixed_batch : int or None
-        The only batch size that it takes.
-    open_length : bool
-        Whether it takes texts of any length.
-    """
-
-    model: Any
-    sources: dict[str, str]
-    examples: dict[str, Tensor]
-    fixed_batch: int | None = None
-    open_length: bool = False
+    model: Any  # onnx_ir.Model
+    sources: dict[str, str]  # for each of logits and features, the name of an output
+    examples: dict[str, Tensor]  # a few rows of each, as the classifier gives them
+    open_length: bool = False  # whether it takes texts of any length
 
 
 def classifier_graph(runner: Runner, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     """Return the graph of a model that gives logits and, if they are taken, features."""
-    of_kind = _of_file if runner.kind == "onnx" else _of_torch
-    return of_kind(runner, samples, takes)
+    if runner.kind == "onnx":
+        return _of_file(runner, samples, takes)
+    return _of_torch(runner, samples, takes)
 
 
 def check_kind(runner: Runner) -> None:
@@ -65,12 +49,6 @@ def check_kind(runner: Runner) -> None:
         )
     if runner.kind == "onnx" and runner.path is None:  # type: ignore[attr-defined]
         raise ExportError("a session does not give access to its graph: wrap the path of the file.")
-
-
-def fixed_batch_of(runner: Runner) -> int | None:
-    """Return the only batch size that an ONNX file takes; None for any."""
-    fixed: int | None = getattr(runner, "fixed_batch", None)
-    return fixed
 
 
 class _Tuple(nn.Module):
@@ -88,16 +66,18 @@ class _Tuple(nn.Module):
 def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     example = samples.resized(_TRACED_ROWS)
     weights = itertools.chain(runner.model.parameters(), runner.model.buffers())
-    size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
-    if size > LARGEST_FILE:
-        raise too_large(size)
+    check_size(sum(tensor.numel() * tensor.element_size() for tensor in weights))
     module = _Tuple(runner.module(example.data), len(takes)).eval().requires_grad_(False)
     inputs = [runner.placed(array) for array in example.feed.values()]
     text = runner.kind == "transformers"
     dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
     with torch.no_grad():
         given = module(*inputs)
-    _check_precision([*module.parameters(), *given])
+    if any(tensor.dtype == torch.bfloat16 for tensor in (*module.parameters(), *given)):
+        raise ExportError(
+            "the model computes in bfloat16, which onnxruntime does not support on the CPU. Export "
+            "a copy in float32: copy.deepcopy(model).float()."
+        )
     names = [f"classifier_{name}" for name in takes]
     model = traced(
         module,
@@ -113,17 +93,8 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
         model,
         dict(zip(takes, names, strict=True)),
         dict(zip(takes, given, strict=True)),
-        open_length=all("length" in map(str, value.shape) for value in model.graph.inputs),
+        open_length=text and all("length" in map(str, value.shape) for value in model.graph.inputs),
     )
-
-
-def _check_precision(tensors: Iterable[Tensor]) -> None:
-    """Raise for bfloat16, which onnxruntime does not support on the CPU."""
-    if any(tensor.dtype == torch.bfloat16 for tensor in tensors):
-        raise ExportError(
-            "the model computes in bfloat16, which onnxruntime does not support on the CPU. Export "
-            "a copy in float32: copy.deepcopy(model).float()."
-        )
 
 
 def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
@@ -143,7 +114,6 @@ def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifie
         _loaded(runner.path),
         taken,
         {name: torch.from_numpy(array) for name, array in zip(taken, given, strict=True)},
-        runner.fixed_batch,
     )
 
 

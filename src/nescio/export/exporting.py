@@ -19,19 +19,16 @@ from nescio._version import __version__
 from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
 from nescio.detectors import Detector, load
 from nescio.errors import ExportError, InputError, MissingInputError, ParameterError, ShapeError
-from nescio.export.classifiers import Classifier, check_kind, classifier_graph, fixed_batch_of
+from nescio.export.classifiers import Classifier, check_kind, classifier_graph
 from nescio.export.fused import DetectorHead
 from nescio.export.graphs import at_opset, detector_graph, join, to_bytes
-from nescio.export.parity import Differences, check_parity, run_graph, session_of
-from nescio.export.probes import probes_of
-from nescio.export.samples import Feed, Samples, check_images, given_samples, random_samples
+from nescio.export.parity import Differences, check_parity, probes_of, run_graph, session_of
+from nescio.export.samples import Feed, Samples, check_images, given_samples, random_inputs
 from nescio.export.scoring import scorer_of
 from nescio.outputs import Head, Outputs
 from nescio.runners import Runner, Wrapped, wrap
 from nescio.runners.onnx_models import LABEL_NAMES_KEY
 from nescio.scores import label_prob, logits_from_probs
-
-__all__ = ["THRESHOLD_KEY", "Exported", "export_onnx", "run_samples", "sample_inputs"]
 
 THRESHOLD_KEY = "nescio.threshold"
 """Where the metadata of a file keeps the detector's threshold of each group."""
@@ -168,7 +165,11 @@ def _detector_alone(
     outputs = samples if samples is None or isinstance(samples, Outputs) else None
     head = DetectorHead(detector, head=None if outputs is None else outputs.head)
     if outputs is None and samples is not None:
-        outputs = _expected({_only(head): to_numpy(samples)})
+        if len(head.needs) != 1:
+            raise MissingInputError(
+                f"the detector reads {' and '.join(head.needs)}: pass samples as Outputs."
+            )
+        outputs = _expected({head.needs[0]: to_numpy(samples)})
     if outputs is not None:
         for name in head.needs:
             if outputs.get(name) is None:
@@ -189,14 +190,6 @@ def _detector_alone(
         }
     constant = None if outputs is None else outputs.head
     return detector, _Plan(model, [(feed, _expected(feed, constant))], detector.label_names_)
-
-
-def _only(head: DetectorHead) -> str:
-    if len(head.needs) != 1:
-        raise MissingInputError(
-            f"the detector reads {' and '.join(head.needs)}: pass samples as Outputs."
-        )
-    return head.needs[0]
 
 
 def _n_labels(detector: Detector, outputs: Outputs | None) -> int:
@@ -235,7 +228,6 @@ def _fused(
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
     scorer_of(detector)  # raises early if there is none
     inputs = sample_inputs(runner, samples, input_shape)
-    check_images(runner, inputs)
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
     head = DetectorHead(detector, from_probs=runner.from_probs, head=expected.head)
     _check_columns(head, expected)
@@ -249,12 +241,14 @@ def _fused(
     join(classifier.model, tail, classifier.sources)
     # An input that had the name of one of our outputs has been renamed.
     renamed = dict(zip(names, classifier.model.graph.inputs, strict=True))
-    texts = [
-        (part, run_samples(wrapped, part)) for part in _shorter_texts(runner, inputs, classifier)
-    ]
+    checked = [(inputs, expected)]
+    if classifier.open_length:  # shorter texts show that it is
+        halves = {name: array[:, : -(-array.shape[1] // 2)] for name, array in inputs.feed.items()}
+        shorter = Samples(halves, inputs.by_name)
+        checked.append((shorter, run_samples(wrapped, shorter)))
     checks = [
         ({renamed[name].name: array for name, array in part.feed.items()}, outputs)
-        for part, outputs in [(inputs, expected), *texts]
+        for part, outputs in checked
     ]
     return detector, _Plan(
         classifier.model,
@@ -262,21 +256,23 @@ def _fused(
         wrapped.label_names,
         runner.preprocessing,
         runner.from_probs,
-        classifier.fixed_batch,
+        runner.fixed_batch,
     )
 
 
 def sample_inputs(runner: Runner, samples: Any, input_shape: Sequence[int] | None) -> Samples:
     """Return samples for a classifier: enough rows to show that it takes any number of them."""
-    if runner.kind == "onnx":
-        check_images(runner, None)  # a graph says what it takes
-    if samples is None:
-        found = random_samples(runner, input_shape)
-    else:
-        found = given_samples(runner, samples)
-    fixed = fixed_batch_of(runner)
+    model: Any = runner
+    if runner.kind == "onnx":  # a graph says what it takes
+        check_images(runner, list(model.input_shapes.values()))
+    found = given_samples(
+        runner, random_inputs(runner, input_shape) if samples is None else samples
+    )
+    if runner.kind != "onnx":
+        check_images(runner, [array.shape for array in found.feed.values()])
+    fixed = runner.fixed_batch
     rows = max(len(found), 2) if fixed is None else math.ceil(len(found) / fixed) * fixed
-    return found if rows == len(found) else found.resized(rows)
+    return found.resized(rows)
 
 
 def run_samples(
@@ -294,15 +290,6 @@ def run_samples(
             f"{reason}. The shape must be that of one input, without the batch (input_shape=..., "
             "--input-shape)."
         ) from error
-
-
-def _shorter_texts(runner: Runner, samples: Samples, classifier: Classifier) -> list[Samples]:
-    """Return the first half of texts whose length is open, to show that it is."""
-    if runner.kind != "transformers" or not classifier.open_length:
-        return []
-    length = next(array.shape[1] for array in samples.feed.values())
-    halves = {name: array[:, : max(length // 2, 1)] for name, array in samples.feed.items()}
-    return [Samples(halves, samples.by_name)]
 
 
 def _check_detector(

@@ -15,8 +15,6 @@ from nescio.export.fused import DetectorHead
 from nescio.export.tracing import LARGEST_FILE, OPSET, traced
 from nescio.runners.features import pooled
 
-__all__ = ["BATCH", "OUTPUTS", "at_opset", "detector_graph", "join", "name_sizes", "to_bytes"]
-
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 """The outputs of a fused graph, followed by features if the detector reads them."""
 
@@ -29,13 +27,7 @@ _EXAMPLE_ROWS = 3
 class _GraphHead(nn.Module):
     """A detector head that takes its inputs by position and returns a tuple.
 
-    Parameters
-    ----------
-    head : DetectorHead
-    takes : tuple of str
-        The inputs, out of logits and features.
-    alone : bool
-        Whether there is no classifier before it. Its inputs are then not repeated as outputs.
+    If it is alone, without a classifier before it, its inputs are not repeated as outputs.
     """
 
     def __init__(self, head: DetectorHead, takes: tuple[str, ...], *, alone: bool) -> None:
@@ -90,12 +82,8 @@ def detector_graph(
 def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
     """Append a detector's graph to a classifier's; only the detector's outputs remain.
 
-    Parameters
-    ----------
-    classifier, head : onnx_ir.Model
-        Of the same opset. The classifier's is changed in place, and the head's is consumed.
-    sources : mapping
-        For each of logits and features, the output of the classifier that the head takes.
+    Both have the same opset. The classifier's graph is changed in place, the head's is consumed.
+    `sources` names, for each of logits and features, the output that the head takes.
     """
     ir = require("onnx_ir", "export")
     graph = classifier.graph
@@ -145,15 +133,17 @@ def at_opset(model: Any, wanted: int | None, *, what: str) -> int:
     if found == target:
         model.opset_imports[""] = target
         return target
+    converter = require("onnxscript.version_converter", "export")
+    cause: Exception | None = None
     try:
-        require("onnxscript.version_converter", "export").convert_version(
-            model, target, fallback=True
-        )
+        converter.convert_version(model, target, fallback=True)
     except Exception as error:  # the converters raise many kinds
-        reason = f": {error}".rstrip(".")
-        raise ExportError(_not_converted(what, found, target) + reason + ".") from error
-    if model.opset_imports.get("") != target:
-        raise ExportError(_not_converted(what, found, target) + ".")
+        cause = error
+    if cause is not None or model.opset_imports.get("") != target:
+        raise ExportError(
+            f"{what} has opset {found} and could not be converted to {target}. Export it again "
+            f"with an opset of {target}."
+        ) from cause
     return target
 
 
@@ -168,31 +158,22 @@ def to_bytes(model: Any, metadata: Mapping[str, str]) -> bytes:
     kept = {k: v for k, v in model.metadata_props.items() if not k.startswith("nescio.")}
     model.metadata_props.clear()
     model.metadata_props.update(kept | dict(metadata))
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
-    if size > LARGEST_FILE:
-        raise too_large(size)
+    check_size(sum(value.const_value.nbytes for value in model.graph.initializers.values()))
     proto = ir.to_proto(model)
-    if proto.ByteSize() > LARGEST_FILE:
-        raise too_large(proto.ByteSize())
+    check_size(proto.ByteSize())
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
 
-def too_large(size: int) -> ExportError:
-    """Return the error for a graph that is larger than one file can be."""
-    return ExportError(
-        f"the graph would have {size / 1e9:.1f} GB, but an ONNX file can hold only 2 GB. External "
-        "weight files are not supported: export only the detector (model=None; without --model) "
-        "and run it after the model. Or convert the model to float16, and allow for its rounding "
-        "(tolerance=0.01, --tolerance 0.01)."
-    )
-
-
-def _not_converted(what: str, found: int, target: int) -> str:
-    return (
-        f"{what} has opset {found} and could not be converted to {target}. Export it again with "
-        f"an opset of {max(target, OPSET)}"
-    )
+def check_size(size: int) -> None:
+    """Raise if a graph of this many bytes is larger than one file can be."""
+    if size > LARGEST_FILE:
+        raise ExportError(
+            f"the graph would have {size / 1e9:.1f} GB, but an ONNX file can hold only 2 GB. "
+            "External weight files are not supported: export only the detector (model=None; "
+            "without --model) and run it after the model. Or convert the model to float16, and "
+            "allow for its rounding (tolerance=0.01, --tolerance 0.01)."
+        )
 
 
 def _values(graph: Any) -> Iterator[Any]:

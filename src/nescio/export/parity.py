@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.tables import require
 from nescio._validation import Array, BoolArray
 from nescio.calibration import LABEL_COUNT
 from nescio.detectors import Detector
-from nescio.errors import ExportError, NescioWarning
+from nescio.errors import ExportError, FileFormatError, NescioWarning
 from nescio.export.samples import Feed
 from nescio.outputs import Outputs
+from nescio.runners.onnx_models import open_session
 from nescio.scores import label_prob
-
-__all__ = ["Differences", "check_parity", "run_graph", "session_of"]
 
 Floats = NDArray[np.float64]
 
 _ROWS_AT_ONCE = 64
+_N_PROBES = 24
+_SCALES = (0.1, 1.0, 3.0, 10.0)
+_LEVELS = (0.0, -30.0, 60.0, 1e4, -1e4)  # of all labels at once
 
 
 @dataclass(frozen=True)
@@ -58,30 +59,37 @@ class Differences:
 
 
 def session_of(graph: bytes | Path) -> Any:
-    """Return a session on the CPU that logs no warnings."""
-    runtime = require("onnxruntime", "onnx")
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3
+    """Return a session on the CPU; raise if onnxruntime cannot load what was exported."""
     try:
-        return runtime.InferenceSession(
-            graph if isinstance(graph, bytes) else str(graph),
-            options,
-            providers=["CPUExecutionProvider"],
-        )
-    except Exception as error:  # onnxruntime's errors have no common class
+        return open_session(graph)
+    except FileFormatError as error:
         raise ExportError(f"onnxruntime cannot load the graph: {error}") from error
+
+
+def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict[str, Array]:
+    """Return rows of logits and features that test where rounding and infinities matter most.
+
+    `shapes` has the number of columns and the dtype of each.
+    """
+    rng = np.random.default_rng(0)
+    probes = {}
+    for name, (n_columns, dtype) in shapes.items():
+        scales = np.resize(_SCALES, _N_PROBES)[:, None]
+        noise = rng.normal(size=(_N_PROBES, n_columns)) * scales
+        center = getattr(detector, "center_", 0.0) if name == "features" else 0.0
+        levels = np.repeat(np.array(_LEVELS)[:, None], n_columns, axis=1)
+        bad = np.zeros((4, n_columns))
+        bad[[0, 1, 2], 0] = np.nan, np.inf, -np.inf
+        bad[3] = -np.inf
+        probes[name] = np.concatenate([center + noise, levels, bad]).astype(dtype)
+    return probes
 
 
 def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None) -> Feed:
     """Return the graph's outputs by name for all rows of a feed.
 
-    Parameters
-    ----------
-    session : InferenceSession
-    feed : mapping of str to array
-    rows_at_once : int or None
-        The only batch size that the graph takes. If it takes any, one row runs first and then many
-        at once, which shows that it does.
+    If the graph takes any number of rows at once, one row runs first and then many, which shows
+    that it does.
     """
     n_samples = len(next(iter(feed.values())))
     bounds = list(range(0, n_samples, rows_at_once or _ROWS_AT_ONCE))
@@ -93,9 +101,8 @@ def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None)
         try:
             found = session.run(names, {name: array[start:end] for name, array in feed.items()})
         except Exception as error:  # onnxruntime's errors have no common class
-            raise ExportError(
-                f"the graph cannot run on {end - start} samples: {_first_line(error)}"
-            ) from error
+            reason = str(error).strip().partition("\n")[0]
+            raise ExportError(f"the graph cannot run on {end - start} samples: {reason}") from error
         for name, array in zip(names, found, strict=True):
             parts[name].append(array)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
@@ -197,7 +204,3 @@ def _refusal(
         "--tolerance 0.01). A model that branches on the values of its input in Python, or that "
         "keeps state between calls, cannot become a graph."
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

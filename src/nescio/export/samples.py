@@ -1,21 +1,23 @@
-"""Inputs to trace a model with and to check its graph on: given ones, or random ones."""
+"""Inputs to trace a model with and to check its graph on: given ones, a file's, or random ones."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from nescio._io.files import existing_file
+from nescio._io.tables import read_parquet
+from nescio._io.tensors import read_tensors
 from nescio._validation import Array, to_numpy
-from nescio.errors import ExportError, ParameterError, ShapeError
+from nescio.errors import ExportError, FileFormatError, ParameterError, ShapeError
 from nescio.runners import Runner
 from nescio.runners.batches import n_rows
-
-__all__ = ["Feed", "Samples", "check_images", "given_samples", "random_samples"]
 
 Feed = dict[str, Array]
 """What a graph takes, by name, samples first."""
@@ -29,18 +31,10 @@ _A_FEW_TOKENS = 100  # if the vocabulary is not known
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs of a model, for Python and for its graph.
+    """Inputs of a model, for Python and for its graph."""
 
-    Attributes
-    ----------
-    feed : dict of str to array
-        What the graph takes.
-    by_name : bool
-        Whether Python takes them by name as well, or by position.
-    """
-
-    feed: Feed
-    by_name: bool
+    feed: Feed  # what the graph takes
+    by_name: bool  # whether Python takes them by name as well, or by position
 
     @property
     def data(self) -> Any:
@@ -89,15 +83,11 @@ def _argument_names(model: Any, count: int) -> tuple[str, ...]:
     return tuple(named[:count] if len(named) >= count else generic)
 
 
-def random_samples(runner: Runner, input_shape: Sequence[int] | None = None) -> Samples:
+def random_inputs(runner: Runner, input_shape: Sequence[int] | None = None) -> Any:
     """Return random inputs of a model, always the same ones."""
+    rng = np.random.default_rng(0)
     if input_shape is None and runner.preprocessing is not None:
         input_shape = (3, runner.preprocessing.size, runner.preprocessing.size)
-    return given_samples(runner, _random(runner, input_shape))
-
-
-def _random(runner: Runner, input_shape: Sequence[int] | None) -> Any:
-    rng = np.random.default_rng(0)
     if input_shape is not None:
         if runner.kind == "onnx":
             _check_shape(runner, tuple(input_shape))
@@ -137,21 +127,12 @@ def _sizes(shape: Sequence[Any]) -> str:
     return ", ".join(map(str, shape))
 
 
-def check_images(runner: Runner, samples: Samples | None) -> None:
-    """Raise if there is a preprocessing and the model does not take one image of its size."""
+def check_images(runner: Runner, shapes: Sequence[Sequence[Any]]) -> None:
+    """Raise if there is a preprocessing and inputs of these shapes are not images of its size."""
     if runner.preprocessing is None:
         return
-    model: Any = runner
-    shapes: list[Sequence[Any]] = []
-    if runner.kind == "onnx":
-        shapes = list(model.input_shapes.values())
-    elif samples is not None:
-        shapes = [array.shape for array in samples.feed.values()]
-    if (
-        len(shapes) != 1
-        or len(shapes[0]) != 4
-        or (isinstance(shapes[0][1], int) and shapes[0][1] != 3)
-    ):
+    colours = shapes[0][1] if len(shapes) == 1 and len(shapes[0]) == 4 else 0
+    if isinstance(colours, int) and colours != 3:
         raise ParameterError(
             "preprocessing is for models with one input, images of shape (batch, 3, height, "
             f"width), but this one takes {' and '.join(f'({_sizes(s)})' for s in shapes)}. Leave "
@@ -176,10 +157,8 @@ def _of_graph(runner: Any, rng: np.random.Generator) -> Feed:
     """Return inputs by the shapes and types of an ONNX graph's inputs."""
     feed = {}
     for node in runner.session.get_inputs():
-        fixed = node.shape and isinstance(node.shape[0], int)
-        rows = node.shape[0] if fixed else _N_RANDOM
         sizes = [size if isinstance(size, int) else _OPEN_SIZE for size in (node.shape or [0])[1:]]
-        shape = (rows, *sizes)
+        shape = (runner.fixed_batch or _N_RANDOM, *sizes)
         if "float" in node.type or "double" in node.type:
             feed[node.name] = _scaled(rng, shape)
         elif "mask" in node.name:
@@ -217,3 +196,46 @@ def _of_config(runner: Any, rng: np.random.Generator) -> Feed:
         mask = name == "attention_mask"
         feed[name] = (np.arange(length) < ends[:, None]).astype(np.int64) * mask
     return feed
+
+
+def read_samples(path: str | Path) -> Any:
+    """Read inputs from .npy, .npz, .safetensors or .parquet: an array, or several by name.
+
+    A Parquet file holds lists, with one column per input, or numbers, which are the columns of one
+    input.
+    """
+    path = existing_file(path)
+    readers = {
+        ".npy": _read_numpy,
+        ".npz": _read_numpy,
+        ".safetensors": lambda path: read_tensors(path)[0],
+        ".parquet": _read_parquet,
+    }
+    if path.suffix.lower() not in readers:
+        raise FileFormatError(
+            f"cannot read samples from {path}: expected one of {', '.join(readers)}."
+        )
+    found = readers[path.suffix.lower()](path)
+    if isinstance(found, dict) and not found:
+        raise FileFormatError(f"{path} holds no arrays.")
+    return next(iter(found.values())) if isinstance(found, dict) and len(found) == 1 else found
+
+
+def _read_numpy(path: Path) -> Any:
+    try:
+        with path.open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
+    except Exception as error:  # NumPy raises many kinds for damaged files
+        raise FileFormatError(
+            f"{path} is not a NumPy file, is damaged, or holds Python objects."
+        ) from error
+
+
+def _read_parquet(path: Path) -> dict[str, Array]:
+    columns = {name: array for name, array in read_parquet(path).items() if name.lower() != "id"}
+    if any(array.ndim > 1 for array in columns.values()):
+        return columns
+    if any(array.dtype.kind not in "fiub" for array in columns.values()):
+        raise FileFormatError(f"{path} has columns that do not hold numbers. Drop them.")
+    return {"": np.column_stack(list(columns.values()))} if columns else {}

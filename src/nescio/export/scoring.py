@@ -16,20 +16,20 @@ from torch import Tensor, nn
 from nescio.detectors import Arrays, Detector
 from nescio.errors import ExportError
 
-__all__ = ["SCORERS", "scorer_of"]
-
 _NEEDS_GRADIENT = (
     "it scores an input that was perturbed along the network's gradient, which a graph of one "
     "forward pass cannot compute"
+)
+_INSTEAD = (
+    "Fit mahalanobis on the same features, or calibrate joint_energy on the logits, and export "
+    "that; or serve it from Python: nescio serve."
 )
 _WHY_NOT = {
     "odin": f"{_NEEDS_GRADIENT}. Calibrate joint_energy on the same outputs and export that.",
     "mahalanobis_perturbed": f"{_NEEDS_GRADIENT}. Fit mahalanobis, without the perturbation, and "
     "export that.",
-    "lof": "it searches the training data for neighbours. Fit mahalanobis on the same features, or "
-    "calibrate joint_energy on the logits, and export that; or serve it from Python: nescio serve.",
-    "isolation_forest": "it walks through trees. Fit mahalanobis on the same features, or "
-    "calibrate joint_energy on the logits, and export that; or serve it from Python: nescio serve.",
+    "lof": f"it searches the training data for neighbours. {_INSTEAD}",
+    "isolation_forest": f"it walks through trees. {_INSTEAD}",
 }
 _NOT_TRACEABLE = (
     "its _score takes NumPy arrays. If it uses only nescio.scores and operators that torch tensors "

@@ -11,10 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio._io.tables import require
 from nescio.errors import ExportError, NescioError
-
-__all__ = ["LARGEST_FILE", "OPSET", "traced"]
 
 OPSET = 18
 """The oldest opset that torch exports to; most runtimes support it."""
@@ -35,24 +32,12 @@ def traced(
     what: str,
     exact: bool = False,
 ) -> Any:
-    """Return the graph of a module that takes tensors by position, as an `onnx_ir.Model`.
+    """Return the graph of a module from tensors to a tuple of tensors, as an `onnx_ir.Model`.
 
-    Parameters
-    ----------
-    module : Module
-        Returns a tuple of tensors.
-    inputs : sequence of Tensor
-        An example, of at least two rows.
-    dynamic : sequence of dict
-        For each input, the dimensions whose size may change, as torch.export takes them.
-    input_names, output_names : sequence of str
-    what : str
-        The subject of error messages.
-    exact : bool
-        Write softplus and sigmoid in a form that is precise in every runtime.
+    `inputs` are an example of at least two rows, and `dynamic` has the dimensions of each whose
+    size may change, as torch.export takes them. `what` is the subject of error messages. With
+    `exact`, softplus and sigmoid are written in a form that is precise in every runtime.
     """
-    for package in ("onnx", "onnxscript", "onnx_ir"):
-        require(package, "export")
     try:
         with _quiet(), torch.no_grad():
             program = torch.export.export(
@@ -84,16 +69,15 @@ def traced(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress the exporter's warnings and notes: its result is checked by running it."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in map(logging.getLogger, _LOGGERS)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         try:
+            for logger in levels:
+                logger.setLevel(logging.ERROR)
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
+            for logger, level in levels.items():
                 logger.setLevel(level)
 
 

@@ -66,14 +66,11 @@ class Runner(ABC):
         self.device = device
         self.preprocessing = preprocessing
 
-    def settings(self) -> dict[str, Any]:
-        """Return the parameters to make this runner again."""
-        names = ("features", "output", "from_probs", "label_names", "device", "preprocessing")
-        return {name: getattr(self, name) for name in names}
-
     def changed(self, **settings: Any) -> Self:
         """Return a runner of the same model with some parameters changed."""
-        return type(self)(self.source, **{**self.settings(), **settings})
+        names = ("features", "output", "from_probs", "label_names", "device", "preprocessing")
+        kept = {name: getattr(self, name) for name in names}
+        return type(self)(self.source, **{**kept, **settings})
 
     # --- what each kind of model writes ---
 

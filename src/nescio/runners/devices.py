@@ -29,10 +29,7 @@ def choose_device(name: str = "auto") -> torch.device:
         raise ParameterError(
             f"device must be one of {', '.join(DEVICES)}, or for example cuda:1; got {name!r}."
         ) from error
-    if not available.get(device.type, False):
+    missing_gpu = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+    if missing_gpu or not available.get(device.type, False):
         raise ParameterError(f"the device {name!r} is not available here; try --device auto.")
-    if device.index is not None and device.type == "cuda":
-        count = torch.cuda.device_count()
-        if device.index >= count:
-            raise ParameterError(f"there is no {name}: this machine has {count} CUDA devices.")
     return device

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nescio.runners.images import Reader
-
-Indices = Sequence[int] | NDArray[Any]
+from nescio.runners.images import Indices, Reader
 
 
 class ImageExamples:
@@ -29,7 +26,7 @@ class ImageExamples:
     def batches(
         self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield normalised images and their labels; `seed` decides the random crops."""
+        """Give normalised images and their labels; `seed` decides the random crops."""
         for batch in self.reader.reseeded(*seed).batches(batches):
             inputs = self.reader.preprocessing.inputs(batch.pixels, self.device)
             yield inputs, self.labels[torch.from_numpy(batch.indices)].to(self.device)
