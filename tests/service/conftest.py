@@ -154,15 +154,15 @@ def served(detector_file):
 # --- models -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def onnx_file(tmp_path):
-    """Write a small ONNX graph made of nodes."""
+@pytest.fixture(scope="session")
+def save_graph():
+    """Write a small ONNX graph made of nodes to a path."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     types = {"float": 1, "int64": 7, "int32": 6, "uint8": 2}
 
-    def make(nodes, inputs, outputs, weights=None, metadata=None, name="model.onnx"):
+    def save(path, nodes, inputs, outputs, weights=None, metadata=None):
         values = [
             [helper.make_tensor_value_info(n, types[kind], shape) for n, kind, shape in side]
             for side in (inputs, outputs)
@@ -178,8 +178,18 @@ def onnx_file(tmp_path):
             model, {key: json.dumps(value) for key, value in (metadata or {}).items()}
         )
         onnx.checker.check_model(model)
-        onnx.save(model, tmp_path / name)
-        return tmp_path / name
+        onnx.save(model, path)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def onnx_file(save_graph, tmp_path):
+    """Write a small ONNX graph to a temporary file."""
+
+    def make(*graph, name="model.onnx"):
+        return save_graph(tmp_path / name, *graph)
 
     return make
 

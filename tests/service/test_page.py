@@ -19,8 +19,6 @@ import pytest
 import nescio as ns
 from nescio.detectors import load
 
-onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
 image = pytest.importorskip("PIL.Image")
 
 HOSTILE = "<img src=x onerror='window.hacked = 1'><script>window.hacked = 1</script>"
@@ -30,7 +28,7 @@ IN = [4.5, -5.0, 4.0, -6.0, -5.5, -4.0]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, save_graph):
     """A detector, one by label count, a model, and images of which it knows the red one."""
     folder = tmp_path_factory.mktemp("page")
     rng = np.random.default_rng(0)
@@ -41,7 +39,7 @@ def folder(tmp_path_factory):
     ns.JointEnergy().calibrate(held_out).save(folder / "tagger.nescio")
     ns.JointEnergy().calibrate(held_out, groups="label_count").save(folder / "counted.nescio")
     ns.MaxLogit().calibrate(held_out).save(folder / "other.nescio")
-    _save_model(folder / "model.onnx")
+    _save_model(save_graph, folder / "model.onnx")
     for name, colour in {"red": (250, 20, 20), "grey": (90, 90, 90)}.items():
         image.new("RGB", (40, 30), colour).save(folder / f"{name}.png")
     (folder / "damaged.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
@@ -49,27 +47,23 @@ def folder(tmp_path_factory):
     return folder
 
 
-def _save_model(path):
+def _save_model(save_graph, path):
     """The mean of the first two colours decides on the first two labels; the others are absent."""
-    helper, tensors = onnx.helper, onnx.numpy_helper
     mix = np.zeros((3, 6), np.float32)
     mix[:, 0], mix[:, 1] = [12, -6, -6], [-6, 12, -6]
-    graph = helper.make_graph(
-        [
-            helper.make_node("ReduceMean", ["image"], ["colour"], axes=[2, 3], keepdims=0),
-            helper.make_node("MatMul", ["colour", "mix"], ["mixed"]),
-            helper.make_node("Sub", ["mixed", "five"], ["logits"]),
-        ],
-        "tiny",
-        [helper.make_tensor_value_info("image", 1, ["batch", 3, 32, 32])],
-        [helper.make_tensor_value_info("logits", 1, ["batch", 6])],
-        [tensors.from_array(mix, "mix"), tensors.from_array(np.full(1, 5, np.float32), "five")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     scale = {"size": 32, "mean": [0.0] * 3, "std": [1.0] * 3}
-    metadata = {"nescio.label_names": list(NAMES), "nescio.preprocessing": scale}
-    helper.set_model_props(model, {key: json.dumps(value) for key, value in metadata.items()})
-    onnx.save(model, path)
+    save_graph(
+        path,
+        [
+            ("ReduceMean", ["image"], ["colour"], {"axes": [2, 3], "keepdims": 0}),
+            ("MatMul", ["colour", "mix"], ["mixed"], {}),
+            ("Sub", ["mixed", "five"], ["logits"], {}),
+        ],
+        [("image", "float", ["batch", 3, 32, 32])],
+        [("logits", "float", ["batch", 6])],
+        {"mix": mix, "five": np.full(1, 5, np.float32)},
+        {"nescio.label_names": NAMES, "nescio.preprocessing": scale},
+    )
 
 
 _QUIETLY = ("--port", "0", "--log-level", "warning", "--drain-seconds", "0")
@@ -582,8 +576,8 @@ def test_the_docs_of_an_image_model_send_a_photo(docs, folder):
     assert json.loads(ran.stdout)["predicted"] == [["red"]]
 
 
-def test_the_docs_of_another_model_send_inputs_that_fit(browser, folder):
-    _save_reader(folder / "reader.onnx")
+def test_the_docs_of_another_model_send_inputs_that_fit(browser, folder, save_graph):
+    _save_reader(save_graph, folder / "reader.onnx")
     with serving(folder / "tagger.nescio", "--model", folder / "reader.onnx") as (_, url):
         browser.open(f"{url}/docs")
         browser.until("document.querySelector('article')")
@@ -597,28 +591,21 @@ def test_the_docs_of_another_model_send_inputs_that_fit(browser, folder):
         browser.close()
 
 
-def _save_reader(path):
+def _save_reader(save_graph, path):
     """A model of tokens and their weights, of any number; what it says does not matter."""
-    helper, tensors = onnx.helper, onnx.numpy_helper
-    axis = tensors.from_array(np.array([1]), "axis")
-    graph = helper.make_graph(
+    save_graph(
+        path,
         [
-            helper.make_node("Cast", ["tokens"], ["numbers"], to=1),
-            helper.make_node("Add", ["numbers", "weights"], ["sums"]),
-            helper.make_node("ReduceSum", ["sums", "axis"], ["sum"], keepdims=1),
-            helper.make_node("MatMul", ["sum", "mix"], ["logits"]),
+            ("Cast", ["tokens"], ["numbers"], {"to": 1}),
+            ("Add", ["numbers", "weights"], ["sums"], {}),
+            ("ReduceSum", ["sums", "axis"], ["sum"], {"keepdims": 1}),
+            ("MatMul", ["sum", "mix"], ["logits"], {}),
         ],
-        "reader",
-        [
-            helper.make_tensor_value_info("tokens", 7, ["batch", "length"]),
-            helper.make_tensor_value_info("weights", 1, ["batch", "length"]),
-        ],
-        [helper.make_tensor_value_info("logits", 1, ["batch", 6])],
-        [axis, tensors.from_array(np.ones((1, 6), np.float32), "mix")],
+        [("tokens", "int64", ["batch", "length"]), ("weights", "float", ["batch", "length"])],
+        [("logits", "float", ["batch", 6])],
+        {"axis": np.array([1]), "mix": np.ones((1, 6), np.float32)},
+        {"nescio.label_names": NAMES},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    helper.set_model_props(model, {"nescio.label_names": json.dumps(NAMES)})
-    onnx.save(model, path)
 
 
 def test_the_docs_can_send(docs):

@@ -75,7 +75,7 @@ def decode_inputs(kind: str, data: bytes) -> dict[str, Array]:
 def encode_assessment(kind: str, result: Assessment) -> bytes:
     """Return scores, p-values and verdicts as columns, in the given format."""
     if kind == JSON:
-        return encode_json(columns_of(result))
+        return msgspec.json.encode(columns_of(result))
     columns: dict[str, Array] = {
         "p_value": result.p_values,
         "score": result.scores,
@@ -90,11 +90,6 @@ def encode_assessment(kind: str, result: Assessment) -> bytes:
 def columns_of(result: Assessment) -> dict[str, list[Any]]:
     """Return the columns of an assessment as lists."""
     return {name: column.tolist() for name, column in result.columns().items()}
-
-
-def encode_json(value: Any) -> bytes:
-    """Return strict JSON; an infinite number becomes null."""
-    return msgspec.json.encode(value)
 
 
 def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:

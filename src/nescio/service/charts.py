@@ -62,7 +62,12 @@ def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str
     scores = np.array([np.nan if score is None else score for score in recent["score"]])
     inside = np.array(recent["in_distribution"])
     thresholds = list(engine.calibration.threshold_values.values())
-    low, high = _score_range(engine, scores, thresholds)
+    # The range of the calibration scores, extended by at most its width to each side.
+    edges = engine.histogram(None)["edges"]
+    low, high, room = edges[0], edges[-1], edges[-1] - edges[0]
+    finite = scores[np.isfinite(scores)]
+    low = max(finite.min(initial=low), low - room)
+    high = min(finite.max(initial=high), high + room)
     n, n_flagged = len(scores), int(np.count_nonzero(~inside))
     chart = PageChart(
         Scale(-0.5 - n / 100, n - 0.5 + n / 100),
@@ -83,18 +88,6 @@ def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str
         text = f"threshold {short(threshold)}" if len(thresholds) == 1 else ""
         chart.rule(y=threshold, text=text)
     return str(chart.draw())
-
-
-def _score_range(
-    engine: Engine, scores: np.ndarray[Any, Any], thresholds: Sequence[float]
-) -> tuple[float, float]:
-    """Return the range of the calibration scores, extended by at most its width to each side."""
-    edges = engine.histogram(None)["edges"]
-    low, high = min(edges[0], *thresholds), max(edges[-1], *thresholds)
-    finite = scores[np.isfinite(scores)]
-    room = high - low
-    lowest, highest = finite.min(initial=low), finite.max(initial=high)
-    return float(max(lowest, low - room)), float(min(highest, high + room))
 
 
 def _clock_ticks(times: Sequence[float]) -> list[Tick]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
-from nescio.errors import InputError, ProbabilitiesWarning, ShapeError
+from nescio.errors import InputError, ShapeError
 from nescio.explain import Explanation
 from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.service.model import Model
@@ -107,13 +106,11 @@ class Engine:
             "confidence": first.confidence,
             "by": calibration.by,
             "n_calibration": calibration.n_samples,
+            "n_by_group": {name: len(of.scores) for name, of in calibration.thresholds.items()},
             "statement": calibration.statement(),
             "explains": self.detector.label_terms() is not None
             and self.detector.profile_.medians is not None,
             "histogram": self.histogram(None),
-            "group_histograms": None
-            if calibration.by is None
-            else {name: self.histogram(name) for name in calibration.thresholds},
             "example": self._example(),
             "model": None if self.model is None else self.model.describe(),
         }
@@ -148,9 +145,7 @@ class Engine:
         commonest_first = np.argsort(-medians.labels[at], kind="stable")
         row = np.empty(len(commonest_first))
         row[commonest_first] = np.interp(medians.ranks[at], steps, ladder).round(2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbabilitiesWarning)
-            ordinary = self.detector.assess(row[None, :]).in_distribution[0]
+        ordinary = self.score(Outputs(row[None, :])).assessment.in_distribution[0]
         return row.tolist() if ordinary else None
 
 

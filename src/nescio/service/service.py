@@ -48,24 +48,26 @@ class Current(NamedTuple):
 
     def score(self, works: Sequence[Outputs]) -> list[BatchResult]:
         """Return the verdicts on outputs of one kind."""
-        outputs = works[0] if len(works) == 1 else Outputs.concat(works)
-        return self._verdicts(outputs, [len(work) for work in works])
+        return self._verdicts(works[0] if len(works) == 1 else Outputs.concat(works), works)
 
     def predict(self, works: Sequence[Mapping[str, Array]]) -> list[BatchResult]:
         """Return the outputs of the model for inputs of one kind, and the verdicts."""
         inputs = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
-        model = cast(Model, self.engine.model)
-        return self._verdicts(model.wrapped.outputs(inputs), [n_rows(work) for work in works])
+        outputs = cast(Model, self.engine.model).wrapped.outputs(inputs)
+        sizes = [n_rows(work) for work in works]
+        ends = itertools.accumulate(sizes)
+        parts = [outputs[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        return self._verdicts(outputs, parts)
 
-    def _verdicts(self, outputs: Outputs, sizes: Sequence[int]) -> list[BatchResult]:
+    def _verdicts(self, outputs: Outputs, parts: Sequence[Outputs]) -> list[BatchResult]:
         whole = self.engine.score(outputs)
         self.counted.count(whole)
         self.traffic.record(whole)
-        if len(sizes) == 1:
-            return [whole]
-        ends = itertools.accumulate(sizes)
-        parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        return [BatchResult(outputs[part], whole.assessment[part]) for part in parts]
+        ends = itertools.accumulate(map(len, parts))
+        return [
+            BatchResult(part, whole.assessment[end - len(part) : end])
+            for part, end in zip(parts, ends, strict=True)
+        ]
 
 
 class Service:
@@ -102,7 +104,7 @@ class Service:
         self._watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watching
-        self._save()
+        self._watch(save=True)
         self._workers.shutdown()
 
     async def reload(self) -> Engine:
@@ -132,25 +134,19 @@ class Service:
         traffic = Traffic(monitor, settings.monitor_state)
         return Current(engine, traffic, ScoreMetrics(engine, traffic), fingerprint(engine.detector))
 
-    def _save(self) -> None:
-        try:
-            self.current.traffic.save()
-        except (NescioError, OSError) as error:
-            logger.error("the state of the monitor was not saved", extra={"reason": str(error)})
-
-    def watch(self) -> None:
-        """Show the monitor the requests since the previous call."""
+    def _watch(self, save: bool) -> None:
+        """Show the monitor the requests since the previous call, and save its state if asked."""
         try:
             self.current.traffic.watch()
-        except Exception:  # an error in the monitor must be logged, and must not end the task
-            logger.exception("the monitor failed")
+            if save:
+                self.current.traffic.save()
+        except Exception:  # it must be logged, and must not end the task
+            logger.exception("the monitor failed, or its state was not saved")
 
     async def _watch_traffic(self) -> None:
         for turn in itertools.count(1):
             await asyncio.sleep(_WATCH_EVERY_SECONDS)
-            await self.in_thread(self.watch)
-            if turn % _SAVE_EVERY == 0:
-                await self.in_thread(self._save)
+            await self.in_thread(self._watch, turn % _SAVE_EVERY == 0)
 
     # --- work ---
 

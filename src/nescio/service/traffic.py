@@ -109,7 +109,6 @@ class Traffic:
     def save(self) -> None:
         """Save the state of the monitor, if the settings name a file for it."""
         if self._state is not None:
-            self.watch()
             with self._watching:
                 self.monitor.save(self._state, force=True)
 

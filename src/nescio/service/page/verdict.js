@@ -61,8 +61,7 @@ function showRow(row, detector, nRows) {
 
 // The calibration inputs that a row is compared with: all, or those of its group.
 function calibrationOf({ group }, detector) {
-  const histogram = group === null ? detector.histogram : detector.group_histograms[group];
-  const n = histogram.counts.reduce((sum, one) => sum + one, 0);
+  const n = detector.n_by_group[group ?? "all"];
   const name = plural(n, "calibration input");
   return { n, name: group === null ? name : `${name} with ${group} predicted labels` };
 }
@@ -78,12 +77,10 @@ export function inWords(row, detector) {
 
 function facts(row, threshold) {
   const fact = (name, value) => make("div", make("dt", name), make("dd", value));
+  const group = row.group === null ? "" : ` for ${row.group} predicted labels`;
   return make("dl.facts",
     fact("Score", number(row.score)),
-    fact(
-      row.group === null ? "Threshold" : `Threshold for ${row.group} predicted labels`,
-      number(threshold),
-    ),
+    fact(`Threshold${group}`, number(threshold)),
     fact("p-value", number(row.pValue)),
   );
 }
@@ -199,9 +196,8 @@ function table(rows, detector) {
       event.currentTarget.setAttribute("aria-pressed", "true");
       showRow(row, detector, rows.length);
     };
-    const button = make("button", { type: "button", "aria-pressed": String(at === 0), onclick: choose },
-      row.name,
-    );
+    const pressed = { "aria-pressed": String(at === 0) };
+    const button = make("button", { type: "button", onclick: choose }, pressed, row.name);
     body.append(
       make("tr", { class: row.inside ? "in" : "out" },
         make("th", { scope: "row" }, button),
