@@ -155,13 +155,15 @@ def chosen_preprocessing(
     """Return the default, changed by the options that were given."""
     return Preprocessing(
         size or default.size,
-        default.mean if mean is None else _colours("--mean", mean),
-        default.std if std is None else _colours("--std", std),
+        parse_colours("--mean", mean) or default.mean,
+        parse_colours("--std", std) or default.std,
     )
 
 
-def _colours(option: str, text: str) -> tuple[float, float, float]:
-    """Return three numbers, one per colour, from "R,G,B"."""
+def parse_colours(option: str, text: str | None) -> tuple[float, float, float] | None:
+    """Return three numbers, one per colour, from "R,G,B"; None if the option was not given."""
+    if text is None:
+        return None
     try:
         red, green, blue = (float(part) for part in text.split(","))
     except ValueError as error:
