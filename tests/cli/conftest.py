@@ -41,3 +41,8 @@ def mistake(nescio, tmp_path, monkeypatch):
         assert sorted(tmp_path.iterdir()) == before
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)

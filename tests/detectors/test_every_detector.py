@@ -1,10 +1,8 @@
 import warnings
 
-import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from nescio import scores
 from nescio.checks import CHECKS
 from nescio.detectors import DETECTORS
 from nescio.errors import ProbabilitiesWarning
@@ -31,11 +29,3 @@ def test_scikit_learns_own_checks(estimator, check):
 @pytest.mark.parametrize("name", DETECTORS)
 def test_common_checks(name, check):
     check(DETECTORS[name]())
-
-
-def test_there_is_a_detector_for_every_score(rng):
-    logits = rng.normal(-2, 3, (40, 9))
-    for name, score in scores.SCORES.items():
-        detector = DETECTORS[name]()
-        expected = score(logits, detector.k) if "top_k" in name else score(logits)
-        np.testing.assert_array_equal(detector.score_samples(logits), expected)

@@ -225,7 +225,7 @@ def test_the_text_of_one_input():
     new = ns.Outputs([[1.0, 0.25], [0.0, 5.0]], ids=["a", "b"])
     assert repr(detector.explain(new)[0]).splitlines() == [
         "a: OUT. max_logit 1 is below the threshold 3 (p-value 0.2500).",
-        "Its largest logit is 1 (cat); that of an ordinary input is 3.",
+        "Its largest logit is 1 (cat); the median over in-distribution inputs is 3.",
         "label       logit       share      median rank median",
         "cat         1.000      100.0%       1.000       3.000",
         "dog         0.250           -       3.000       1.000",

@@ -389,3 +389,15 @@ def same(a, b):
         if left is not None:
             np.testing.assert_array_equal(left, right)
     assert a.label_names == b.label_names
+
+
+@pytest.mark.parametrize("ids", [["a", "b", "c"], None])
+def test_an_index_that_pandas_stored_is_never_a_label(tmp_path, ids):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"cat": [1.0, -2.0, 0.5], "dog": [0.0, 3.0, -1.0]}, index=[7, 3, 5])
+    if ids is not None:
+        frame.insert(0, "id", ids)
+    frame.to_parquet(tmp_path / "x.parquet")
+    loaded = Outputs.load(tmp_path / "x.parquet")
+    assert loaded.label_names == ("cat", "dog")
+    assert loaded.ids.tolist() == (ids or ["7", "3", "5"])

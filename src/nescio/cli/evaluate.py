@@ -118,7 +118,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         if lead is not None:
             console.print(
                 f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} "
-                f"points, DeLong's p = {lead.test.p_value:.2g} (for these two, picked by result)",
+                f"points, DeLong's p = {lead.test.p_value:.2g} (these two were chosen by "
+                "their results, so p is too small)",
                 soft_wrap=True,
             )
     for name, reason in comparison.skipped.items():

@@ -120,7 +120,7 @@ class Reason:
         top = self.labels[0]
         return (
             f"Its largest {self.term} is {top.term:.3g} ({top.label}); "
-            f"that of an ordinary input is {top.rank_median:.3g}."
+            f"the median over in-distribution inputs is {top.rank_median:.3g}."
         )
 
     def as_dict(self) -> dict[str, Any]:

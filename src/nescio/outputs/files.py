@@ -183,10 +183,12 @@ def _own_matrices(columns: Mapping[str, Array], n_samples: int) -> dict[str, Arr
 
 
 def _from_columns(path: object, columns: dict[str, Array]) -> dict[str, Any]:
-    # pandas keeps an index under this name.
-    id_names = ("id", "__index_level_0__")
-    ids = next((name for name in columns if name.lower() in id_names), None)
-    content: dict[str, Any] = {} if ids is None else {"ids": columns.pop(ids)}
+    # pandas stores an index under such names; it is never a label.
+    index = [name for name in columns if re.fullmatch(r"__index_level_\d+__", name)]
+    id_columns = [name for name in columns if name.lower() == "id"]
+    ids = next(iter([*id_columns, *index]), None)
+    content: dict[str, Any] = {} if ids is None else {"ids": columns[ids]}
+    columns = {name: column for name, column in columns.items() if name not in (ids, *index)}
     matrices = {name: column for name, column in columns.items() if column.ndim == 2}
     if len(columns) == 1 and matrices and not set(matrices) & set(MATRICES):
         matrices = {"logits": next(iter(matrices.values()))}

@@ -1,0 +1,33 @@
+"""nescio extract."""
+
+import json
+
+
+def test_extract_again_is_up_to_date_and_refuses_another_network(
+    nescio, checkpoint, coco_tree, tmp_path
+):
+    data = f"coco@val:{coco_tree()}"
+    for seed in (0, 1):
+        checkpoint(seed=seed).save(tmp_path / f"{seed}.safetensors")
+    command = ("extract", tmp_path / "0.safetensors", data, "-o", tmp_path / "out")
+    assert nescio(*command)[0] == 0
+    code, said, _ = nescio(*command)
+    assert (code, "up to date" in said) == (0, True)
+    code, _, err = nescio("extract", tmp_path / "1.safetensors", *command[2:])
+    assert code == 1
+    assert "made by another network" in err
+
+
+def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tree, tmp_path):
+    root = class_tree()
+    (root / "anchor" / "0000.jpg").write_bytes(b"")
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ("extract", tmp_path / "net.safetensors", f"folder:{root}", "-o", tmp_path / "out")
+    code, _, err = nescio(*command)
+    assert code == 1
+    assert "0000.jpg" in err
+    assert not (tmp_path / "out" / "objects.safetensors").exists()
+    code, said, _ = nescio(*command, "--skip-bad", "--json")
+    assert code == 0
+    (report,) = json.loads(said)
+    assert (report["n_images"], len(report["skipped"])) == (5, 1)
