@@ -33,7 +33,8 @@ NUMERIC := $(addprefix tests/,scores calibration detectors metrics outputs expla
 FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print
 ALL_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*names)')
 WIDE_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*(n for n in names if "512" in n or n == "X86_V4"))')
-AGAIN := $(BIN)/pytest -n auto --dist loadfile -m "not slow" $(NUMERIC)
+# scikit-learn's checks are about the interface: once is enough.
+AGAIN := $(BIN)/pytest -n auto --dist loadfile -m "not slow" -k "not scikit_learns_own_checks" $(NUMERIC)
 
 lesser: $(VENV)/.installed-dev ## the numeric tests again, as a processor without AVX runs them
 	NPY_DISABLE_CPU_FEATURES="$(ALL_FEATURES)" ATEN_CPU_CAPABILITY=default \

@@ -47,9 +47,9 @@ def test_assess_and_explain_are_the_detectors_own(model, held_out):
     assessment = wrapped.assess(held_out, fdr=0.1)
     expected = wrapped.detector.assess(outputs, fdr=0.1)
     np.testing.assert_array_equal(assessment.in_distribution, expected.in_distribution)
-    np.testing.assert_array_equal(
-        wrapped.explain(held_out[:3]).shares, wrapped.detector.explain(outputs[:3]).shares
-    )
+    # The model may round the rows of another batch differently.
+    explained, expected = wrapped.explain(held_out[:3]), wrapped.detector.explain(outputs[:3])
+    np.testing.assert_allclose(explained.shares, expected.shares, rtol=1e-9)
 
 
 def test_saving_writes_the_detector(model, held_out, tmp_path):
