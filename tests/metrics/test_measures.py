@@ -71,6 +71,10 @@ def test_map_is_the_mean_over_labels_with_a_positive(rng):
         expected = sk.average_precision_score(labels[:, label], scores[:, label])
         assert each[label] == pytest.approx(expected)
     assert np.isnan(each[2])
+    lines = metrics.average_precisions(labels, scores, area="trapezoid")
+    precision, recall, _ = sk.precision_recall_curve(labels[:, 0], scores[:, 0])
+    assert lines[0] == pytest.approx(sk.auc(recall, precision))
+    assert lines[0] != pytest.approx(each[0])
     mean = metrics.mean_average_precision(labels, scores)
     assert mean == pytest.approx(np.nanmean(each))
     assert metrics.mean_average_precision(np.ones((3, 1)), np.zeros((3, 1))) == 1

@@ -67,13 +67,22 @@ def test_crops_keep_within_the_image_and_the_share(rng):
     assert np.std(shares) > 0.03
 
 
+def test_a_share_above_1_often_keeps_the_whole_image(rng):
+    """As the authors' code asks for crops of up to twice the area, and torchvision answers."""
+    boxes = [Augmentation((0.5, 2.0)).box(60, 50, rng) for _ in range(200)]
+    whole = boxes.count((0, 0, 60, 50))
+    assert 0 < whole < 200
+    assert all(0 <= left < right <= 60 for left, _, right, _ in boxes)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: Preprocessing(4), "image size"),
         (lambda: Preprocessing(32, mean=(0.5, 0.5)), "mean must be three"),
         (lambda: Preprocessing(32, std=(1.0, 0.0, 1.0)), "std must be greater than 0"),
-        (lambda: Augmentation((0.5, 2.0)), "crop_scale"),
+        (lambda: Augmentation((1.5, 2.0)), "crop_scale"),
+        (lambda: Augmentation((0.5, float("inf"))), "crop_scale"),
     ],
 )
 def test_bad_settings_are_refused(make, words):

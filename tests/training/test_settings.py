@@ -37,7 +37,10 @@ def test_the_defaults_are_the_papers(tmp_path, config):
             r"\[training\]: epochs must be a whole number of at least 1, got 0",
         ),
         ("[training]\nlr_head = -1", "lr_head must be"),
-        ("[training]\nselect = 'test_map'", "select must be 'val_loss' or 'val_map', got"),
+        (
+            "[training]\nselect = 'test_map'",
+            "select must be 'val_loss' or 'val_map' or 'last', got",
+        ),
         ("[training]\nbetas = 3", "betas must be a list of 2 numbers, got 3"),
         ("[training]\nbetas = [0.9, 1.5]", "betas must be at least 0 and less than 1"),
         ("[training]\nlr_head = true", "lr_head must be a number, got True"),
@@ -48,7 +51,7 @@ def test_the_defaults_are_the_papers(tmp_path, config):
         ("[augmentation]\nflip = 3", "flip must be true or false, got 3"),
         ("model = 3", r"model must be a table, written as \[model\]"),
         ("[images]\nsize = 2", "image size must be a whole number of at least 8"),
-        ("[augmentation]\ncrop_scale = [0.5, 2.0]", "crop_scale"),
+        ("[augmentation]\ncrop_scale = [1.5, 2.0]", "crop_scale"),
     ],
 )
 def test_invalid_settings(text, words, tmp_path):

@@ -25,6 +25,40 @@ def test_select_by_map(settings, train_and_val, tmp_path):
     assert run.best.val_map == max(epoch.val_map for epoch in run.history)
 
 
+def test_the_last_epoch_can_be_taken_instead_of_the_best(settings, train_and_val, tmp_path):
+    run = train(settings(epochs=3, select="last"), *train_and_val, tmp_path / "run")
+    assert run.best == run.history[-1]
+    best, last = (load_checkpoint(run.folder / f"{name}.safetensors") for name in ("best", "last"))
+    assert best.content_hash() == last.content_hash()
+    more = train(settings(epochs=4, select="last"), *train_and_val, tmp_path / "run", resume=True)
+    assert more.best.epoch == 4
+
+
+def test_map_as_an_area_of_straight_lines(settings, train_and_val, tmp_path):
+    found = {
+        area: train(settings(epochs=1, map_area=area), *train_and_val, tmp_path / area).best
+        for area in ("step", "trapezoid")
+    }
+    assert found["step"].val_map != found["trapezoid"].val_map
+    assert found["step"].val_loss == found["trapezoid"].val_loss
+
+
+def test_batch_statistics_can_be_frozen_after_the_first_epoch(
+    settings, train_and_val, tmp_path, monkeypatch
+):
+    tracked, validate = [], Trainer.validate
+
+    def spy(trainer):
+        tracked.append(int(trainer.trained.head.hidden[1].num_batches_tracked))
+        return validate(trainer)
+
+    monkeypatch.setattr(Trainer, "validate", spy)
+    train(settings(epochs=2, freeze_batch_norm=True), *train_and_val, tmp_path / "run")
+    # A resumed run freezes them too.
+    train(settings(epochs=3, freeze_batch_norm=True), *train_and_val, tmp_path / "run", resume=True)
+    assert tracked == [4, 4, 4]
+
+
 def test_validation_leaves_the_network_in_train_mode(
     settings, train_and_val, tmp_path, monkeypatch
 ):
@@ -56,9 +90,32 @@ def test_a_run_goes_on_only_with_its_own_settings_and_data(settings, train_and_v
     train(settings(epochs=1), *train_and_val, tmp_path / "run")
     with pytest.raises(ParameterError, match=r"a different \[training\] lr_head: 0\.01, not 0\.02"):
         train(settings(epochs=2, lr_head=0.02), *train_and_val, tmp_path / "run", resume=True)
+    with pytest.raises(ParameterError, match=r"a different \[training\] select: 'val_loss', not"):
+        train(settings(epochs=2, select="last"), *train_and_val, tmp_path / "run", resume=True)
     fewer = train_and_val[0].subset(range(20))
     with pytest.raises(ParameterError, match="a different train data"):
         train(settings(epochs=2), fewer, train_and_val[1], tmp_path / "run", resume=True)
+
+
+def test_a_run_of_an_older_version_goes_on(settings, train_and_val, tmp_path, monkeypatch):
+    """A setting that it does not know had its default value."""
+    from nescio.training import trainer
+
+    train(settings(epochs=1), *train_and_val, tmp_path / "run")
+    load = trainer.load_with_state
+
+    def older(*arguments, **options):
+        saved, state = load(*arguments, **options)
+        del saved.training["settings"]["training"]["map_area"]
+        return saved, state
+
+    monkeypatch.setattr(trainer, "load_with_state", older)
+    assert (
+        len(train(settings(epochs=2), *train_and_val, tmp_path / "run", resume=True).history) == 2
+    )
+    other = settings(epochs=2, map_area="trapezoid")
+    with pytest.raises(ParameterError, match=r"map_area: 'step', not 'trapezoid'"):
+        train(other, *train_and_val, tmp_path / "run", resume=True)
 
 
 def test_a_loss_that_is_not_finite_is_an_error(settings, train_and_val, tmp_path):

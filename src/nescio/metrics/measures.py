@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._validation import check_multi_hot, to_numpy
+from nescio._validation import check_multi_hot, checked_choice, to_numpy
 from nescio.errors import InputError, ShapeError
 from nescio.metrics.ranking import Ranking, Values
 
@@ -74,7 +74,7 @@ def aupr_ood_positive(id_scores: Any, ood_scores: Any) -> float:
     return Ranking.from_scores(id_scores, ood_scores).measures()["aupr_ood_positive"]
 
 
-def average_precisions(labels: Any, scores: Any) -> Values:
+def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Values:
     """Return the average precision of each label of a multi-label prediction.
 
     The value of a label without a positive sample is NaN.
@@ -85,7 +85,12 @@ def average_precisions(labels: Any, scores: Any) -> Values:
         The true labels, multi-hot.
     scores : array of shape (n_samples, n_labels)
         Logits or probabilities.
+    area : {"step", "trapezoid"}
+        "step" is the average precision. "trapezoid" connects the points of the precision-recall
+        curve with straight lines, which is usually a little different.
     """
+    checked_choice("area", area, ("step", "trapezoid"))
+    area_of = aupr if area == "step" else _trapezoid
     truth = to_numpy(labels)
     check_multi_hot(truth)
     truth = truth.astype(bool)
@@ -101,21 +106,31 @@ def average_precisions(labels: Any, scores: Any) -> Values:
         if positive.all():
             result[label] = 1.0
         elif positive.any():
-            result[label] = aupr(values[positive, label], values[~positive, label])
+            result[label] = area_of(values[positive, label], values[~positive, label])
     return result
 
 
-def mean_average_precision(labels: Any, scores: Any) -> float:
+def _trapezoid(positives: Values, negatives: Values) -> float:
+    """Return the area below the precision-recall curve, drawn with straight lines."""
+    from sklearn.metrics import auc, precision_recall_curve
+
+    truth = np.repeat([True, False], [len(positives), len(negatives)])
+    precision, recall, _ = precision_recall_curve(truth, np.concatenate([positives, negatives]))
+    return float(auc(recall, precision))
+
+
+def mean_average_precision(labels: Any, scores: Any, *, area: str = "step") -> float:
     """Return the mean of the average precision over labels (mAP).
 
-    Labels without a positive sample are left out of the mean.
+    Labels without a positive sample are left out of the mean. `area` is as for
+    `average_precisions`.
 
     Examples
     --------
     >>> mean_average_precision([[1, 0], [0, 1], [0, 1]], [[2.0, 0.0], [1.0, 3.0], [0.0, -1.0]])
     0.9166666666666666
     """
-    precisions = average_precisions(labels, scores)
+    precisions = average_precisions(labels, scores, area=area)
     if np.isnan(precisions).all():
         raise InputError("mAP needs at least one positive label, but labels contains only zeros.")
     return float(np.nanmean(precisions))

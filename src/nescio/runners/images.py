@@ -38,7 +38,9 @@ class Augmentation:
     Parameters
     ----------
     crop_scale : tuple of two floats
-        The smallest and largest share of the image's area to keep.
+        The smallest and largest share of the image's area to keep. A crop cannot be larger than the
+        image: with a largest share above 1, sizes are drawn again until a crop fits, at most 10
+        times, and then the whole image is taken (or its middle, if it is long and narrow).
     flip : bool
     """
 
@@ -47,7 +49,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         scale = tuple(float(value) for value in self.crop_scale)
-        if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
+        if len(scale) != 2 or not 0 < scale[0] <= min(1, scale[1]) or not math.isfinite(scale[1]):
             raise ParameterError(f"crop_scale must be two shares, such as [0.5, 1.0], got {scale}.")
         object.__setattr__(self, "crop_scale", scale)
 
@@ -61,7 +63,7 @@ class Augmentation:
                 left = int(rng.integers(width - w + 1))
                 top = int(rng.integers(height - h + 1))
                 return left, top, left + w, top + h
-        # The image is so long and narrow that no crop fits: take its middle.
+        # No crop fits. Take the whole image, or the middle of a long and narrow one.
         w = min(width, round(height * _CROP_RATIO[1]))
         h = min(height, round(width / _CROP_RATIO[0]))
         left, top = (width - w) // 2, (height - h) // 2

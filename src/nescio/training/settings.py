@@ -90,8 +90,14 @@ class OptimiserSettings:
         Learning rates of the head and of the backbone.
     betas : tuple of two floats
     weight_decay : float
-    select : {"val_loss", "val_map"}
-        The measure by which the best epoch is chosen.
+    select : {"val_loss", "val_map", "last"}
+        How the best epoch is chosen: by the lowest loss or the highest mAP on the validation data,
+        or simply the last one.
+    map_area : {"step", "trapezoid"}
+        How the mAP is computed, as for `nescio.metrics.average_precisions`.
+    freeze_batch_norm : bool
+        Whether batch norm (and dropout) is in evaluation mode from the second epoch on, so that the
+        batch statistics remain those of the first epoch.
     precision : {"auto", "float32"}
         "auto" uses mixed precision on CUDA and float32 on other devices.
     """
@@ -104,6 +110,8 @@ class OptimiserSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     select: str = "val_loss"
+    map_area: str = "step"
+    freeze_batch_norm: bool = False
     precision: str = "auto"
 
     def __post_init__(self) -> None:
@@ -119,7 +127,8 @@ class OptimiserSettings:
                 raise ParameterError(
                     f"{name} must be a number of at least 0, got {getattr(self, name)!r}."
                 )
-        checked_choice("select", self.select, ("val_loss", "val_map"))
+        checked_choice("select", self.select, ("val_loss", "val_map", "last"))
+        checked_choice("map_area", self.map_area, ("step", "trapezoid"))
         checked_choice("precision", self.precision, ("auto", "float32"))
 
 

@@ -90,13 +90,15 @@ class Trainer:
 
     def best(self) -> Epoch:
         """Return the best epoch so far; the first of several equal ones."""
+        if self.settings.select == "last":
+            return self.history[-1]
         sign = 1 if _LOWER_IS_BETTER[self.settings.select] else -1
         return min(self.history, key=lambda epoch: sign * getattr(epoch, self.settings.select))
 
     def _train_epoch(
         self, parallel: nn.Module, number: int, on_images: Callable[[int], object]
     ) -> float:
-        parallel.train()
+        parallel.train(number == 1 or not self.settings.freeze_batch_norm)
         total = 0.0
         batches = self._batches_of(number)
         for inputs, labels in self.train_data.batches(
@@ -142,7 +144,8 @@ class Trainer:
         )
         loss = float(binary_cross_entropy_with_logits(all_logits.double(), all_labels.double()))
         _check_finite(loss, "validation")
-        return loss, mean_average_precision(all_labels.numpy(), all_logits.numpy())
+        area = self.settings.map_area
+        return loss, mean_average_precision(all_labels.numpy(), all_logits.numpy(), area=area)
 
     def save(self) -> None:
         """Write the best network first: after a crash, at most this epoch is repeated."""
@@ -253,11 +256,13 @@ def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any
             named[f"{part} data"] = facts[part]["data_fingerprint"]
         return named
 
-    theirs, mine = flat(saved), flat(ours)
+    # A setting that did not exist when the run was saved had its default value.
+    defaults = {"settings": TrainSettings().as_dict(), "train": saved["train"], "val": saved["val"]}
+    theirs, mine = flat(defaults) | flat(saved), flat(ours)
     for name, value in mine.items():
-        if theirs.get(name) != value:
+        if theirs[name] != value:
             raise ParameterError(
-                f"{path} is from a run with a different {name}: {theirs.get(name)!r}, not "
+                f"{path} is from a run with a different {name}: {theirs[name]!r}, not "
                 f"{value!r}. Use the same settings and data, or start again (--force)."
             )
 
