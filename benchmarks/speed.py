@@ -163,8 +163,9 @@ def perturbation() -> None:
     from nescio.networks.network import prepared
     from nescio.runners.perturb import find_directions, step
     from nescio.runners.torch_models import TorchRunner
+    from nescio.runners.tune_settings import ODIN_EPSILONS
     from nescio.training import Preprocessing, build_network
-    from nescio.training.tuning import ODIN_EPSILONS, TEMPERATURES
+    from nescio.training.tuning import TEMPERATURES
 
     torch.manual_seed(0)
     network = prepared(build_network("resnet18", 80), "cpu")

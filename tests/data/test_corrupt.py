@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nescio.data import CORRUPTIONS, corrupt
+from nescio.data import CORRUPTIONS, SYNTHETIC_SETS, corrupt
 from nescio.data.corrupt import arithmetic_mean, geometric_mean, jigsaw
 from nescio.errors import InputError, ParameterError, ShapeError
 
@@ -101,10 +101,26 @@ def test_one_at_a_time_equals_a_batch(name, images, partners):
     np.testing.assert_array_equal(batch, np.concatenate(singles))
 
 
-def test_the_registry_holds_the_five_of_the_paper():
-    assert list(CORRUPTIONS) == [
+def test_five_of_them_are_the_papers():
+    assert SYNTHETIC_SETS == (
         "gaussian_noise", "uniform_noise", "arithmetic_mean", "geometric_mean", "jigsaw",
-    ]  # fmt: skip
+    )  # fmt: skip
+    assert set(SYNTHETIC_SETS) < set(CORRUPTIONS)
+
+
+def test_the_authors_noise_is_narrower_and_clipped(rng):
+    images = np.zeros((4, 3, 64, 64), dtype=np.float32)
+    pixels = corrupt("clipped_gaussian_noise", images, images, rng, mean=MEAN, std=STD)
+    inputs = (pixels - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
+    assert np.abs(inputs).max() == pytest.approx(1)
+    # N(0, 0.25) is beyond 1 in 4.55 % of the values; there it is clipped.
+    assert (np.abs(inputs) > 1 - 1e-5).mean() == pytest.approx(0.0455, abs=0.005)
+
+
+def test_the_authors_jigsaw_is_neither_permuted_nor_normalised(images, rng):
+    pixels = corrupt("unnormalised", images, images, rng, mean=MEAN, std=STD)
+    inputs = (pixels - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
+    np.testing.assert_allclose(inputs, images, atol=1e-6)
 
 
 def test_what_cannot_be_corrupted(images, rng):

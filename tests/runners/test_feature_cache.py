@@ -11,7 +11,14 @@ from nescio.networks import checkpoint as checkpoint_module  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
 from nescio.runners import extract  # noqa: E402
 from nescio.runners.feature_cache import cached_features, read_features  # noqa: E402
-from nescio.training import Setting, Tuning, load_checkpoint, train, tune  # noqa: E402
+from nescio.training import (  # noqa: E402
+    Setting,
+    TuneSettings,
+    Tuning,
+    load_checkpoint,
+    train,
+    tune,
+)
 
 
 @pytest.fixture
@@ -94,7 +101,8 @@ def test_a_run_hashes_weights_and_data_once(frozen, tmp_path, monkeypatch):
     splits = {name: split.subset(range(len(split))) for name, split in splits.items()}
     for name, split in splits.items():
         extract(fresh, split, tmp_path / f"{name}.safetensors", cache=cache)
-    tuning = tune(fresh, splits["val"], Outputs.load(tmp_path / "train.safetensors"), n_images=14)
+    outputs = Outputs.load(tmp_path / "train.safetensors")
+    tuning = tune(fresh, splits["val"], outputs, TuneSettings(images=14))
     for name, split in splits.items():
         extract(fresh, split, tmp_path / f"{name}-tuned.safetensors", tuning=tuning, cache=cache)
         extract(fresh, split, tmp_path / f"{name}-tuned.safetensors", tuning=tuning, cache=cache)

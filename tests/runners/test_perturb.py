@@ -12,9 +12,9 @@ from nescio.detectors import Mahalanobis  # noqa: E402
 from nescio.errors import ParameterError  # noqa: E402
 from nescio.runners.checkpoints import CheckpointRunner  # noqa: E402
 from nescio.runners.perturb import AGGREGATES, find_directions, step  # noqa: E402
+from nescio.runners.tune_settings import ODIN_EPSILONS, OdinSettings  # noqa: E402
 from nescio.training.tuning import (  # noqa: E402
     MAHALANOBIS_EPSILONS,
-    ODIN_EPSILONS,
     TEMPERATURES,
     grid_scores,
 )
@@ -59,7 +59,7 @@ def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
     labels = rng.integers(0, 2, (300, 3))
     labels[:, 0] = 1
     detector = Mahalanobis(aggregate=aggregate).fit(around, labels)
-    found = grid_scores(module, inputs, preprocessing, {aggregate: detector})
+    found = grid_scores(module, inputs, preprocessing, {aggregate: detector}, OdinSettings())
     assert len(found) == 84 + 6
     for point, values in found.items():
         method, _, epsilon, temperature = point
@@ -116,6 +116,24 @@ def test_the_step_raises_the_confidence(checkpoint, rng):
     loss = torch.nn.BCEWithLogitsLoss(reduction="none")
     after = step(module, inputs, found, "sum", epsilon).logits
     assert (loss(after, labels).sum(1) < loss(before, labels).sum(1)).all()
+
+
+@pytest.mark.parametrize("bias", [-20, 20])
+def test_with_the_predicted_label_the_step_lowers_a_negative_top_logit(checkpoint, rng, bias):
+    """As in the authors' code: where no label is predicted, the step goes the other way."""
+    made, epsilon = checkpoint(), 1e-7
+    made.network.double()
+    with torch.no_grad():
+        made.network.head.labels.bias += bias
+    inputs = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)))
+    module = as_module(made)
+    found = find_directions(module, inputs, made.preprocessing, ("max", "predicted_max"))
+    before = found.outputs.logits.amax(1)
+    assert ((before > 0) == (bias > 0)).all()
+    after = step(module, inputs, found, "predicted_max", epsilon).logits.amax(1)
+    assert ((after > before) == (bias > 0)).all()
+    sign = 1 if bias > 0 else -1
+    assert torch.equal(found.directions["predicted_max"], sign * found.directions["max"])
 
 
 def test_a_saturated_logit_still_has_a_direction(checkpoint, rng):

@@ -6,10 +6,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.data import CORRUPTIONS, load_coco  # noqa: E402
+from nescio.data import SYNTHETIC_SETS, load_coco  # noqa: E402
 from nescio.errors import FileFormatError, ParameterError  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
-from nescio.training import Preprocessing, Setting, Tuning, extract, tune  # noqa: E402
+from nescio.training import (  # noqa: E402
+    OdinSettings,
+    Preprocessing,
+    Setting,
+    TuneSettings,
+    Tuning,
+    extract,
+    tune,
+)
 from nescio.training.tuning import synthetic_sets  # noqa: E402
 
 
@@ -31,7 +39,7 @@ def tuned(checkpoint, coco_tree, tmp_path):
 
 def test_the_lowest_fpr_over_the_five_sets_is_chosen(tuned, checkpoint):
     seen = []
-    tuning = tuned(n_images=10, on_images=seen.append)
+    tuning = tuned(settings=TuneSettings(images=10), on_images=seen.append)
     assert sum(seen) == 6 * 10
     assert len(tuning.grid) == 84 + 6
     assert tuning.model_hash == checkpoint().content_hash()
@@ -43,7 +51,7 @@ def test_the_lowest_fpr_over_the_five_sets_is_chosen(tuned, checkpoint):
         rivals = [one.fpr95 for one in tuning.grid if one.method == best.method]
         assert best.fpr95 == min(rivals)
     assert tuning.data["n_images"] == 10
-    assert tuning.data["synthetic"] == list(CORRUPTIONS)
+    assert tuning.data["synthetic"] == list(SYNTHETIC_SETS)
 
 
 def test_under_the_max_the_temperature_changes_nothing(tuned):
@@ -57,11 +65,11 @@ def test_under_the_max_the_temperature_changes_nothing(tuned):
 
 
 def test_the_same_seed_gives_the_same_settings_in_any_batches(tuned):
-    first = tuned(n_images=12, batch_size=12)
-    again = tuned(n_images=12, batch_size=12)
+    first = tuned(settings=TuneSettings(images=12), batch_size=12)
+    again = tuned(settings=TuneSettings(images=12), batch_size=12)
     assert first == again
-    assert tuned(n_images=12, batch_size=12, seed=1) != first
-    other = tuned(n_images=12, batch_size=5)
+    assert tuned(settings=TuneSettings(images=12), batch_size=12, seed=1) != first
+    other = tuned(settings=TuneSettings(images=12), batch_size=5)
     close = [abs(a.fpr95 - b.fpr95) for a, b in zip(first.grid, other.grid, strict=True)]
     assert np.mean(close) < 0.02  # but for rounding
 
@@ -77,14 +85,43 @@ def test_of_equals_the_smallest_step_is_taken():
 
 
 def test_both_aggregates_have_settings_of_their_own(tuned):
-    tuning = tuned(aggregates=("max", "sum"), n_images=6)
+    tuning = tuned(aggregates=("max", "sum"), settings=TuneSettings(images=6))
     assert len(tuning.grid) == 2 * 90
-    assert tuning.aggregates == ("max", "sum")
+    assert {setting.aggregate for setting in tuning.best} == {"max", "sum"}
     assert len(tuning.best) == 4
 
 
+def test_odins_label_is_recorded_with_its_settings(tuned):
+    odin = OdinSettings(label="predicted", epsilons=(0.0, 0.001))
+    tuning = tuned(settings=TuneSettings(images=6, odin=odin))
+    assert len(tuning.grid) == 2 * 4 + 6
+    directions = {(one.method, one.direction) for one in tuning.grid}
+    assert directions == {("odin", "predicted_max"), ("mahalanobis", "max")}
+    default = tuned(settings=TuneSettings(images=6))
+    assert {one.direction for one in default.grid} == {"max"}
+
+
+def test_other_synthetic_sets_can_be_chosen(tuned):
+    settings = TuneSettings(images=6, synthetic=("uniform_noise", "unnormalised"))
+    seen = []
+    tuning = tuned(settings=settings, on_images=seen.append)
+    assert sum(seen) == settings.n_steps(20) == 3 * 6
+    assert tuning.data["synthetic"] == ["uniform_noise", "unnormalised"]
+
+
+def test_settings_of_an_older_version_step_in_the_direction_of_their_aggregate(tuned, tmp_path):
+    path = tmp_path / "tuned.json"
+    tuning = tuned(settings=TuneSettings(images=6))
+    tuning.save(path)
+    content = json.loads(path.read_text())
+    for setting in content["grid"]:
+        del setting["direction"]
+    path.write_text(json.dumps(content))
+    assert Tuning.load(path) == tuning
+
+
 def test_settings_survive_saving(tuned, tmp_path):
-    tuning = tuned(n_images=6)
+    tuning = tuned(settings=TuneSettings(images=6))
     path = tmp_path / "tuned.json"
     tuning.save(path)
     assert Tuning.load(path) == tuning
@@ -112,10 +149,10 @@ def test_synthetic_sets_are_made_from_the_images(coco_tree):
     preprocessing = Preprocessing(16)
     found = {
         name: torch.cat(list(batches)).numpy()
-        for name, batches in synthetic_sets(split, preprocessing, 3, 5)
+        for name, batches in synthetic_sets(split, preprocessing, 3, 5, SYNTHETIC_SETS)
     }
     images = found.pop("in-distribution")
-    assert list(found) == list(CORRUPTIONS)
+    assert list(found) == list(SYNTHETIC_SETS)
     assert all(pixels.shape == (12, 3, 16, 16) for pixels in found.values())
     # A jigsaw has the pixels of its image; a mean lies between two images, never one of itself.
     jigsaw = next(pixels for name, pixels in found.items() if "jigsaw" in name)
@@ -131,10 +168,10 @@ def test_synthetic_sets_are_made_from_the_images(coco_tree):
 
 def test_a_setting_keeps_95_percent_of_the_images_and_lets_its_fpr_through(tuned, checkpoint):
     # By hand, without perturbation: the largest logit ranks as ODIN's score does.
-    tuning = tuned(n_images=20)
+    tuning = tuned(settings=TuneSettings(images=20))
     made, split = checkpoint(), tuned.val
     top = {}
-    for name, batches in synthetic_sets(split, made.preprocessing, 0, 8):
+    for name, batches in synthetic_sets(split, made.preprocessing, 0, 8, SYNTHETIC_SETS):
         inputs = [made.preprocessing.normalise(pixels) for pixels in batches]
         with torch.inference_mode():
             top[name] = torch.cat([made.network(batch).amax(1) for batch in inputs]).numpy()

@@ -24,7 +24,7 @@ import torch
 from nescio._io.files import replacing
 from nescio._version import __version__
 from nescio.benchmark.spec import BenchmarkSet, BenchmarkSpec
-from nescio.data import CORRUPTIONS, Split, content_hash, load
+from nescio.data import Split, content_hash, load
 from nescio.errors import ParameterError
 from nescio.networks.backbones import OWN
 from nescio.outputs import Outputs
@@ -171,13 +171,13 @@ class Pipeline:
         aggregates = self.spec.aggregates()
         if not aggregates:
             return None
-        val, n_images = self.data.val, self.spec.tune.images
+        val = self.data.val
         facts = {
             "data": val.manifest(),
             "train": self.data.train.manifest(),
             "aggregates": aggregates,
             "features": self.spec.features,
-            "n_images": n_images,
+            "settings": asdict(self.spec.tune),
             "seed": self.seed,
             "batch_size": self.batch_size,
         }
@@ -186,15 +186,15 @@ class Pipeline:
             return Tuning.load(path)
         if self.data.source.skip_bad:
             val = readable(Reader(val, checkpoint.preprocessing, skip_bad=True))
-        total = (1 + len(CORRUPTIONS)) * min(n_images, len(val))
+        total = self.spec.tune.n_steps(len(val))
         with self.stage("tuning ODIN and Mahalanobis", total) as advance:
             tuning = tune(
                 checkpoint,
                 val,
                 train_outputs,
+                self.spec.tune,
                 features=self.spec.features,
                 aggregates=aggregates,
-                n_images=n_images,
                 seed=self.seed,
                 device=self.device,
                 batch_size=self.batch_size,

@@ -37,6 +37,7 @@ from nescio.data import parse_address
 from nescio.detectors import Detector
 from nescio.detectors.naming import build_detector, parse_detector
 from nescio.errors import ParameterError
+from nescio.runners.tune_settings import TuneSettings
 
 MEAN_LABELS = "mean_labels"
 """As the value of k: the mean number of labels per training image, rounded up, as in the paper."""
@@ -103,16 +104,6 @@ class BenchmarkSet:
             ood={name: text.replace(_DATA, folder) for name, text in self.ood.items()},
             network=self.network.replace(_DATA, folder),
         )
-
-
-@dataclass(frozen=True)
-class TuneSettings:
-    """The section [tune]: how the parameters of ODIN and Mahalanobis are chosen."""
-
-    images: int = 1000
-
-    def __post_init__(self) -> None:
-        checked_whole("images", self.images, minimum=2)
 
 
 @dataclass(frozen=True)

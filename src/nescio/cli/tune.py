@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,9 +47,13 @@ def tune(
             "--aggregate", help="Tune for 'max' or 'sum' only. May be repeated. Default: both."
         ),
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings; --images overrides it.")
+    ] = None,
     images: Annotated[
-        int, typer.Option(min=2, help="The maximum number of images of each set.")
-    ] = 1000,
+        int | None,
+        typer.Option(min=2, help="The maximum number of images of each set. Default: 1000."),
+    ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Decides the choice of images and the noise.")
     ] = 0,
@@ -69,15 +74,22 @@ def tune(
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
     require_vision()
-    from nescio.data import CORRUPTIONS
     from nescio.runners.images import Reader, readable
     from nescio.runners.perturb import AGGREGATES
-    from nescio.training import choose_device, extract, load_checkpoint, tune as run_tuning
+    from nescio.training import (
+        TuneSettings,
+        choose_device,
+        extract,
+        load_checkpoint,
+        tune as run_tuning,
+    )
 
     wanted = [
         checked_choice("--aggregate", name, AGGREGATES)
         for name in dict.fromkeys(aggregates or AGGREGATES)
     ]
+    settings = TuneSettings() if config is None else TuneSettings.from_toml(config)
+    settings = settings if images is None else replace(settings, images=images)
     where = choose_device(device)
     checkpoint = load_checkpoint(model, module=module)
     train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
@@ -99,15 +111,14 @@ def tune(
         )
     if skip_bad:
         val_split = readable(Reader(val_split, checkpoint.preprocessing, skip_bad=True))
-    n_sets = 1 + len(CORRUPTIONS)  # the images, and each set made from them
-    with progress_bar("tuning", n_sets * min(images, len(val_split))) as advance:
+    with progress_bar("tuning", settings.n_steps(len(val_split))) as advance:
         tuning = run_tuning(
             checkpoint,
             val_split,
             Outputs.load(outputs_path),
+            settings,
             features=features or "pooled",
             aggregates=wanted,
-            n_images=images,
             seed=seed,
             device=where,
             batch_size=batch_size,
@@ -123,7 +134,7 @@ def tune(
 
 
 def _table(tuning: Tuning) -> Table:
-    table = Table(title="Lowest FPR95 on the five synthetic sets")
+    table = Table(title="Lowest FPR95 on the synthetic sets")
     for title in ("method", "aggregate", "epsilon", "temperature", "FPR95", "settings tried"):
         table.add_column(title, justify="left" if title in ("method", "aggregate") else "right")
     tried = Counter((setting.method, setting.aggregate) for setting in tuning.grid)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nescio.data.address import DATASETS, DataAddress, DataSource, load, parse_address
 from nescio.data.check import Finding, ProtocolReport, check_protocol
 from nescio.data.coco import load_coco
-from nescio.data.corrupt import CORRUPTIONS, corrupt
+from nescio.data.corrupt import CORRUPTIONS, SYNTHETIC_SETS, corrupt
 from nescio.data.digits import load_digits
 from nescio.data.folder import load_folder
 from nescio.data.imagenet22k import COCO_VOC_CLASSES, NUS_WIDE_CLASSES, load_imagenet22k
@@ -27,6 +27,7 @@ __all__ = [
     "DATASETS",
     "IMAGE_SUFFIXES",
     "NUS_WIDE_CLASSES",
+    "SYNTHETIC_SETS",
     "BadFile",
     "DataAddress",
     "DataSource",

@@ -1,4 +1,7 @@
-"""The paper's five synthetic validation sets, made from noise and from in-distribution images.
+"""Synthetic validation sets, made from noise and from in-distribution images.
+
+`SYNTHETIC_SETS` are the five of the paper. Two more are what the authors' published code has in
+place of two of these.
 
 Images are floats within [0, 1] of shape (n, 3, h, w). Random numbers are drawn from the generator
 image by image, so a batch gives the same result as its images one by one.
@@ -23,6 +26,11 @@ PATCHES_PER_SIDE = 4
 def gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
     """Return independent standard normal values, as normalised inputs."""
     return rng.standard_normal(images.shape, dtype=np.float32)
+
+
+def clipped_gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return normal values of standard deviation 0.5, clipped to [-1, 1], as normalised inputs."""
+    return np.clip(0.5 * rng.standard_normal(images.shape, dtype=np.float32), -1, 1)
 
 
 def uniform_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
@@ -65,6 +73,15 @@ def jigsaw(images: Images, _partners: Images, rng: np.random.Generator) -> Image
     return shuffled
 
 
+def unnormalised(images: Images, _partners: Images, _rng: np.random.Generator) -> Images:
+    """Return the images as they are, as inputs that nobody has normalised.
+
+    The authors' code has these images where the paper has the jigsaw: it assigns the permutation
+    and the normalisation to an attribute that nothing reads.
+    """
+    return images
+
+
 def _permutation(n: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Return a random permutation other than the identity."""
     identity = np.arange(n)
@@ -76,12 +93,25 @@ def _permutation(n: int, rng: np.random.Generator) -> NDArray[np.intp]:
 
 CORRUPTIONS: dict[str, Callable[[Images, Images, np.random.Generator], Images]] = {
     function.__name__: function
-    for function in (gaussian_noise, uniform_noise, arithmetic_mean, geometric_mean, jigsaw)
+    for function in (
+        gaussian_noise,
+        uniform_noise,
+        arithmetic_mean,
+        geometric_mean,
+        jigsaw,
+        clipped_gaussian_noise,
+        unnormalised,
+    )
 }
 """Each corruption as a function of (images, partners, rng); noise uses only the images' shape."""
 
-NORMALISED = frozenset({"gaussian_noise", "uniform_noise"})
-"""Those of `CORRUPTIONS` that return normalised inputs; the others return pixels in [0, 1]."""
+SYNTHETIC_SETS = tuple(CORRUPTIONS)[:5]
+"""The names of the paper's five sets."""
+
+NORMALISED = frozenset(
+    {"gaussian_noise", "clipped_gaussian_noise", "uniform_noise", "unnormalised"}
+)
+"""Those of `CORRUPTIONS` that return the network's input; the others return pixels in [0, 1]."""
 
 
 def corrupt(
@@ -93,11 +123,11 @@ def corrupt(
     mean: ArrayLike,
     std: ArrayLike,
 ) -> Images:
-    """Return one of the five sets as pixels; the network's input is `(pixels - mean) / std`.
+    """Return one of the sets as pixels; the network's input is `(pixels - mean) / std`.
 
     The paper draws its noise in the input space of the classifier. So the noise is normal or
-    uniform after the normalisation, and its pixels may be outside [0, 1]. The other three sets
-    have pixels within [0, 1].
+    uniform after the normalisation, and its pixels may be outside [0, 1]. The two means and the
+    jigsaw have pixels within [0, 1].
 
     Parameters
     ----------

@@ -2,7 +2,8 @@
 
 ODIN and Mahalanobis score x - epsilon * sign(gradient of the loss at x), where the loss is the
 binary cross-entropy of the network's own prediction: of its top label, taken as positive, for the
-max; of every label against its prediction (logit above 0 or not), for the sum. The sign is divided
+max; of every label against its prediction (logit above 0 or not), for the sum. As an alternative
+for the max, the top label is taken as it is predicted (`OdinSettings.label`). The sign is divided
 by the input's standard deviation, so that epsilon is on the scale of pixels from 0 to 1. (The paper
 prints a second minus before the gradient, reading its loss as a log-likelihood; either way the step
 raises the confidence.)
@@ -49,7 +50,9 @@ class Setting:
     temperature : float or None
         For ODIN only.
     fpr95 : float
-        Over all five synthetic sets.
+        Over all synthetic sets.
+    direction : str
+        The direction of the step, as for `find_directions`; by default that of the aggregate.
     """
 
     method: str
@@ -57,6 +60,10 @@ class Setting:
     epsilon: float
     temperature: float | None
     fpr95: float
+    direction: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "direction", self.direction or self.aggregate)
 
 
 @dataclass(frozen=True)
@@ -93,9 +100,9 @@ class Tuning:
         return tuple(found[key] for key in sorted(found))
 
     @property
-    def aggregates(self) -> tuple[str, ...]:
-        """The aggregates that it has settings for."""
-        return tuple(sorted({setting.aggregate for setting in self.grid}))
+    def directions(self) -> tuple[str, ...]:
+        """The directions that the best settings step in."""
+        return tuple(sorted({setting.direction for setting in self.best}))
 
     def chosen(self) -> list[dict[str, Any]]:
         """Return the best settings as plain data."""
@@ -143,16 +150,16 @@ class Perturbation(NamedTuple):
     """What one forward pass and the backward passes give for a batch."""
 
     outputs: PassOutputs  # for the unchanged inputs
-    directions: dict[str, Tensor]  # by aggregate; a step of epsilon is subtracted
+    directions: dict[str, Tensor]  # by name; a step of epsilon is subtracted
 
 
 def find_directions(
     module: nn.Module,
     inputs: Tensor,
     preprocessing: Preprocessing,
-    aggregates: Sequence[str] = AGGREGATES,
+    names: Sequence[str] = AGGREGATES,
 ) -> Perturbation:
-    """Return in which direction to change normalised inputs, for each aggregate.
+    """Return in which directions to change normalised inputs.
 
     Parameters
     ----------
@@ -161,7 +168,9 @@ def find_directions(
         that image alone. Its parameters get no gradient.
     inputs : Tensor of shape (n_images, 3, height, width)
     preprocessing : Preprocessing
-    aggregates : sequence of str
+    names : sequence of {"max", "predicted_max", "sum"}
+        The directions: towards the top label, towards the prediction for the top label, and
+        towards the prediction for every label.
     """
     if module.training:
         raise ParameterError("put the network in eval mode first: network.eval().")
@@ -170,34 +179,37 @@ def find_directions(
         logits, features = module(inputs)
         directions = {}
         std = preprocessing.per_colour(preprocessing.std, inputs)
-        for aggregate in aggregates:
-            loss = _loss(logits, aggregate)
+        for name in names:
+            loss = _loss(logits, name)
             (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
-            directions[aggregate] = gradient.sign_().div_(std)
+            directions[name] = gradient.sign_().div_(std)
     kept = None if features is None else features.detach()
     return Perturbation(PassOutputs(logits.detach(), kept), directions)
 
 
-def _loss(logits: Tensor, aggregate: str) -> Tensor:
+def _loss(logits: Tensor, direction: str) -> Tensor:
     """Return a loss whose gradient has the sign of the binary cross-entropy's.
 
     The cross-entropy of a positive label decreases with its logit and with nothing else, so minus
-    the logit points in the same direction, even if the cross-entropy's gradient rounds to zero.
+    the logit points in the same direction, even if the cross-entropy's gradient rounds to zero. For
+    a negative label, it is the logit itself.
     """
-    if checked_choice("aggregate", aggregate, AGGREGATES) == "max":
-        return -logits.amax(1).sum()
+    checked_choice("direction", direction, ("max", "predicted_max", "sum"))
+    if direction != "sum":
+        top = logits.amax(1)
+        return -(top if direction == "max" else top.where(top >= 0, -top)).sum()
     predicted = (logits > 0).to(logits.dtype)
     return functional.binary_cross_entropy_with_logits(logits, predicted, reduction="sum")
 
 
 def step(
-    module: nn.Module, inputs: Tensor, found: Perturbation, aggregate: str, epsilon: float
+    module: nn.Module, inputs: Tensor, found: Perturbation, direction: str, epsilon: float
 ) -> PassOutputs:
     """Return the outputs after a step of epsilon; those of the unchanged inputs if it is 0."""
     if epsilon == 0:
         return found.outputs
     with torch.inference_mode():
-        return PassOutputs(*module(inputs - epsilon * found.directions[aggregate]))
+        return PassOutputs(*module(inputs - epsilon * found.directions[direction]))
 
 
 def run_perturbed(runner: Runner, tuning: Tuning, pixels: Array) -> dict[str, Array]:
@@ -206,10 +218,10 @@ def run_perturbed(runner: Runner, tuning: Tuning, pixels: Array) -> dict[str, Ar
     assert runner.preprocessing is not None
     inputs = runner.placed(pixels)
     with runner.running() as module:
-        found = find_directions(module, inputs, runner.preprocessing, tuning.aggregates)
+        found = find_directions(module, inputs, runner.preprocessing, tuning.directions)
         arrays: dict[str, Tensor | None] = found.outputs._asdict()
         for setting in tuning.best:
-            logits, features = step(module, inputs, found, setting.aggregate, setting.epsilon)
+            logits, features = step(module, inputs, found, setting.direction, setting.epsilon)
             name = f"{setting.method}_{setting.aggregate}"
             temperature = setting.temperature  # of ODIN; Mahalanobis has none
             arrays[name] = features if temperature is None else logits / temperature

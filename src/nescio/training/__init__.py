@@ -14,6 +14,7 @@ from nescio.runners import Extraction, extract
 from nescio.runners.devices import choose_device
 from nescio.runners.images import Augmentation
 from nescio.runners.perturb import Setting, Tuning
+from nescio.runners.tune_settings import OdinSettings, TuneSettings
 from nescio.training.settings import TrainSettings
 from nescio.training.train import Run, train
 from nescio.training.trainer import Epoch
@@ -26,10 +27,12 @@ __all__ = [
     "Epoch",
     "Extraction",
     "Network",
+    "OdinSettings",
     "Preprocessing",
     "Run",
     "Setting",
     "TrainSettings",
+    "TuneSettings",
     "Tuning",
     "TwoLayerHead",
     "build_network",

@@ -2,7 +2,7 @@
 
 No out-of-distribution data is used: in-distribution validation images are compared with Gaussian
 and uniform noise and with three corruptions of those images. The setting of the lowest FPR95 over
-all five sets is chosen.
+all five sets is chosen. `TuneSettings` says what else can be done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nescio import scores
-from nescio.data.corrupt import CORRUPTIONS, corrupt
+from nescio.data.corrupt import corrupt
 from nescio.data.preprocessing import Preprocessing
 from nescio.data.split import Split
 from nescio.detectors import Mahalanobis
@@ -28,9 +28,9 @@ from nescio.outputs import Outputs
 from nescio.runners.checkpoints import CheckpointRunner
 from nescio.runners.images import ImageBatch, Reader, in_batches
 from nescio.runners.perturb import AGGREGATES, Setting, Tuning, find_directions, step
+from nescio.runners.tune_settings import OdinSettings, TuneSettings
 
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
-ODIN_EPSILONS = tuple(round(0.0002 * step, 4) for step in range(21))
 MAHALANOBIS_EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005)
 
 _ID = "in-distribution"
@@ -40,10 +40,10 @@ def tune(
     checkpoint: Checkpoint,
     split: Split,
     train: Outputs,
+    settings: TuneSettings | None = None,
     *,
     features: str = "pooled",
     aggregates: Sequence[str] = AGGREGATES,
-    n_images: int = 1000,
     seed: int = 0,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
@@ -58,20 +58,21 @@ def tune(
         In-distribution validation images.
     train : Outputs
         Outputs of the same network on the training data: Mahalanobis learns from its features.
+    settings : TuneSettings, optional
+        The number of images, the synthetic sets and ODIN's step; the paper's by default.
     features : str
         The features that Mahalanobis reads.
     aggregates : sequence of {"max", "sum"}
-    n_images : int
-        The maximum number of images of the split, and of each synthetic set.
     seed : int
         Decides the choice of images and the synthetic sets.
     on_images : callable
-        Called with the number of images just done, out of six times those chosen.
+        Called with the number of images just done, out of `settings.n_steps(len(split))`.
     """
+    settings = settings or TuneSettings()
     model_hash = checkpoint.content_hash()
     _check_same_network(train, model_hash, features)
     runner = CheckpointRunner(checkpoint, features=features, device=device)
-    chosen = split.sample(n_images, seed)
+    chosen = split.sample(settings.images, seed)
     if len(chosen) < 2:
         raise ParameterError(
             "tuning needs at least two images, because some synthetic images mix two of them."
@@ -81,24 +82,31 @@ def tune(
     id_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     ood_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     with runner.running() as module:
-        for name, batches in synthetic_sets(chosen, preprocessing, seed, batch_size):
+        for name, batches in synthetic_sets(
+            chosen, preprocessing, seed, batch_size, settings.synthetic
+        ):
             found = id_scores if name == _ID else ood_scores
             for pixels in batches:
                 inputs = preprocessing.inputs(pixels, torch.device(device))
-                for point, values in grid_scores(module, inputs, preprocessing, learned).items():
+                scored = grid_scores(module, inputs, preprocessing, learned, settings.odin)
+                for point, values in scored.items():
                     found[point].append(values)
                 on_images(len(pixels))
-    settings = tuple(
-        Setting(*point, fpr_at_tpr(np.concatenate(values), np.concatenate(ood_scores[point])))
+    grid = tuple(
+        Setting(
+            *point,
+            fpr_at_tpr(np.concatenate(values), np.concatenate(ood_scores[point])),
+            _direction(*point[:2], settings.odin),
+        )
         for point, values in id_scores.items()
     )
     data = {
         **chosen.manifest(),
         "skipped": [asdict(bad) for bad in chosen.skipped],
         "seed": seed,
-        "synthetic": list(CORRUPTIONS),
+        "synthetic": list(settings.synthetic),
     }
-    return Tuning(model_hash, features, settings, data)
+    return Tuning(model_hash, features, grid, data)
 
 
 def _check_same_network(outputs: Outputs, model_hash: str, features: str) -> None:
@@ -124,29 +132,48 @@ def grid_scores(
     inputs: torch.Tensor,
     preprocessing: Preprocessing,
     mahalanobis: Mapping[str, Mahalanobis],
+    odin: OdinSettings,
 ) -> dict[Point, NDArray[np.float64]]:
     """Return the scores of a batch of normalised inputs at every setting.
 
-    One backward pass per aggregate and one forward pass per epsilon serve all settings.
+    One backward pass per direction and one forward pass per direction and epsilon serve all
+    settings.
     """
-    found = find_directions(module, inputs, preprocessing, tuple(mahalanobis))
+    methods = [(method, name) for name in mahalanobis for method in ("odin", "mahalanobis")]
+    wanted = defaultdict(list)  # by direction and epsilon: what to score there
+    for method, aggregate in methods:
+        direction = _direction(method, aggregate, odin)
+        for epsilon in odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
+            wanted[direction, epsilon].append((method, aggregate))
+    found = find_directions(
+        module, inputs, preprocessing, tuple(dict.fromkeys(name for name, _ in wanted))
+    )
     columns: dict[Point, NDArray[np.float64]] = {}
-    for aggregate, detector in mahalanobis.items():
-        score = scores.max_prob if aggregate == "max" else scores.sum_prob
-        for epsilon in sorted({*ODIN_EPSILONS, *MAHALANOBIS_EPSILONS}):
-            outputs = step(module, inputs, found, aggregate, epsilon)
-            if epsilon in ODIN_EPSILONS:
-                logits = outputs.logits.cpu().double().numpy()
-                for temperature in TEMPERATURES:
-                    columns["odin", aggregate, epsilon, temperature] = score(logits / temperature)
-            if epsilon in MAHALANOBIS_EPSILONS:
-                point = ("mahalanobis", aggregate, epsilon, None)
-                columns[point] = detector.score_samples(outputs.features)
+    for (direction, epsilon), readers in wanted.items():
+        outputs = step(module, inputs, found, direction, epsilon)
+        for method, aggregate in readers:
+            if method == "mahalanobis":
+                values = mahalanobis[aggregate].score_samples(outputs.features)
+                columns[method, aggregate, epsilon, None] = values
+                continue
+            logits = outputs.logits.cpu().double().numpy()
+            score = scores.max_prob if aggregate == "max" else scores.sum_prob
+            for temperature in TEMPERATURES:
+                columns[method, aggregate, epsilon, temperature] = score(logits / temperature)
     return columns
 
 
+def _direction(method: str, aggregate: str, odin: OdinSettings) -> str:
+    """Return the direction that a method steps in, as `find_directions` names it."""
+    return odin.directions[aggregate] if method == "odin" else aggregate
+
+
 def synthetic_sets(
-    split: Split, preprocessing: Preprocessing, seed: int, batch_size: int
+    split: Split,
+    preprocessing: Preprocessing,
+    seed: int,
+    batch_size: int,
+    names: Sequence[str],
 ) -> Iterator[tuple[str, Iterator[torch.Tensor]]]:
     """Give the images, then each synthetic set made from them, as pixels from 0 to 1."""
     reader = Reader(split, preprocessing)
@@ -155,7 +182,7 @@ def synthetic_sets(
     circle = np.random.default_rng(seed).permutation(len(split))
     partner_of = np.empty(len(split), np.intp)
     partner_of[circle] = np.roll(circle, -1)
-    for number, name in enumerate(CORRUPTIONS):
+    for number, name in enumerate(names):
         yield name, _corrupted(name, reader, partner_of, (seed, number), batch_size)
 
 
