@@ -10,7 +10,13 @@ from hypothesis import settings
 from browser import chromium, launched
 from nescio.cli import main
 
-pytest_plugins = ["fixtures.benchmark", "fixtures.export", "fixtures.models", "fixtures.networks"]
+pytest_plugins = [
+    "fixtures.benchmark",
+    "fixtures.export",
+    "fixtures.models",
+    "fixtures.networks",
+    "fixtures.paper_data",
+]
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

@@ -4,11 +4,13 @@ import json
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
+from nescio.benchmark.pipeline import LoadedSet  # noqa: E402
 from nescio.benchmark.run import run_benchmark  # noqa: E402
 from nescio.data import split as splits  # noqa: E402
 from nescio.errors import DatasetError, ParameterError  # noqa: E402
@@ -85,6 +87,17 @@ def test_invalid_training_settings_are_reported_before_any_work(small_spec, tmp_
     ):
         run_benchmark(replace(small_spec, train={"modle": {}}), tmp_path / "bench")
     assert counted == []
+
+
+def test_the_mean_number_of_labels_is_rounded_unless_the_set_states_it(small_spec):
+    loaded = LoadedSet.of(small_spec.sets[0], small_spec)
+    for n_labels, mean in ((2, 1.6), (1, 1.4), (2, 1.5), (1, 0.2)):
+        labels = np.zeros((10, 7), np.uint8)
+        labels.flat[: round(10 * mean)] = 1
+        found = replace(loaded, train=replace(loaded.train.subset(range(10)), labels=labels))
+        assert found.mean_labels == n_labels
+    stated = replace(loaded, source=replace(loaded.source, mean_labels=5))
+    assert stated.mean_labels == 5
 
 
 def test_each_hash_is_computed_once(small_spec, tmp_path, monkeypatch):

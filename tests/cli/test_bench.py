@@ -64,6 +64,17 @@ def test_one_seed_of_it(nescio, spec_file, bench_folder):
     assert {line["seed"] for line in json.loads(out)} == {1}
 
 
+def test_the_authors_protocol_has_a_folder_of_its_own(nescio, spec_file, bench_folder):
+    spec, data = spec_file
+    command = ("bench", spec, "--data", data, "-o", bench_folder, "--seed", 0)
+    code, out, err = nescio(*command, "--protocol", "authors")
+    assert code == 0, err
+    assert "Protocol: authors." in out
+    assert (bench_folder / "small-authors" / "results.jsonl").is_file()
+    code, out, err = nescio("tables", bench_folder / "small-authors")
+    assert (code, "Protocol: authors." in out) == (0, True)
+
+
 def test_the_shipped_ones_are_listed_and_shown(nescio, tmp_path):
     code, out, _ = nescio("bench")
     assert code == 0
@@ -82,6 +93,10 @@ WRONG = {
         "the benchmark paper-main needs to know where its data is",
     ),
     "data not there": (("bench", "paper-main", "--data", "nowhere"), "nowhere/coco"),
+    "no protocol": (
+        ("bench", "paper-main", "--protocol", "x"),
+        "protocol must be 'paper' or 'authors'",
+    ),
     "no set": (("bench", "paper-main", "--data", ".", "--set", "X"), "has no set 'X'"),
 }
 

@@ -38,3 +38,21 @@ def test_tune_makes_its_folder_and_leaves_out_bad_images(nescio, checkpoint, coc
     assert nescio(*again)[0] == 1
     code, _, err = nescio(*again, "--force")
     assert code == 0, err
+
+
+def test_settings_come_from_a_file(nescio, checkpoint, coco_tree, tmp_path):
+    coco = coco_tree(sizes=(("train", 30), ("val", 14)))
+    checkpoint().save(tmp_path / "0.safetensors")
+    config = tmp_path / "tune.toml"
+    config.write_text('images = 9\nsynthetic = ["jigsaw"]\n[odin]\nlabel = "predicted"\n')
+    target = tmp_path / "tuned.json"
+    command = ("tune", tmp_path / "0.safetensors", f"coco:{coco}", "-o", target, "--images", 4)
+    code, _, err = nescio(*command, "--aggregate", "max", "--config", config)
+    assert code == 0, err
+    tuned = json.loads(target.read_text())
+    assert tuned["data"]["n_images"] == 4
+    assert tuned["data"]["synthetic"] == ["jigsaw"]
+    assert [best["direction"] for best in tuned["best"]] == ["max", "predicted_max"]
+    config.write_text("imags = 9\n")
+    code, _, err = nescio(*command, "--config", config, "--force")
+    assert (code, "there is no key 'imags'. Did you mean 'images'" in err) == (1, True)

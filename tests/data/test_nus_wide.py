@@ -74,6 +74,32 @@ def test_the_halves_never_change(nus_wide):
     assert load_nus_wide(nus_wide, "val", skip_bad=True).files == half[1:]
 
 
+def test_the_authors_halves_follow_the_order_of_their_list(nus_wide):
+    """Their loader seeds the global generator with 999 and shuffles the labelled images."""
+    order = [8, 3, 1, 0, 7, 4, 2, 6]  # their list lacks some images; the second has no label
+    names = [name_of("Test", at).replace("\\", "/") for at in order]
+    lines = [f"Flickr/{name} {at}\n" for at, name in enumerate(names)]
+    (nus_wide / "nus_wide_test_imglist.txt").write_text("".join(lines))
+    labelled = [name for name, at in zip(names, order, strict=True) if at != 1]
+    np.random.RandomState(999).shuffle(labelled)
+    val, test = (load_nus_wide(nus_wide, f"authors-{name}") for name in ("val", "test"))
+    assert set(val.files) == set(labelled[:3])
+    assert set(test.files) == set(labelled[3:])
+    assert val.notes == test.notes == {"halves_seed": 999}
+    assert test.title == "nus-wide-authors-test"
+    for split in (val, test):
+        rows = [int(file.split("/")[1][:4]) for file in split.files]
+        np.testing.assert_array_equal(split.labels, truth("Test")[rows])
+
+
+def test_the_authors_halves_need_their_list(nus_wide):
+    with pytest.raises(DatasetError, match=r"no file .*nus_wide_test_imglist.txt"):
+        load_nus_wide(nus_wide, "authors-val")
+    (nus_wide / "nus_wide_test_imglist.txt").write_text("Flickr/elsewhere/0001_1.jpg 2\n")
+    with pytest.raises(DatasetError, match="names no image of the official Test list"):
+        load_nus_wide(nus_wide, "authors-val")
+
+
 def test_images_may_be_in_other_folders(nus_wide):
     (nus_wide / "Flickr").rename(nus_wide / "images")
     assert load_nus_wide(nus_wide, "train").root == nus_wide / "images"

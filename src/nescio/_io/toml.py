@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -32,17 +32,25 @@ def read_toml(path: str | Path) -> str:
         raise FileFormatError(f"{path} is not TOML: it is not text in UTF-8.") from error
 
 
-def from_toml(kind: type[Settings], text: str, source: object, **given: Any) -> Settings:
+def from_toml(
+    kind: type[Settings],
+    text: str,
+    source: object,
+    *,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda table: table,
+    **given: Any,
+) -> Settings:
     """Return a dataclass from the text of a TOML file; `source` names the file in errors.
 
-    `given` are fields that do not come from the file, and that the file may not contain.
+    `prepare` may change the table before it is read. `given` are fields that do not come from the
+    file, and that the file may not contain.
     """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FileFormatError(f"{source} is not TOML: {error}") from error
     try:
-        settings: Settings = from_table(kind, table, **given)
+        settings: Settings = from_table(kind, prepare(table), **given)
     except NescioError as error:
         raise ParameterError(f"{source}: {error}") from error
     return settings

@@ -62,10 +62,10 @@ class LoadedSet:
     ood: Mapping[str, Split]
 
     @classmethod
-    def of(cls, source: BenchmarkSet) -> LoadedSet:
+    def of(cls, source: BenchmarkSet, spec: BenchmarkSpec) -> LoadedSet:
         """Index the splits of a set."""
         splits = {
-            name: load(source.data, split=name, skip_bad=source.skip_bad)
+            name: load(source.data, split=spec.split_name(source, name), skip_bad=source.skip_bad)
             for name in ("train", "val", "test")
         }
         ood = {
@@ -80,8 +80,9 @@ class LoadedSet:
 
     @property
     def mean_labels(self) -> int:
-        """The mean number of labels per training image, rounded up."""
-        return math.ceil(float(self.train.require_labels().sum(1).mean()))
+        """What k=mean_labels stands for: as the set says, or counted in the training data."""
+        mean = float(self.train.require_labels().sum(1).mean())
+        return self.source.mean_labels or max(1, math.floor(mean + 0.5))
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ def make_pipelines(
     seeded = {seed: settings.updated({"training": {"seed": seed}}) for seed in spec.seeds}
     return [
         Pipeline(spec, data, seed, seeded[seed], cache, torch.device(device), batch_size, watch)
-        for data in map(LoadedSet.of, spec.sets)
+        for data in [LoadedSet.of(source, spec) for source in spec.sets]
         for seed in spec.seeds
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,13 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
     checkpoint, training = pipeline.network()
     train = Outputs.load(pipeline.outputs(checkpoint, data.train, None))
     tuning = pipeline.tuning(checkpoint, train)
+    on_val = spec.fitted_on_val()
+    val = Outputs.load(pipeline.outputs(checkpoint, data.val, None)) if on_val else None
     splits = {data.name: data.test, **data.ood}
     paths = {name: pipeline.outputs(checkpoint, split, tuning) for name, split in splits.items()}
     outputs = {name: Outputs.load(path) for name, path in paths.items()}
     roots = {name: split.root.resolve() for name, split in splits.items()}
-    manifest = _manifest(pipeline, checkpoint, training, tuning, train, outputs)
+    manifest = _manifest(pipeline, checkpoint, training, tuning, train, val, outputs)
     lines_file = run_file(folder, data.name, seed, ".jsonl")
     evidence_file = run_file(folder, data.name, seed, ".safetensors")
     try:
@@ -96,6 +99,7 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
             id_outputs,
             outputs,
             train=train,
+            train_of={} if val is None else dict.fromkeys(on_val, val),
             n_bootstrap=spec.bootstrap,
             on_step=advance,
         )
@@ -114,15 +118,18 @@ def _manifest(
     training: Mapping[str, Any],
     tuning: Tuning | None,
     train: Outputs,
+    val: Outputs | None,
     outputs: Mapping[str, Outputs],
 ) -> dict[str, Any]:
     """Return what the lines are made from."""
     tuned = tuning and {
         "data": _data_facts(tuning.data),
         "seed": tuning.data["seed"],
+        "settings": asdict(pipeline.spec.tune),
         "best": tuning.chosen(),
     }
     found = {
+        "protocol": pipeline.spec.protocol,
         "model": checkpoint.architecture.name,
         "model_hash": checkpoint.content_hash(),
         "n_labels": len(checkpoint.label_names),
@@ -131,12 +138,14 @@ def _manifest(
         "tuning": tuned,
         "data": {
             "train": _data_facts(train.manifest),
+            **({} if val is None else {"val": _data_facts(val.manifest)}),
             "id": _data_facts(outputs[pipeline.data.name].manifest),
             "ood": {ood: _data_facts(outputs[ood].manifest) for ood in pipeline.data.ood},
         },
         "batch_size": pipeline.batch_size,
         "device": pipeline.device.type,
         "features": pipeline.spec.features,
+        "fit_on": dict(pipeline.spec.fit_on),
         "bootstrap": pipeline.spec.bootstrap,
         "versions": {
             "nescio": __version__,

@@ -7,7 +7,7 @@
     [train.model]            # the sections of `nescio train --config`
     name = "small-cnn"
 
-    [tune]
+    [tune]                   # the keys of `nescio tune --config`
     images = 500             # validation images for tuning ODIN and Mahalanobis; default 1,000
 
     [[sets]]                 # an in-distribution set and the out-of-distribution sets for it
@@ -15,6 +15,7 @@
     data = "digits:{data}/digits"
     ood = { photos = "digits@photos:{data}/digits" }
 
+`protocol = "authors"` takes the settings of the authors' code as defaults; see `protocols`.
 `{data}` stands for the folder that all data is in, which `nescio bench --data` names.
 `nescio bench NAME --show` prints a shipped spec.
 """
@@ -25,13 +26,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from nescio._io.toml import from_toml, read_toml
-from nescio._validation import checked_whole
+from nescio._validation import checked_choice, checked_whole
 from nescio.benchmark.paper import find_paper_table
+from nescio.benchmark.protocols import PROTOCOLS, with_protocol
 from nescio.benchmark.results import file_name
 from nescio.data import parse_address
 from nescio.detectors import Detector
@@ -40,7 +43,7 @@ from nescio.errors import ParameterError
 from nescio.runners.tune_settings import TuneSettings
 
 MEAN_LABELS = "mean_labels"
-"""As the value of k: the mean number of labels per training image, rounded up, as in the paper."""
+"""As the value of k: the mean number of labels per training image, rounded."""
 
 _DATA = "{data}"
 _SUFFIX = ".toml"
@@ -63,6 +66,9 @@ class BenchmarkSet:
         "package.module:factory", if the network's file was made from a module of your own.
     skip_bad : bool
         Whether to leave out images that cannot be read.
+    mean_labels : int
+        What `k=mean_labels` stands for. If 0, the mean number of labels per training image is
+        counted and rounded.
     """
 
     name: str
@@ -71,8 +77,10 @@ class BenchmarkSet:
     network: str = ""
     module: str = ""
     skip_bad: bool = False
+    mean_labels: int = 0
 
     def __post_init__(self) -> None:
+        checked_whole("mean_labels", self.mean_labels, minimum=0)
         if not self.name:
             raise ParameterError("the name of a set must not be empty.")
         for text in self.paths():
@@ -131,6 +139,12 @@ class BenchmarkSpec:
     features : str
         The features that detectors read, as `extract` takes them. "penultimate" are the inputs of
         the last layer, so that detectors can read the head too.
+    fit_on : mapping of str to {"train", "val"}
+        The split that a detector learns from, by the name of the detector; by default "train".
+    nus_wide_halves : {"nescio", "authors"}
+        How the official Test list of NUS-WIDE is halved; see `load_nus_wide`.
+    protocol : {"paper", "authors"}
+        Where the defaults come from; see `with_protocol`.
     """
 
     name: str
@@ -143,6 +157,9 @@ class BenchmarkSpec:
     paper_tables: tuple[str, ...] = ()
     bootstrap: int = 1000
     features: str = "pooled"
+    fit_on: Mapping[str, str] = field(default_factory=dict)
+    nus_wide_halves: str = "nescio"
+    protocol: str = "paper"
 
     def __post_init__(self) -> None:
         if self.name == "cache":
@@ -155,6 +172,12 @@ class BenchmarkSpec:
         for seed in self.seeds:
             checked_whole("each seed", seed, minimum=0)
         checked_whole("bootstrap", self.bootstrap, minimum=0)
+        checked_choice("nus_wide_halves", self.nus_wide_halves, ("nescio", "authors"))
+        checked_choice("protocol", self.protocol, PROTOCOLS)
+        for name, split in self.fit_on.items():
+            checked_choice(f"fit_on.{name}", split, ("train", "val"))
+            if not build_detector(name, {}).learned:
+                raise ParameterError(f"fit_on: {name} learns from no data.")
         for key in self.paper_tables:
             find_paper_table(key)
         _refuse_duplicates("seed", self.seeds)
@@ -179,6 +202,19 @@ class BenchmarkSpec:
             for aggregate in ("max", "sum")
             if reads & {f"odin_{aggregate}", f"mahalanobis_{aggregate}"}
         )
+
+    def fitted_on_val(self) -> tuple[str, ...]:
+        """Return the detectors that learn from validation data instead of training data."""
+        return tuple(
+            text
+            for text in self.detectors
+            if self.fit_on.get(parse_detector(text)[0], "train") == "val"
+        )
+
+    def split_name(self, source: BenchmarkSet, part: str) -> str:
+        """Return the name of the split that is a set's "train", "val" or "test" part."""
+        halves = parse_address(source.data).kind == "nus-wide" and part in ("val", "test")
+        return f"authors-{part}" if halves and self.nus_wide_halves == "authors" else part
 
     def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
         """Return a copy with `{data}` replaced by a folder, which may be None if it is not used."""
@@ -221,22 +257,33 @@ def shipped_specs() -> dict[str, str]:
     return {name.removesuffix(_SUFFIX): texts[name] for name in sorted(texts)}
 
 
-def load_spec(name_or_path: str | Path) -> BenchmarkSpec:
-    """Return a shipped spec by its name, or read one from a TOML file."""
+def load_spec(name_or_path: str | Path, *, protocol: str | None = None) -> BenchmarkSpec:
+    """Return a shipped spec by its name, or read one from a TOML file.
+
+    `protocol` replaces the one that the spec names.
+    """
     shipped, name, path = shipped_specs(), str(name_or_path), Path(name_or_path)
     if name in shipped:
-        return parse_benchmark(name, shipped[name])
+        return parse_benchmark(name, shipped[name], protocol=protocol)
     if path.suffix != _SUFFIX:
         raise ParameterError(
             f"there is no benchmark {name!r}. Choose from: {', '.join(shipped)}; or "
             "name a .toml file."
         )
-    return parse_benchmark(path.stem, read_toml(path), source=str(path))
+    return parse_benchmark(path.stem, read_toml(path), source=str(path), protocol=protocol)
 
 
-def parse_benchmark(name: str, text: str, *, source: str = "") -> BenchmarkSpec:
-    """Return a spec from the text of its file; `source` names the file in errors."""
-    return from_toml(BenchmarkSpec, text, source or name, name=name)
+def parse_benchmark(
+    name: str, text: str, *, source: str = "", protocol: str | None = None
+) -> BenchmarkSpec:
+    """Return a spec from the text of its file.
+
+    `source` names the file in errors, and `protocol` replaces the one in the text. With a protocol
+    other than the paper's, it is part of the spec's name, and so of the folder of the results.
+    """
+    prepare = partial(with_protocol, protocol=protocol)
+    spec = from_toml(BenchmarkSpec, text, source or name, prepare=prepare, name=name)
+    return spec if spec.protocol == "paper" else replace(spec, name=f"{name}-{spec.protocol}")
 
 
 def _refuse_duplicates(what: str, names: Iterable[object]) -> None:

@@ -62,6 +62,7 @@ def network_table(lines: Sequence[Line]) -> Table:
             for record in records
         ),
         records=tuple(records),
+        notes=_protocol_note(lines),
     )
 
 
@@ -120,6 +121,7 @@ def _result_table(lines: Sequence[Line]) -> Table:
         records=tuple(records),
         notes=(
             *_seeds_note(found["fpr"] for found in summary.values()),
+            *_protocol_note(lines),
             *_skipped_notes(lines),
         ),
     )
@@ -150,6 +152,14 @@ def _seeds_note(spreads: Iterable[Spread]) -> list[str]:
         return ["Per cent, of one seed."]
     over = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return [f"Per cent, mean ± standard deviation over {over} seeds."]
+
+
+def _protocol_note(lines: Iterable[Line], *, always: bool = False) -> tuple[str, ...]:
+    """Return a note that names the protocol; the paper's, which is the default, only if asked."""
+    names = sorted({line.manifest["protocol"] for line in lines if "protocol" in line.manifest})
+    return (
+        (f"Protocol: {' and '.join(names)}.",) if names and (always or names != ["paper"]) else ()
+    )
 
 
 def _skipped_notes(lines: Iterable[Line]) -> list[str]:
@@ -242,6 +252,7 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
             if ours
             else "None of the results is of a set, an OOD set and a detector of this table.",
             *_seeds_note(ours.values()),
+            *_protocol_note(lines, always=True),
             *_remark(table),
             *_skipped_notes(lines),
         ),

@@ -48,6 +48,10 @@ def bench(
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", help="Run only this seed. May be repeated.")
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="'paper' or 'authors'. Default: as the benchmark's file says."),
+    ] = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
     show: Annotated[
@@ -72,7 +76,7 @@ def bench(
             raise ParameterError(f"there is no shipped benchmark {name!r}.")
         typer.echo(shipped_specs()[name], nl=False)
         return
-    spec = load_spec(name).with_data(data).only(sets or [], seeds or [])
+    spec = load_spec(name, protocol=protocol).with_data(data).only(sets or [], seeds or [])
     require_vision()
     from nescio.benchmark.folder import RESULTS
     from nescio.benchmark.run import run_benchmark

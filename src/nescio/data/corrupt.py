@@ -30,7 +30,8 @@ def gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) 
 
 def clipped_gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
     """Return normal values of standard deviation 0.5, clipped to [-1, 1], as normalised inputs."""
-    return np.clip(0.5 * rng.standard_normal(images.shape, dtype=np.float32), -1, 1)
+    noise: Images = 0.5 * rng.standard_normal(images.shape, dtype=np.float32)
+    return noise.clip(-1, 1)
 
 
 def uniform_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:

@@ -20,11 +20,13 @@ from nescio.data.layout import (
 from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError
 
-SPLITS = ("train", "val", "test")
+SPLITS = ("train", "val", "test", "authors-val", "authors-test")
 HALVES_SEED = 2021
+AUTHORS_SEED = 999
+AUTHORS_LIST = "nus_wide_test_imglist.txt"
 
 _WHAT = "NUS-WIDE"
-_OFFICIAL_PART = {"train": "Train", "val": "Test", "test": "Test"}
+_OFFICIAL_PART = {name: "Train" if name == "train" else "Test" for name in SPLITS}
 _IMAGE_FOLDERS = ("Flickr", "images")
 # Line 78,372 of the official Labels_lake_Train.txt. It is not a label, so it is read as 0.
 _KNOWN_SLIP = "-1130179"
@@ -38,12 +40,16 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     second. This is done before missing images are skipped, so that an image is in the same half
     for everyone.
 
+    "authors-val" and "authors-test" are the halves of the authors' code. They depend on the order
+    of the authors' own list of test images, so this list must be in the folder too.
+
     Parameters
     ----------
     root : path
         The folder that contains `Groundtruth/`, `ImageList/` and, optionally, `ConceptsList/`. The
-        images are in `Flickr/`, in `images/` or in the folder itself.
-    split : {"train", "val", "test"}
+        images are in `Flickr/`, in `images/` or in the folder itself. For the authors' halves,
+        it also contains `nus_wide_test_imglist.txt`, from datasets/nus-wide of their repository.
+    split : {"train", "val", "test", "authors-val", "authors-test"}
         The official Train list, or one half of the Test list.
     skip_bad : bool, default False
         Continue without images that are missing or have a label value other than 0 and 1, and list
@@ -64,8 +70,12 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
         skip_bad=skip_bad,
     )
     chosen = np.flatnonzero(labels.any(axis=1) | np.isin(np.arange(len(images)), list(wrong)))
-    if split != "train":
+    notes = {}
+    if split.startswith("authors-"):
+        chosen, notes = _authors_half(root, images, chosen, split), {"halves_seed": AUTHORS_SEED}
+    elif split != "train":
         chosen = _half(chosen, first=split == "val")
+        notes = {"halves_seed": HALVES_SEED}
     good = [row for row in chosen if int(row) not in wrong]
     indexed = Split(
         dataset="nus-wide",
@@ -75,7 +85,7 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
         labels=labels[good],
         label_names=concepts,
         skipped=tuple(BadFile(images[row], why) for row, why in wrong.items() if row in chosen),
-        notes={} if split == "train" else {"halves_seed": HALVES_SEED},
+        notes=notes,
     )
     return checked_presence(indexed, skip_bad=skip_bad)
 
@@ -84,6 +94,22 @@ def _half(rows: NDArray[np.intp], *, first: bool) -> NDArray[np.intp]:
     shuffled = np.random.default_rng(HALVES_SEED).permutation(rows)
     middle = len(rows) // 2
     return np.sort(shuffled[:middle] if first else shuffled[middle:])
+
+
+def _authors_half(
+    root: Path, images: list[str], rows: NDArray[np.intp], split: str
+) -> NDArray[np.intp]:
+    """Return the rows of a half as the authors' loader shuffles their list, with a fixed seed."""
+    path = root / AUTHORS_LIST
+    listed = read_lines(f"{_WHAT}, the authors' list of test images", path)
+    row_of = {images[row]: row for row in rows}
+    names = [line.split()[0].removeprefix("Flickr/") for line in listed]
+    ordered = np.array([row_of[name] for name in names if name in row_of], dtype=np.intp)
+    if not len(ordered):
+        raise DatasetError(f"{path} names no image of the official Test list. {HOW_TO}")
+    shuffled = np.random.RandomState(AUTHORS_SEED).permutation(ordered)
+    middle = len(ordered) // 2
+    return np.sort(shuffled[:middle] if split == "authors-val" else shuffled[middle:])
 
 
 def _concepts(root: Path, truth: Path, part: str) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ def compare(
     ood_outputs: Mapping[str, Outputs],
     *,
     train: Outputs | None = None,
+    train_of: Mapping[str, Outputs] | None = None,
     tpr: float = 0.95,
     n_bootstrap: int = 1000,
     seed: int = 0,
@@ -71,21 +72,25 @@ def compare(
     """Evaluate each detector on each OOD set.
 
     Detectors that learn are cloned, and the clones are fitted on `train`; without it these
-    detectors are skipped. Detectors are also skipped if the outputs lack an array that they score
+    detectors are skipped. `train_of` has other outputs to fit some of them on, by the names in
+    `detectors`. Detectors are also skipped if the outputs lack an array that they score
     from. `on_step` is called with the number of finished steps; there is one step for each pair of
     a detector and an OOD set.
     """
-    _check_same_labels(id_outputs, ood_outputs, train)
+    of_train = {"the training outputs": train} if train is not None else {}
+    for_some = {f"the data that {name} learns from": one for name, one in (train_of or {}).items()}
+    _check_same_labels(id_outputs, {**ood_outputs, **of_train, **for_some})
     skipped: dict[str, str] = {}
     scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
     for name, detector in detectors.items():
-        reason = _obstacle(detector, id_outputs, ood_outputs, train)
+        learned_from = (train_of or {}).get(name, train)
+        reason = _obstacle(detector, id_outputs, ood_outputs, learned_from)
         if reason is not None:
             skipped[name] = reason
             on_step(len(ood_outputs))
             continue
-        ready = clone(detector).fit(train) if detector.learned else detector
+        ready = clone(detector).fit(learned_from) if detector.learned else detector
         with about("the ID data"):
             id_scores = ready.score_samples(id_outputs)
         by_ood: dict[str, Scores] = {}
@@ -102,11 +107,8 @@ def compare(
     return Comparison(results, lead, skipped, scores)
 
 
-def _check_same_labels(
-    id_outputs: Outputs, ood_outputs: Mapping[str, Outputs], train: Outputs | None
-) -> None:
+def _check_same_labels(id_outputs: Outputs, others: Mapping[str, Outputs]) -> None:
     """Raise unless all outputs have the same labels: scores of different labels do not compare."""
-    others = dict(ood_outputs) if train is None else {**ood_outputs, "the training outputs": train}
     for name, outputs in others.items():
         if outputs.n_labels != id_outputs.n_labels:
             raise ShapeError(
