@@ -54,6 +54,38 @@ def test_a_checkpoint_of_the_paper_is_converted(nescio, coco_tree, tmp_path):
     assert "has 3 labels" in err
 
 
+def test_from_the_authors_files_to_the_tables(nescio, paper_data, tmp_path):
+    """The shortest route of docs/how-to/reproduce-the-paper.md, with the names of their code."""
+    backbone, head = paper_files(tmp_path, 20)
+    head = head.rename(tmp_path / "densenetclssegsimp.pth")
+    names = {name.removeprefix("module.") for name in torch.load(backbone)}
+    assert names >= {"0.weight", "1.running_mean", "4.denselayer1.norm1.weight", "11.bias"}
+    assert {name.removeprefix("module.") for name in torch.load(head)} == {
+        *(f"way1.0.{name}" for name in ("weight", "bias")),
+        *(f"way1.1.{name}" for name in ("weight", "bias", "running_mean", "running_var")),
+        *("way1.1.num_batches_tracked", "cls.weight", "cls.bias"),
+    }
+    target = tmp_path / "voc.safetensors"
+    code, _, err = nescio(
+        *("convert", "densenet121", "--weights", backbone, "--head", head),
+        *("--labels", f"voc:{paper_data}", "--image-size", 32, "-o", target),
+    )
+    assert code == 0, err
+    spec = tmp_path / "theirs.toml"
+    spec.write_text(
+        'title = "The authors\' networks"\nbootstrap = 0\npaper_tables = ["main"]\n'
+        'detectors = ["max_logit", "lof", "joint_energy"]\n'
+        '[[sets]]\nname = "PASCAL-VOC"\ndata = "voc:{data}"\n'
+        f'ood = {{ ImageNet = "folder:{{data}}/imagenet22k" }}\nnetwork = "{target}"\n'
+    )
+    command = ("bench", spec, "--data", paper_data, "-o", tmp_path / "bench")
+    code, out, err = nescio(*command, "--protocol", "authors")
+    assert code == 0, err
+    assert "nescio beside Table 1" in out
+    code, out, err = nescio("tables", tmp_path / "bench" / "theirs-authors", "--paper", "main")
+    assert (code, "Protocol: authors." in out) == (0, True), err
+
+
 def test_a_network_of_ones_own_is_converted_and_extracted(nescio, own_module, coco_tree, tmp_path):
     name = f"module:{own_module}"
     torch.save(sys.modules.get("my_nets", __import__("my_nets")).make().state_dict(), "w.pth")
