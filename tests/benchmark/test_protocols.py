@@ -78,6 +78,10 @@ BAD = {
     "a detector": (SPEC.format("fit_on = { lfo = 'val' }"), "there is no detector 'lfo'"),
     "nothing to learn": (SPEC.format("fit_on = { msp = 'val' }"), "msp learns from no data"),
     "a label": (SPEC.format("[tune.odin]\nlabel = 'x'"), r"\[tune.odin\]: label must be"),
+    "another step": (
+        SPEC.format("[tune.mahalanobis]\nstep = 'x'"),
+        r"\[tune.mahalanobis\]: step must be 'prediction' or 'gaussian'",
+    ),
     "a step": (SPEC.format("[tune.odin]\nepsilons = [-1]"), r"\[tune.odin\]: epsilons must be"),
     "a synthetic set": (
         SPEC.format("[tune]\nsynthetic = ['blur']"),

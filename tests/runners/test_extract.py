@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from nescio.data import load_coco, load_folder  # noqa: E402
+from nescio.detectors import Mahalanobis  # noqa: E402
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
 from nescio.runners import make_runner  # noqa: E402
@@ -258,6 +259,30 @@ def test_tuned_settings_add_what_odin_and_mahalanobis_read(checkpoint, coco_tree
     moved = step(module, inputs, found, "max", 0.002)
     np.testing.assert_allclose(outputs.arrays["odin_max"], moved.logits / 10, rtol=1e-5)
     assert outputs.manifest["tuning"][1]["temperature"] == 10.0
+
+
+def test_a_step_towards_the_nearest_mean_needs_the_training_outputs(
+    checkpoint, coco_tree, tmp_path
+):
+    made, root = checkpoint(), coco_tree()
+    split, path = load_coco(root, "val"), tmp_path / "v.safetensors"
+    train = Outputs.load(
+        extract(made, load_coco(root, "train"), tmp_path / "train.safetensors").path
+    )
+    tuning = tuning_for(made, Setting("mahalanobis", "max", 1e-5, None, 0.5, "gaussian"))
+    with pytest.raises(ParameterError, match=r"pass train= \(--train\), the training outputs"):
+        extract(made, split, path, tuning=tuning)
+    other = extract(checkpoint(seed=1), load_coco(root, "train"), tmp_path / "other.safetensors")
+    with pytest.raises(ParameterError, match="not extracted from this network"):
+        extract(made, split, path, tuning=tuning, train=Outputs.load(other.path))
+    outputs = Outputs.load(extract(made, split, path, tuning=tuning, train=train).path)
+    assert outputs.manifest["train_data"] == train.manifest["data_fingerprint"]
+    detector = Mahalanobis().fit(train)
+    moved = detector.score_samples(outputs.arrays["mahalanobis_max"])
+    assert (moved > detector.score_samples(outputs.features)).mean() > 0.9
+    # Without a step, nothing is needed.
+    still = tuning_for(made, Setting("mahalanobis", "max", 0.0, None, 0.5, "gaussian"))
+    assert extract(made, split, path, tuning=still, force=True).n_computed == len(split)
 
 
 def test_settings_of_another_network_are_refused(checkpoint, coco_tree, tmp_path):

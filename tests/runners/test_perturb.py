@@ -12,7 +12,11 @@ from nescio.detectors import Mahalanobis  # noqa: E402
 from nescio.errors import ParameterError  # noqa: E402
 from nescio.runners.checkpoints import CheckpointRunner  # noqa: E402
 from nescio.runners.perturb import AGGREGATES, find_directions, step  # noqa: E402
-from nescio.runners.tune_settings import ODIN_EPSILONS, OdinSettings  # noqa: E402
+from nescio.runners.tune_settings import (  # noqa: E402
+    ODIN_EPSILONS,
+    MahalanobisSettings,
+    TuneSettings,
+)
 from nescio.training.tuning import (  # noqa: E402
     MAHALANOBIS_EPSILONS,
     TEMPERATURES,
@@ -59,7 +63,7 @@ def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
     labels = rng.integers(0, 2, (300, 3))
     labels[:, 0] = 1
     detector = Mahalanobis(aggregate=aggregate).fit(around, labels)
-    found = grid_scores(module, inputs, preprocessing, {aggregate: detector}, OdinSettings())
+    found = grid_scores(module, inputs, preprocessing, {aggregate: detector}, TuneSettings())
     assert len(found) == 84 + 6
     for point, values in found.items():
         method, _, epsilon, temperature = point
@@ -134,6 +138,39 @@ def test_with_the_predicted_label_the_step_lowers_a_negative_top_logit(checkpoin
     assert ((after > before) == (bias > 0)).all()
     sign = 1 if bias > 0 else -1
     assert torch.equal(found.directions["predicted_max"], sign * found.directions["max"])
+
+
+def test_towards_the_nearest_mean(checkpoint, rng):
+    """As in the authors' code: minus half of the squared distance to the nearest label rises."""
+    made, epsilon = checkpoint(), 1e-7
+    made.network.double()
+    module, preprocessing = as_module(made), made.preprocessing
+    inputs = torch.from_numpy(rng.normal(size=(5, 3, 32, 32)))
+    pooled = module(inputs)[1].detach().numpy()
+    around = pooled.mean(0) + rng.normal(0, pooled.std(), (300, pooled.shape[1]))
+    labels = np.eye(3, dtype=int)[rng.integers(0, 3, 300)]
+    detector = Mahalanobis().fit(around, labels)
+
+    x = inputs.clone().requires_grad_(True)
+    means = torch.tensor(np.stack([around[labels[:, at] == 1].mean(0) for at in range(3)]))
+    centred = around - (labels @ means.numpy())
+    precision = torch.tensor(np.linalg.inv(np.cov(centred.T, bias=True)))
+    away = module(x)[1][:, None] - means  # (n_images, n_labels, n_features)
+    distances = torch.einsum("nlf,fg,nlg->nl", away, precision, away)
+    distances.amin(1).mean().backward()
+
+    found = find_directions(module, inputs, preprocessing, ("gaussian",), detector)
+    std = preprocessing.per_colour(preprocessing.std, inputs)
+    same = (found.directions["gaussian"] == x.grad.sign() / std).double().mean()
+    assert same > 0.999  # but for the sign of what rounds to zero
+    after = detector.score_samples(step(module, inputs, found, "gaussian", epsilon).features)
+    assert (after > detector.score_samples(found.outputs.features)).all()
+    settings = TuneSettings(mahalanobis=MahalanobisSettings("gaussian"))
+    scored = grid_scores(module, inputs, preprocessing, {"max": detector}, settings)
+    np.testing.assert_allclose(
+        scored["mahalanobis", "max", 0.002, None],
+        detector.score_samples(step(module, inputs, found, "gaussian", 0.002).features),
+    )
 
 
 def test_a_saturated_logit_still_has_a_direction(checkpoint, rng):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nescio.runners.tune_settings import OdinSettings, TuneSettings
+from nescio.runners.tune_settings import MahalanobisSettings, OdinSettings, TuneSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "input-perturbation.md"
 
@@ -26,6 +26,14 @@ def test_the_number_of_images_to_run():
     assert TuneSettings(images=50, synthetic=("jigsaw",)).n_steps(30) == 2 * 30
 
 
-def test_odins_label_changes_the_direction_of_the_max_alone():
-    assert OdinSettings().directions == {"max": "max", "sum": "sum"}
-    assert OdinSettings("predicted").directions == {"max": "predicted_max", "sum": "sum"}
+def test_each_setting_changes_the_direction_of_its_own_method():
+    def directions(**settings):
+        found = TuneSettings(**settings)
+        methods = [(name, how) for name in ("odin", "mahalanobis") for how in ("max", "sum")]
+        return [found.direction(*method) for method in methods]
+
+    assert directions() == ["max", "sum", "max", "sum"]
+    predicted = directions(odin=OdinSettings("predicted"))
+    assert predicted == ["predicted_max", "sum", "max", "sum"]
+    gaussian = directions(mahalanobis=MahalanobisSettings("gaussian"))
+    assert gaussian == ["max", "sum", "gaussian", "gaussian"]

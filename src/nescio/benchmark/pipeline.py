@@ -140,8 +140,17 @@ class Pipeline:
         module = name.removeprefix(OWN) if name.startswith(OWN) else None
         return load_checkpoint(folder / "best.safetensors", module=module), training
 
-    def outputs(self, checkpoint: Checkpoint, split: Split, tuning: Tuning | None) -> Path:
-        """Return the file of the network's outputs on a split; compute it if necessary."""
+    def outputs(
+        self,
+        checkpoint: Checkpoint,
+        split: Split,
+        tuning: Tuning | None = None,
+        train: Outputs | None = None,
+    ) -> Path:
+        """Return the file of the network's outputs on a split; compute it if necessary.
+
+        `train` are the outputs on the training data, which the tuned step may need.
+        """
         facts = {
             "data": split.manifest(),
             "tuning": tuning and tuning.chosen(),
@@ -149,6 +158,8 @@ class Pipeline:
             "batch_size": self.batch_size,
             "device": self.device.type,
         }
+        if tuning is not None and tuning.needs_train:
+            facts["train"] = self.data.train.manifest()
         path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
         if path.exists():
             return path
@@ -159,6 +170,7 @@ class Pipeline:
                 path,
                 features=self.spec.features,
                 tuning=tuning,
+                train=train,
                 device=self.device,
                 batch_size=self.batch_size,
                 cache=self.cache / "features",

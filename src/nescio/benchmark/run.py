@@ -74,12 +74,14 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
     """Return the lines of one network, from an earlier run if it was the same."""
     data, spec, seed = pipeline.data, pipeline.spec, pipeline.seed
     checkpoint, training = pipeline.network()
-    train = Outputs.load(pipeline.outputs(checkpoint, data.train, None))
+    train = Outputs.load(pipeline.outputs(checkpoint, data.train))
     tuning = pipeline.tuning(checkpoint, train)
     on_val = spec.fitted_on_val()
-    val = Outputs.load(pipeline.outputs(checkpoint, data.val, None)) if on_val else None
+    val = Outputs.load(pipeline.outputs(checkpoint, data.val)) if on_val else None
     splits = {data.name: data.test, **data.ood}
-    paths = {name: pipeline.outputs(checkpoint, split, tuning) for name, split in splits.items()}
+    paths = {
+        name: pipeline.outputs(checkpoint, split, tuning, train) for name, split in splits.items()
+    }
     outputs = {name: Outputs.load(path) for name, path in paths.items()}
     roots = {name: split.root.resolve() for name, split in splits.items()}
     manifest = _manifest(pipeline, checkpoint, training, tuning, train, val, outputs)

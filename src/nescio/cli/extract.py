@@ -27,6 +27,7 @@ from nescio.cli.vision import (
     require_vision,
 )
 from nescio.errors import FileError, ParameterError
+from nescio.outputs import Outputs
 
 
 def extract(
@@ -45,6 +46,13 @@ def extract(
         typer.Option(
             readable=False,
             help="Settings from 'nescio tune': adds what ODIN and perturbed Mahalanobis read.",
+        ),
+    ] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="The training outputs that 'nescio tune' has written, if the settings need them.",
         ),
     ] = None,
     features: Features = None,
@@ -108,6 +116,7 @@ def extract(
         from nescio.runners.perturb import Tuning
 
         tuning = Tuning.load(tuned)
+    train_outputs = None if train is None else Outputs.load(train)
     splits = [load(address, skip_bad=skip_bad) for address in data]
     title, count = Counter(split.title for split in splits).most_common(1)[0]
     if count > 1:
@@ -127,6 +136,7 @@ def extract(
                 split,
                 output / f"{split.title}.safetensors",
                 tuning=tuning,
+                train=train_outputs,
                 batch_size=batch_size,
                 cache=cache or Path(model).parent,
                 skip_bad=skip_bad,

@@ -19,6 +19,7 @@ import numpy as np
 from nescio._io.files import check_target
 from nescio._validation import Array, checked_whole
 from nescio.data.split import BadFile, Split
+from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 from nescio.runners.base import Runner
@@ -59,6 +60,7 @@ def extract(
     *,
     features: str | None = None,
     tuning: Tuning | None = None,
+    train: Outputs | None = None,
     device: Any = None,
     batch_size: int = 16,
     cache: str | Path | None = None,
@@ -83,6 +85,9 @@ def extract(
     tuning : Tuning, optional
         With it, the outputs also get what ODIN and the perturbed Mahalanobis read. Only for torch
         modules.
+    train : Outputs, optional
+        Outputs of the same model on the training data, for a tuning whose step needs them
+        (`Tuning.needs_train`).
     batch_size : int
         Part of the manifest: another batch size may round differently.
     cache : path, optional
@@ -102,6 +107,8 @@ def extract(
         "batch_size": runner.fixed_batch or batch_size,
         "tuning": None if tuning is None else tuning.chosen(),
     }
+    if tuning is not None and tuning.needs_train:
+        manifest["train_data"] = tuning.checked_train(train).manifest["data_fingerprint"]
     path = Path(path)
     started = time.perf_counter()
     work = PartialWork(path, manifest, len(split), manifest["batch_size"], skip_bad=skip_bad)
@@ -113,7 +120,7 @@ def extract(
         return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
     if force:
         work.remove_others()
-    read, compute = _computation(runner, split, tuning, cache, skip_bad=skip_bad)
+    read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
     n_computed = work.run(read, compute, on_images)
     skipped = _assemble(work, runner, split, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
@@ -149,6 +156,7 @@ def _computation(
     runner: Runner,
     split: Split,
     tuning: Tuning | None,
+    train: Outputs | None,
     cache: str | Path | None,
     *,
     skip_bad: bool,
@@ -164,7 +172,8 @@ def _computation(
         return reader.batches, runner.run
     from nescio.runners.perturb import run_perturbed
 
-    return reader.batches, partial(run_perturbed, runner, tuning)
+    gaussian = Mahalanobis().fit(train) if tuning.needs_train else None
+    return reader.batches, partial(run_perturbed, runner, tuning, gaussian)
 
 
 def _rows_of(features: Array, batches: Iterable[Indices]) -> Iterator[ImageBatch]:

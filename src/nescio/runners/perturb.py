@@ -3,7 +3,8 @@
 ODIN and Mahalanobis score x - epsilon * sign(gradient of the loss at x), where the loss is the
 binary cross-entropy of the network's own prediction: of its top label, taken as positive, for the
 max; of every label against its prediction (logit above 0 or not), for the sum. As an alternative
-for the max, the top label is taken as it is predicted (`OdinSettings.label`). The sign is divided
+for the max, the top label is taken as it is predicted (`OdinSettings.label`), and Mahalanobis can
+step towards the mean of the nearest label (`MahalanobisSettings.step`). The sign is divided
 by the input's standard deviation, so that epsilon is on the scale of pixels from 0 to 1. (The paper
 prints a second minus before the gradient, reading its loss as a log-likelihood; either way the step
 raises the confidence.)
@@ -28,7 +29,9 @@ from nescio._io.files import existing_file, replacing
 from nescio._io.kinds import FileKind
 from nescio._validation import Array, checked_choice, to_numpy
 from nescio.data.preprocessing import Preprocessing
+from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, ParameterError
+from nescio.outputs import Outputs
 from nescio.runners.base import Runner
 from nescio.runners.torch_models import TorchRunner
 
@@ -101,8 +104,13 @@ class Tuning:
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """The directions that the best settings step in."""
-        return tuple(sorted({setting.direction for setting in self.best}))
+        """The directions of the best settings that take a step at all."""
+        return tuple(sorted({setting.direction for setting in self.best if setting.epsilon > 0}))
+
+    @property
+    def needs_train(self) -> bool:
+        """Whether the step needs the Gaussians that Mahalanobis learns from the training data."""
+        return "gaussian" in self.directions
 
     def chosen(self) -> list[dict[str, Any]]:
         """Return the best settings as plain data."""
@@ -119,6 +127,17 @@ class Tuning:
             raise ParameterError(
                 f"the settings were tuned on {self.features} features, not {features}."
             )
+
+    def checked_train(self, train: Outputs | None) -> Outputs:
+        """Return the training outputs; raise if there are none, or those of another network."""
+        if train is None:
+            raise ParameterError(
+                "Mahalanobis was tuned to step towards the mean of the nearest label, which it "
+                "learns from the training data: pass train= (--train), the training outputs that "
+                "nescio tune has written next to the settings."
+            )
+        check_same_network(train, self.model_hash, self.features)
+        return train
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write one JSON file atomically."""
@@ -137,6 +156,20 @@ class Tuning:
             return cls(content["model_hash"], content["features"], grid, content["data"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{path} is not a {_KIND.what}.") from error
+
+
+def check_same_network(train: Outputs, model_hash: str, features: str) -> None:
+    """Raise unless the training outputs were extracted from this network."""
+    theirs = train.manifest.get("model_hash")
+    if theirs != model_hash:
+        raise ParameterError(
+            "the training outputs were not extracted from this network "
+            f"({str(theirs)[:12]}, not {model_hash[:12]}). Extract them again: nescio extract."
+        )
+    if train.manifest.get("features") != features:
+        raise ParameterError(
+            f"the training outputs have {train.manifest.get('features')} features, not {features}."
+        )
 
 
 class PassOutputs(NamedTuple):
@@ -158,6 +191,7 @@ def find_directions(
     inputs: Tensor,
     preprocessing: Preprocessing,
     names: Sequence[str] = AGGREGATES,
+    gaussian: Mahalanobis | None = None,
 ) -> Perturbation:
     """Return in which directions to change normalised inputs.
 
@@ -168,9 +202,11 @@ def find_directions(
         that image alone. Its parameters get no gradient.
     inputs : Tensor of shape (n_images, 3, height, width)
     preprocessing : Preprocessing
-    names : sequence of {"max", "predicted_max", "sum"}
-        The directions: towards the top label, towards the prediction for the top label, and
-        towards the prediction for every label.
+    names : sequence of {"max", "predicted_max", "sum", "gaussian"}
+        The directions: towards the top label, towards the prediction for the top label, towards the
+        prediction for every label, and towards the mean of the nearest label.
+    gaussian : Mahalanobis, optional
+        A fitted detector, for the direction "gaussian".
     """
     if module.training:
         raise ParameterError("put the network in eval mode first: network.eval().")
@@ -180,26 +216,41 @@ def find_directions(
         directions = {}
         std = preprocessing.per_colour(preprocessing.std, inputs)
         for name in names:
-            loss = _loss(logits, name)
+            loss = _loss(PassOutputs(logits, features), name, gaussian)
             (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
             directions[name] = gradient.sign_().div_(std)
     kept = None if features is None else features.detach()
     return Perturbation(PassOutputs(logits.detach(), kept), directions)
 
 
-def _loss(logits: Tensor, direction: str) -> Tensor:
+def _loss(outputs: PassOutputs, direction: str, gaussian: Mahalanobis | None) -> Tensor:
     """Return a loss whose gradient has the sign of the binary cross-entropy's.
 
     The cross-entropy of a positive label decreases with its logit and with nothing else, so minus
     the logit points in the same direction, even if the cross-entropy's gradient rounds to zero. For
     a negative label, it is the logit itself.
     """
-    checked_choice("direction", direction, ("max", "predicted_max", "sum"))
+    checked_choice("direction", direction, ("max", "predicted_max", "sum", "gaussian"))
+    logits = outputs.logits
+    if direction == "gaussian":
+        assert outputs.features is not None
+        assert gaussian is not None
+        return _nearest_distances(outputs.features, gaussian).sum()
     if direction != "sum":
         top = logits.amax(1)
         return -(top if direction == "max" else top.where(top >= 0, -top)).sum()
     predicted = (logits > 0).to(logits.dtype)
     return functional.binary_cross_entropy_with_logits(logits, predicted, reduction="sum")
+
+
+def _nearest_distances(features: Tensor, gaussian: Mahalanobis) -> Tensor:
+    """Return the squared Mahalanobis distance of each sample to the nearest label mean."""
+    center, whitening, means = (
+        torch.as_tensor(array, dtype=features.dtype, device=features.device)
+        for array in (gaussian.center_, gaussian.whitening_, gaussian.means_)
+    )
+    whitened = (features - center) @ whitening
+    return (whitened[:, None] - means).square().sum(2).amin(1)
 
 
 def step(
@@ -212,13 +263,15 @@ def step(
         return PassOutputs(*module(inputs - epsilon * found.directions[direction]))
 
 
-def run_perturbed(runner: Runner, tuning: Tuning, pixels: Array) -> dict[str, Array]:
+def run_perturbed(
+    runner: Runner, tuning: Tuning, gaussian: Mahalanobis | None, pixels: Array
+) -> dict[str, Array]:
     """Run images as `runner.run` does, and add what ODIN and the perturbed Mahalanobis read."""
     assert isinstance(runner, TorchRunner)
     assert runner.preprocessing is not None
     inputs = runner.placed(pixels)
     with runner.running() as module:
-        found = find_directions(module, inputs, runner.preprocessing, tuning.directions)
+        found = find_directions(module, inputs, runner.preprocessing, tuning.directions, gaussian)
         arrays: dict[str, Tensor | None] = found.outputs._asdict()
         for setting in tuning.best:
             logits, features = step(module, inputs, found, setting.direction, setting.epsilon)

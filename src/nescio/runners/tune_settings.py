@@ -41,10 +41,22 @@ class OdinSettings:
                 f"{list(self.epsilons)}."
             )
 
-    @property
-    def directions(self) -> dict[str, str]:
-        """The direction of the step for each aggregate, as `find_directions` names them."""
-        return {"max": "max" if self.label == "top" else "predicted_max", "sum": "sum"}
+
+@dataclass(frozen=True)
+class MahalanobisSettings:
+    """The section [mahalanobis]: how Mahalanobis perturbs its inputs.
+
+    Attributes
+    ----------
+    step : {"prediction", "gaussian"}
+        What the step increases: the certainty of the prediction, as for ODIN, or the Gaussian score
+        of the nearest label.
+    """
+
+    step: str = "prediction"
+
+    def __post_init__(self) -> None:
+        checked_choice("step", self.step, ("prediction", "gaussian"))
 
 
 @dataclass(frozen=True)
@@ -58,11 +70,13 @@ class TuneSettings:
     synthetic : tuple of str
         The synthetic sets, by their names in `nescio.data.CORRUPTIONS`.
     odin : OdinSettings
+    mahalanobis : MahalanobisSettings
     """
 
     images: int = 1000
     synthetic: tuple[str, ...] = SYNTHETIC_SETS
     odin: OdinSettings = field(default_factory=OdinSettings)
+    mahalanobis: MahalanobisSettings = field(default_factory=MahalanobisSettings)
 
     def __post_init__(self) -> None:
         checked_whole("images", self.images, minimum=2)
@@ -77,6 +91,14 @@ class TuneSettings:
     def from_toml(cls, path: str | Path) -> TuneSettings:
         """Read a TOML file; keys that it leaves out have their default values."""
         return from_toml(cls, read_toml(path), path)
+
+    def direction(self, method: str, aggregate: str) -> str:
+        """Return the direction that a method steps in, as `find_directions` names it."""
+        if method == "odin" and aggregate == "max" and self.odin.label == "predicted":
+            return "predicted_max"
+        if method == "mahalanobis" and self.mahalanobis.step == "gaussian":
+            return "gaussian"
+        return aggregate
 
     def n_steps(self, n_images: int) -> int:
         """Return how many images tuning runs, if the split has this number of images."""

@@ -14,7 +14,7 @@ from nescio.runners import Extraction, extract
 from nescio.runners.devices import choose_device
 from nescio.runners.images import Augmentation
 from nescio.runners.perturb import Setting, Tuning
-from nescio.runners.tune_settings import OdinSettings, TuneSettings
+from nescio.runners.tune_settings import MahalanobisSettings, OdinSettings, TuneSettings
 from nescio.training.settings import TrainSettings
 from nescio.training.train import Run, train
 from nescio.training.trainer import Epoch
@@ -26,6 +26,7 @@ __all__ = [
     "Checkpoint",
     "Epoch",
     "Extraction",
+    "MahalanobisSettings",
     "Network",
     "OdinSettings",
     "Preprocessing",

@@ -27,8 +27,15 @@ from nescio.networks.checkpoint import Checkpoint
 from nescio.outputs import Outputs
 from nescio.runners.checkpoints import CheckpointRunner
 from nescio.runners.images import ImageBatch, Reader, in_batches
-from nescio.runners.perturb import AGGREGATES, Setting, Tuning, find_directions, step
-from nescio.runners.tune_settings import OdinSettings, TuneSettings
+from nescio.runners.perturb import (
+    AGGREGATES,
+    Setting,
+    Tuning,
+    check_same_network,
+    find_directions,
+    step,
+)
+from nescio.runners.tune_settings import TuneSettings
 
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
 MAHALANOBIS_EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005)
@@ -70,7 +77,7 @@ def tune(
     """
     settings = settings or TuneSettings()
     model_hash = checkpoint.content_hash()
-    _check_same_network(train, model_hash, features)
+    check_same_network(train, model_hash, features)
     runner = CheckpointRunner(checkpoint, features=features, device=device)
     chosen = split.sample(settings.images, seed)
     if len(chosen) < 2:
@@ -88,7 +95,7 @@ def tune(
             found = id_scores if name == _ID else ood_scores
             for pixels in batches:
                 inputs = preprocessing.inputs(pixels, torch.device(device))
-                scored = grid_scores(module, inputs, preprocessing, learned, settings.odin)
+                scored = grid_scores(module, inputs, preprocessing, learned, settings)
                 for point, values in scored.items():
                     found[point].append(values)
                 on_images(len(pixels))
@@ -96,7 +103,7 @@ def tune(
         Setting(
             *point,
             fpr_at_tpr(np.concatenate(values), np.concatenate(ood_scores[point])),
-            _direction(*point[:2], settings.odin),
+            settings.direction(*point[:2]),
         )
         for point, values in id_scores.items()
     )
@@ -109,21 +116,6 @@ def tune(
     return Tuning(model_hash, features, grid, data)
 
 
-def _check_same_network(outputs: Outputs, model_hash: str, features: str) -> None:
-    """Raise unless the outputs were extracted from this network."""
-    theirs = outputs.manifest.get("model_hash")
-    if theirs != model_hash:
-        raise ParameterError(
-            "the training outputs were not extracted from this network "
-            f"({str(theirs)[:12]}, not {model_hash[:12]}). Extract them again: nescio extract."
-        )
-    if outputs.manifest.get("features") != features:
-        raise ParameterError(
-            f"the training outputs have {outputs.manifest.get('features')} features, "
-            f"not {features}."
-        )
-
-
 Point = tuple[str, str, float, float | None]  # method, aggregate, epsilon, temperature
 
 
@@ -132,7 +124,7 @@ def grid_scores(
     inputs: torch.Tensor,
     preprocessing: Preprocessing,
     mahalanobis: Mapping[str, Mahalanobis],
-    odin: OdinSettings,
+    settings: TuneSettings,
 ) -> dict[Point, NDArray[np.float64]]:
     """Return the scores of a batch of normalised inputs at every setting.
 
@@ -142,12 +134,12 @@ def grid_scores(
     methods = [(method, name) for name in mahalanobis for method in ("odin", "mahalanobis")]
     wanted = defaultdict(list)  # by direction and epsilon: what to score there
     for method, aggregate in methods:
-        direction = _direction(method, aggregate, odin)
-        for epsilon in odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
+        direction = settings.direction(method, aggregate)
+        for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
             wanted[direction, epsilon].append((method, aggregate))
-    found = find_directions(
-        module, inputs, preprocessing, tuple(dict.fromkeys(name for name, _ in wanted))
-    )
+    names = tuple(dict.fromkeys(name for name, _ in wanted))
+    gaussian = next(iter(mahalanobis.values()))  # they learn the same for every aggregate
+    found = find_directions(module, inputs, preprocessing, names, gaussian)
     columns: dict[Point, NDArray[np.float64]] = {}
     for (direction, epsilon), readers in wanted.items():
         outputs = step(module, inputs, found, direction, epsilon)
@@ -161,11 +153,6 @@ def grid_scores(
             for temperature in TEMPERATURES:
                 columns[method, aggregate, epsilon, temperature] = score(logits / temperature)
     return columns
-
-
-def _direction(method: str, aggregate: str, odin: OdinSettings) -> str:
-    """Return the direction that a method steps in, as `find_directions` names it."""
-    return odin.directions[aggregate] if method == "odin" else aggregate
 
 
 def synthetic_sets(
