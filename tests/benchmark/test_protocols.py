@@ -26,6 +26,7 @@ ood = {{ other = "folder:/data/other" }}
 def test_the_papers_protocol_changes_nothing():
     table = {"title": "x", "train": {"training": {"epochs": 3}}}
     assert with_protocol(table) == with_protocol(table, "paper") == {**table, "protocol": "paper"}
+    assert with_protocol({**table, "protocol": "authors"}, "paper") == with_protocol(table)
 
 
 def test_the_authors_protocol_is_a_set_of_defaults():

@@ -73,6 +73,10 @@ def test_the_authors_protocol_has_a_folder_of_its_own(nescio, spec_file, bench_f
     assert (bench_folder / "small-authors" / "results.jsonl").is_file()
     code, out, err = nescio("tables", bench_folder / "small-authors")
     assert (code, "Protocol: authors." in out) == (0, True)
+    page = bench_folder / "report.html"
+    code, _, err = nescio("report", bench_folder / "small-authors", "-o", page)
+    assert code == 0, err
+    assert '<th scope="row">protocol</th><td>authors</td>' in page.read_text("utf-8")
 
 
 def test_the_shipped_ones_are_listed_and_shown(nescio, tmp_path):
