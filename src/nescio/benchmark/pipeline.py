@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ import torch
 
 from nescio._io.files import replacing
 from nescio._version import __version__
+from nescio.benchmark.image_checks import damaged_images, refuse_damaged
+from nescio.benchmark.progress import Watch, unwatched
 from nescio.benchmark.spec import BenchmarkSet, BenchmarkSpec
-from nescio.data import CORRUPTIONS, Split, content_hash, load
+from nescio.data import CORRUPTIONS, BadFile, Split, content_hash, load
+from nescio.data.damage import Thoroughness, without
 from nescio.errors import ParameterError
 from nescio.networks.backbones import OWN
 from nescio.outputs import Outputs
-from nescio.runners.images import Reader, readable
 from nescio.training import (
     Checkpoint,
     TrainSettings,
@@ -41,14 +43,6 @@ from nescio.training import (
 
 _BEST = "best.json"
 _KEY_LENGTH = 16
-
-Watch = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
-"""Called with the name of a stage and its number of steps; yields a function to report steps to."""
-
-
-def unwatched(_stage: str, _total: int) -> AbstractContextManager[Callable[[int], object]]:
-    """Report to nobody."""
-    return nullcontext(lambda steps: None)
 
 
 @dataclass(frozen=True)
@@ -72,6 +66,16 @@ class LoadedSet:
             name: load(address, skip_bad=source.skip_bad) for name, address in source.ood.items()
         }
         return cls(source, **splits, ood=ood)
+
+    def splits(self) -> tuple[Split, ...]:
+        """Return all splits, the out-of-distribution sets last."""
+        return (self.train, self.val, self.test, *self.ood.values())
+
+    def without(self, bad: Sequence[Sequence[BadFile]]) -> LoadedSet:
+        """Return a copy without the damaged images of each of `splits()`."""
+        train, val, test, *ood = map(without, self.splits(), bad)
+        names = dict(zip(self.ood, ood, strict=True))
+        return replace(self, train=train, val=val, test=test, ood=names)
 
     @property
     def name(self) -> str:
@@ -127,7 +131,6 @@ class Pipeline:
                     folder,
                     device=self.device,
                     resume=True,
-                    skip_bad=source.skip_bad,
                     cache=self.cache / "features",
                     on_images=advance,
                 )
@@ -161,7 +164,6 @@ class Pipeline:
                 device=self.device,
                 batch_size=self.batch_size,
                 cache=self.cache / "features",
-                skip_bad=self.data.source.skip_bad,
                 on_images=advance,
             )
         return path
@@ -184,8 +186,6 @@ class Pipeline:
         path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
         if path.exists():
             return Tuning.load(path)
-        if self.data.source.skip_bad:
-            val = readable(Reader(val, checkpoint.preprocessing, skip_bad=True))
         total = (1 + len(CORRUPTIONS)) * min(n_images, len(val))
         with self.stage("tuning ODIN and Mahalanobis", total) as advance:
             tuning = tune(
@@ -215,19 +215,38 @@ def make_pipelines(
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
+    check: Thoroughness = "fast",
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
-    """Return one pipeline per set and seed; raise if data or settings are wrong."""
+    """Return one pipeline per set and seed; raise if data, images or settings are wrong."""
     try:
         settings = TrainSettings().updated(spec.train, where="train")
     except ParameterError as error:
         raise ParameterError(f"{spec.name}: {error}") from error
     seeded = {seed: settings.updated({"training": {"seed": seed}}) for seed in spec.seeds}
+    sets = checked_sets([LoadedSet.of(source) for source in spec.sets], cache, check, watch)
     return [
         Pipeline(spec, data, seed, seeded[seed], cache, torch.device(device), batch_size, watch)
-        for data in map(LoadedSet.of, spec.sets)
+        for data in sets
         for seed in spec.seeds
     ]
+
+
+def checked_sets(
+    sets: Sequence[LoadedSet], cache: Path, check: Thoroughness, watch: Watch
+) -> list[LoadedSet]:
+    """Return the sets without damaged images, where these may be left out; raise elsewhere.
+
+    What is left out must be known before training, so the images of such a set are all decoded.
+    """
+    wanted: list[tuple[Split, Thoroughness]] = [
+        (split, "full" if one.source.skip_bad else check) for one in sets for split in one.splits()
+    ]
+    found = iter(damaged_images(wanted, cache, watch))
+    bad = [[next(found) for _ in one.splits()] for one in sets]
+    of_strict = [bad for one, bad in zip(sets, bad, strict=True) if not one.source.skip_bad]
+    refuse_damaged([one for splits in of_strict for split in splits for one in split])
+    return [one.without(bad) for one, bad in zip(sets, bad, strict=True)]
 
 
 def _key(facts: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ import torch
 from nescio._version import __version__
 from nescio.benchmark.evidence import Evidence, load_evidence, save_evidence
 from nescio.benchmark.folder import RESULTS, BenchmarkRun, run_file
-from nescio.benchmark.pipeline import Pipeline, Watch, make_pipelines, unwatched
+from nescio.benchmark.pipeline import Pipeline, make_pipelines
+from nescio.benchmark.progress import Watch, unwatched
 from nescio.benchmark.results import (
     Line,
     comparison_lines,
@@ -24,6 +25,7 @@ from nescio.benchmark.results import (
 )
 from nescio.benchmark.spec import BenchmarkSpec, resolve_detector
 from nescio.benchmark.tables import benchmark_tables
+from nescio.data.damage import Thoroughness
 from nescio.errors import FileError
 from nescio.metrics.comparison import compare
 from nescio.outputs import Outputs
@@ -38,6 +40,7 @@ def run_benchmark(
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
+    check: Thoroughness = "fast",
     watch: Watch = unwatched,
 ) -> BenchmarkRun:
     """Run the parts of a spec that are not done yet.
@@ -50,10 +53,13 @@ def run_benchmark(
         The results are written to `folder/NAME`. All benchmarks of a folder share `folder/cache`.
     device, batch_size, watch
         As for `Pipeline`.
+    check : {"fast", "full"}
+        How all images are checked before the work begins; see `nescio.data.damage.find_damaged`.
+        A set with `skip_bad` is always checked fully, and damaged images are left out.
     """
     folder = Path(folder)
     pipelines = make_pipelines(
-        spec, folder / CACHE, device=device, batch_size=batch_size, watch=watch
+        spec, folder / CACHE, device=device, batch_size=batch_size, check=check, watch=watch
     )
     runs = folder / spec.name / "runs"
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +17,12 @@ from rich.table import Table
 from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, terminal
 from nescio.cli.tables import print_table
-from nescio.cli.vision import BatchSize, Device, require_vision
+from nescio.cli.vision import BatchSize, Device, SkipBad, require_vision
+from nescio.data.damage import Thoroughness
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
-    from nescio.benchmark.pipeline import Watch
+    from nescio.benchmark.progress import Watch
     from nescio.benchmark.spec import BenchmarkSpec
 
 _SECONDS_BETWEEN_LINES = 30
@@ -50,6 +52,14 @@ def bench(
     ] = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
+    check: Annotated[
+        Thoroughness,
+        typer.Option(
+            help="How every image is checked before the work begins: 'fast' opens it and looks at "
+            "the end of its file, 'full' decodes it."
+        ),
+    ] = "fast",
+    skip_bad: SkipBad = False,
     show: Annotated[
         bool, typer.Option("--show", help="Print the benchmark's file and exit.")
     ] = False,
@@ -73,6 +83,8 @@ def bench(
         typer.echo(shipped_specs()[name], nl=False)
         return
     spec = load_spec(name).with_data(data).only(sets or [], seeds or [])
+    if skip_bad:
+        spec = replace(spec, sets=tuple(replace(one, skip_bad=True) for one in spec.sets))
     require_vision()
     from nescio.benchmark.folder import RESULTS
     from nescio.benchmark.run import run_benchmark
@@ -81,7 +93,9 @@ def bench(
 
     with stages() as watch:
         where = choose_device(device)
-        run = run_benchmark(spec, output, device=where, batch_size=batch_size, watch=watch)
+        run = run_benchmark(
+            spec, output, device=where, batch_size=batch_size, check=check, watch=watch
+        )
     if as_json:
         typer.echo(to_json([line.as_dict() for line in run.lines]))
         return

@@ -70,7 +70,7 @@ def tune(
     """
     require_vision()
     from nescio.data import CORRUPTIONS
-    from nescio.runners.images import Reader, readable
+    from nescio.data.damage import without_damaged
     from nescio.runners.perturb import AGGREGATES
     from nescio.training import choose_device, extract, load_checkpoint, tune as run_tuning
 
@@ -98,7 +98,7 @@ def tune(
             on_images=advance,
         )
     if skip_bad:
-        val_split = readable(Reader(val_split, checkpoint.preprocessing, skip_bad=True))
+        val_split = without_damaged(val_split)
     n_sets = 1 + len(CORRUPTIONS)  # the images, and each set made from them
     with progress_bar("tuning", n_sets * min(images, len(val_split))) as advance:
         tuning = run_tuning(

@@ -27,12 +27,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nescio._version import __version__
+from nescio.data.damage import without_damaged
 from nescio.data.split import Split
 from nescio.errors import DatasetError, FileError, ParameterError
 from nescio.networks.checkpoint import Checkpoint
 from nescio.networks.network import Network, prepared
 from nescio.runners.feature_cache import cached_features
-from nescio.runners.images import Reader, readable
+from nescio.runners.images import Reader
 from nescio.training.distributed import World
 from nescio.training.examples import Examples, FeatureExamples, ImageExamples
 from nescio.training.settings import TrainSettings
@@ -103,8 +104,7 @@ def train(
         world.first_only(lambda: _check_folder(folder, replaceable=resume or force))
         if skip_bad:
             train_split, val_split = (
-                readable(Reader(split, settings.preprocessing, skip_bad=True), on_reading)
-                for split in (train_split, val_split)
+                without_damaged(split, on_reading) for split in (train_split, val_split)
             )
             _check_trainable(train_split, val_split, world)
         torch.manual_seed(settings.training.seed)
