@@ -20,7 +20,7 @@ from nescio.data.nus_wide import load_nus_wide
 from nescio.data.split import BadFile, Split
 from nescio.data.table import load_table
 from nescio.data.textures import load_textures
-from nescio.data.voc import load_voc
+from nescio.data.voc import load_voc, load_voc_trainval
 
 __all__ = [
     "COCO_VOC_CLASSES",
@@ -48,6 +48,7 @@ __all__ = [
     "load_table",
     "load_textures",
     "load_voc",
+    "load_voc_trainval",
     "parse_address",
     "read_image",
 ]
