@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nescio._io.files import replacing
 from nescio.benchmark.progress import Watch
@@ -20,8 +21,28 @@ from nescio.data.damage import Thoroughness, find_damaged
 from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError
 
+if TYPE_CHECKING:
+    from nescio.benchmark.pipeline import LoadedSet
+
 _VERSION = 1  # of the check: raise it if the check finds more than before
 _NAMED = 5
+
+
+def checked_sets(
+    sets: Sequence[LoadedSet], cache: Path, check: Thoroughness, watch: Watch
+) -> list[LoadedSet]:
+    """Return the sets without damaged images, where these may be left out; raise elsewhere.
+
+    What is left out must be known before training, so the images of such a set are all decoded.
+    """
+    wanted: list[tuple[Split, Thoroughness]] = [
+        (split, "full" if one.source.skip_bad else check) for one in sets for split in one.splits()
+    ]
+    found = iter(damaged_images(wanted, cache, watch))
+    bad = [[next(found) for _ in one.splits()] for one in sets]
+    of_strict = [bad for one, bad in zip(sets, bad, strict=True) if not one.source.skip_bad]
+    refuse_damaged([one for splits in of_strict for split in splits for one in split])
+    return [one.without(bad) for one, bad in zip(sets, bad, strict=True)]
 
 
 def damaged_images(
