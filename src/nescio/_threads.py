@@ -18,6 +18,8 @@ RowKernel = Callable[[Array, FloatArray, FloatArray], None]
 # per block is below one per cent.
 _BLOCK_ELEMENTS = 1 << 18
 
+_most_cpus: int | None = None
+
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype to compute in: float32 for 16-bit and 32-bit input, otherwise float64."""
@@ -27,8 +29,16 @@ def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def available_cpus() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        found = len(os.sched_getaffinity(0))
+    else:
+        found = os.cpu_count() or 1
+    return found if _most_cpus is None else min(found, _most_cpus)
+
+
+def limit_cpus(most: int | None) -> None:
+    """Use at most this number of processors in this process; None for all of them."""
+    global _most_cpus
+    _most_cpus = most
 
 
 def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:

@@ -14,7 +14,8 @@ import torch
 
 from nescio._io.files import check_target
 from nescio.benchmark.folder import BenchmarkRun
-from nescio.benchmark.pipeline import Watch, make_pipelines, unwatched
+from nescio.benchmark.pipeline import make_pipelines
+from nescio.benchmark.progress import Watch, unwatched
 from nescio.benchmark.run import CACHE, run_benchmark
 from nescio.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.detectors import Detector, JointEnergy

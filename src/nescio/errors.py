@@ -14,6 +14,7 @@
     ├── FileError (OSError)             a file does not exist, cannot be read, or exists already
     │   ├── FileFormatError             truncated, of a different kind, or from a newer nescio
     │   └── DatasetError                a folder, list or image of a data set cannot be used
+    ├── BenchmarkError                  some networks of a benchmark failed
     ├── ExportError                     a model or detector cannot be exported as an ONNX graph, or
     │                                   the graph gives different results than Python
     └── MissingDependencyError (ImportError)  an optional package is not installed
@@ -77,6 +78,10 @@ class FileFormatError(FileError):
 
 class DatasetError(FileError):
     """A folder, list or image of a data set is missing, damaged or not as expected."""
+
+
+class BenchmarkError(NescioError):
+    """Some networks of a benchmark failed; the others are done."""
 
 
 class ExportError(NescioError):

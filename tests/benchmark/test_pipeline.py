@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio.benchmark.pipeline import LoadedSet  # noqa: E402
+from nescio._io.locks import locked  # noqa: E402
+from nescio.benchmark import pipeline as pipelines, run as runs  # noqa: E402
+from nescio.benchmark.pipeline import LoadedSet, make_pipelines  # noqa: E402
+from nescio.benchmark.progress import unwatched  # noqa: E402
 from nescio.benchmark.run import run_benchmark  # noqa: E402
 from nescio.data import split as splits  # noqa: E402
-from nescio.errors import DatasetError, ParameterError  # noqa: E402
+from nescio.errors import DatasetError, FileError, ParameterError  # noqa: E402
 from nescio.networks import checkpoint as checkpoints  # noqa: E402
+from nescio.training import TrainSettings  # noqa: E402
 
 
 def test_another_benchmark_finds_networks_and_outputs(small_spec, bench_folder, counted):
@@ -37,6 +42,74 @@ def test_more_tuning_images_leave_the_network_alone(small_spec, bench_folder, co
     run_benchmark(more, bench_folder)
     assert "tune" in counted
     assert "train" not in counted
+
+
+def test_an_upgrade_evaluates_again_and_trains_nothing(
+    small_spec, small_run, bench_folder, counted, monkeypatch
+):
+    """Evaluation is cheap; training, tuning and extraction are not."""
+    monkeypatch.setattr(runs, "__version__", "99.0")
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    found = run_benchmark(small_spec, bench_folder)
+    assert counted == []
+    manifest = found.lines[0].manifest
+    assert manifest["versions"]["nescio"] == manifest["versions"]["torch"] == "99.0"
+    old = small_run.lines[0].manifest
+    assert manifest["training"]["versions"] == old["training"]["versions"]
+    assert old["training"]["versions"]["nescio"] == old["versions"]["nescio"]
+
+
+@pytest.mark.parametrize(
+    ("constant", "again"),
+    [
+        ("TRAINING_VERSION", {"train"}),  # on the CPU to the same network, which has its outputs
+        ("TUNING_VERSION", {"tune"}),
+        ("EXTRACTION_VERSION", {"extract"}),
+    ],
+)
+def test_a_new_version_of_a_stage_repeats_that_stage(
+    small_spec, bench_folder, counted, monkeypatch, constant, again
+):
+    monkeypatch.setattr(pipelines, constant, 99)
+    run_benchmark(small_spec.only([], [0]), bench_folder)
+    assert set(counted) == again
+
+
+def test_a_new_setting_with_its_default_does_not_train_again(small_spec):
+    """The key has only the settings that differ from the defaults."""
+    settings = TrainSettings().updated(small_spec.train).as_dict()
+    found = pipelines._changed(settings, TrainSettings().as_dict())
+    assert found["model.name"] == "small-cnn"
+    assert "training.batch_size" not in found
+    assert "images.mean" not in found
+
+
+def test_an_unknown_network_is_reported_before_any_work(small_spec, tmp_path, counted):
+    train = {**small_spec.train, "model": {"name": "small-cm", "weights": "none"}}
+    with pytest.raises(ParameterError, match="no classification model 'small-cm'"):
+        run_benchmark(replace(small_spec, train=train), tmp_path / "bench")
+    part = replace(small_spec.sets[0], network=str(tmp_path / "gone.safetensors"))
+    with pytest.raises(FileError, match=r"gone\.safetensors"):
+        run_benchmark(replace(small_spec, sets=(part,), seeds=(0,)), tmp_path / "bench")
+    assert counted == []
+
+
+def test_a_process_waits_for_another_that_makes_the_same(small_spec, tmp_path):
+    """Two threads stand for two commands: a lock is of the opened file, not of the process."""
+    spec = replace(small_spec, detectors=("joint_energy",), seeds=(0,))
+    [pipeline] = make_pipelines(spec, tmp_path / "cache")
+    best, stages = pipeline._best_file(), []
+
+    def watch(stage, total):
+        stages.append(stage.rpartition(": ")[2])
+        best.write_text("{}")
+        held.close()
+        return unwatched(stage, total)
+
+    held = ExitStack()
+    held.enter_context(locked(best))
+    replace(pipeline, watch=watch)._make(best, lambda: pytest.fail("made twice"))
+    assert stages == ["waiting for another process"]
 
 
 def test_a_network_from_a_file(small_spec, small_run, bench_folder, counted):

@@ -7,10 +7,12 @@ import pytest
 
 pytest.importorskip("torchvision")
 
+from nescio.benchmark import run as runs
 from nescio.benchmark.folder import BenchmarkRun
-from nescio.benchmark.pipeline import unwatched
+from nescio.benchmark.progress import unwatched
 from nescio.benchmark.run import run_benchmark
 from nescio.benchmark.spec import parse_benchmark
+from nescio.errors import BenchmarkError, NonFiniteError
 
 
 def test_a_line_for_every_seed_set_and_detector(small_spec, small_run):
@@ -59,6 +61,27 @@ def test_an_interrupted_run_goes_on(small_spec, small_run, bench_folder, counted
     (bench_folder / "small" / "results.jsonl").unlink()
     assert run_benchmark(small_spec, bench_folder).lines == small_run.lines
     assert counted == []
+
+
+def test_a_network_that_fails_is_named_and_the_others_are_kept(
+    small_spec, small_run, bench_folder, monkeypatch
+):
+    real = runs._network_lines
+
+    def failing(pipeline, folder):
+        if pipeline.seed == 0:
+            raise NonFiniteError("the training loss is nan.")
+        return real(pipeline, folder)
+
+    monkeypatch.setattr(runs, "_network_lines", failing)
+    with pytest.raises(BenchmarkError) as raised:
+        run_benchmark(small_spec, bench_folder)
+    assert "1 of 2 networks failed:\n  digits, seed 0: the training loss" in str(raised.value)
+    assert {line.seed for line in BenchmarkRun.load(bench_folder / "small").lines} == {1}
+    with pytest.raises(NonFiniteError):  # the only one
+        run_benchmark(small_spec.only([], [0]), bench_folder)
+    monkeypatch.undo()
+    assert run_benchmark(small_spec, bench_folder).lines == small_run.lines
 
 
 def test_detectors_of_your_own(small_spec, bench_folder, own_detectors, counted):

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import time
 
 import pytest
 
 from nescio.benchmark.spec import shipped_specs
-from nescio.cli.bench import stages
+from nescio.cli.bench import _duration, stages
 
 pytest.importorskip("torchvision")
 
@@ -25,7 +26,7 @@ def test_bench_prints_writes_and_does_nothing_twice(nescio, spec_file, bench_fol
     shutil.rmtree(bench_folder / "small")
     code, out, err = nescio("bench", spec, "--data", data, "-o", bench_folder)
     assert code == 0, err
-    assert "digits, seed 1: evaluating" in err
+    assert "network 2 of 2, digits, seed 1: evaluating" in err
     assert "digits against unseen digits" in out
     assert "mean ± standard deviation over 2 seeds" in out
     assert f"nescio report {bench_folder / 'small'}" in out
@@ -48,11 +49,38 @@ def test_a_long_stage_says_how_far_it_is(monkeypatch, capsys):
         advance(2)
         advance(1)
     said = capsys.readouterr().err.splitlines()
-    assert said == ["training [x]", "training [x]: 25%", "training [x]: 75%"]
+    assert said == ["training [x]", "training [x]: 25%", "training [x]: 75%, 0 s left"]
     monkeypatch.undo()
     with stages() as watch, watch("training", 4) as advance:
         advance(1)
     assert capsys.readouterr().err == "training\n"
+
+
+def test_the_time_left_is_that_of_the_work_of_this_run(monkeypatch, capsys):
+    """The first report is of the 50 steps that an earlier run has done."""
+    clock = iter([0, 1, 41, 81])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    with stages() as watch, watch("training", 100) as advance:
+        advance(50)
+        advance(1)
+        advance(1)
+    said = capsys.readouterr().err.splitlines()
+    assert said[1:] == ["training: 51%, 33 min left", "training: 52%, 32 min left"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3570, "1 h 00 min"), (7500, "2 h 05 min"),
+     (86400 * 2 + 3600 * 4, "2 d 4 h")],
+)  # fmt: skip
+def test_durations(seconds, text):
+    assert _duration(seconds) == text
+
+
+def test_a_stage_of_unknown_length(capsys):
+    with stages() as watch, watch("waiting", 0) as advance:
+        advance(1)
+    assert capsys.readouterr().err == "waiting\n"
 
 
 def test_one_seed_of_it(nescio, spec_file, bench_folder):

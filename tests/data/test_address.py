@@ -30,7 +30,7 @@ def test_an_invalid_address(text):
 
 def test_an_unknown_kind():
     with pytest.raises(
-        ParameterError, match=r"no kind of data set 'cifar' .*: coco, voc, nus-wide"
+        ParameterError, match=r"no kind of data set 'cifar' .*: coco, voc, voc-trainval, nus-wide"
     ):
         load("cifar@train:/data")
 
@@ -70,7 +70,8 @@ def test_loading_by_address(coco_tree, class_tree, tmp_path, monkeypatch):
 
 def test_the_registry_says_what_each_kind_is():
     assert list(DATASETS) == [
-        "coco", "voc", "nus-wide", "imagenet22k", "textures", "folder", "table", "digits",
+        "coco", "voc", "voc-trainval", "nus-wide", "imagenet22k", "textures", "folder", "table",
+        "digits",
     ]  # fmt: skip
     for name, source in DATASETS.items():
         assert source.name == name

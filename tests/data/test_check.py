@@ -199,6 +199,20 @@ def test_the_command_names_a_missing_file_or_goes_on_without(nescio, coco_tree):
     assert "warning: coco-val was read without 1 file: val2014/COCO_val2014_0" in out
 
 
+def test_the_command_finds_damaged_images(nescio, coco_tree):
+    coco = coco_tree()
+    image = coco / "val2014" / "COCO_val2014_000000000003.jpg"
+    image.write_bytes(image.read_bytes()[:-20])
+    command = ["data", "check", "--id", f"coco@val:{coco}"]
+    code, out, _ = nescio(*command)
+    assert code == 1
+    assert f"error: coco-val has 1 image that cannot be read: cannot read the image {image}" in out
+    assert nescio(*command, "--images", "none")[0] == 0
+    code, out, _ = nescio(*command, "--skip-bad", "--images", "full")
+    assert code == 0
+    assert "warning: coco-val was read without 1 file: val2014/COCO_val2014_0" in out
+
+
 def test_wrong_specs_are_explained(nescio):
     code, _, err = nescio("data", "check", "--id", "coco")
     assert code == 1

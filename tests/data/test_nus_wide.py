@@ -107,8 +107,60 @@ def test_images_may_be_in_other_folders(nus_wide):
         folder.rename(nus_wide / folder.name)
     (nus_wide / "images").rmdir()
     assert load_nus_wide(nus_wide, "train").root == nus_wide
-    (nus_wide / "train0").rename(nus_wide / "elsewhere")
+    for name in ("train0", "train1"):
+        (nus_wide / name).rename(nus_wide / f"elsewhere {name}")
     with pytest.raises(DatasetError, match=r"no folder .*Flickr or .*images. See docs"):
+        load_nus_wide(nus_wide, "train")
+
+
+def test_labels_and_lists_may_be_in_the_root_and_in_any_case(nus_wide):
+    expected = [load_nus_wide(nus_wide, split) for split in ("train", "val", "test")]
+    (nus_wide / "Groundtruth" / "TrainTestLabels").rename(nus_wide / "TrainTestLabels")
+    lists = nus_wide / "ImageList"
+    (lists / "TrainImagelist.txt").rename(lists / "TrainImageList.txt")
+    (lists / "TestImagelist.txt").rename(nus_wide / "testimagelist.TXT")
+    (nus_wide / "ConceptsList").rename(nus_wide / "conceptslist")
+    labels = nus_wide / "TrainTestLabels"
+    (labels / "Labels_sky_Train.txt").rename(labels / "labels_sky_train.txt")
+    for split in expected:
+        found = load_nus_wide(nus_wide, split.name)
+        assert found.fingerprint == split.fingerprint
+
+
+@pytest.mark.parametrize("prefix", ["Flickr\\", "C:\\ImageData\\Flickr\\", "flickr/", "./Flickr/"])
+def test_the_lists_may_name_the_folder_of_the_images(nus_wide, prefix):
+    expected = load_nus_wide(nus_wide, "train")
+    path = nus_wide / "ImageList" / "TrainImagelist.txt"
+    path.write_text("".join(f"{prefix}{line}\n" for line in path.read_text().splitlines()))
+    assert load_nus_wide(nus_wide, "train").fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize("folder", ["Flickr", "Images", "."])
+def test_all_images_may_be_in_one_folder(nus_wide, folder):
+    val = load_nus_wide(nus_wide, "val")
+    photos = list((nus_wide / "Flickr").glob("*/*.jpg"))
+    (nus_wide / folder).mkdir(exist_ok=True)
+    for photo in photos:
+        photo.rename(nus_wide / folder / f"{photo.parent.name}-{photo.name}")
+    for part in ("Train", "Test"):
+        path = nus_wide / "ImageList" / f"{part}Imagelist.txt"
+        names = [line.replace("\\", "-") for line in path.read_text().splitlines()]
+        path.write_text("".join(f"someclass\\{name}\n" for name in names))
+    for old in (nus_wide / "Flickr").glob("*"):
+        if old.is_dir():
+            old.rmdir()
+    flat = load_nus_wide(nus_wide, "val")
+    assert flat.root == nus_wide / folder
+    assert flat.files == tuple(file.replace("/", "-") for file in val.files)
+    np.testing.assert_array_equal(flat.labels, val.labels)
+    assert len(load_nus_wide(nus_wide, "train")) == 3
+
+
+def test_images_in_one_folder_need_different_names(nus_wide):
+    path = nus_wide / "ImageList" / "TrainImagelist.txt"
+    path.write_text("a\\1.jpg\nb\\1.jpg\na\\2.jpg\na\\3.jpg\n")
+    (nus_wide / "Flickr" / "1.jpg").touch()
+    with pytest.raises(DatasetError, match="different folders have the same name"):
         load_nus_wide(nus_wide, "train")
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nescio.data import load_voc
+from nescio.data import load, load_voc, load_voc_trainval
 from nescio.data.voc import LABEL_NAMES
 from nescio.errors import DatasetError, ParameterError
 
@@ -64,11 +64,40 @@ def test_missing_files_and_folders_are_named(voc, tmp_path):
     ):
         load_voc(tmp_path / "nowhere", "train")
     (voc / "ImageSets" / "Main" / "test.txt").unlink()
-    with pytest.raises(DatasetError, match=r"no file .*Main/test\.txt.*See docs"):
+    with pytest.raises(
+        DatasetError, match=r"no file .*Main/test\.txt\. .*nescio bench voc-trainval.*See docs"
+    ):
         load_voc(voc, "test")
     (voc / "ImageSets" / "Main" / "sofa_val.txt").unlink()
     with pytest.raises(DatasetError, match=r"no file .*sofa_val\.txt"):
         load_voc(voc, "val")
+
+
+def test_without_the_test_images_val_is_halved(voc):
+    (voc / "ImageSets" / "Main" / "test.txt").unlink()
+    whole = load_voc(voc, "val")
+    train, val, test = (
+        load(f"voc-trainval:{voc}", split=split) for split in ("train", "val", "test")
+    )
+    assert [split.title for split in (train, val, test)] == [
+        "voc-trainval-train", "voc-trainval-val", "voc-trainval-test",
+    ]  # fmt: skip
+    assert train.files == load_voc(voc, "train").files
+    assert (len(val), len(test)) == (1, 2)
+    assert sorted(val.files + test.files) == sorted(whole.files)
+    assert positive(val) + positive(test) == [
+        positive(whole)[whole.files.index(file)] for file in val.files + test.files
+    ]
+    assert test.notes == {"difficult": "positive", "halves_seed": 2021}
+    # An image is in the same half for everyone, whichever images are missing.
+    (voc / test.files[0]).unlink()
+    fewer = load_voc_trainval(voc, "test", skip_bad=True)
+    assert fewer.files == test.files[1:]
+    assert [bad.file for bad in fewer.skipped] == [test.files[0]]
+    again = load_voc_trainval(voc, "val", skip_bad=True)
+    assert (again.files, again.skipped) == (val.files, ())
+    with pytest.raises(ParameterError, match="no split 'trainval'"):
+        load_voc_trainval(voc, "trainval")
 
 
 def test_a_missing_image(voc):

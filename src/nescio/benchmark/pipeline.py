@@ -6,6 +6,11 @@ benchmark on the same data and network finds them there, and so does the same on
     CACHE/networks/KEY/     a training run; KEY is a hash of its settings and data
     CACHE/outputs/HASH/     outputs and tunings of the network with this content hash
     CACHE/features/         features of frozen backbones
+    CACHE/checked/          the damaged images of each split
+
+The hashes include the version of the code that makes a thing (`TRAINING_VERSION`, and so on), and
+not that of nescio or torch, so that an upgrade does not train again. Each thing is made under a
+lock: of several processes, one makes it and the others wait.
 """
 
 from __future__ import annotations
@@ -13,22 +18,25 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nescio._io.files import replacing
-from nescio._version import __version__
+from nescio._io.locks import locked
+from nescio.benchmark.image_checks import checked_sets
+from nescio.benchmark.progress import READING, Report, Watch, in_turn, unwatched
 from nescio.benchmark.spec import BenchmarkSet, BenchmarkSpec
-from nescio.data import Split, content_hash, load
+from nescio.data import BadFile, Split, content_hash, load
+from nescio.data.damage import Thoroughness, without
 from nescio.errors import ParameterError
 from nescio.networks.backbones import OWN
 from nescio.outputs import Outputs
-from nescio.runners.images import Reader, readable
+from nescio.runners.extract import EXTRACTION_VERSION
 from nescio.training import (
     Checkpoint,
     TrainSettings,
@@ -38,17 +46,11 @@ from nescio.training import (
     train,
     tune,
 )
+from nescio.training.train import TRAINING_VERSION, initial_network
+from nescio.training.tuning import TUNING_VERSION
 
 _BEST = "best.json"
 _KEY_LENGTH = 16
-
-Watch = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
-"""Called with the name of a stage and its number of steps; yields a function to report steps to."""
-
-
-def unwatched(_stage: str, _total: int) -> AbstractContextManager[Callable[[int], object]]:
-    """Report to nobody."""
-    return nullcontext(lambda steps: None)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,16 @@ class LoadedSet:
             name: load(address, skip_bad=source.skip_bad) for name, address in source.ood.items()
         }
         return cls(source, **splits, ood=ood)
+
+    def splits(self) -> tuple[Split, ...]:
+        """Return all splits, the out-of-distribution sets last."""
+        return (self.train, self.val, self.test, *self.ood.values())
+
+    def without(self, bad: Sequence[Sequence[BadFile]]) -> LoadedSet:
+        """Return a copy without the damaged images of each of `splits()`."""
+        train, val, test, *ood = map(without, self.splits(), bad)
+        names = dict(zip(self.ood, ood, strict=True))
+        return replace(self, train=train, val=val, test=test, ood=names)
 
     @property
     def name(self) -> str:
@@ -97,10 +109,17 @@ class Pipeline:
     device: torch.device
     batch_size: int  # of tuning and extraction; training has its own in the settings
     watch: Watch
+    position: str = ""  # such as "network 2 of 6"
 
-    def stage(self, what: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
+    @property
+    def title(self) -> str:
+        """The set and the seed, in words."""
+        return f"{self.data.name}, seed {self.seed}"
+
+    def stage(self, what: str, total: int) -> AbstractContextManager[Report]:
         """Report a stage of the work."""
-        return self.watch(f"{self.data.name}, seed {self.seed}: {what}", total)
+        where = f"{self.position}, {self.title}" if self.position else self.title
+        return self.watch(f"{where}: {what}", total)
 
     def network(self) -> tuple[Checkpoint, dict[str, Any]]:
         """Return the network, and what the manifest records about its training."""
@@ -108,37 +127,71 @@ class Pipeline:
         if source.network:
             file = Path(source.network).expanduser()
             return load_checkpoint(file, module=source.module or None), {"network": source.network}
-        weights = Path(self.settings.model.weights)
-        facts = {
-            "settings": self.settings.as_dict(),
-            "train": self.data.train.manifest(),
-            "val": self.data.val.manifest(),
-            "weights": content_hash(weights) if weights.is_file() else None,
-        }
-        folder = self.cache / "networks" / _key(facts)
-        best = folder / _BEST
-        if not best.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            total = self.settings.training.epochs * len(self.data.train)
-            with self.stage("training", total) as advance:
-                run = train(
-                    self.settings,
-                    self.data.train,
-                    self.data.val,
-                    folder,
-                    device=self.device,
-                    resume=True,
-                    skip_bad=source.skip_bad,
-                    cache=self.cache / "features",
-                    on_images=advance,
-                )
-            with replacing(best) as temporary:
-                temporary.write_text(json.dumps(asdict(run.best)), "utf-8")
-        training = {"settings": facts["settings"], "best": json.loads(best.read_text("utf-8"))}
+        best = self._best_file()
+        self._make(best, lambda: self._train(best))
         # The spec, and not the file, names the code to run.
         name = self.settings.model.name
         module = name.removeprefix(OWN) if name.startswith(OWN) else None
-        return load_checkpoint(folder / "best.safetensors", module=module), training
+        checkpoint = load_checkpoint(best.with_name("best.safetensors"), module=module)
+        training = {
+            "settings": self.settings.as_dict(),
+            "best": json.loads(best.read_text("utf-8")),
+            "versions": {
+                name: checkpoint.training.get(f"{name}_version") for name in ("nescio", "torch")
+            },
+        }
+        return checkpoint, training
+
+    def check_network(self) -> None:
+        """Raise if the network cannot be loaded from its file, or cannot be built."""
+        if self.data.source.network:
+            self.network()
+        elif not self._best_file().exists():
+            with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
+                initial_network(self.settings, len(self.data.train.label_names or ()))
+
+    def _best_file(self) -> Path:
+        """Return the file that says which epoch is the best; it is written after the training."""
+        weights = Path(self.settings.model.weights)
+        facts = {
+            "settings": _changed(self.settings.as_dict(), TrainSettings().as_dict()),
+            "train": self.data.train.manifest(),
+            "val": self.data.val.manifest(),
+            "weights": content_hash(weights) if weights.is_file() else None,
+            "version": TRAINING_VERSION,
+        }
+        return self.cache / "networks" / _key(facts) / _BEST
+
+    def _train(self, best: Path) -> None:
+        n_train, n_val = len(self.data.train), len(self.data.val)
+        training = self.stage("training", self.settings.training.epochs * n_train)
+        with ExitStack() as shown:
+            if self.settings.model.freeze:
+                features = self.stage("computing features", n_train + n_val)
+                on_reading, on_images = shown.enter_context(in_turn(features, training))
+            else:
+                on_reading = on_images = shown.enter_context(training)
+            run = train(
+                self.settings,
+                self.data.train,
+                self.data.val,
+                best.parent,
+                device=self.device,
+                resume=True,
+                cache=self.cache / "features",
+                on_reading=on_reading,
+                on_images=on_images,
+            )
+        with replacing(best) as temporary:
+            temporary.write_text(json.dumps(asdict(run.best)), "utf-8")
+
+    def _make(self, path: Path, make: Callable[[], object]) -> None:
+        """Make a file if it does not exist; wait if another process is making it."""
+        if path.exists():
+            return
+        with locked(path, lambda: self.stage("waiting for another process", 0)):
+            if not path.exists():
+                make()
 
     def outputs(
         self,
@@ -157,26 +210,28 @@ class Pipeline:
             "features": self.spec.features,
             "batch_size": self.batch_size,
             "device": self.device.type,
+            "version": EXTRACTION_VERSION,
         }
         if tuning is not None and tuning.needs_train:
             facts["train"] = self.data.train.manifest()
         path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
-        if path.exists():
-            return path
-        with self.stage(f"extracting {split.title}", len(split)) as advance:
-            extract(
-                checkpoint,
-                split,
-                path,
-                features=self.spec.features,
-                tuning=tuning,
-                train=train,
-                device=self.device,
-                batch_size=self.batch_size,
-                cache=self.cache / "features",
-                skip_bad=self.data.source.skip_bad,
-                on_images=advance,
-            )
+
+        def make() -> None:
+            with self.stage(f"extracting {split.title}", len(split)) as advance:
+                extract(
+                    checkpoint,
+                    split,
+                    path,
+                    features=self.spec.features,
+                    tuning=tuning,
+                    train=train,
+                    device=self.device,
+                    batch_size=self.batch_size,
+                    cache=self.cache / "features",
+                    on_images=advance,
+                )
+
+        self._make(path, make)
         return path
 
     def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
@@ -184,21 +239,22 @@ class Pipeline:
         aggregates = self.spec.aggregates()
         if not aggregates:
             return None
-        val = self.data.val
         facts = {
-            "data": val.manifest(),
+            "data": self.data.val.manifest(),
             "train": self.data.train.manifest(),
             "aggregates": aggregates,
             "features": self.spec.features,
             "settings": asdict(self.spec.tune),
             "seed": self.seed,
             "batch_size": self.batch_size,
+            "version": TUNING_VERSION,
         }
         path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
-        if path.exists():
-            return Tuning.load(path)
-        if self.data.source.skip_bad:
-            val = readable(Reader(val, checkpoint.preprocessing, skip_bad=True))
+        self._make(path, lambda: self._tune(checkpoint, train_outputs, path))
+        return Tuning.load(path)
+
+    def _tune(self, checkpoint: Checkpoint, train_outputs: Outputs, path: Path) -> None:
+        val = self.data.val
         total = self.spec.tune.n_steps(len(val))
         with self.stage("tuning ODIN and Mahalanobis", total) as advance:
             tuning = tune(
@@ -207,14 +263,13 @@ class Pipeline:
                 train_outputs,
                 self.spec.tune,
                 features=self.spec.features,
-                aggregates=aggregates,
+                aggregates=self.spec.aggregates(),
                 seed=self.seed,
                 device=self.device,
                 batch_size=self.batch_size,
                 on_images=advance,
             )
         tuning.save(path)
-        return tuning
 
     def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
         folder = self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]
@@ -228,23 +283,49 @@ def make_pipelines(
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
+    check: Thoroughness = "fast",
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
-    """Return one pipeline per set and seed; raise if data or settings are wrong."""
+    """Return one pipeline per set and seed; raise if data, settings or network cannot be used."""
     try:
         settings = TrainSettings().updated(spec.train, where="train")
     except ParameterError as error:
         raise ParameterError(f"{spec.name}: {error}") from error
     seeded = {seed: settings.updated({"training": {"seed": seed}}) for seed in spec.seeds}
-    return [
-        Pipeline(spec, data, seed, seeded[seed], cache, torch.device(device), batch_size, watch)
-        for data in [LoadedSet.of(source, spec) for source in spec.sets]
+    sets = []
+    with watch(READING, len(spec.sets)) as advance:
+        for source in spec.sets:
+            sets.append(LoadedSet.of(source, spec))
+            advance(1)
+    where = torch.device(device)
+    pipelines = [
+        Pipeline(spec, data, seed, seeded[seed], cache, where, batch_size, watch)
+        for data in checked_sets(sets, cache, check, watch)
         for seed in spec.seeds
+    ]
+    for pipeline in pipelines:
+        if pipeline.seed == spec.seeds[0]:  # all seeds have the same network
+            pipeline.check_network()
+    return [
+        replace(pipeline, position=f"network {number} of {len(pipelines)}")
+        for number, pipeline in enumerate(pipelines, 1)
     ]
 
 
+def _changed(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ from the defaults.
+
+    With these in the hash, and not all settings, a new setting does not train old networks again.
+    """
+    return {
+        f"{section}.{name}": value
+        for section, values in settings.items()
+        for name, value in values.items()
+        if value != defaults[section][name]
+    }
+
+
 def _key(facts: Mapping[str, Any]) -> str:
-    """Return a short hash of what something is made from, with the versions of the software."""
-    versions = {"nescio_version": __version__, "torch_version": torch.__version__}
-    text = json.dumps({**facts, **versions}, sort_keys=True)
+    """Return a short hash of what something is made from."""
+    text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]

@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from nescio._io.locks import locked
+from nescio._validation import checked_whole
 from nescio._version import __version__
 from nescio.benchmark.evidence import Evidence, load_evidence, save_evidence
 from nescio.benchmark.folder import RESULTS, BenchmarkRun, run_file
-from nescio.benchmark.pipeline import Pipeline, Watch, make_pipelines, unwatched
+from nescio.benchmark.parallel import run_in_processes
+from nescio.benchmark.pipeline import Pipeline, make_pipelines
+from nescio.benchmark.progress import Watch, unwatched
 from nescio.benchmark.results import (
     Line,
     comparison_lines,
@@ -25,7 +29,8 @@ from nescio.benchmark.results import (
 )
 from nescio.benchmark.spec import BenchmarkSpec, resolve_detector
 from nescio.benchmark.tables import benchmark_tables
-from nescio.errors import FileError
+from nescio.data.damage import Thoroughness
+from nescio.errors import BenchmarkError, FileError, NescioError
 from nescio.metrics.comparison import compare
 from nescio.outputs import Outputs
 from nescio.training import Checkpoint, Tuning
@@ -39,6 +44,8 @@ def run_benchmark(
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
+    check: Thoroughness = "fast",
+    jobs: int = 1,
     watch: Watch = unwatched,
 ) -> BenchmarkRun:
     """Run the parts of a spec that are not done yet.
@@ -51,23 +58,70 @@ def run_benchmark(
         The results are written to `folder/NAME`. All benchmarks of a folder share `folder/cache`.
     device, batch_size, watch
         As for `Pipeline`.
+    check : {"fast", "full"}
+        How all images are checked before the work begins; see `nescio.data.damage.find_damaged`.
+        A set with `skip_bad` is always checked fully, and damaged images are left out.
+    jobs : int
+        Number of networks that are run at once, each in a process of its own. With the device
+        "cuda", they are distributed over all GPUs. A script that uses this needs
+        `if __name__ == "__main__":` around its code.
+
+    Raises
+    ------
+    BenchmarkError
+        If some of several networks failed. The results of the others are written.
     """
     folder = Path(folder)
+    checked_whole("jobs", jobs, minimum=1)
     pipelines = make_pipelines(
-        spec, folder / CACHE, device=device, batch_size=batch_size, watch=watch
+        spec, folder / CACHE, device=device, batch_size=batch_size, check=check, watch=watch
     )
     runs = folder / spec.name / "runs"
     try:
         runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"cannot create the folder {runs}: {error.strerror}.") from error
-    lines: list[Line] = []
-    for pipeline in pipelines:
-        lines += _network_lines(pipeline, folder / spec.name)
-        write_lines(folder / spec.name / RESULTS, lines)
+    lines = _all_lines(pipelines, folder / spec.name, jobs, watch)
     for name, table in benchmark_tables(lines, spec.paper_tables).items():
         table.write(folder / spec.name / "tables", name)
     return BenchmarkRun(folder / spec.name, tuple(lines))
+
+
+def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Watch) -> list[Line]:
+    """Return the lines of all networks, written to the folder as soon as there are some."""
+    lines: list[Line] = []
+    failed: dict[int, str] = {}
+    several = jobs > 1 and len(pipelines) > 1
+    if several:
+        failed = run_in_processes(run_network, pipelines, folder, jobs, watch)
+    for index, pipeline in enumerate(pipelines):
+        if index in failed:
+            continue
+        try:
+            if several:
+                lines += read_lines(run_file(folder, pipeline.data.name, pipeline.seed, ".jsonl"))
+            else:
+                lines += run_network(pipeline, folder)
+        except NescioError as error:
+            if len(pipelines) == 1:
+                raise
+            failed[index] = str(error)
+            continue
+        write_lines(folder / RESULTS, lines)
+    if failed:
+        named = "\n".join(f"  {pipelines[at].title}: {why}" for at, why in sorted(failed.items()))
+        raise BenchmarkError(
+            f"{len(failed)} of {len(pipelines)} networks failed:\n{named}\nThe results of the "
+            "others are kept. Run the same command again to continue with these."
+        )
+    return lines
+
+
+def run_network(pipeline: Pipeline, folder: Path) -> list[Line]:
+    """Return the lines of one network; two processes never run the same one at once."""
+    lines_file = run_file(folder, pipeline.data.name, pipeline.seed, ".jsonl")
+    with locked(lines_file, lambda: pipeline.stage("waiting for another process", 0)):
+        return _network_lines(pipeline, folder)
 
 
 def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:

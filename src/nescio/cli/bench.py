@@ -5,25 +5,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from nescio._io.tables import to_json
+from nescio.benchmark.progress import READING
 from nescio.cli.options import AsJson, terminal
 from nescio.cli.tables import print_table
-from nescio.cli.vision import BatchSize, Device, require_vision
+from nescio.cli.vision import BatchSize, Device, SkipBad, require_vision
+from nescio.data.damage import Thoroughness
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
-    from nescio.benchmark.pipeline import Watch
+    from nescio.benchmark.progress import Watch
     from nescio.benchmark.spec import BenchmarkSpec
 
 _SECONDS_BETWEEN_LINES = 30
+_SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 
 
 def bench(
@@ -54,6 +67,24 @@ def bench(
     ] = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
+    check: Annotated[
+        Thoroughness,
+        typer.Option(
+            help="How every image is checked before the work begins: 'fast' opens it and looks at "
+            "the end of its file, 'full' decodes it."
+        ),
+    ] = "fast",
+    skip_bad: SkipBad = False,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Number of networks to run at once, each in a process of its own and, if there "
+            "are several, on a GPU of its own.",
+        ),
+    ] = 1,
     show: Annotated[
         bool, typer.Option("--show", help="Print the benchmark's file and exit.")
     ] = False,
@@ -77,6 +108,8 @@ def bench(
         typer.echo(shipped_specs()[name], nl=False)
         return
     spec = load_spec(name, protocol=protocol).with_data(data).only(sets or [], seeds or [])
+    if skip_bad:
+        spec = replace(spec, sets=tuple(replace(one, skip_bad=True) for one in spec.sets))
     require_vision()
     from nescio.benchmark.folder import RESULTS
     from nescio.benchmark.run import run_benchmark
@@ -85,7 +118,15 @@ def bench(
 
     with stages() as watch:
         where = choose_device(device)
-        run = run_benchmark(spec, output, device=where, batch_size=batch_size, watch=watch)
+        run = run_benchmark(
+            spec,
+            output,
+            device=where,
+            batch_size=batch_size,
+            check=check,
+            jobs=jobs,
+            watch=watch,
+        )
     if as_json:
         typer.echo(to_json([line.as_dict() for line in run.lines]))
         return
@@ -124,31 +165,66 @@ def _list_specs(specs: list[BenchmarkSpec], *, as_json: bool) -> None:
 def _logged(console: Console, stage: str, total: int) -> Callable[[int], object]:
     """Return a function that counts steps and prints the progress every 30 seconds."""
     done, printed = 0, time.monotonic()
+    # The first report may be of work that an earlier run has done, so it says nothing about speed.
+    first: tuple[int, float] | None = None
 
     def advance(steps: int) -> None:
-        nonlocal done, printed
-        done += steps
-        if done < total and time.monotonic() - printed >= _SECONDS_BETWEEN_LINES:
-            printed = time.monotonic()
-            console.print(f"{stage}: {done / total:.0%}", soft_wrap=True)
+        nonlocal done, printed, first
+        done, now = done + steps, time.monotonic()
+        first = first or (done, now)
+        if done < total and now - printed >= _SECONDS_BETWEEN_LINES:
+            printed = now
+            elapsed, since = now - first[1], done - first[0]
+            left = f", {_duration(elapsed / since * (total - done))} left" if since else ""
+            console.print(f"{stage}: {done / total:.0%}{left}", soft_wrap=True)
 
     return advance
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in its two largest units, such as "2 h 05 min"."""
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if hours < 24:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+class _Rate(ProgressColumn):
+    """Steps per second."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate as text; empty while it is not known."""
+        return Text(f"{task.speed:,.1f}/s" if task.speed else "")
 
 
 @contextmanager
 def stages() -> Iterator[Watch]:
     """Show each stage as a progress bar, or as lines of text without a terminal."""
     console = Console(stderr=True, highlight=False, markup=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        speed_estimate_period=_SECONDS_OF_SPEED,
+    )
 
     @contextmanager
     def watch(stage: str, total: int) -> Iterator[Callable[[int], object]]:
         if not console.is_terminal:
-            console.print(stage, soft_wrap=True)
+            if stage != READING:  # it is short, and what follows may be an error in the arguments
+                console.print(stage, soft_wrap=True)
             yield _logged(console, stage, total)
             return
-        task = progress.add_task(stage, total=total)
+        task = progress.add_task(stage, total=total or None)
         try:
             yield lambda steps: progress.advance(task, steps)
         finally:

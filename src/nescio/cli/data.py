@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
 from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, terminal, working
+from nescio.cli.vision import require_vision
 
 if TYPE_CHECKING:
     from nescio.data import Finding, ProtocolReport
@@ -51,15 +52,32 @@ def check(
     no_hash: Annotated[
         bool, typer.Option("--no-hash", help="Do not search for duplicate images.")
     ] = False,
+    images: Annotated[
+        Literal["fast", "full", "none"],
+        typer.Option(
+            help="How to look for damaged images: 'fast' opens every image and looks at the end of "
+            "its file, 'full' decodes it, 'none' opens no image."
+        ),
+    ] = "fast",
     as_json: AsJson = False,
 ) -> None:
-    """Check data sets before a benchmark: label overlap, duplicate images, gaps in the labels."""
+    """Check data sets before a benchmark: label overlap, duplicate and damaged images, gaps."""
     from nescio.data import check_protocol, load
+    from nescio.data.damage import find_damaged, without
 
+    how = None if images == "none" else images
+    if how is not None:
+        require_vision(torch=False)
     with working("reading the data sets"):
         id_splits = [load(address, skip_bad=skip_bad) for address in id_addresses]
         ood_splits = [load(address, skip_bad=skip_bad) for address in ood_addresses or ()]
-        report = check_protocol(id_splits, ood_splits, hash_images=not no_hash)
+        if skip_bad and how is not None:
+            id_splits, ood_splits = (
+                [without(split, find_damaged(split, how)) for split in splits]
+                for splits in (id_splits, ood_splits)
+            )
+            how = None
+        report = check_protocol(id_splits, ood_splits, hash_images=not no_hash, images=how)
     if as_json:
         typer.echo(to_json(report.as_dict()))
     else:

@@ -74,7 +74,7 @@ def tune(
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
     require_vision()
-    from nescio.runners.images import Reader, readable
+    from nescio.data.damage import without_damaged
     from nescio.runners.perturb import AGGREGATES
     from nescio.training import (
         TuneSettings,
@@ -110,7 +110,7 @@ def tune(
             on_images=advance,
         )
     if skip_bad:
-        val_split = readable(Reader(val_split, checkpoint.preprocessing, skip_bad=True))
+        val_split = without_damaged(val_split)
     with progress_bar("tuning", settings.n_steps(len(val_split))) as advance:
         tuning = run_tuning(
             checkpoint,

@@ -69,11 +69,18 @@ DATASETS: dict[str, DataSource] = {
             "VOC2012, or a folder that contains VOC2012 or VOCdevkit/VOC2012",
         ),
         DataSource(
+            "voc-trainval",
+            voc.load_voc_trainval,
+            voc.TRAINVAL_SPLITS,
+            "PASCAL-VOC 2012 without its test images: val and test are the halves of its val",
+            "as for voc",
+        ),
+        DataSource(
             "nus-wide",
             nus_wide.load_nus_wide,
             nus_wide.SPLITS,
             "NUS-WIDE, 81 labels",
-            "contains Groundtruth/, ImageList/, Flickr/",
+            "contains Groundtruth/ or TrainTestLabels/, ImageList/, Flickr/",
         ),
         DataSource(
             "imagenet22k",

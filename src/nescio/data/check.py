@@ -1,4 +1,4 @@
-"""Check the data of an out-of-distribution benchmark: label overlap, duplicates, gaps."""
+"""Check the data of an out-of-distribution benchmark: labels, duplicates, damage, gaps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nescio.data.damage import Thoroughness, find_damaged
 from nescio.data.images import content_hash
 from nescio.data.split import Split
 from nescio.errors import DatasetError, ParameterError
@@ -76,7 +77,11 @@ class ProtocolReport:
 
 
 def check_protocol(
-    id_splits: Sequence[Split], ood_splits: Sequence[Split] = (), *, hash_images: bool = True
+    id_splits: Sequence[Split],
+    ood_splits: Sequence[Split] = (),
+    *,
+    hash_images: bool = True,
+    images: Thoroughness | None = None,
 ) -> ProtocolReport:
     """Find mistakes in the data that make the numbers of a benchmark wrong.
 
@@ -97,6 +102,9 @@ def check_protocol(
         The OOD sets.
     hash_images : bool, default True
         Whether to compare the contents of files. Only files of equal size are read.
+    images : {"fast", "full"}, optional
+        Also open every image, or decode it: an image that cannot be read is an error. See
+        `find_damaged`. Needs pillow.
     """
     if not id_splits:
         raise ParameterError("id_splits must have at least one in-distribution split.")
@@ -105,6 +113,7 @@ def check_protocol(
         *_label_sets(id_splits),
         *_label_overlap(id_splits, ood_splits),
         *(_duplicates(id_splits, ood_splits) if hash_images else ()),
+        *(itertools.chain.from_iterable(_damaged(split, images) for split in splits if images)),
         *itertools.chain.from_iterable(map(_skipped_files, splits)),
         *itertools.chain.from_iterable(map(_gaps, splits)),
     ]
@@ -210,6 +219,13 @@ def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iter
         titles = splits[a].title, splits[b].title
         message = f"{titles[0]} and {titles[1]} have {_counted(len(files), 'image')} in common"
         yield Finding("error", "duplicate images", titles, message, tuple(files))
+
+
+def _damaged(split: Split, how: Thoroughness) -> Iterator[Finding]:
+    if bad := find_damaged(split, how):
+        reasons = tuple(one.reason.rstrip(".") for one in bad)
+        message = f"{split.title} has {_counted(len(bad), 'image')} that cannot be read"
+        yield Finding("error", "damaged images", (split.title,), message, reasons)
 
 
 def _groups(

@@ -1,12 +1,13 @@
-"""Read an image as RGB, and hash a file."""
+"""Read an image as RGB, check that it can be read, and hash a file."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,9 +17,16 @@ from nescio.errors import DatasetError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+T = TypeVar("T")
+
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 
 _USUAL = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_ENDS = {  # the last bytes of a whole file
+    "JPEG": b"\xff\xd9",
+    "PNG": b"\0\0\0\0IEND\xaeB`\x82",
+    "GIF": b";",
+}
 _DEEP = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})  # greyscale of 16 bits, or of 32
 
 
@@ -29,6 +37,22 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
     own limit, or than `max_pixels`, is rejected before it is decoded. Greyscale images of 16 bits,
     such as X-rays, are scaled to 8 bits.
     """
+    return _opened(source, _rgb, max_pixels)
+
+
+def check_image(path: str | Path) -> None:
+    """Raise the error of `read_image` if it is cheap to find; most images are not decoded.
+
+    A file whose header can be read and which ends as its format does is taken for whole. Any other
+    file is decoded. Damage in the middle of a file is found only by `read_image`.
+    """
+    _opened(path, lambda image: None if _ends_properly(image) else _rgb(image))
+
+
+def _opened(
+    source: str | Path | bytes, use: Callable[[Image], T], max_pixels: int | None = None
+) -> T:
+    """Open an image, check its size and return what `use` makes of it."""
     pil = require("PIL.Image", "vision")
     what = "the image" if isinstance(source, bytes) else f"the image {source!s}"
     content = io.BytesIO(source) if isinstance(source, bytes) else source
@@ -41,7 +65,7 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
             if limit and math.prod(image.size) > limit:
                 size = f"{image.size[0]:,} by {image.size[1]:,}"
                 raise ValueError(f"it has {size} pixels, {_limit(limit, own)}")
-            return _rgb(image)
+            return use(image)
     except FileNotFoundError as error:
         raise DatasetError(f"{what} does not exist.") from error
     # Pillow's decoders raise many kinds of exceptions on damaged files.
@@ -55,6 +79,18 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
             most = min(limit, 2 * pil.MAX_IMAGE_PIXELS)
             reason = f"it has too many pixels, {_limit(most, own if most == max_pixels else '')}"
         raise DatasetError(f"cannot read {what}: {reason}.") from error
+
+
+def _ends_properly(image: Image) -> bool:
+    """Whether the file of an opened image ends as a whole file of its format does."""
+    end, stream = _ENDS.get(image.format or ""), getattr(image, "fp", None)
+    if end is None or stream is None or image.mode in {*_DEEP, "F"}:
+        return False
+    place = stream.tell()
+    stream.seek(-len(end), io.SEEK_END)
+    found = stream.read()
+    stream.seek(place)
+    return bool(found == end)
 
 
 def _limit(limit: int, own: str) -> str:

@@ -41,6 +41,24 @@ def find_folder(what: str, *candidates: Path) -> Path:
     raise DatasetError(f"{what} not found: no folder {looked_for}. {HOW_TO}")
 
 
+def in_any_case(root: Path, *names: str) -> Path:
+    """Return `root/NAMES`, each name as it is on the disk if only upper and lower case differ."""
+    path = root
+    for name in names:
+        if not (path / name).exists():
+            alike = [found for found in names_in(path) if found.casefold() == name.casefold()]
+            name = min(alike, default=name)
+        path = path / name
+    return path
+
+
+def half(rows: NDArray[np.intp], seed: int, *, first: bool) -> NDArray[np.intp]:
+    """Return a random half of some rows, in their original order; the second is the larger."""
+    shuffled = np.random.default_rng(seed).permutation(rows)
+    middle = len(rows) // 2
+    return np.sort(shuffled[:middle] if first else shuffled[middle:])
+
+
 def read_text(what: str, path: Path) -> str:
     """Return the content of one of a data set's text files."""
     try:
@@ -109,7 +127,7 @@ def checked_presence(split: Split, *, skip_bad: bool) -> Split:
     """Return the split without the images that are missing; raise unless they may be skipped."""
     # Folders are listed, because 80,000 lookups of single files are slow on a network drive.
     names = {
-        folder: _names_in(split.root / folder) for folder in set(map(os.path.dirname, split.files))
+        folder: names_in(split.root / folder) for folder in set(map(os.path.dirname, split.files))
     }
     present = [os.path.basename(file) in names[os.path.dirname(file)] for file in split.files]
     missing = [file for file, found in zip(split.files, present, strict=True) if not found]
@@ -128,7 +146,8 @@ def checked_presence(split: Split, *, skip_bad: bool) -> Split:
     return replace(split.subset(np.flatnonzero(present)), skipped=(*split.skipped, *bad))
 
 
-def _names_in(folder: Path) -> set[str]:
+def names_in(folder: Path) -> set[str]:
+    """Return the names of the files and folders in a folder; none if it cannot be read."""
     try:
         return set(os.listdir(folder))
     except OSError:

@@ -14,7 +14,10 @@ from nescio.data.layout import (
     check_split,
     checked_presence,
     find_folder,
+    half,
+    in_any_case,
     labels_from_lists,
+    names_in,
     read_lines,
 )
 from nescio.data.split import BadFile, Split
@@ -46,8 +49,10 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     Parameters
     ----------
     root : path
-        The folder that contains `Groundtruth/`, `ImageList/` and, optionally, `ConceptsList/`. The
-        images are in `Flickr/`, in `images/` or in the folder itself. For the authors' halves,
+        The folder that contains `Groundtruth/`, `ImageList/` and, optionally, `ConceptsList/`, or
+        what is in them: `TrainTestLabels/`, `TrainImagelist.txt`, `TestImagelist.txt` and
+        `Concepts81.txt`, in upper or lower case. The images are in `Flickr/`, in `images/` or in
+        the folder itself, in the folders of the list or all in one folder. For the authors' halves,
         it also contains `nus_wide_test_imglist.txt`, from datasets/nus-wide of their repository.
     split : {"train", "val", "test", "authors-val", "authors-test"}
         The official Train list, or one half of the Test list.
@@ -58,9 +63,14 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     check_split("nus-wide", split, SPLITS)
     root = Path(root)
     part = _OFFICIAL_PART[split]
-    truth = find_folder(f"{_WHAT} labels", root / "Groundtruth" / "TrainTestLabels")
-    image_list = root / "ImageList" / f"{part}Imagelist.txt"
-    images = [line.replace("\\", "/") for line in read_lines(f"{_WHAT} image list", image_list)]
+    truth = find_folder(
+        f"{_WHAT} labels",
+        in_any_case(root, "Groundtruth", "TrainTestLabels"),
+        in_any_case(root, "TrainTestLabels"),
+    )
+    image_list = _find_file(root, "ImageList", f"{part}Imagelist.txt")
+    listed = [_relative(line) for line in read_lines(f"{_WHAT} image list", image_list)]
+    image_root, images = _find_images(root, listed)
     concepts = _concepts(root, truth, part)
     labels, wrong = labels_from_lists(
         _read_values(truth, part, concepts, len(images)),
@@ -74,13 +84,13 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     if split.startswith("authors-"):
         chosen, notes = _authors_half(root, images, chosen, split), {"halves_seed": AUTHORS_SEED}
     elif split != "train":
-        chosen = _half(chosen, first=split == "val")
+        chosen = half(chosen, HALVES_SEED, first=split == "val")
         notes = {"halves_seed": HALVES_SEED}
     good = [row for row in chosen if int(row) not in wrong]
     indexed = Split(
         dataset="nus-wide",
         name=split,
-        root=_image_root(root, images),
+        root=image_root,
         files=tuple(images[row] for row in good),
         labels=labels[good],
         label_names=concepts,
@@ -90,10 +100,15 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     return checked_presence(indexed, skip_bad=skip_bad)
 
 
-def _half(rows: NDArray[np.intp], *, first: bool) -> NDArray[np.intp]:
-    shuffled = np.random.default_rng(HALVES_SEED).permutation(rows)
-    middle = len(rows) // 2
-    return np.sort(shuffled[:middle] if first else shuffled[middle:])
+def _find_file(root: Path, folder: str, name: str) -> Path:
+    """Return a file in its official folder, or in the root; the official path if in neither."""
+    official, other = in_any_case(root, folder, name), in_any_case(root, name)
+    return other if other.is_file() and not official.is_file() else official
+
+
+def _relative(line: str) -> str:
+    """Return a path of the image lists, relative to the folder Flickr and with forward slashes."""
+    return re.sub(r"^(.*/)?flickr/", "", line.replace("\\", "/"), flags=re.IGNORECASE)
 
 
 def _authors_half(
@@ -102,8 +117,9 @@ def _authors_half(
     """Return the rows of a half as the authors' loader shuffles their list, with a fixed seed."""
     path = root / AUTHORS_LIST
     listed = read_lines(f"{_WHAT}, the authors' list of test images", path)
-    row_of = {images[row]: row for row in rows}
-    names = [line.split()[0].removeprefix("Flickr/") for line in listed]
+    # File names are unique, and in a copy with all images in one folder they are all there is.
+    row_of = {Path(images[row]).name: row for row in rows}
+    names = [Path(_relative(line.split()[0])).name for line in listed]
     ordered = np.array([row_of[name] for name in names if name in row_of], dtype=np.intp)
     if not len(ordered):
         raise DatasetError(f"{path} names no image of the official Test list. {HOW_TO}")
@@ -114,10 +130,10 @@ def _authors_half(
 
 def _concepts(root: Path, truth: Path, part: str) -> tuple[str, ...]:
     """Return the concepts in the official order, or in alphabetical order without that list."""
-    for path in (root / "ConceptsList" / "Concepts81.txt", root / "Concepts81.txt"):
-        if path.is_file():
-            return tuple(read_lines(_WHAT, path))
-    pattern = re.compile(rf"Labels_(.+)_{part}\.txt")
+    path = _find_file(root, "ConceptsList", "Concepts81.txt")
+    if path.is_file():
+        return tuple(read_lines(_WHAT, path))
+    pattern = re.compile(rf"Labels_(.+)_{part}\.txt", re.IGNORECASE)
     matches = (pattern.fullmatch(path.name) for path in truth.iterdir())
     found = tuple(sorted(match[1] for match in matches if match))
     if not found:
@@ -130,7 +146,7 @@ def _read_values(
 ) -> Iterator[tuple[Path, list[str]]]:
     """Yield the file of each concept and its values, one per image."""
     for concept in concepts:
-        path = truth / f"Labels_{concept}_{part}.txt"
+        path = in_any_case(truth, f"Labels_{concept}_{part}.txt")
         lines = read_lines(f"{_WHAT} concept {concept!r}", path)
         if len(lines) != n_images:
             raise DatasetError(
@@ -139,10 +155,19 @@ def _read_values(
         yield path, lines
 
 
-def _image_root(root: Path, images: list[str]) -> Path:
-    """Return the folder that the paths in the lists are relative to."""
-    candidates = [root / name for name in _IMAGE_FOLDERS]
-    first_folder = images[0].partition("/")[0]
-    if (root / first_folder).is_dir():
-        candidates.append(root)
-    return find_folder(f"{_WHAT} images", *candidates)
+def _find_images(root: Path, listed: list[str]) -> tuple[Path, list[str]]:
+    """Return the folder of the images and the paths in it: as listed, or without their folders."""
+    flat = [image.rpartition("/")[2] for image in listed]
+    candidates = [in_any_case(root, name) for name in _IMAGE_FOLDERS]
+    for folder in (*candidates, root):
+        names = names_in(folder)
+        if any(image.partition("/")[0] in names for image in listed):
+            return folder, listed
+        if any(image in names for image in flat):
+            if len(set(flat)) < len(flat):
+                raise DatasetError(
+                    f"{folder} has images without the folders of the list, but some images in "
+                    f"different folders have the same name. Unpack the folders too. {HOW_TO}"
+                )
+            return folder, flat
+    return find_folder(f"{_WHAT} images", *candidates), listed

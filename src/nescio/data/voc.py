@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from nescio._validation import checked_choice
 from nescio.data.layout import (
@@ -10,6 +13,7 @@ from nescio.data.layout import (
     check_split,
     checked_presence,
     find_folder,
+    half,
     labels_from_lists,
     read_lines,
 )
@@ -17,6 +21,8 @@ from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError
 
 SPLITS = ("train", "val", "trainval", "test")
+TRAINVAL_SPLITS = ("train", "val", "test")
+HALVES_SEED = 2021
 LABEL_NAMES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
     "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train",
@@ -24,6 +30,10 @@ LABEL_NAMES = (
 )  # fmt: skip
 
 _WHAT = "PASCAL-VOC 2012"
+_WITHOUT_TEST = (
+    "The test images of VOC 2012 need a registration. The benchmark voc-trainval (nescio bench "
+    "voc-trainval) and the data set voc-trainval do without them."
+)
 _PRESENT, _ONLY_DIFFICULT, _ABSENT = "1", "0", "-1"
 
 
@@ -52,6 +62,10 @@ def load_voc(
     checked_choice("difficult", difficult, ("positive", "negative"))
     folder = _find_voc(Path(root))
     lists = folder / "ImageSets" / "Main"
+    if split == "test" and not (lists / "test.txt").is_file():
+        raise DatasetError(
+            f"{_WHAT} test not found: no file {lists / 'test.txt'}. {_WITHOUT_TEST} {HOW_TO}"
+        )
     images = read_lines(f"{_WHAT} {split}", lists / f"{split}.txt")
     find_folder(f"{_WHAT} images", folder / "JPEGImages")
     labels, wrong = None, dict[int, str]()
@@ -79,6 +93,36 @@ def load_voc(
         notes={} if labels is None else {"difficult": difficult},
     )
     return checked_presence(indexed, skip_bad=skip_bad)
+
+
+def load_voc_trainval(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
+    """Index PASCAL-VOC 2012 without its test images, which need a registration.
+
+    "train" is the official list. The official val list is shuffled with
+    `numpy.random.default_rng(HALVES_SEED)` and halved: "val" is the first half and "test" the
+    second. The paper has other images, so the results cannot be compared with its numbers.
+
+    Parameters
+    ----------
+    root, skip_bad
+        As for `load_voc`.
+    split : {"train", "val", "test"}
+    """
+    check_split("voc-trainval", split, TRAINVAL_SPLITS)
+    if split == "train":
+        return replace(load_voc(root, "train", skip_bad=skip_bad), dataset="voc-trainval")
+    whole = load_voc(root, "val", skip_bad=skip_bad)
+    # All images of the list are halved, so that an image is in the same half for everyone.
+    every = sorted({*whole.files, *(bad.file for bad in whole.skipped)})
+    rows = half(np.arange(len(every)), HALVES_SEED, first=split == "val")
+    mine = {every[row] for row in rows}
+    return replace(
+        whole.subset([at for at, file in enumerate(whole.files) if file in mine]),
+        dataset="voc-trainval",
+        name=split,
+        skipped=tuple(bad for bad in whole.skipped if bad.file in mine),
+        notes={**whole.notes, "halves_seed": HALVES_SEED},
+    )
 
 
 def _find_voc(root: Path) -> Path:

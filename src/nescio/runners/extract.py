@@ -30,6 +30,9 @@ from nescio.runners.parts import PartialWork, ReadBatches, difference
 if TYPE_CHECKING:
     from nescio.runners.perturb import Tuning
 
+EXTRACTION_VERSION = 1
+"""Raise it if the same model and images give other outputs than before."""
+
 
 @dataclass(frozen=True)
 class Extraction:

@@ -13,12 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from nescio._io.locks import locked
 from nescio._io.tensors import Stacked, read_tensors, write_tensors
 from nescio._validation import Array
 from nescio.data.split import Split
 from nescio.networks.checkpoint import Checkpoint
 from nescio.runners.images import Reader
 from nescio.runners.parts import PartialWork
+
+FEATURES_VERSION = 1
+"""Raise it if the same network and images give other features than before."""
 
 _BATCH = 16
 _POOLED = "pooled"
@@ -43,19 +47,21 @@ def cached_features(
     `backbone` is that of the checkpoint's network, in eval mode and on the device.
     """
     path, key = _entry(checkpoint, split, cache)
+
+    def compute(pixels: Array) -> dict[str, Array]:
+        inputs = checkpoint.preprocessing.inputs(pixels, device)
+        with torch.inference_mode():
+            return {_POOLED: backbone(inputs).float().cpu().numpy()}
+
     if not path.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        work = PartialWork(path, key, len(split), _BATCH)
-
-        def compute(pixels: Array) -> dict[str, Array]:
-            inputs = checkpoint.preprocessing.inputs(pixels, device)
-            with torch.inference_mode():
-                return {_POOLED: backbone(inputs).float().cpu().numpy()}
-
-        work.run(Reader(split, checkpoint.preprocessing).batches, compute, on_images)
-        parts, _ = work.read()
-        write_tensors(path, {_POOLED: Stacked([part[_POOLED] for part in parts])}, {"key": key})
-        work.remove()
+        with locked(path):
+            if not path.exists():
+                work = PartialWork(path, key, len(split), _BATCH)
+                work.run(Reader(split, checkpoint.preprocessing).batches, compute, on_images)
+                parts, _ = work.read()
+                pooled = Stacked([part[_POOLED] for part in parts])
+                write_tensors(path, {_POOLED: pooled}, {"key": key})
+                work.remove()
     return read_tensors(path)[0][_POOLED]
 
 
@@ -63,6 +69,7 @@ def _entry(checkpoint: Checkpoint, split: Split, folder: Path) -> tuple[Path, di
     """Return the file of the features, and the key of what they are made from."""
     key = {
         **split.manifest(),
+        "version": FEATURES_VERSION,
         "model": checkpoint.architecture.name,
         "backbone_hash": checkpoint.backbone_hash,
         "preprocessing": json.loads(json.dumps(checkpoint.preprocessing.as_dict())),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,16 +140,3 @@ def in_batches(n_items: int, batch_size: int) -> list[range]:
     return [
         range(start, min(start + batch_size, n_items)) for start in range(0, n_items, batch_size)
     ]
-
-
-def readable(reader: Reader, on_images: Callable[[int], object] = lambda count: None) -> Split:
-    """Return the split without the images that cannot be opened; opens every one."""
-    good: list[int] = []
-    bad: list[BadFile] = []
-    for batch in reader.batches(in_batches(len(reader.split), 64)):
-        on_images(len(batch.indices) + len(batch.bad))
-        good += batch.indices.tolist()
-        bad += batch.bad
-    if not bad:
-        return reader.split
-    return replace(reader.split.subset(good), skipped=(*reader.split.skipped, *bad))

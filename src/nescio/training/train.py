@@ -27,16 +27,20 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nescio._version import __version__
+from nescio.data.damage import without_damaged
 from nescio.data.split import Split
 from nescio.errors import DatasetError, FileError, ParameterError
 from nescio.networks.checkpoint import Checkpoint
 from nescio.networks.network import Network, prepared
 from nescio.runners.feature_cache import cached_features
-from nescio.runners.images import Reader, readable
+from nescio.runners.images import Reader
 from nescio.training.distributed import World
 from nescio.training.examples import Examples, FeatureExamples, ImageExamples
 from nescio.training.settings import TrainSettings
 from nescio.training.trainer import BEST, LAST, METRICS, TENSORBOARD, Epoch, Trainer
+
+TRAINING_VERSION = 1
+"""Raise it if the same settings and data give another network than before."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +107,11 @@ def train(
         world.first_only(lambda: _check_folder(folder, replaceable=resume or force))
         if skip_bad:
             train_split, val_split = (
-                readable(Reader(split, settings.preprocessing, skip_bad=True), on_reading)
-                for split in (train_split, val_split)
+                without_damaged(split, on_reading) for split in (train_split, val_split)
             )
             _check_trainable(train_split, val_split, world)
         torch.manual_seed(settings.training.seed)
-        network = _initial_network(settings, len(label_names))
+        network = initial_network(settings, len(label_names))
         checkpoint = Checkpoint(
             network,
             settings.model.architecture,
@@ -124,6 +127,7 @@ def train(
         trainer = Trainer(checkpoint, settings, data, folder, device, world)
         if resume and (folder / LAST).exists():
             trainer.restore()
+            on_images(len(trainer.history) * len(train_split))
         world.wait()
         trainer.run(on_images, on_epoch)
         return Run(folder, tuple(trainer.history), trainer.best())
@@ -163,7 +167,8 @@ def _prepare_folder(folder: Path, *, keep: bool) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
+def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
+    """Build the network as it is before the first epoch; raise if that is impossible."""
     weights = None if settings.model.weights == "none" else settings.model.weights
     network = settings.model.architecture.build(n_labels, weights)
     if settings.model.freeze and not isinstance(network, Network):

@@ -1,0 +1,81 @@
+"""Several networks at once: real processes on the CPU."""
+
+import multiprocessing
+import sys
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+from fixtures import tasks  # noqa: E402
+from nescio.benchmark.parallel import device_of, run_in_processes  # noqa: E402
+from nescio.benchmark.pipeline import make_pipelines  # noqa: E402
+from nescio.benchmark.progress import unwatched  # noqa: E402
+from nescio.benchmark.run import run_benchmark  # noqa: E402
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    """One thread here and in the processes: their number changes how sums are rounded."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_the_results_are_those_of_one_process(small_spec, tmp_path, one_thread):
+    stages = []
+
+    def watch(stage, total):
+        stages.append(stage)
+        return unwatched(stage, total)
+
+    run_benchmark(small_spec, tmp_path / "one")
+    found = run_benchmark(small_spec, tmp_path / "two", jobs=2, watch=watch)
+    for name in ("results.jsonl", "runs/digits-seed-1.jsonl"):
+        first, second = (tmp_path / folder / "small" / name for folder in ("one", "two"))
+        assert first.read_bytes() == second.read_bytes()
+    networks = [
+        {path.name: path.read_bytes() for path in (tmp_path / folder).rglob("best.json")}
+        for folder in ("one", "two")
+    ]
+    assert networks[0] == networks[1]
+    assert len(found.evidence()) == 2
+    assert "network 1 of 2, digits, seed 0: training" in stages
+    assert "network 2 of 2, digits, seed 1: evaluating" in stages
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_a_network_that_fails_does_not_stop_the_others(small_spec, tmp_path):
+    pipelines = make_pipelines(replace(small_spec, seeds=(0, 1, 2)), tmp_path / "cache")
+    failed = run_in_processes(tasks.by_seed, pipelines, tmp_path, 2, unwatched)
+    assert failed[0] == "this one fails."
+    assert "was killed" in failed[1]
+    assert set(failed) == {0, 1}
+    assert (tmp_path / "done").read_text() == "2"
+
+
+@pytest.mark.slow
+def test_an_interruption_ends_all_processes_and_leaves_nothing_behind(small_spec, tmp_path):
+    def watch(stage, total):
+        raise KeyboardInterrupt
+
+    pipelines = make_pipelines(small_spec, tmp_path / "cache")
+    (tmp_path / "work").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        run_in_processes(tasks.endless, pipelines, tmp_path / "work", 2, watch)
+    assert multiprocessing.active_children() == []
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_networks_are_distributed_over_the_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    found = [str(device_of(torch.device("cuda"), slot)) for slot in range(3)]
+    assert found == ["cuda:0", "cuda:1", "cuda:0"]
+    assert str(device_of(torch.device("cuda:1"), 0)) == "cuda:1"
+    assert str(device_of(torch.device("cpu"), 1)) == "cpu"
