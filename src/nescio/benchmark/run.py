@@ -123,6 +123,7 @@ def _manifest(
         "best": tuning.chosen(),
     }
     found = {
+        "title": pipeline.spec.title,
         "model": checkpoint.architecture.name,
         "model_hash": checkpoint.content_hash(),
         "n_labels": len(checkpoint.label_names),

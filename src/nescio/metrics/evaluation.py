@@ -142,11 +142,11 @@ def evaluate(
     >>> rng = np.random.default_rng(0)
     >>> print(evaluate(rng.normal(2, 1, 500), rng.normal(0, 1, 400), n_bootstrap=200))
     500 ID against 400 OOD, per cent [95 % interval]
-      FPR95               28.00 [21.75, 39.07]
+      FPR95               28.00 [25.00, 47.25]
       AUROC               92.87 [91.16, 94.20]
       AUPR                94.38 [93.07, 95.71]
       AUPR at 1:1         93.23 [91.67, 94.83]
-      FPR95, OOD positive 30.40 [23.59, 43.40]
+      FPR95, OOD positive 30.40 [25.80, 47.29]
       AUPR, OOD positive  89.99 [86.29, 92.48]
     """
     confidence = checked_share("confidence", confidence)
@@ -157,7 +157,7 @@ def evaluate(
     if n_bootstrap and min(ranking.n_id, ranking.n_ood) > 1:
         samples = resample(ranking, tpr, id_to_ood, n_bootstrap, np.random.default_rng(seed))
         for name, value in values.items():
-            estimates[name] = Estimate(value, *interval(name, samples[name], value, confidence))
+            estimates[name] = Estimate(value, *interval(samples[name], value, confidence))
     return Evaluation(
         **estimates,
         n_id=ranking.n_id,

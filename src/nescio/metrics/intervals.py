@@ -1,8 +1,6 @@
-"""Bootstrap intervals of the measures.
+"""Bootstrap intervals of the measures: bias-corrected and accelerated (BCa; Efron, 1987).
 
-The methods were chosen by the coverage that `benchmarks/coverage.py` measures. The areas (AUROC,
-AUPR) have bias-corrected and accelerated (BCa) intervals (Efron, 1987). An FPR depends on a single
-quantile of the scores, for which this correction does not hold, and has percentile intervals.
+The method was chosen by the coverage that `benchmarks/coverage.py` measures.
 """
 
 from __future__ import annotations
@@ -39,15 +37,13 @@ def resample(
     return {name: np.array([result[name] for result in results]) for name in results[0]}
 
 
-def interval(name: str, samples: Values, value: float, confidence: float) -> tuple[float, float]:
+def interval(samples: Values, value: float, confidence: float) -> tuple[float, float]:
     """Return the interval of a measure from its value and its values in resamples.
 
     The interval is widened to contain the value, if it does not.
     """
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
-    if not name.startswith("fpr"):
-        tails = bca_levels(samples, value, tails)
-    low, high = np.quantile(samples, tails).tolist()
+    low, high = np.quantile(samples, bca_levels(samples, value, tails)).tolist()
     return min(low, value), max(high, value)
 
 
