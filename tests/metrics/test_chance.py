@@ -1,4 +1,4 @@
-from nescio.metrics.chance import WORSE, chance_note
+from nescio.metrics.chance import WORSE, chance_note, points_at_data
 
 
 def test_nothing_is_said_without_reason():
@@ -20,3 +20,7 @@ def test_a_few_detectors_that_fail_are_not_taken_for_swapped_data():
 def test_nearly_all_detectors_point_at_the_data():
     note = chance_note(list("abcd"), ["e"], 5)
     assert "4 of 5 detectors. The likely cause: the ID and the OOD data are swapped" in note
+    assert points_at_data(4, 5)
+    assert points_at_data(1, 1)
+    assert not points_at_data(0, 1)
+    assert not points_at_data(3, 5)

@@ -168,9 +168,18 @@ def test_another_winner_is_in_alarms_and_cases(make_evidence, make_lines):
     )
     evidence = replace(evidence, scores={**evidence.scores, "lof": winner})
     page = build(make_lines(evidence), [evidence])
-    assert "against stones (lof)" in page.text
+    assert "the highest AUROC: lof against stones." in page.text
     assert "lof is right, joint_energy is wrong" in page.text
     assert "by lof." in page.text
+
+
+def test_a_single_failing_detector_is_no_alarm(make_evidence, make_lines):
+    evidence = make_evidence(
+        detectors={"joint_energy": scores.joint_energy, "wrong": lambda logits: -logits.max(axis=1)}
+    )
+    html = build_report(make_lines(evidence), [evidence], title="Tiny")
+    assert html.count("Worse than chance (AUROC below 50): wrong. It fails on this data") == 1
+    assert 'class="chance"' not in html
 
 
 def test_worse_than_chance_is_said(make_evidence, make_lines):

@@ -18,6 +18,11 @@ UNSURE = (
 )
 
 
+def points_at_data(n_worse: int, n_detectors: int) -> bool:
+    """Whether so many detectors are worse than chance that the data is the likely cause."""
+    return n_worse > 0 and n_worse >= _NEARLY_ALL * n_detectors
+
+
 def chance_note(worse: Sequence[str], unsure: Sequence[str], n_detectors: int) -> str:
     """Return a sentence about the detectors that are worse than chance on one OOD set.
 
@@ -30,7 +35,7 @@ def chance_note(worse: Sequence[str], unsure: Sequence[str], n_detectors: int) -
     n_detectors : int
         The number of all detectors.
     """
-    if len(worse) > 1 and len(worse) >= _NEARLY_ALL * n_detectors:
+    if n_detectors > 1 and points_at_data(len(worse), n_detectors):
         who = "all" if len(worse) == n_detectors else f"{len(worse)} of"
         return (
             f"Worse than chance (AUROC below 50): {who} {n_detectors} detectors. The likely cause: "

@@ -9,7 +9,7 @@ from typing import Any
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import MEASURES, Line, Spread
 from nescio.metrics import Estimate, Evaluation
-from nescio.metrics.chance import chance_note
+from nescio.metrics.chance import chance_note, points_at_data
 from nescio.metrics.comparison import find_lead
 from nescio.report.panels import JOINT
 from nescio.report.svg import Markup
@@ -52,7 +52,7 @@ def standings(
         ],
         "caption": _caption(seeds, first),
         "lead": _lead_sentence(lines[0].ood, evidence),
-        "chance": _chance(lines, ranked, spreads),
+        **_chance(lines, ranked, spreads),
         "skipped": {line.detector: line.skipped for line in lines if line.evaluation is None},
     }
 
@@ -86,7 +86,7 @@ def _sentence(
     return f"{pair}{head}, {JOINT} is {_ordinal(place)} of {len(ranked)} with {fpr[JOINT]}."
 
 
-def _chance(lines: Sequence[Line], ranked: Sequence[str], spreads: Spreads) -> str:
+def _chance(lines: Sequence[Line], ranked: Sequence[str], spreads: Spreads) -> dict[str, Any]:
     """Say which detectors are worse than chance: clearly so if they are in every seed."""
     below = [name for name in ranked if spreads[name]["auroc"].mean < 0.5]
     not_worse = {
@@ -95,7 +95,11 @@ def _chance(lines: Sequence[Line], ranked: Sequence[str], spreads: Spreads) -> s
         if line.evaluation is not None and not line.evaluation.worse_than_chance
     }
     worse = [name for name in below if name not in not_worse]
-    return chance_note(worse, [name for name in below if name in not_worse], len(ranked))
+    unsure = [name for name in below if name in not_worse]
+    return {
+        "chance": chance_note(worse, unsure, len(ranked)),
+        "is_alarming": points_at_data(len(worse), len(ranked)),
+    }
 
 
 def _and(names: Sequence[str]) -> str:
