@@ -334,9 +334,27 @@ def test_the_networks_and_what_was_tuned_for_them():
     ]
     table = network_table(lines)
     assert [column.title for column in table.columns][5:] == [
-        *("val loss", "val mAP", "mahalanobis sum ε", "odin max ε"),
+        *("val loss", "val mAP", "paper's mAP", "mahalanobis sum ε", "odin max ε"),
     ]
-    assert row_of(table, "MS-COCO", "0") == [""] * 7
+    assert row_of(table, "MS-COCO", "0") == [""] * 8
     assert row_of(table, "MS-COCO", "1") == [
-        *("resnet101", "0123456789ab", "7", "0.1235", "0.5000", "0", "0.0004, T = 10"),
+        *("resnet101", "0123456789ab", "7", "0.1235", "0.5000", "0.7277", "0", "0.0004, T = 10"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("model", "id_name", "mean"),
+    [
+        ("densenet121", "PASCAL-VOC", "0.8751"),
+        ("resnet101", "PASCAL-VOC", "0.8773"),
+        ("resnet101", "MS-COCO", "0.7277"),
+        ("resnet101", "NUS-WIDE", "0.6147"),
+    ],
+)
+def test_the_mean_average_precision_of_the_papers_networks(model, id_name, mean):
+    lines = [replace(line("msp", (1, 2, 3), id_name=id_name), manifest={"model": model})]
+    table = network_table(lines)
+    assert texts(table.rows[0])[-1] == mean
+    assert "does not say on which split" in table.to_markdown()
+    other = [replace(lines[0], id="pets")]
+    assert "paper" not in network_table(other).to_markdown()

@@ -52,3 +52,32 @@ def test_a_terminal_without_arrows_is_no_reason_to_fail(here):
     finished = in_a_process("eval", *files, env=ascii_only)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert "FPR95 ?" in finished.stdout
+
+
+def test_the_table_is_sorted_and_marks_the_best_in_plain_text(here, nescio):
+    files = ("--id", "test.npy", "--ood", "objects.npy", "--bootstrap", "0")
+    names = ("msp", "max_logit", "joint_energy", "sum_logit")
+    _, out, _ = nescio("eval", *files, *(part for name in names for part in ("-d", name)))
+    assert "sorted by AUROC" in " ".join(out.split())
+    rows = [line.strip("│ ").split("│") for line in out.splitlines() if line.startswith("│")]
+    columns = list(zip(*rows, strict=True))[1:]
+    for column, better in zip(columns, (min, max, max), strict=True):
+        values = [float(cell.strip(" *")) for cell in column]
+        marked = ["*" in cell for cell in column]
+        assert marked == [value == better(values) for value in values]
+    areas = [float(cell.strip(" *")) for cell in columns[1]]
+    assert areas == sorted(areas, reverse=True)
+    _, out, _ = nescio("eval", *files, "-d", "msp")
+    assert "*" not in out
+
+
+def test_swapped_files_are_said(here, nescio):
+    swapped = ("--id", "textures.npy", "--ood", "test.npy", "--bootstrap", "50")
+    detectors = ("-d", "joint_energy", "-d", "max_logit")
+    _, out, _ = nescio("eval", *swapped, *detectors)
+    assert "Worse than chance (AUROC below 50): all 2 detectors" in out
+    found = json.loads(nescio("eval", *swapped, *detectors, "--json")[1])
+    assert [row["worse_than_chance"] for row in found["results"]] == [True, True]
+    assert "swapped" in found["notes"]["test"]
+    right = ("--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "50")
+    assert "chance" not in nescio("eval", *right, *detectors)[1]

@@ -1,5 +1,8 @@
 """nescio report."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 pytest.importorskip("torchvision")
@@ -12,6 +15,7 @@ def test_a_report_of_a_benchmark(nescio, bench_folder, tmp_path):
     assert f"saved {target}" in out
     page = target.read_text("utf-8")
     assert "unseen digits" in page
+    assert "<title>Small scenes</title>" in page
     assert "data:image/jpeg;base64," in page
     code, _, err = nescio("report", bench_folder / "small", "-o", target)
     assert code == 1
@@ -46,6 +50,21 @@ def test_a_report_of_ones_own_outputs(nescio, small_run, tmp_path):
     )
     assert code == 1
     assert "NAME one of mine, other" in err
+
+
+def test_a_report_of_rows_with_nan(nescio, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2, (60, 2))
+    logits[:8, 0] = np.nan
+    np.save("mine.npy", logits)
+    np.save("other.npy", np.array([[np.nan, 3.0]]))
+    given = ("report", "--id", "mine.npy", "--ood", "other.npy", "--nonfinite", "out")
+    code, _, err = nescio(*given, "-o", "report.html")
+    assert code == 0, err
+    page = Path("report.html").read_text("utf-8")
+    assert "60 ID and 1 OOD inputs" in page
+    assert "No threshold keeps 95 % of ID inputs" in page
 
 
 WRONG = {

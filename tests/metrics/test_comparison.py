@@ -131,3 +131,25 @@ def test_the_result_is_plain_data(splits):
     assert row["auroc"]["low"] <= row["auroc"]["value"] <= row["auroc"]["high"]
     assert np.isfinite(row["aupr_ood_positive"]["value"])
     assert found.lead == {}
+
+
+def test_the_best_detector_is_first_in_the_plain_data(splits):
+    _, test, far = splits
+    detectors = {name: DETECTORS[name]() for name in ("sum_logit", "max_logit", "joint_energy")}
+    found = compare(detectors, test, {"far": far}, n_bootstrap=0)
+    rows = found.as_dict()["results"]
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    values = [row["auroc"]["value"] for row in rows]
+    assert values == sorted(values, reverse=True)
+    assert [row["detector"] for row in rows] == found.ranked("far")
+    assert found.notes == {}
+    assert not any(row["worse_than_chance"] for row in rows)
+
+
+def test_swapped_data_is_named_as_the_likely_cause(splits):
+    _, test, far = splits
+    detectors = {name: DETECTORS[name]() for name in ("sum_logit", "max_logit", "joint_energy")}
+    found = compare(detectors, far, {"test": test}, n_bootstrap=0)
+    note = found.as_dict()["notes"]["test"]
+    assert "all 3 detectors. The likely cause: the ID and the OOD data are swapped" in note
+    assert all(row["worse_than_chance"] for row in found.as_dict()["results"])

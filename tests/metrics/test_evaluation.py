@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 import nescio as ns
 from nescio import metrics
@@ -72,3 +73,68 @@ def test_a_single_input_has_no_interval():
     assert found.auroc.value == 1
     assert found.auroc.low is None
     assert ns.evaluate([3.0, 4.0], [1.0, 2.0], n_bootstrap=10).auroc.low is not None
+
+
+@pytest.mark.parametrize(
+    ("id_scores", "ood_scores"),
+    [
+        (np.arange(10.0, 60), np.arange(-50.0, 0)),  # perfect separation
+        (np.arange(-50.0, 0), np.arange(10.0, 60)),  # swapped: AUPR was 31.18 [31.49, 31.88]
+        (np.zeros(30), np.zeros(20)),
+        (np.repeat([0.0, 1.0], 50), np.repeat([0.0, 1.0, 2.0], 40)),
+        (np.arange(2.0), np.arange(2.0)),
+        (np.arange(2.0) + 5, np.arange(2.0)),
+        (np.arange(500.0), np.array([-1.0, 499.5])),
+        (np.full(4, -np.inf), np.array([-np.inf, 0.0])),
+    ],
+    ids=["separated", "swapped", "equal", "ties", "two", "two-apart", "imbalanced", "infinite"],
+)
+def test_an_interval_contains_its_estimate_in_extreme_cases(id_scores, ood_scores):
+    _check_intervals(ns.evaluate(id_scores, ood_scores, n_bootstrap=200))
+
+
+@given(
+    st.lists(st.integers(-4, 4), min_size=2, max_size=12),
+    st.lists(st.integers(-4, 4), min_size=2, max_size=12),
+    st.sampled_from([1.0, 0.05]),
+    st.sampled_from([0.5, 0.95, 0.999]),
+)
+def test_an_interval_contains_its_estimate(id_scores, ood_scores, tpr, confidence):
+    result = ns.evaluate(id_scores, ood_scores, tpr=tpr, confidence=confidence, n_bootstrap=30)
+    _check_intervals(result)
+
+
+def _check_intervals(result):
+    for name in MEASURES:
+        estimate = getattr(result, name)
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1, (name, estimate)
+
+
+def test_copies_in_a_resample_are_not_a_tie_of_the_data():
+    """All resamples of swapped sets have nearly the same AUPR: that of the data."""
+    found = ns.evaluate(np.arange(50.0), np.arange(50.0) + 100).aupr
+    assert found.high - found.low < 1e-3
+
+
+def test_worse_than_chance_is_said(rng):
+    good, bad = rng.normal(2, 1, 100), rng.normal(0, 1, 100)
+    assert "chance" not in str(ns.evaluate(good, bad))
+    swapped = ns.evaluate(bad, good)
+    assert swapped.worse_than_chance
+    assert "Worse than chance: OOD samples tend to have higher scores" in str(swapped)
+    assert "the ID and the OOD data are swapped" in str(swapped)
+    without_interval = ns.evaluate(bad, good, n_bootstrap=0)
+    assert without_interval.worse_than_chance
+
+
+def test_chance_is_not_called_worse_than_chance():
+    """Two sets from the same source, or two samples, are no reason for an alarm."""
+    rng = np.random.default_rng(3)
+    found = [ns.evaluate(rng.normal(size=60), rng.normal(size=40), n_bootstrap=0)
+             for _ in range(400)]  # fmt: skip
+    below = [one for one in found if one.auroc.value < 0.5]
+    assert sum(one.worse_than_chance for one in below) / 400 < 0.05
+    assert all("chance:" in str(one) for one in below)
+    assert not ns.evaluate([0.0, 1.0], [2.0, 3.0]).worse_than_chance
+    assert "No better than chance" in str(ns.evaluate([0.0, 1.0], [2.0, 3.0]))
+    assert not ns.evaluate([0.0], [1.0]).worse_than_chance

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
 from nescio.report.alarms import false_alarms, flagged
 
@@ -65,3 +66,16 @@ def test_the_cut_that_was_used_is_said(evidence, sizes, said):
     assert sorted(one["n_inputs"] for one in found["by_label"]) == sorted(
         size for size in sizes if size >= least
     )
+
+
+def test_the_best_detectors_are_beside_the_two(evidence):
+    later = Scored(np.arange(100.0)[::-1].copy(), {})
+    more = {f"d{at}": later for at in range(9)}
+    changed = replace(evidence, scores={**evidence.scores, **more})
+    found = false_alarms(changed, 0.95, ["d0", "joint_energy", "d0"])
+    assert list(found["styles"]) == ["joint_energy", "max_logit", "d0"]
+    assert "4 by both; 5 by d0." in found["totals"]
+    assert "d0: 5 of 100 inputs" in found["by_count"]
+    assert found["by_count"].count('class="bar c0"') == found["by_count"].count('class="bar joint"')
+    # At most as many detectors as there are colours.
+    assert len(false_alarms(changed, 0.95, list(more))["styles"]) == 5

@@ -12,7 +12,7 @@ import pytest
 
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
-from nescio.report.cases import case_groups, energy_bars, thumbnail
+from nescio.report.cases import case_groups, energy_bars, thumbnail, why_no_pictures
 
 
 def _names(evidence):
@@ -140,3 +140,43 @@ def test_numbers_stay_within_the_picture():
             for x, text in found
         ]
         assert max(ends) <= width + 1
+
+
+def test_the_best_detector_has_cases_too(evidence):
+    """It is compared with joint energy, on its own OOD set and on the ID set."""
+    best = Scored(np.arange(100.0), {"stones": np.array([0.0, 1, 99, 2])})
+    changed = replace(evidence, scores={**evidence.scores, "lof": best})
+    groups = case_groups(changed, 0.95, {"stones": "lof"})
+    found = {
+        (group["set_name"], group["right"], group["wrong"]): [one["name"] for one in group["cases"]]
+        for group in groups
+    }
+    assert found["stones", "lof", "joint_energy"] == ["1.jpg", "3.jpg"]
+    assert found["stones", "joint_energy", "lof"] == ["2.jpg"]
+    assert found["pets", "lof", "joint_energy"] == ["50.jpg"]
+    assert len(found) == 8
+    [case] = groups[2]["cases"]
+    assert (groups[2]["right"], groups[2]["wrong"]) == ("joint_energy", "lof")
+    assert [one["detector"] for one in case["verdicts"]] == ["joint_energy", "max_logit", "lof"]
+
+
+def test_the_reason_for_no_pictures_is_the_true_one(evidence, tmp_path, monkeypatch):
+    def why(changed):
+        return why_no_pictures(changed, case_groups(changed, 0.95))
+
+    assert "folders of the images are not known (--images)" in why(evidence)
+    texts = [f"sentence {at}" for at in range(100)]
+    of_text = replace(
+        evidence,
+        id_outputs=Outputs(np.zeros((100, 3)), ids=texts),
+        ood_outputs={"stones": Outputs(np.ones((4, 3)), ids=texts[:4])},
+    )
+    assert why(of_text) == ""
+    same = replace(evidence, scores=dict.fromkeys(evidence.scores, evidence.scores["max_logit"]))
+    assert why(same) == ""  # there are no cases
+    pytest.importorskip("PIL.Image")
+    with_root = replace(evidence, image_roots={"stones": tmp_path})
+    assert f"no image file of the cases can be read in {tmp_path}" in why(with_root)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert "Pillow is not installed" in why(with_root)

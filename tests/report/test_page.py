@@ -11,9 +11,11 @@ import pytest
 
 from fixtures.reports import build, result_line
 from nescio import scores
+from nescio.metrics import auroc, evaluate
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
 from nescio.report import build_report
+from nescio.report.panels import best_detectors
 
 
 def test_every_figure_is_there(make_evidence, make_lines):
@@ -117,3 +119,95 @@ def test_manifest_lists_every_fact_by_seed():
     for words in ("pets, seed 1", "data.id pets@test", "data.n 3", "versions.torch null"):
         assert words in page.text
     assert len(page.text) < 9999
+
+
+def test_joint_energy_on_several_id_sets_together(make_evidence, make_lines):
+    sets = [make_evidence(name, ("stones", "leaves")) for name in ("pets", "birds", "cars")]
+    page = build(make_lines(*sets, n_bootstrap=0), sets)
+    for ood in ("stones", "leaves"):
+        name = f"ROC curves of joint energy on all ID sets against {ood}"
+        assert page.count("svg", role="img", aria_label=name) == 1
+    found = sets[0].scores["joint_energy"]
+    area = 100 * auroc(found.id_scores, found.ood_scores["stones"])
+    assert f"pets {area:.2f}" in page.text
+    assert {link.removeprefix("#") for link in _links(page)} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_id_sets_without_a_common_ood_set_share_one_figure(make_evidence, make_lines):
+    sets = [make_evidence("pets", ("stones",)), make_evidence("birds", ("leaves",))]
+    page = build(make_lines(*sets, n_bootstrap=0), sets)
+    name = "ROC curves of joint energy on all ID sets"
+    assert page.count("svg", role="img", aria_label=name) == 1
+    assert "birds against leaves" in page.text
+
+
+def test_one_id_set_has_no_figure_of_all_sets(make_evidence, make_lines):
+    seeds = [make_evidence(seed=0), make_evidence(seed=1)]
+    assert "Joint energy on all ID sets" not in build(make_lines(*seeds), seeds).text
+
+
+def test_best_detectors_prefers_the_usual_two_among_equals(make_evidence):
+    equal = make_evidence(
+        detectors={"copy": scores.joint_energy, "joint_energy": scores.joint_energy}
+    )
+    assert best_detectors(equal, 0.95) == {"stones": "joint_energy"}
+    sure = Scored(np.arange(120.0), {"stones": np.full(120, -1.0)})
+    lost = Scored(np.full(120, -np.inf), {"stones": np.full(120, -np.inf)})
+    assert best_detectors(replace(equal, scores={**equal.scores, "a": sure}), 0.95) == {
+        "stones": "a"
+    }
+    assert best_detectors(replace(equal, scores={"lost": lost}), 0.95) == {}
+
+
+def test_another_winner_is_in_alarms_and_cases(make_evidence, make_lines):
+    evidence = make_evidence()
+    winner = Scored(
+        evidence.scores["msp"].id_scores + 10,
+        {"stones": evidence.scores["msp"].ood_scores["stones"]},
+    )
+    evidence = replace(evidence, scores={**evidence.scores, "lof": winner})
+    page = build(make_lines(evidence), [evidence])
+    assert "the highest AUROC: lof against stones." in page.text
+    assert "lof is right, joint_energy is wrong" in page.text
+    assert "by lof." in page.text
+
+
+def test_a_single_failing_detector_is_no_alarm(make_evidence, make_lines):
+    evidence = make_evidence(
+        detectors={"joint_energy": scores.joint_energy, "wrong": lambda logits: -logits.max(axis=1)}
+    )
+    html = build_report(make_lines(evidence), [evidence], title="Tiny")
+    assert html.count("Worse than chance (AUROC below 50): wrong. It fails on this data") == 1
+    assert 'class="chance"' not in html
+
+
+def test_worse_than_chance_is_said(make_evidence, make_lines):
+    evidence = make_evidence()
+    assert "chance" not in build(make_lines(evidence), [evidence]).text
+    lines = []
+    for line in make_lines(evidence):
+        found = evidence.scores[line.detector]
+        swapped = evaluate(found.ood_scores["stones"], found.id_scores, n_bootstrap=20)
+        lines.append(replace(line, evaluation=swapped))
+    page = build(lines)
+    assert page.text.count("all 5 detectors. The likely cause: the ID and the OOD data are") == 2
+
+
+@pytest.mark.parametrize("pictured", ["a.jpg", "a sentence"])
+def test_inputs_without_pictures_have_no_empty_boxes(make_evidence, make_lines, pictured):
+    evidence = make_evidence()
+    ids = [f"{at} {pictured}" for at in range(120)]
+    evidence = replace(evidence, id_outputs=Outputs(evidence.id_outputs.logits, ids=ids))
+    html = build_report(make_lines(evidence), [evidence], title="Tiny")
+    assert 'class="case"' in html
+    assert "no-picture" not in html
+    assert "<img" not in html
+
+
+def test_a_single_detector_two_labels_and_one_ood_input(make_evidence, make_lines):
+    evidence = make_evidence(n_labels=2, detectors={"msp": scores.msp})
+    one = {"stones": evidence.ood_outputs["stones"][:1]}
+    found = {"msp": Scored(evidence.scores["msp"].id_scores, {"stones": np.array([0.5])})}
+    evidence = replace(evidence, ood_outputs=one, scores=found)
+    assert "120 ID and 1 OOD inputs" in build(make_lines(evidence), [evidence]).text

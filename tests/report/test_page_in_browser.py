@@ -130,7 +130,7 @@ def test_theme_follows_the_system_until_the_button_is_pressed(page):
     page.prefer("dark")
     dark = page.run(background)
     assert sum(map(int, dark[4:-1].split(", "))) < 150 < sum(map(int, light[4:-1].split(", ")))
-    assert page.run("document.getElementById('theme').getAttribute('aria-pressed')") == "true"
+    page.until("document.getElementById('theme').getAttribute('aria-pressed') === 'true'")
     page.run("document.getElementById('theme').click()")
     assert page.run(background) == light
     page.prefer("light")

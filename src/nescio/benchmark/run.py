@@ -186,6 +186,7 @@ def _manifest(
     }
     found = {
         "protocol": pipeline.spec.protocol,
+        "title": pipeline.spec.title,
         "model": checkpoint.architecture.name,
         "model_hash": checkpoint.content_hash(),
         "n_labels": len(checkpoint.label_names),

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from nescio.benchmark.formats import Column, Table, TableCell, TablePart
-from nescio.benchmark.paper import PaperCell, PaperTable, find_paper_table
+from nescio.benchmark.paper import PAPER_MAPS, PaperCell, PaperTable, find_paper_table
 from nescio.benchmark.results import MEASURES, Line, Spread, file_name, summarise
 
 _NAMES = {"fpr": "FPR95", "auroc": "AUROC", "aupr": "AUPR"}
 _TITLES = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
+_MAP_NOTE = "The paper does not say on which split it measured its mAP."
 
 Key = TypeVar("Key")
 
@@ -33,8 +34,16 @@ def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, T
 
 
 def network_table(lines: Sequence[Line]) -> Table:
-    """Return the table of networks: the results of training and of tuning."""
+    """Return the table of networks: the results of training and of tuning.
+
+    For the networks and ID sets of the paper, it has the paper's mAP beside the validation mAP.
+    """
     manifests = {(line.id, line.seed): line.manifest for line in lines}
+    papers = {
+        (id_name, seed): PAPER_MAPS.get(manifest.get("model", ""), {}).get(id_name)
+        for (id_name, seed), manifest in manifests.items()
+    }
+    of_paper = any(papers.values())
     methods = sorted({method for manifest in manifests.values() for method in _tuned(manifest)})
     records: list[dict[str, Any]] = []
     for (id_name, seed), manifest in manifests.items():
@@ -49,6 +58,7 @@ def network_table(lines: Sequence[Line]) -> Table:
                 "best epoch": best.get("epoch"),
                 "val loss": best.get("val_loss"),
                 "val mAP": best.get("val_map"),
+                **({"paper's mAP": _share(papers[id_name, seed])} if of_paper else {}),
                 **{method: tuned.get(method) for method in methods},
             }
         )
@@ -62,8 +72,12 @@ def network_table(lines: Sequence[Line]) -> Table:
             for record in records
         ),
         records=tuple(records),
-        notes=_protocol_note(lines),
+        notes=(*_protocol_note(lines), *((_MAP_NOTE,) if of_paper else ())),
     )
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else round(percent / 100, 4)
 
 
 def _network_part(title: str, value: Any) -> TablePart:

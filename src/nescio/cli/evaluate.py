@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -57,11 +57,15 @@ def evaluate_detectors(
         ),
     ] = None,
     train: Train = None,
-    tpr: Annotated[float, typer.Option(help="The share of ID inputs kept, for the FPR.")] = 0.95,
+    tpr: Annotated[
+        float,
+        typer.Option(help="The share of in-distribution samples to keep. The FPR is at this TPR."),
+    ] = 0.95,
     bootstrap: Annotated[
-        int, typer.Option(min=0, help="Resamples for the intervals; 0 for none.")
+        int,
+        typer.Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
     ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the resampling.")] = 0,
     settings: Settings = None,
     nonfinite: Nonfinite = "raise",
     from_probs: FromProbs = None,
@@ -101,19 +105,10 @@ def evaluate_detectors(
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """A table for each OOD set, the difference of the best two, and what was left out."""
-    for ood, results in comparison.results.items():
-        first = next(iter(results.values()))
-        table = Table(title=f"{ood}: {first.n_id:,} ID against {first.n_ood:,} OOD, per cent")
-        table.add_column("detector", no_wrap=True)
-        columns = {"fpr": f"{first.fpr_name} ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
-        best = {}
-        for measure, title in columns.items():
-            table.add_column(title, justify="right")
-            values = [getattr(result, measure).value for result in results.values()]
-            best[measure] = min(values) if measure == "fpr" else max(values)
-        for name, result in results.items():
-            table.add_row(name, *(_cell(result, measure, best) for measure in columns))
-        console.print(table)
+    for ood in comparison.results:
+        console.print(_table(comparison, ood))
+        if ood in comparison.notes:
+            console.print(comparison.notes[ood], soft_wrap=True)
         lead = comparison.lead.get(ood)
         if lead is not None:
             console.print(
@@ -126,9 +121,36 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(f"left out {name}: {reason}", soft_wrap=True)
 
 
-def _cell(result: Any, measure: str, best: dict[str, float]) -> Text:
-    estimate = getattr(result, measure)
-    return Text(str(estimate), style="bold" if estimate.value == best[measure] else "")
+def _table(comparison: Comparison, ood: str) -> Table:
+    """Return the results on one OOD set, with the highest AUROC first."""
+    results = comparison.results[ood]
+    first = next(iter(results.values()))
+    columns = {"fpr": f"{first.fpr_name} ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
+    # Equal as printed is equal; a single detector is not the best of anything.
+    shown = {
+        m: [round(100 * getattr(one, m).value, 2) for one in results.values()] for m in columns
+    }
+    best = {m: (min if m == "fpr" else max)(shown[m]) for m in columns if len(results) > 1}
+    table = Table(
+        title=f"{ood}: {first.n_id:,} ID against {first.n_ood:,} OOD, per cent, sorted by AUROC",
+        caption="* best of its column" if best else None,
+    )
+    table.add_column("detector", no_wrap=True)
+    for title in columns.values():
+        table.add_column(title, justify="right")
+    for name in comparison.ranked(ood):
+        estimates = {measure: getattr(results[name], measure) for measure in columns}
+        cells = [
+            _cell(str(one), is_best=round(100 * one.value, 2) == best.get(measure))
+            for measure, one in estimates.items()
+        ]
+        table.add_row(name, *cells)
+    return table
+
+
+def _cell(text: str, *, is_best: bool) -> Text:
+    """Mark the best with a star, which a file keeps too. A space keeps the others aligned."""
+    return Text(text + (" *" if is_best else "  "), style="bold" if is_best else "")
 
 
 def read_sets(

@@ -46,7 +46,7 @@ def report(
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(help="Title of the report. Default: the name of the benchmark.")
+        str | None, typer.Option(help="Title of the report. Default: the title of the benchmark.")
     ] = None,
     nonfinite: Nonfinite = "raise",
     from_probs: FromProbs = None,
@@ -94,7 +94,8 @@ def report(
                 files={"id": str(id_path), "ood": list(map(str, ood_paths)), "train": str(train)},
                 on_step=advance,
             )
-    write_report(output, lines, evidence, title=title or lines[0].spec, force=force)
+    title = title or lines[0].manifest.get("title") or lines[0].spec
+    write_report(output, lines, evidence, title=title, force=force)
     terminal().print(f"saved {output} ({output.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
 
 

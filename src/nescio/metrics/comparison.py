@@ -12,6 +12,7 @@ from sklearn.base import clone
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
 from nescio.errors import LabelMismatchError, ShapeError, about
+from nescio.metrics.chance import chance_note
 from nescio.metrics.delong import AurocDifference, delong_test
 from nescio.metrics.evaluation import Evaluation, evaluate
 from nescio.metrics.measures import auroc
@@ -44,15 +45,38 @@ class Comparison:
     skipped: Mapping[str, str]  # why a detector could not run on this data
     scores: Mapping[str, Scored]  # by detector: what the results were computed from
 
+    def ranked(self, ood: str) -> list[str]:
+        """Return the detectors on one OOD set by AUROC, the highest first; ties by their FPR."""
+        results = self.results[ood]
+        return sorted(results, key=lambda n: (-results[n].auroc.value, results[n].fpr.value))
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """For each OOD set with an AUROC below 50 %: which detectors, and the usual causes."""
+        found = {}
+        for ood, results in self.results.items():
+            below = [name for name in self.ranked(ood) if results[name].auroc.value < 0.5]
+            worse = [name for name in below if results[name].worse_than_chance]
+            unsure = [name for name in below if name not in worse]
+            found[ood] = chance_note(worse, unsure, len(results))
+        return {ood: note for ood, note in found.items() if note}
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the results as plain data, for JSON."""
+        """Return the results as plain data, for JSON: of each OOD set, the best detector first."""
         return {
             "results": [
-                {"ood": ood, "detector": name, **result.as_dict()}
+                {
+                    "ood": ood,
+                    "detector": name,
+                    "rank": rank,
+                    "worse_than_chance": results[name].worse_than_chance,
+                    **results[name].as_dict(),
+                }
                 for ood, results in self.results.items()
-                for name, result in results.items()
+                for rank, name in enumerate(self.ranked(ood), start=1)
             ],
             "lead": {ood: asdict(lead) for ood, lead in self.lead.items()},
+            "notes": self.notes,
             "skipped": dict(self.skipped),
         }
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from nescio._threads import available_cpus
 from nescio._validation import checked_share, checked_whole
+from nescio.metrics.chance import UNSURE, WORSE
+from nescio.metrics.intervals import interval, resample
 from nescio.metrics.ranking import Ranking
 
 
@@ -66,6 +67,17 @@ class Evaluation:
         """The usual name of the FPR at this TPR, such as FPR95."""
         return f"FPR{self.tpr * 100:g}"
 
+    @property
+    def worse_than_chance(self) -> bool:
+        """Whether the AUROC is clearly below 50 %, and not just by chance.
+
+        It is if the interval of the AUROC is below 50 %, and if equal distributions of ID and OOD
+        scores would give such an AUROC in fewer than 2.5 % of cases (Mann-Whitney test).
+        """
+        highest = self.auroc.value if self.auroc.high is None else self.auroc.high
+        error = math.sqrt((self.n_id + self.n_ood + 1) / (12 * self.n_id * self.n_ood))
+        return highest < 0.5 and self.auroc.value < 0.5 - 1.96 * error
+
     def as_dict(self) -> dict[str, Any]:
         """Return the evaluation as plain numbers, for JSON."""
         return asdict(self)
@@ -91,7 +103,10 @@ class Evaluation:
         head = f"{self.n_id:,} ID against {self.n_ood:,} OOD, per cent"
         if self.auroc.low is not None:
             head += f" [{self.confidence * 100:g} % interval]"
-        return "\n".join([head, *(f"  {name:<20}{estimate}" for name, estimate in rows.items())])
+        lines = [head, *(f"  {name:<20}{estimate}" for name, estimate in rows.items())]
+        if self.auroc.value < 0.5:
+            lines.append(WORSE if self.worse_than_chance else UNSURE)
+        return "\n".join(lines)
 
 
 def evaluate(
@@ -118,7 +133,7 @@ def evaluate(
         The number of bootstrap resamples; 0 for no intervals. ID and OOD samples are resampled
         separately. No interval is computed if either set has a single sample.
     confidence : float
-        The confidence of the percentile intervals.
+        The confidence of the intervals. An interval always contains its estimate.
     seed : int or Generator
         The seed of the resampling.
 
@@ -127,12 +142,12 @@ def evaluate(
     >>> rng = np.random.default_rng(0)
     >>> print(evaluate(rng.normal(2, 1, 500), rng.normal(0, 1, 400), n_bootstrap=200))
     500 ID against 400 OOD, per cent [95 % interval]
-      FPR95               28.00 [21.75, 39.07]
-      AUROC               92.87 [91.27, 94.34]
-      AUPR                94.38 [93.09, 95.73]
-      AUPR at 1:1         93.23 [91.71, 94.88]
-      FPR95, OOD positive 30.40 [23.59, 43.40]
-      AUPR, OOD positive  89.99 [86.76, 92.54]
+      FPR95               28.00 [25.00, 47.25]
+      AUROC               92.87 [91.16, 94.20]
+      AUPR                94.38 [93.07, 95.71]
+      AUPR at 1:1         93.23 [91.67, 94.83]
+      FPR95, OOD positive 30.40 [25.80, 47.29]
+      AUPR, OOD positive  89.99 [86.29, 92.48]
     """
     confidence = checked_share("confidence", confidence)
     n_bootstrap = checked_whole("n_bootstrap", n_bootstrap, minimum=0)
@@ -140,11 +155,9 @@ def evaluate(
     values = ranking.measures(tpr, id_to_ood)
     estimates = {name: Estimate(value) for name, value in values.items()}
     if n_bootstrap and min(ranking.n_id, ranking.n_ood) > 1:
-        samples = _bootstrap(ranking, tpr, id_to_ood, n_bootstrap, np.random.default_rng(seed))
-        tail = (1 - confidence) / 2
+        samples = resample(ranking, tpr, id_to_ood, n_bootstrap, np.random.default_rng(seed))
         for name, value in values.items():
-            low, high = np.quantile(samples[name], [tail, 1 - tail])
-            estimates[name] = Estimate(value, float(low), float(high))
+            estimates[name] = Estimate(value, *interval(samples[name], value, confidence))
     return Evaluation(
         **estimates,
         n_id=ranking.n_id,
@@ -153,24 +166,3 @@ def evaluate(
         id_to_ood=id_to_ood,
         confidence=confidence,
     )
-
-
-def _bootstrap(
-    ranking: Ranking, tpr: float, id_to_ood: float, n_bootstrap: int, rng: np.random.Generator
-) -> dict[str, list[float]]:
-    """Compute each measure for every resample.
-
-    A resample is represented by how often each sample was drawn, so nothing is sorted again. Each
-    resample has its own random stream, so the result does not depend on the number of threads.
-    """
-
-    def resample(stream: np.random.Generator) -> dict[str, float]:
-        draws = [
-            np.bincount(stream.integers(0, n, n), minlength=n).astype(np.float64)
-            for n in (ranking.n_id, ranking.n_ood)
-        ]
-        return ranking.measures(tpr, id_to_ood, id_weights=draws[0], ood_weights=draws[1])
-
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        results = list(pool.map(resample, rng.spawn(n_bootstrap)))
-    return {name: [result[name] for result in results] for name in results[0]}

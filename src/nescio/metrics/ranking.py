@@ -14,20 +14,28 @@ from nescio.errors import ParameterError
 
 Values = NDArray[np.float64]
 Indices = NDArray[np.intp]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Ranking:
     """The positions of sorted ID scores among sorted OOD scores, and of tied scores.
 
-    With these four index arrays, each measure is a few sums over sample weights. A bootstrap
-    resample is given by weights: how often each sample was drawn.
+    With these index arrays, each measure is a few sums over sample weights. A bootstrap resample
+    is given by weights: how often each sample was drawn.
+
+    Average precision counts all samples of a tie as kept. The copies of a sample that was drawn
+    several times are no tie of the data: if they were counted as one, the average precision of
+    nearly all resamples could be above that of the data. So the copies of a sample whose score
+    occurs once are counted as if they followed one another.
     """
 
     ood_below: Indices  # for each ID score: the number of smaller OOD scores
     ood_up_to: Indices  # for each ID score: the number of smaller or equal OOD scores
     id_first: Indices  # for each ID score: the first index of its tie
     ood_last: Indices  # for each OOD score: the last index of its tie
+    id_untied: Flags  # for each ID score: whether it occurs only once among the ID scores
+    ood_untied: Flags  # for each OOD score: whether it occurs only once among the OOD scores
 
     @classmethod
     def from_scores(cls, id_scores: Any, ood_scores: Any) -> Ranking:
@@ -39,6 +47,8 @@ class Ranking:
             ood_up_to=np.searchsorted(ood, id_, side="right"),
             id_first=np.searchsorted(id_, id_, side="left"),
             ood_last=np.searchsorted(ood, ood, side="right") - 1,
+            id_untied=_untied(id_),
+            ood_untied=_untied(ood),
         )
 
     @property
@@ -85,6 +95,10 @@ class Ranking:
         at_id = np.searchsorted(cumulative_id[1:], allowed, side="right")
         allowed_ood = math.floor(m * (1 - tpr) + 1e-9)
         at_ood = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
+        if id_weights is not None:
+            kept_id -= _copies_behind(self.id_untied, w_id)
+        if ood_weights is not None:
+            flagged_ood -= _copies_behind(self.ood_untied, w_ood)
         return {
             "fpr": float(kept_ood[at_id] / m),
             "auroc": area,
@@ -97,6 +111,23 @@ class Ranking:
 
 def _cumulative(weights: Values) -> Values:
     return np.concatenate([[0.0], np.cumsum(weights)])
+
+
+def _untied(ordered: Values) -> Flags:
+    """Return which of the sorted scores occur only once."""
+    apart = np.ones(len(ordered) + 1, dtype=bool)
+    apart[1:-1] = ordered[1:] != ordered[:-1]
+    untied: Flags = apart[1:] & apart[:-1]
+    return untied
+
+
+def _copies_behind(untied: Flags, weights: Values) -> Values:
+    """Return how many copies of the same sample follow a copy, on average: (weight - 1) / 2.
+
+    The value for a weight of 0 (-1/2) has no effect, as the sample does not count.
+    """
+    behind: Values = (weights - 1.0) * (untied * 0.5)
+    return behind
 
 
 def _dot(a: Values, b: Values) -> float:

@@ -19,7 +19,7 @@ from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line
 from nescio.errors import InputError
 from nescio.report.monitoring import draw_monitor
-from nescio.report.page import chapters, manifests
+from nescio.report.page import chapters, joint_rocs, manifests
 from nescio.report.svg import Markup, chart_style, resource
 
 __all__ = ["build_report", "draw_monitor", "write_report"]
@@ -52,6 +52,7 @@ def build_report(lines: Sequence[Line], evidence: Sequence[Evidence], *, title: 
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     page: str = environment.get_template("page.html.j2").render(
         title=title,
+        joint_rocs=joint_rocs(lines, evidence),
         chapters=chapters(lines, evidence),
         manifests=manifests(lines),
         version=__version__,

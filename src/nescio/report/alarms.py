@@ -18,7 +18,7 @@ Flags = NDArray[np.bool_]
 _MANY = 7  # inputs with this many labels or more form one group
 _FEWEST = 10  # labels with fewer inputs are not listed
 _SHOWN = 15
-_STYLES = {JOINT: "joint", MAX: "max"}
+_STYLES = ("joint", "max", "c0", "c4", "c6")  # of the detectors, in their order
 
 
 def flagged(id_scores: Values, tpr: float) -> Flags:
@@ -27,16 +27,12 @@ def flagged(id_scores: Values, tpr: float) -> Flags:
     return np.isneginf(id_scores) if threshold is None else id_scores < threshold
 
 
-def false_alarms(evidence: Evidence, tpr: float) -> dict[str, Any]:
-    """Return the inputs flagged by joint energy and by the largest logit, by their labels."""
+def false_alarms(evidence: Evidence, tpr: float, best: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the inputs flagged by joint energy, the largest logit and `best`, by their labels."""
     has, is_truth = true_or_predicted(evidence), evidence.id_outputs.labels is not None
-    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in (JOINT, MAX)}
+    names = list(dict.fromkeys((JOINT, MAX, *best)))[: len(_STYLES)]
+    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
     kind = "true" if is_truth else "predicted"
-    both = int(np.logical_and(flags[JOINT], flags[MAX]).sum())
-    totals = (
-        f"{int(flags[JOINT].sum()):,} of {len(has):,} inputs are flagged by {JOINT}, "
-        f"{int(flags[MAX].sum()):,} by {MAX}, {both:,} by both."
-    )
     # Inputs without a predicted label are flagged most often. So without truth each input counts
     # for its most likely label.
     grouped = has if is_truth else _most_likely(evidence.id_outputs.logits)
@@ -52,12 +48,24 @@ def false_alarms(evidence: Evidence, tpr: float) -> dict[str, Any]:
     return {
         "kind": kind,  # which labels are counted
         "label_kind": "true" if is_truth else "most likely",  # by which label inputs are grouped
-        "styles": _STYLES,
-        "totals": totals,
+        "styles": dict(zip(names, _STYLES, strict=False)),
+        "totals": _totals(flags),
         "by_count": _count_chart(has.sum(axis=1), flags, kind),
         "by_label": by_label,
         "left_out": left_out,
     }
+
+
+def _totals(flags: dict[str, Flags]) -> str:
+    """Write how many inputs each detector flags."""
+    n = {name: int(of.sum()) for name, of in flags.items()}
+    both = int((flags[JOINT] & flags[MAX]).sum())
+    total = (
+        f"{n[JOINT]:,} of {len(flags[JOINT]):,} inputs are flagged by {JOINT}, "
+        f"{n[MAX]:,} by {MAX}, {both:,} by both"
+    )
+    others = " and ".join(f"{n[name]:,} by {name}" for name in n if name not in (JOINT, MAX))
+    return f"{total}; {others}." if others else f"{total}."
 
 
 def _most_likely(logits: NDArray[np.floating]) -> Flags:
@@ -110,6 +118,7 @@ def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: 
         y_ticks=percent_ticks(y),
     )
     slot = chart.width / len(groups)
+    room = 0.74 / len(shares)  # of one bar, as a share of the slot
     for place, (name, values) in enumerate(shares.items()):
         for at, share in enumerate(values):
             n_flagged = np.count_nonzero(flags[name][capped == groups[at]])
@@ -117,6 +126,6 @@ def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: 
                 f"{name}: {n_flagged:,} of {sizes[at]:,} inputs with {texts[at]} {kind} labels, "
                 f"{100 * share:.1f} %"
             )
-            left = slot * (at + 0.14 + 0.37 * place)
-            chart.bar(left, 0.34 * slot, share, _STYLES[name], tip=tip)
+            left = slot * (at + 0.14 + room * place)
+            chart.bar(left, 0.92 * room * slot, share, _STYLES[place], tip=tip)
     return chart.draw()

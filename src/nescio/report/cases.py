@@ -1,16 +1,18 @@
-"""Case studies: inputs on which joint energy and the largest logit disagree, with pictures."""
+"""Case studies: inputs on which two detectors disagree, with pictures if there are any."""
 
 from __future__ import annotations
 
 import base64
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from nescio._io.tables import require
 from nescio.benchmark.evidence import Evidence
 from nescio.data.images import read_image
 from nescio.errors import DatasetError, MissingDependencyError
@@ -23,12 +25,20 @@ _CASES = 6
 _BARS = 6
 _PIXELS = 112
 _QUALITY = 82
+_IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
 
-def case_groups(evidence: Evidence, tpr: float) -> list[dict[str, Any]]:
-    """Return the cases: OOD sets first, then the ID set; joint energy right first."""
-    found = {name: scores_of(evidence, name) for name in (JOINT, MAX)}
+def case_groups(
+    evidence: Evidence, tpr: float, best: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """Return the cases: OOD sets first, then the ID set; joint energy right first.
+
+    `best` is the best detector of each OOD set. If it is neither of the two, the cases on which it
+    disagrees with joint energy follow.
+    """
+    sets = {**evidence.ood_outputs, evidence.id_name: evidence.id_outputs}
+    found = {name: scores_of(evidence, name) for name in (JOINT, MAX, *best.values())}
     thresholds: dict[str, float] = {}
     for name, one in found.items():
         threshold = find_threshold(one.id_scores, tpr)
@@ -36,27 +46,29 @@ def case_groups(evidence: Evidence, tpr: float) -> list[dict[str, Any]]:
             return []
         thresholds[name] = threshold
     medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
-    sets = {**evidence.ood_outputs, evidence.id_name: evidence.id_outputs}
     groups = []
     for set_name, outputs in sets.items():
         is_id = set_name == evidence.id_name
+        names = list(found) if is_id else list(dict.fromkeys((JOINT, MAX, best.get(set_name, MAX))))
         values = {
-            name: one.id_scores if is_id else one.ood_scores[set_name]
-            for name, one in found.items()
+            name: found[name].id_scores if is_id else found[name].ood_scores[set_name]
+            for name in names
         }
-        is_in = {name: values[name] >= thresholds[name] for name in found}
-        # Ranks among the ID scores make the two scores comparable.
-        joint, largest = (_share_below(found[name].id_scores, values[name]) for name in found)
-        for right, wrong in ((JOINT, MAX), (MAX, JOINT)):
+        is_in = {name: values[name] >= thresholds[name] for name in names}
+        # Ranks among the ID scores make the scores comparable.
+        ranks = {name: _share_below(found[name].id_scores, values[name]) for name in names}
+        pairs = [pair for name in names[1:] for pair in ((JOINT, name), (name, JOINT))]
+        for right, wrong in pairs:
             rows = np.flatnonzero((is_in[right] == is_id) & (is_in[wrong] != is_id))
-            apart = np.abs(joint - largest)[rows]
+            apart = np.abs(ranks[right] - ranks[wrong])[rows]
             picked = rows[np.argsort(-apart, kind="stable")[:_CASES]].tolist()
             cases = []
             for row in picked:
                 case = _case(evidence, set_name, outputs, row, medians)
                 case["verdicts"] = [
                     _verdict(name, float(values[name][row]), thresholds[name], is_id=is_id)
-                    for name in found
+                    for name in names
+                    if name in (JOINT, MAX, right, wrong)
                 ]
                 cases.append(case)
             groups.append(
@@ -71,6 +83,24 @@ def case_groups(evidence: Evidence, tpr: float) -> list[dict[str, Any]]:
                 }
             )
     return groups
+
+
+def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> str:
+    """Return why no case has a picture; empty if one has, or if nothing is missing."""
+    shown = [(group["set_name"], case) for group in groups for case in group["cases"]]
+    if not shown or any(case["picture"] for _, case in shown):
+        return ""
+    roots = {name: evidence.image_roots[name] for name, _ in shown if name in evidence.image_roots}
+    if not roots:
+        if not any(case["name"].lower().endswith(_IMAGES) for _, case in shown):
+            return ""  # the inputs are not images
+        return "There are no pictures, because the folders of the images are not known (--images)."
+    try:
+        require("PIL", "report")
+    except MissingDependencyError:
+        return "There are no pictures, because Pillow is not installed (nescio[report])."
+    folders = ", ".join(str(root) for root in dict.fromkeys(roots.values()))
+    return f"There are no pictures, because no image file of the cases can be read in {folders}."
 
 
 def _share_below(id_scores: Values, values: Values) -> Values:

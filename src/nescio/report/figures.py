@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,32 +18,67 @@ from nescio.report.panels import (
     Switch,
     choose_by_name,
     curve_style,
+    scores_of,
     set_style,
 )
 from nescio.report.svg import Chart, Markup, Scale, Values, percent, percent_ticks, short
 
 _WHOLE = Scale(0.0, 1.0)
+_Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores
 _CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
 
 def roc_figure(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any]:
     """Draw the ROC curves of all detectors, and the upper left corner if a curve reaches it."""
-    pair = f"{evidence.id_name} against {ood}"
-    whole = _roc_chart(_WHOLE, _WHOLE, f"ROC curves, {pair}", tpr)
+    curves = [
+        (at, curve_style(at, name), name, found.id_scores, found.ood_scores[ood])
+        for at, (name, found) in enumerate(evidence.scores.items())
+    ]
+    # Joint energy is drawn last, on top of the others.
+    curves.sort(key=lambda curve: curve[2] == JOINT)
+    return _roc_curves(f"ROC curves, {evidence.id_name} against {ood}", curves, tpr)
+
+
+def joint_roc_figures(evidence: Sequence[Evidence], tpr: float) -> list[dict[str, Any]]:
+    """Draw the ROC curves of joint energy on several ID sets together, one figure per OOD set.
+
+    OOD sets with one ID set only have no figure. If no OOD set has several, one figure has the
+    curves of all pairs. The evidence has at most one entry per ID set.
+    """
+    if len(evidence) < 2:
+        return []
+    found = [(one, ood) for one in evidence for ood in one.ood_outputs]
+    oods = Counter(ood for _, ood in found)
+    shared = [ood for ood, n_sets in oods.items() if n_sets > 1]
+    figures = []
+    for shown in shared or [""]:
+        curves: list[_Curve] = []
+        for one, ood in found:
+            if shown not in ("", ood):
+                continue
+            scores = scores_of(one, JOINT)
+            name = one.id_name if shown else f"{one.id_name} against {ood}"
+            css = curve_style(len(curves), "")
+            curves.append((len(curves), css, name, scores.id_scores, scores.ood_scores[ood]))
+        title = "ROC curves of joint energy on all ID sets" + (f" against {shown}" if shown else "")
+        figures.append({"ood": shown, **_roc_curves(title, curves, tpr)})
+    return figures
+
+
+def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, Any]:
+    """Draw curves, with a legend by AUROC, and the upper left corner if a curve reaches it."""
+    whole = _roc_chart(_WHOLE, _WHOLE, title, tpr)
     x, y = Scale(0.0, _CORNER[0]), Scale(_CORNER[1], 1.0)
-    corner = _roc_chart(x, y, f"ROC curves, {pair}, upper left corner", tpr)
+    corner = _roc_chart(x, y, f"{title}, upper left corner", tpr)
     legend = []
     near = False
-    curves = list(enumerate(evidence.scores))
-    # Joint energy is drawn last, on top of the others.
-    for at, name in sorted(curves, key=lambda curve: curve[1] == JOINT):
-        found = evidence.scores[name]
-        fpr, kept = roc(found.id_scores, found.ood_scores[ood])
+    for at, css, name, id_scores, ood_scores in curves:
+        fpr, kept = roc(id_scores, ood_scores)
         near |= bool(np.interp(_CORNER[0], fpr, kept) > _CORNER[1])
-        area = f"{100 * auroc(found.id_scores, found.ood_scores[ood]):.2f}"
+        area = f"{100 * auroc(id_scores, ood_scores):.2f}"
         for chart in (whole, corner):
-            chart.line(fpr, kept, curve_style(at, name), curve=at, tip=f"{name}: AUROC {area}")
-        legend.append((at, curve_style(at, name), name, area))
+            chart.line(fpr, kept, css, curve=at, tip=f"{name}: AUROC {area}")
+        legend.append((at, css, name, area))
     legend.sort(key=lambda entry: -float(entry[-1]))
     charts = [whole.draw(), corner.draw()] if near else [whole.draw()]
     return {"charts": charts, "legend": legend}

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line, Spread, summarise
 from nescio.report.alarms import false_alarms
-from nescio.report.cases import case_groups
+from nescio.report.cases import case_groups, why_no_pictures
 from nescio.report.energies import label_switch, top_k_figure
-from nescio.report.figures import density_switch, roc_figure, threshold_switch
-from nescio.report.panels import set_legend, set_style
+from nescio.report.figures import density_switch, joint_roc_figures, roc_figure, threshold_switch
+from nescio.report.panels import JOINT, MAX, best_detectors, set_legend, set_style
 from nescio.report.standings import standings
 from nescio.report.svg import percent
 
@@ -30,6 +30,20 @@ def chapters(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[s
     return found
 
 
+def joint_rocs(lines: Sequence[Line], evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+    """Return the figures of joint energy on all ID sets together, of the first seed of each."""
+    first: dict[str, Evidence] = {}
+    for one in sorted(evidence, key=lambda one: one.seed):
+        if one.ood_outputs:
+            first.setdefault(one.id_name, one)
+    order = dict.fromkeys(line.id for line in lines if line.id in first)
+    return joint_roc_figures([first[name] for name in order], _tpr(lines))
+
+
+def _tpr(lines: Sequence[Line]) -> float:
+    return next((one.evaluation.tpr for one in lines if one.evaluation is not None), 0.95)
+
+
 def _grouped(lines: Sequence[Line], key: Callable[[Line], Key]) -> dict[Key, list[Line]]:
     groups: dict[Key, list[Line]] = {}
     for line in lines:
@@ -38,7 +52,7 @@ def _grouped(lines: Sequence[Line], key: Callable[[Line], Key]) -> dict[Key, lis
 
 
 def _chapter(anchor: str, lines: Sequence[Line], evidence: Sequence[Evidence]) -> dict[str, Any]:
-    tpr = next((one.evaluation.tpr for one in lines if one.evaluation is not None), 0.95)
+    tpr = _tpr(lines)
     first = next((one for one in evidence if one.scores and one.ood_outputs), None)
     summary = summarise(lines)
     sections = []
@@ -80,7 +94,8 @@ def _section(
 
 def _figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
     """Return the figures that all OOD sets of a chapter share."""
-    groups = case_groups(evidence, tpr)
+    best = best_detectors(evidence, tpr)
+    groups = case_groups(evidence, tpr, best)
     return {
         "seed": evidence.seed,
         "outputs": evidence.id_outputs,
@@ -89,9 +104,10 @@ def _figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
         "top_k": top_k_figure(evidence, tpr),
         "thresholds": threshold_switch(evidence, tpr),
         "legend": set_legend(evidence),
-        "alarms": false_alarms(evidence, tpr),
+        "alarms": false_alarms(evidence, tpr, tuple(best.values())),
         "cases": groups,
-        "has_pictures": any(case["picture"] for group in groups for case in group["cases"]),
+        "other_best": {ood: name for ood, name in best.items() if name not in (JOINT, MAX)},
+        "why_no_pictures": why_no_pictures(evidence, groups),
     }
 
 

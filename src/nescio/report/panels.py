@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio.benchmark.evidence import Evidence
+from nescio.metrics import auroc
 from nescio.metrics.comparison import Scored
+from nescio.report.curves import find_threshold
 from nescio.report.svg import Markup, Values
 
 LegendEntry = tuple[str, str]  # CSS class and text
@@ -82,6 +84,28 @@ def scores_of(evidence: Evidence, name: str) -> Scored:
         rowwise(score(evidence.id_outputs.logits)),
         {ood: rowwise(score(outputs.logits)) for ood, outputs in evidence.ood_outputs.items()},
     )
+
+
+def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
+    """Return, for each OOD set, the detector with the highest AUROC that has a threshold.
+
+    Of detectors whose AUROC is equal to four decimals, joint energy comes first, then the largest
+    logit. An OOD set is left out if no detector has a threshold.
+    """
+    names = [name for name in (JOINT, MAX) if name in evidence.scores]
+    names += [name for name in evidence.scores if name not in names]
+    found = {
+        name: evidence.scores[name]
+        for name in names
+        if find_threshold(evidence.scores[name].id_scores, tpr) is not None
+    }
+    best = {}
+    for ood in evidence.ood_outputs if found else ():
+        areas = {
+            name: round(auroc(one.id_scores, one.ood_scores[ood]), 4) for name, one in found.items()
+        }
+        best[ood] = max(areas, key=lambda name: areas[name])
+    return best
 
 
 def rowwise(values: NDArray[np.floating]) -> Values:

@@ -9,6 +9,7 @@ from typing import Any
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import MEASURES, Line, Spread
 from nescio.metrics import Estimate, Evaluation
+from nescio.metrics.chance import chance_note, points_at_data
 from nescio.metrics.comparison import find_lead
 from nescio.report.panels import JOINT
 from nescio.report.svg import Markup
@@ -51,6 +52,7 @@ def standings(
         ],
         "caption": _caption(seeds, first),
         "lead": _lead_sentence(lines[0].ood, evidence),
+        **_chance(lines, ranked, spreads),
         "skipped": {line.detector: line.skipped for line in lines if line.evaluation is None},
     }
 
@@ -82,6 +84,22 @@ def _sentence(
         return f"{pair}{head}{after}."
     place = 1 + sum(one.printed < fpr[JOINT].printed for one in fpr.values())
     return f"{pair}{head}, {JOINT} is {_ordinal(place)} of {len(ranked)} with {fpr[JOINT]}."
+
+
+def _chance(lines: Sequence[Line], ranked: Sequence[str], spreads: Spreads) -> dict[str, Any]:
+    """Say which detectors are worse than chance: clearly so if they are in every seed."""
+    below = [name for name in ranked if spreads[name]["auroc"].mean < 0.5]
+    not_worse = {
+        line.detector
+        for line in lines
+        if line.evaluation is not None and not line.evaluation.worse_than_chance
+    }
+    worse = [name for name in below if name not in not_worse]
+    unsure = [name for name in below if name in not_worse]
+    return {
+        "chance": chance_note(worse, unsure, len(ranked)),
+        "is_alarming": points_at_data(len(worse), len(ranked)),
+    }
 
 
 def _and(names: Sequence[str]) -> str:
