@@ -14,12 +14,16 @@
     ├── FileError (OSError)             a file does not exist, cannot be read, or exists already
     │   ├── FileFormatError             truncated, of a different kind, or from a newer nescio
     │   └── DatasetError                a folder, list or image of a data set cannot be used
+    ├── DetectorError                   a detector does not return one number per sample
     ├── ExportError                     a model or detector cannot be exported as an ONNX graph, or
     │                                   the graph gives different results than Python
     └── MissingDependencyError (ImportError)  an optional package is not installed
 
     NescioWarning (UserWarning)
-    ├── ProbabilitiesWarning            the logits look like probabilities
+    ├── ProbabilitiesWarning            the logits look like probabilities or percentages
+    ├── ImplausibleValuesWarning        the values are unusual for a multi-label classifier
+    ├── IgnoredLabelsWarning            labels that the detector does not know were ignored
+    ├── ParameterWarning                a parameter has no effect on this data
     ├── EmptyLabelWarning               labels without any sample were left out
     ├── TiedScoresWarning               many calibration scores equal the threshold
     └── SingleGroupWarning              too few samples to calibrate by label count
@@ -79,6 +83,10 @@ class DatasetError(FileError):
     """A folder, list or image of a data set is missing, damaged or not as expected."""
 
 
+class DetectorError(NescioError):
+    """The `_score` of a detector does not return one number per sample."""
+
+
 class ExportError(NescioError):
     """A model or detector cannot be exported, or its graph gives different results than Python."""
 
@@ -92,7 +100,19 @@ class NescioWarning(UserWarning):
 
 
 class ProbabilitiesWarning(NescioWarning):
-    """All values lie between 0 and 1: the data looks like probabilities instead of logits."""
+    """The data looks like probabilities (0 to 1) or percentages (0 to 100) instead of logits."""
+
+
+class ImplausibleValuesWarning(NescioWarning):
+    """The values are unusual for a multi-label classifier: constant, never negative, softmax."""
+
+
+class IgnoredLabelsWarning(NescioWarning):
+    """The data has labels that the detector was not made for; they were ignored."""
+
+
+class ParameterWarning(NescioWarning):
+    """A parameter has no effect on this data."""
 
 
 class EmptyLabelWarning(NescioWarning):
