@@ -80,13 +80,30 @@ def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) 
 
     The result is False if there are fewer than `at_least` values.
     """
+    largest = largest_of_non_negative(logits, at_least=at_least)
+    return largest is not None and largest <= 1
+
+
+def looks_like_percentages(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
+    """Return whether all values except NaN lie within [0, 100], and some are above 1.
+
+    The result is False if there are fewer than `at_least` values.
+    """
+    largest = largest_of_non_negative(logits, at_least=at_least)
+    return largest is not None and 1 < largest <= 100
+
+
+def largest_of_non_negative(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> float | None:
+    """Return the largest value if no value is negative; else None.
+
+    NaN does not count. The result is None if there are fewer than `at_least` values.
+    """
     if logits.size < max(at_least, 1):
-        return False
-    first = logits.flat[0]
-    if first < 0 or first > 1:  # usually one value is enough to decide
-        return False
-    low, high = np.fmin.reduce(logits, axis=None), np.fmax.reduce(logits, axis=None)
-    return bool(low >= 0 and high <= 1)
+        return None
+    # Usually one row is enough to decide: a classifier gives absent labels negative logits.
+    if (logits[:1] < 0).any() or not np.fmin.reduce(logits, axis=None) >= 0:
+        return None
+    return float(np.fmax.reduce(logits, axis=None))
 
 
 def check_multi_hot(labels: Array) -> None:

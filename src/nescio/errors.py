@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -134,6 +134,19 @@ def about(what: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise type(error)(f"{what}: {error}") from error
+
+
+def listed(names: Sequence[object], shown: int = 5) -> str:
+    """Return names for a message: the first of them, and how many more there are.
+
+    Examples
+    --------
+    >>> listed(["cat", "dog", "cow"], shown=2)
+    "'cat', 'dog' and 1 more"
+    """
+    more = len(names) - shown
+    text = ", ".join(repr(name) for name in names[:shown])
+    return f"{text} and {more:,} more" if more > 0 else text
 
 
 def warn(message: str, category: type[NescioWarning]) -> None:

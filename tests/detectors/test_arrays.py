@@ -5,12 +5,14 @@ import pytest
 
 import nescio as ns
 from nescio.errors import (
+    ImplausibleValuesWarning,
     InputError,
     LabelMismatchError,
     MissingInputError,
     NonFiniteError,
     ProbabilitiesWarning,
     ShapeError,
+    TooFewSamplesError,
 )
 
 
@@ -55,7 +57,18 @@ def test_probabilities_get_a_warning(detector, rng):
     with pytest.warns(ProbabilitiesWarning):
         ns.JointEnergy(nonfinite="out").fit(probabilities)
     detector.predict(rng.random((8, 6)))  # 48 values may be an accident
-    detector.predict(1.5 * rng.random((10, 6)))
+
+
+def test_percentages_and_other_positive_values_get_a_warning(detector, rng):
+    values = rng.random((10, 6))
+    with pytest.warns(
+        ProbabilitiesWarning, match=r"percentages.*logits_from_probs\(values / 100\)"
+    ):
+        detector.predict(100 * values)
+    with pytest.warns(ImplausibleValuesWarning, match="no value is negative.*may be a ReLU"):
+        detector.predict(1 + 1000 * values)
+    detector.predict(100 * values[:8])  # 48 values may be an accident
+    detector.predict(100 * values - 1)
 
 
 def test_another_number_of_labels_is_refused(detector, logits):
@@ -69,15 +82,13 @@ def test_another_number_of_labels_is_refused(detector, logits):
         detector.predict(np.zeros((2, 3, 1)))
 
 
-def test_other_labels_or_another_order_are_refused(logits):
-    names = ["a", "b", "c", "d", "e", "f"]
-    detector = ns.JointEnergy().calibrate(ns.Outputs(logits, label_names=names))
-    assert detector.label_names_ == tuple(names)
-    detector.predict(logits)  # unnamed is taken at its word
-    with pytest.raises(LabelMismatchError, match="position 0 the detector has 'a', the data 'b'"):
-        detector.predict(ns.Outputs(logits, label_names=["b", "a", "c", "d", "e", "f"]))
-    with pytest.raises(LabelMismatchError, match="'f' is missing, 'x' is new"):
-        detector.predict(ns.Outputs(logits, label_names=["a", "b", "c", "d", "e", "x"]))
+def test_a_transposed_array_gets_a_hint(detector, logits):
+    with pytest.raises(ShapeError, match=r"got 400\. The array has 6 rows and 400 columns, and ro"):
+        detector.predict(logits.T)
+    with pytest.raises(TooFewSamplesError, match=r"got 6\. The array has 6 rows and 400 columns"):
+        ns.JointEnergy().calibrate(logits.T)
+    with pytest.raises(TooFewSamplesError, match=r"got 10\.$"):
+        ns.JointEnergy().calibrate(logits[:10])
 
 
 def test_a_data_frame_names_its_labels(logits, tmp_path):

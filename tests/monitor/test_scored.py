@@ -75,7 +75,8 @@ def test_logits_of_other_labels_are_rejected(rng):
 
 def test_without_features_the_scores_of_a_feature_detector_are_not_compared(rng):
     features, logits = rng.normal(size=(200, 3)), rng.normal(size=(200, 2))
-    detector = ns.Mahalanobis().fit(features, np.eye(2)[rng.integers(0, 2, 200)])
+    train = rng.normal(size=(200, 3))
+    detector = ns.Mahalanobis().fit(train, np.eye(2)[rng.integers(0, 2, 200)])
     detector.calibrate(ns.Outputs(logits, features=features))
     assessment = detector.assess(ns.Outputs(logits, features=features))
     assert matching_logits(detector, assessment, ns.Outputs(logits)) is not None

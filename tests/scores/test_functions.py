@@ -5,7 +5,7 @@ from hypothesis.extra import numpy as hnp
 
 from nescio import scores
 from nescio._threads import map_rows
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import ImplausibleValuesWarning, InputError, ParameterError, ShapeError
 from nescio.scores import SCORES
 from nescio.scores.kernels import joint_energy_by_products, joint_energy_direct
 
@@ -176,6 +176,23 @@ def test_probabilities_come_back_as_the_logits_they_were(rng):
     with pytest.raises(InputError, match=r"within \[0, 1\], got \[0.5, 1.5\]"):
         scores.logits_from_probs([[0.5, 1.5, np.nan]])
     assert np.isnan(scores.logits_from_probs([[0.5, np.nan]])[0, 1])
+
+
+def test_probabilities_that_are_something_else(rng):
+    with pytest.raises(InputError, match=r"got \[0, 99\]\. If they are percentages, divide"):
+        scores.logits_from_probs([[0.0, 99.0]])
+    with pytest.raises(InputError, match=r"got \[-1, 1\]\.$"):
+        scores.logits_from_probs([[-1.0, 1.0]])
+    softmax = rng.dirichlet(np.ones(5), 30)
+    for probs in (softmax, softmax.astype(np.float16), softmax.round(3)):
+        with pytest.warns(ImplausibleValuesWarning, match="sum to 1: these look like softmax"):
+            scores.logits_from_probs(probs)
+    softmax[3] = np.nan
+    with pytest.warns(ImplausibleValuesWarning):
+        scores.logits_from_probs(softmax)
+    softmax[3] = [0.9, 0.9, 0.1, 0.1, 0.1]
+    for probs in (softmax, softmax[:1], np.ones((30, 1)), rng.random((30, 2)), softmax[0]):
+        scores.logits_from_probs(probs)
 
 
 def test_wrong_input_is_explained():

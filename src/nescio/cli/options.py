@@ -146,8 +146,5 @@ def build_detector(name: str, settings: list[str] | None, **parameters: Any) -> 
     """Make a detector from its name, as name(parameter=value), and NAME=VALUE settings."""
     from nescio.detectors import naming
 
-    kind, written = naming.parse_detector(name)
     pairs = (setting.partition("=") for setting in settings or ())
-    return naming.build_detector(
-        kind, written | {key: text for key, _, text in pairs}, **parameters
-    )
+    return naming.build_detector(name, {key: text for key, _, text in pairs}, **parameters)

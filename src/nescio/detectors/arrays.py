@@ -15,10 +15,11 @@ from nescio._validation import (
     FloatArray,
     check_matrix,
     is_torch,
-    looks_like_probabilities,
+    largest_of_non_negative,
     to_numpy,
 )
 from nescio.errors import (
+    ImplausibleValuesWarning,
     InputError,
     MissingInputError,
     NonFiniteError,
@@ -114,13 +115,37 @@ def read(data: Any, names: Sequence[str], detector: Any, y: Any = None) -> Given
     else:
         given = _of_array(data, names, detector, y)
     logits = given.arrays.get("logits")
-    if logits is not None and looks_like_probabilities(logits):
+    if logits is not None:
+        _warn_if_not_logits(logits)
+    return given
+
+
+def _warn_if_not_logits(logits: FloatArray) -> None:
+    """Warn of probabilities, percentages and other values that are never negative."""
+    largest = largest_of_non_negative(logits)
+    if largest is None:
+        return
+    if largest <= 1:
         warn(
             "every value lies within [0, 1]: these look like probabilities, but logits are "
             "expected. Convert them with nescio.scores.logits_from_probs.",
             ProbabilitiesWarning,
         )
-    return given
+        return
+    if largest <= 100:
+        warn(
+            f"no value is negative, and the largest is {largest:g}: these look like percentages, "
+            "but logits are expected, which are negative for absent labels. Convert percentages "
+            "with nescio.scores.logits_from_probs(values / 100). For other values, pass the "
+            "outputs of the model before its last activation.",
+            ProbabilitiesWarning,
+        )
+        return
+    warn(
+        "no value is negative, but logits are expected, which are negative for absent labels. "
+        "Pass the outputs of the model before its last activation, which may be a ReLU.",
+        ImplausibleValuesWarning,
+    )
 
 
 def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dict[str, Any]:
@@ -228,29 +253,30 @@ def _bad_rows_error(name: str, matrix: FloatArray, fine: BoolArray) -> NonFinite
 # --- columns and labels -----------------------------------------------------------------------
 
 
-def check_columns(known: Mapping[str, int], arrays: Arrays, detector: str) -> None:
+def check_columns(known: Mapping[str, int], given: Given, detector: Any) -> None:
     """Raise unless every array has as many columns as when the detector was made."""
-    for name, matrix in arrays.matrices().items():
+    for name, matrix in given.arrays.matrices().items():
         n_columns, expected = matrix.shape[1], known.get(name)
-        if expected is not None and n_columns != expected:
-            what = "labels" if name == "logits" else f"columns of {name}"
-            raise ShapeError(
-                f"the detector was made for {expected} {what}, got {n_columns}. (X has {n_columns} "
-                f"features, but {detector} is expecting {expected} features as input.)"
+        if expected is None or n_columns == expected:
+            continue
+        what = "labels" if name == "logits" else f"columns of {name}"
+        message = f"the detector was made for {expected} {what}, got {n_columns}."
+        if len(matrix) == expected:
+            message += f" {transposed_hint(matrix.shape)}"
+        elif name == "logits" and n_columns > expected and given.label_names is None:
+            named = getattr(detector, "label_names_", None) is not None
+            message += " Pass Outputs with label_names to find labels by name." if named else ""
+        if not isinstance(given.data, Outputs | Arrays):  # scikit-learn's checks look for this
+            message += (
+                f" In the terms of scikit-learn: X has {n_columns} features, but "
+                f"{type(detector).__name__} is expecting {expected} features as input."
             )
+        raise ShapeError(message)
 
 
-def label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """Describe how the labels of the data differ from those of a detector."""
-    if sorted(ours) == sorted(theirs):
-        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        return (
-            f"the labels are in another order than the detector's: at position {at} the detector "
-            f"has {ours[at]!r}, the data {theirs[at]!r}."
-        )
-    missing = next((name for name in ours if name not in set(theirs)), None)
-    extra = next((name for name in theirs if name not in set(ours)), None)
+def transposed_hint(shape: tuple[int, ...]) -> str:
+    """Return what to do about an array that has its samples as columns."""
     return (
-        f"the data has other labels than the detector was made for: {missing!r} is missing, "
-        f"{extra!r} is new."
+        f"The array has {shape[0]:,} rows and {shape[1]:,} columns, and rows are samples: if it is "
+        "transposed, pass its transpose (array.T)."
     )

@@ -12,10 +12,19 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
+from nescio._validation import to_numpy
 from nescio.calibration import LABEL_COUNT, Calibration, Scores
-from nescio.detectors import arrays as reading
+from nescio.detectors import arrays as reading, plausibility
 from nescio.detectors.arrays import Arrays, Given
-from nescio.errors import LabelMismatchError, MissingInputError, NescioError, ParameterError
+from nescio.detectors.matching import label_difference, match_labels
+from nescio.errors import (
+    DetectorError,
+    LabelMismatchError,
+    MissingInputError,
+    NescioError,
+    ParameterError,
+    TooFewSamplesError,
+)
 from nescio.explain import Medians
 from nescio.outputs import Outputs
 
@@ -52,14 +61,17 @@ def read(
     """Take the named arrays from the data, and check their columns and labels.
 
     `reset` forgets the columns and labels of earlier data; `remember` keeps those of this data.
+    Data with label names is matched by name with the labels that the detector knows.
     """
-    given = reading.read(data, names, detector, y)
     known = {} if reset else getattr(detector, "n_columns_", {})
     ours = None if reset else getattr(detector, "label_names_", None)
-    reading.check_columns(known, given.arrays, type(detector).__name__)
+    if isinstance(data, Outputs) and ours is not None and data.label_names is not None:
+        data = match_labels(data, ours, names)
+    given = reading.read(data, names, detector, y)
+    reading.check_columns(known, given, detector)
     _check_frame(detector, given.data, reset=reset)
     if ours is not None and given.label_names is not None and ours != given.label_names:
-        raise LabelMismatchError(reading.label_difference(ours, given.label_names))
+        raise LabelMismatchError(label_difference(ours, given.label_names))
     if remember:
         found = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
         detector.n_columns_ = {**found, **known}
@@ -94,6 +106,7 @@ def learn(detector: Detector, data: Any, y: Any) -> None:
     arrays = read(detector, data, detector.learns_from, y, reset=True, remember=True).arrays
     usable = reading.usable_rows(arrays, detector)
     detector._learn(arrays if usable.all() else arrays[usable])
+    plausibility.remember_learned_data(detector, data, arrays)
 
 
 def score(
@@ -109,11 +122,22 @@ def score(
     given = read(detector, data, detector.scores_from, reset=reset, remember=remember)
     usable = reading.usable_rows(given.arrays, detector)
     if usable.all():
-        return given, np.asarray(detector._score(given.arrays), dtype=np.float64)
+        return given, _scores_of(detector, given.arrays)
     scores = np.full(len(usable), -np.inf)
     if usable.any():
-        scores[usable] = detector._score(given.arrays[usable])
+        scores[usable] = _scores_of(detector, given.arrays[usable])
     return given, scores
+
+
+def _scores_of(detector: Detector, arrays: Arrays) -> Scores:
+    """Return what the method computes as float64; raise unless it is one number per sample."""
+    found = to_numpy(detector._score(arrays))
+    if found.shape != (len(arrays),) or found.dtype.kind not in "fiub":
+        raise DetectorError(
+            f"{type(detector).__name__}._score must return one number per sample: an array of "
+            f"shape ({len(arrays)},), got shape {found.shape} and dtype {found.dtype}."
+        )
+    return found.astype(np.float64, copy=False)
 
 
 # --- calibrating and deciding -----------------------------------------------------------------
@@ -123,6 +147,18 @@ def calibrated(
     given: Given, scores: Scores, tpr: float, confidence: float | None, groups: Any
 ) -> Calibration:
     """Calibrate the scores of held-out data, by group if asked to."""
+    try:
+        return _by_groups(given, scores, tpr, confidence, groups)
+    except TooFewSamplesError as error:
+        shape = next(iter(given.arrays.matrices().values())).shape
+        if shape[0] >= shape[1]:
+            raise
+        raise TooFewSamplesError(f"{error} {reading.transposed_hint(shape)}") from error
+
+
+def _by_groups(
+    given: Given, scores: Scores, tpr: float, confidence: float | None, groups: Any
+) -> Calibration:
     if not isinstance(groups, str):
         return Calibration.from_scores(scores, tpr=tpr, confidence=confidence, groups=groups)
     if groups != LABEL_COUNT:

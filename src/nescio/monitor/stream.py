@@ -84,7 +84,7 @@ class Monitor:
 
         if not hasattr(detector, "calibration_"):
             raise NotCalibratedError(
-                f"{type(detector).__name__} is not calibrated, and a stream is compared with the "
+                f"{getattr(detector, '__name__', type(detector).__name__)} is not calibrated, and a stream is compared with the "
                 "calibration data. Call calibrate(held_out) first."
             )
         self.alpha = checked_share("alpha", alpha)
