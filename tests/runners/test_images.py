@@ -86,7 +86,7 @@ def test_a_damaged_image_is_named_or_left_out(class_tree):
     bad = root / "anchor" / "0001.jpg"
     bad.write_bytes(bad.read_bytes()[:100])
     split = load_folder(root, "")
-    with pytest.raises(DatasetError, match=r"anchor/0001\.jpg.*--skip-bad"):
+    with pytest.raises(DatasetError, match=r"anchor/0001\.jpg.*skip_bad=True"):
         list(Reader(split, Preprocessing(8)).batches(in_batches(6, 2)))
     good = readable(Reader(split, Preprocessing(8), skip_bad=True))
     assert len(good) == 5

@@ -56,7 +56,7 @@ def test_saving_writes_the_detector(model, held_out, tmp_path):
     wrapped = ns.wrap(model).calibrate(held_out)
     wrapped.save(tmp_path / "d.nescio")
     assert ns.load(tmp_path / "d.nescio").offset_ == wrapped.detector.offset_
-    with pytest.raises(ns.NescioError, match="--force"):
+    with pytest.raises(ns.NescioError, match="force=True"):
         wrapped.save(tmp_path / "d.nescio")
 
 

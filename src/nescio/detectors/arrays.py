@@ -246,7 +246,7 @@ def _bad_rows_error(name: str, matrix: FloatArray, fine: BoolArray) -> NonFinite
         what = "-inf (masked labels), which this detector does not accept,"
     return NonFiniteError(
         f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}. Clean them, or pass "
-        "nonfinite='out' (--nonfinite out) to count such rows as out-of-distribution."
+        "nonfinite='out' to count such rows as out-of-distribution."
     )
 
 

@@ -83,8 +83,9 @@ class Monitor:
         from nescio.detectors import NotCalibratedError
 
         if not hasattr(detector, "calibration_"):
+            kind = detector if isinstance(detector, type) else type(detector)
             raise NotCalibratedError(
-                f"{getattr(detector, '__name__', type(detector).__name__)} is not calibrated, and a stream is compared with the "
+                f"{kind.__name__} is not calibrated, and a stream is compared with the "
                 "calibration data. Call calibrate(held_out) first."
             )
         self.alpha = checked_share("alpha", alpha)
