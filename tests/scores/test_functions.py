@@ -178,6 +178,23 @@ def test_probabilities_come_back_as_the_logits_they_were(rng):
     assert np.isnan(scores.logits_from_probs([[0.5, np.nan]])[0, 1])
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_data_frames_are_matrices_of_their_columns(library, rng):
+    module = pytest.importorskip(library)
+    make = module.table if library == "pyarrow" else module.DataFrame
+    logits = rng.normal(-1, 2, (20, 3))
+    columns = dict(zip("abc", logits.T, strict=True))
+    for score in (scores.joint_energy, scores.max_logit, scores.label_prob):
+        np.testing.assert_array_equal(score(make(columns)), score(logits))
+    probs = make(dict(zip("abc", scores.label_prob(logits).T, strict=True)))
+    np.testing.assert_allclose(scores.logits_from_probs(probs), logits)
+    gaps = {**columns, "a": [None, *columns["a"].tolist()[1:]]}
+    assert np.isnan(scores.joint_energy(make(gaps))).tolist() == [True] + [False] * 19
+    for other in (list(range(20)), ["x"] * 20):
+        with pytest.raises(InputError, match=r"These do not: 'photo'\..*from_frame\(frame, labels"):
+            scores.joint_energy(make({"photo": other, **columns}))
+
+
 def test_probabilities_that_are_something_else(rng):
     with pytest.raises(InputError, match=r"got \[0, 99\]\. If they are percentages, divide"):
         scores.logits_from_probs([[0.0, 99.0]])

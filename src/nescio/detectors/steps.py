@@ -131,7 +131,9 @@ def score(
 
 def _scores_of(detector: Detector, arrays: Arrays) -> Scores:
     """Return what the method computes as float64; raise unless it is one number per sample."""
-    found = to_numpy(detector._score(arrays))
+    found = detector._score(arrays)
+    if type(found) is not np.ndarray:
+        found = to_numpy(found)
     if found.shape != (len(arrays),) or found.dtype.kind not in "fiub":
         raise DetectorError(
             f"{type(detector).__name__}._score must return one number per sample: an array of "

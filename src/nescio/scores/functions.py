@@ -14,6 +14,7 @@ from nescio._validation import (
     check_matrix,
     checked_choice,
     checked_whole,
+    float_values,
     is_torch,
     to_float,
     to_numpy,
@@ -94,7 +95,7 @@ def logits_from_probs(probs: Any) -> FloatArray:
     >>> logits_from_probs(np.array([[0.5, 0.0, 0.9]])).round(4)
     array([[0.    ,   -inf, 2.1972]])
     """
-    values = to_float(to_numpy(probs))
+    values = float_values(probs)
     if ((values < 0) | (values > 1)).any():
         low, high = np.nanmin(values), np.nanmax(values)
         raise InputError(
@@ -340,14 +341,14 @@ _MAX = _Total(kernels.max_logit, lambda f: f.amax(1))
 def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
     if is_torch(logits):
         return cast(ArrayT, term.torch(_widened(logits)))
-    values = to_float(to_numpy(logits))
+    values = float_values(logits)
     with np.errstate(all="ignore"):
         return cast(ArrayT, term.each(values.astype(accumulator(values.dtype), copy=False)))
 
 
 def _aggregate(logits: ArrayT, total: _Total, k: int | None = None) -> ArrayT:
     """Return one score per row, of its k largest logits only if k is given."""
-    given: Any = logits if is_torch(logits) else to_float(to_numpy(logits))
+    given: Any = logits if is_torch(logits) else float_values(logits)
     check_matrix(given)
     if is_torch(given) and str(given.layout) != "torch.strided":
         raise InputError("logits must be a dense tensor: pass logits.to_dense().")
