@@ -209,7 +209,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             inside = found.scores >= found.threshold
         else:
             inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(found.scores)
-        return Assessment(found.scores, p_values, inside, found.groups, found.given.ids)
+        kept = getattr(found.given.data, "kept", {})
+        return Assessment(found.scores, p_values, inside, found.groups, found.given.ids, kept)
 
     def explain(self, X: Any, *, groups: Any = None) -> Explanation:
         """Return each label's share of the score, against the in-distribution medians.
