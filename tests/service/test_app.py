@@ -233,6 +233,14 @@ def test_label_names_that_do_not_fit_are_refused(client, some_logits):
     assert "Missing: 'car'" in answer.json()["detail"]
 
 
+def test_labels_are_matched_by_name(client, some_logits):
+    logits = some_logits(3)
+    service = client()
+    plain = service.post("/v1/score", json={"logits": logits.tolist()}).json()
+    turned = {"logits": logits[:, ::-1].tolist(), "label_names": ["car", "bird", "dog", "cat"]}
+    assert service.post("/v1/score", json=turned).json() == plain
+
+
 def test_another_number_of_labels_is_refused(client):
     answer = client().post("/v1/score", json={"logits": [[1.0, 2.0]]})
     assert answer.status_code == 422

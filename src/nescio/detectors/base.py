@@ -117,7 +117,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         Parameters
         ----------
-        X : array, tensor or Outputs
+        X : array, tensor, data frame or Outputs
             What the detector reads. A plain array is accepted if the detector reads a single one.
         y : array, optional
             Multi-hot labels for a method that learns from them; Outputs bring their own.
@@ -150,7 +150,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         Parameters
         ----------
-        X : array, tensor or Outputs
+        X : array, tensor, data frame or Outputs
             In-distribution data that the detector has not learned from.
         tpr : float, optional
             The share of in-distribution data to keep; by default the detector's own `tpr`.
@@ -195,7 +195,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         Parameters
         ----------
-        X : array, tensor or Outputs
+        X : array, tensor, data frame or Outputs
             What the detector reads.
         groups : array of shape (n_samples,), optional
             Each sample's group, if calibrated by an array of groups.

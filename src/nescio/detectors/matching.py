@@ -42,9 +42,7 @@ def match_labels(outputs: Outputs, names: Sequence[str], reads: Sequence[str] = 
         if name in outputs.arrays
     }
     known = set(names)
-    ignored = [name for name in theirs if name not in known]
-    if ignored:
-        warn_of_ignored(ignored)
+    warn_of_ignored([name for name in theirs if name not in known])
     return replace(outputs.select_labels(at), arrays=arrays)
 
 
@@ -67,13 +65,14 @@ def _matched(name: str, array: Array, at: Sequence[int], n_theirs: int) -> Array
     return array[:, at]
 
 
-def warn_of_ignored(names: Sequence[str]) -> None:
-    """Say which labels or columns of the data were ignored."""
-    what = "1 label" if len(names) == 1 else f"{len(names):,} labels"
-    warn(
-        f"ignored {what} that the detector was not made for: {listed(names)}.",
-        IgnoredLabelsWarning,
-    )
+def warn_of_ignored(names: Sequence[str], what: str = "label") -> None:
+    """Say which labels or columns of the data were ignored, if any were."""
+    if names:
+        count = f"1 {what}" if len(names) == 1 else f"{len(names):,} {what}s"
+        warn(
+            f"ignored {count} that the detector was not made for: {listed(names)}.",
+            IgnoredLabelsWarning,
+        )
 
 
 def label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import validate_data
 
 from nescio._validation import to_numpy
 from nescio.calibration import LABEL_COUNT, Calibration, Scores
 from nescio.detectors import arrays as reading, plausibility
-from nescio.detectors.arrays import Arrays, Given
-from nescio.detectors.matching import label_difference, match_labels
+from nescio.detectors.arrays import Arrays, Given, Known
 from nescio.errors import (
     DetectorError,
-    LabelMismatchError,
     MissingInputError,
     NescioError,
     ParameterError,
@@ -63,34 +60,32 @@ def read(
     `reset` forgets the columns and labels of earlier data; `remember` keeps those of this data.
     Data with label names is matched by name with the labels that the detector knows.
     """
-    known = {} if reset else getattr(detector, "n_columns_", {})
-    ours = None if reset else getattr(detector, "label_names_", None)
-    if isinstance(data, Outputs) and ours is not None and data.label_names is not None:
-        data = match_labels(data, ours, names)
-    given = reading.read(data, names, detector, y)
-    reading.check_columns(known, given, detector)
-    _check_frame(detector, given.data, reset=reset)
-    if ours is not None and given.label_names is not None and ours != given.label_names:
-        raise LabelMismatchError(label_difference(ours, given.label_names))
+    n_columns = {} if reset else getattr(detector, "n_columns_", {})
+    known = Known() if reset else _known_names(detector)
+    given = reading.read(data, names, detector, y, known=known)
+    reading.check_columns(n_columns, given, detector)
     if remember:
         found = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
-        detector.n_columns_ = {**found, **known}
+        detector.n_columns_ = {**found, **n_columns}
         detector.n_features_in_ = next(iter(found.values()))
-        detector.label_names_ = given.label_names if ours is None else ours
+        detector.label_names_ = given.label_names if known.labels is None else known.labels
+        _remember_columns(detector, given.columns if known.columns is None else known.columns)
     return given
 
 
-def _check_frame(detector: Detector, data: Any, *, reset: bool) -> None:
-    """Let scikit-learn record the column names of a data frame, or compare them."""
-    if isinstance(data, Outputs | Arrays):
-        return
-    named = reading.column_names(data) is not None and hasattr(detector, "feature_names_in_")
-    if not reset and not named:
-        return
-    try:
-        validate_data(detector, data, reset=reset, skip_check_array=True)
-    except ValueError as error:
-        raise LabelMismatchError(" ".join(str(error).split())) from error
+def _known_names(detector: Detector) -> Known:
+    columns = getattr(detector, "feature_names_in_", None)
+    return Known(
+        getattr(detector, "label_names_", None), None if columns is None else tuple(columns)
+    )
+
+
+def _remember_columns(detector: Detector, columns: Sequence[str] | None) -> None:
+    """Keep the names of the columns of a data frame under scikit-learn's name."""
+    if columns is not None:
+        detector.feature_names_in_ = np.array(columns, dtype=object)
+    else:
+        detector.__dict__.pop("feature_names_in_", None)
 
 
 def has_all(data: Any, names: Sequence[str]) -> bool:

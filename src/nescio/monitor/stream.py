@@ -14,8 +14,7 @@ from nescio._validation import (
     check_matrix,
     checked_share,
     checked_whole,
-    to_float,
-    to_numpy,
+    float_values,
 )
 from nescio.errors import ShapeError
 from nescio.monitor.betting import Martingale
@@ -155,7 +154,7 @@ class Monitor:
     def _checked_logits(self, logits: Any, n_samples: int) -> NDArray[Any] | None:
         if logits is None or self.drift_watch is None:
             return None
-        matrix = to_float(to_numpy(logits))
+        matrix = float_values(logits)
         check_matrix(matrix)
         expected = (n_samples, self.drift_watch.calibration.n_labels)
         if matrix.shape != expected:

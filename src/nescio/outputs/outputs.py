@@ -18,6 +18,7 @@ from nescio._validation import (
     FloatArray,
     check_matrix,
     check_multi_hot,
+    float_values,
     looks_like_probabilities,
     to_float,
     to_numpy,
@@ -382,7 +383,7 @@ def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
 
 
 def _matrix(values: Any, name: str) -> FloatArray:
-    array = to_float(to_numpy(values))
+    array = float_values(values)
     check_matrix(array, name)
     return array
 
