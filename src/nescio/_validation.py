@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import InputError, ParameterError, ShapeError, listed
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
@@ -62,6 +62,25 @@ def to_float(array: Array) -> FloatArray:
     return array.astype(np.float64)
 
 
+def float_values(value: Any) -> FloatArray:
+    """Return the numbers of any array-like as floating point.
+
+    A column of a data frame that holds whole numbers or text may be an id, so it is an error.
+    """
+    if not hasattr(value, "columns"):
+        return to_float(to_numpy(value))
+    names = list(getattr(value, "column_names", value.columns))
+    columns = [to_numpy(value[name]) for name in names]
+    others = [name for name, column in zip(names, columns, strict=True) if column.dtype.kind != "f"]
+    if others:
+        raise InputError(
+            "every column of a data frame of logits must hold floating-point numbers. These do "
+            f"not: {listed(others)}. Choose the columns of the labels: frame[label_names], or "
+            "Outputs.from_frame(frame, labels=label_names)."
+        )
+    return to_float(np.column_stack(columns) if columns else np.empty((len(value), 0)))
+
+
 def check_matrix(array: Any, name: str = "logits") -> None:
     """Raise unless `array` has two dimensions and at least one column."""
     shape = tuple(array.shape)
@@ -80,13 +99,30 @@ def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) 
 
     The result is False if there are fewer than `at_least` values.
     """
+    largest = largest_of_non_negative(logits, at_least=at_least)
+    return largest is not None and largest <= 1
+
+
+def looks_like_percentages(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
+    """Return whether all values except NaN lie within [0, 100], and some are above 1.
+
+    The result is False if there are fewer than `at_least` values.
+    """
+    largest = largest_of_non_negative(logits, at_least=at_least)
+    return largest is not None and 1 < largest <= 100
+
+
+def largest_of_non_negative(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> float | None:
+    """Return the largest value if no value is negative; else None.
+
+    NaN does not count. The result is None if there are fewer than `at_least` values.
+    """
     if logits.size < max(at_least, 1):
-        return False
-    first = logits.flat[0]
-    if first < 0 or first > 1:  # usually one value is enough to decide
-        return False
-    low, high = np.fmin.reduce(logits, axis=None), np.fmax.reduce(logits, axis=None)
-    return bool(low >= 0 and high <= 1)
+        return None
+    # Usually one value or row is enough: a classifier gives absent labels negative logits.
+    if logits.flat[0] < 0 or (logits[:1] < 0).any() or not np.fmin.reduce(logits, axis=None) >= 0:
+        return None
+    return float(np.fmax.reduce(logits, axis=None))
 
 
 def check_multi_hot(labels: Array) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from sklearn.base import clone
 
 from nescio._validation import Array
-from nescio.detectors import DETECTORS, Detector, NotCalibratedError
+from nescio.detectors import DETECTORS, Detector, NotCalibratedError, as_detector
 from nescio.detectors.saving import plain_params
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
 from nescio.outputs import Head, Outputs
@@ -60,6 +60,7 @@ def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Output
 
 def check_detector(detector: Detector) -> None:
     """Run every check on a detector."""
+    detector = as_detector(detector)
     for check in CHECKS:
         check(detector)
 
@@ -120,7 +121,8 @@ def check_input_is_left_alone(detector: Detector) -> None:
     """Neither learning nor scoring writes to its input."""
     outputs = make_outputs(200, seed=4)
     before = {name: getattr(outputs, name).copy() for name in ("logits", "features", "labels")}
-    clone(detector).fit(outputs).calibrate(outputs).assess(outputs)
+    clone(detector).fit(outputs)
+    _fitted(detector).calibrate(outputs).assess(outputs)
     for name, array in before.items():
         assert np.array_equal(array, getattr(outputs, name)), f"{name} was changed"
 

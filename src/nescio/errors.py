@@ -15,12 +15,16 @@
     │   ├── FileFormatError             truncated, of a different kind, or from a newer nescio
     │   └── DatasetError                a folder, list or image of a data set cannot be used
     ├── BenchmarkError                  some networks of a benchmark failed
+    ├── DetectorError                   a detector does not return one number per sample
     ├── ExportError                     a model or detector cannot be exported as an ONNX graph, or
     │                                   the graph gives different results than Python
     └── MissingDependencyError (ImportError)  an optional package is not installed
 
     NescioWarning (UserWarning)
-    ├── ProbabilitiesWarning            the logits look like probabilities
+    ├── ProbabilitiesWarning            the logits look like probabilities or percentages
+    ├── ImplausibleValuesWarning        the values are unusual for a multi-label classifier
+    ├── IgnoredLabelsWarning            labels that the detector does not know were ignored
+    ├── ParameterWarning                a parameter has no effect on this data
     ├── EmptyLabelWarning               labels without any sample were left out
     ├── TiedScoresWarning               many calibration scores equal the threshold
     └── SingleGroupWarning              too few samples to calibrate by label count
@@ -32,7 +36,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -84,6 +88,10 @@ class BenchmarkError(NescioError):
     """Some networks of a benchmark failed; the others are done."""
 
 
+class DetectorError(NescioError):
+    """The `_score` of a detector does not return one number per sample."""
+
+
 class ExportError(NescioError):
     """A model or detector cannot be exported, or its graph gives different results than Python."""
 
@@ -97,7 +105,19 @@ class NescioWarning(UserWarning):
 
 
 class ProbabilitiesWarning(NescioWarning):
-    """All values lie between 0 and 1: the data looks like probabilities instead of logits."""
+    """The data looks like probabilities (0 to 1) or percentages (0 to 100) instead of logits."""
+
+
+class ImplausibleValuesWarning(NescioWarning):
+    """The values are unusual for a multi-label classifier: constant, never negative, softmax."""
+
+
+class IgnoredLabelsWarning(NescioWarning):
+    """The data has labels that the detector was not made for; they were ignored."""
+
+
+class ParameterWarning(NescioWarning):
+    """A parameter has no effect on this data."""
 
 
 class EmptyLabelWarning(NescioWarning):
@@ -119,6 +139,19 @@ def about(what: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise type(error)(f"{what}: {error}") from error
+
+
+def listed(names: Sequence[object], shown: int = 5) -> str:
+    """Return names for a message: the first of them, and how many more there are.
+
+    Examples
+    --------
+    >>> listed(["cat", "dog", "cow"], shown=2)
+    "'cat', 'dog' and 1 more"
+    """
+    more = len(names) - shown
+    text = ", ".join(repr(name) for name in names[:shown])
+    return f"{text} and {more:,} more" if more > 0 else text
 
 
 def warn(message: str, category: type[NescioWarning]) -> None:

@@ -32,7 +32,7 @@ def test_a_failure_leaves_the_old_file(tmp_path):
 
 def test_nothing_is_overwritten_unless_forced(tmp_path):
     (tmp_path / "x").write_text("old")
-    with pytest.raises(FileError, match=r"exists already.*--force"), replacing(tmp_path / "x"):
+    with pytest.raises(FileError, match=r"exists already.*force=True"), replacing(tmp_path / "x"):
         pass
     with replacing(tmp_path / "x", force=True) as temporary:
         temporary.write_text("new")

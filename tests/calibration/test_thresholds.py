@@ -157,15 +157,37 @@ def test_p_values_of_in_distribution_inputs_are_valid(decimals):
 
 
 def test_a_threshold_that_many_scores_tie_with_gets_a_warning():
-    with pytest.warns(TiedScoresWarning, match="100 of 100 calibration scores equal") as caught:
+    with pytest.warns(TiedScoresWarning, match=r"^all 100 calibration scores are 3, so") as caught:
         Threshold.from_scores(np.full(100, 3.0))
     assert caught[0].filename == __file__  # it points here, not into nescio
-    with pytest.warns(TiedScoresWarning, match="group 'b': 50 of 50") as caught:
+    with pytest.warns(TiedScoresWarning, match="group 'b': all 50 cal") as caught:
         Calibration.from_scores(
             np.r_[np.arange(50.0), np.zeros(50)], groups=["a"] * 50 + ["b"] * 50
         )
     assert caught[0].filename == __file__
     Threshold.from_scores(np.r_[5.0, 5.0, np.arange(5.5, 205)], tpr=0.99)  # two: no warning
+    with pytest.warns(TiedScoresWarning, match="70 of 100 .* a share of 0.98 .* instead of 0.95"):
+        Threshold.from_scores(np.r_[0.0, 1.0, np.full(70, 2.0), np.arange(3.0, 31)])
+    with pytest.warns(TiedScoresWarning, match="all 99 calibration scores are 3"):
+        Threshold.from_scores(np.r_[-np.inf, np.full(99, 3.0)])
+
+
+@ties_are_meant
+def test_the_interval_includes_the_scores_tied_with_the_threshold():
+    constant = Threshold.from_scores(np.zeros(1000))
+    assert constant.tpr_interval()[1] == 1.0
+    assert "[0.9307, 1.0000]" in constant.statement()
+    rng = np.random.default_rng(0)
+    for decimals in (0, 1, 2):
+        population = np.sort(rng.normal(size=200_000).round(decimals))
+        missed = [0, 0]
+        for _ in range(300):
+            threshold = Threshold.from_scores(rng.choice(population, 300), tpr=0.9)
+            low, high = threshold.tpr_interval(0.9)
+            true = 1 - np.searchsorted(population, threshold.value) / len(population)
+            missed[0] += true < low
+            missed[1] += true > high
+        assert max(missed) <= 300 * (0.05 + 4 * np.sqrt(0.05 * 0.95 / 300))
 
 
 def test_calibrations_can_be_compared_and_hashed():

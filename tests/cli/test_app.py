@@ -132,7 +132,10 @@ MISTAKES = {
         ("calibrate", "val.npy", "-o", "x.nescio", "--tpr", "0.999"),
         "needs at least 999 calibration samples, got 500",
     ),
-    "in the way": (("calibrate", "val.npy", "-o", "val.npy"), "val.npy exists already"),
+    "in the way": (
+        ("calibrate", "val.npy", "-o", "val.npy"),
+        "val.npy exists already. Pass --force to replace it.",
+    ),
     "output is input": (
         ("calibrate", "val.npy", "-o", "val.npy", "--force"),
         "val.npy is an input",

@@ -1,6 +1,7 @@
 """nescio calibrate."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -63,6 +64,20 @@ def test_probabilities_are_refused_unless_announced(here, nescio, rng):
     assert nescio("score", "x.nescio", "few.npy")[0] == 1
     assert nescio("score", "x.nescio", "few.npy", "--from-logits")[::2] == (0, "")
     assert nescio("calibrate", "probs.npy", "-o", "y.nescio", "--from-logits")[::2] == (0, "")
+    np.save("percent.npy", 100 * rng.random((200, 4)))
+    code, out, err = nescio("calibrate", "percent.npy", "-o", "z.nescio")
+    assert (code, out) == (1, "")
+    assert "look like percentages" in err
+    assert "divide them by 100" in nescio("score", "x.nescio", "percent.npy", "--from-probs")[2]
+    assert nescio("calibrate", "percent.npy", "-o", "z.nescio", "--from-logits")[::2] == (0, "")
+    np.save("strong.npy", 1 + 9 * rng.random((3, 4)))  # a few samples may have only large logits
+    assert nescio("score", "z.nescio", "strong.npy")[::2] == (0, "")
+    np.save("softmax.npy", rng.dirichlet(np.ones(4), 200))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, err = nescio("calibrate", "softmax.npy", "-o", "s.nescio", "--from-probs")
+    assert code == 0
+    assert err.startswith("warning: the probabilities of every sample sum to 1")
     np.save("other.npy", rng.random((200, 4)))
     evaluate = ("eval", "--id", "probs.npy", "--ood", "other.npy", "-d", "msp")
     assert nescio(*evaluate)[0] == 1

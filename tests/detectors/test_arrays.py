@@ -5,12 +5,15 @@ import pytest
 
 import nescio as ns
 from nescio.errors import (
+    IgnoredLabelsWarning,
+    ImplausibleValuesWarning,
     InputError,
     LabelMismatchError,
     MissingInputError,
     NonFiniteError,
     ProbabilitiesWarning,
     ShapeError,
+    TooFewSamplesError,
 )
 
 
@@ -55,7 +58,18 @@ def test_probabilities_get_a_warning(detector, rng):
     with pytest.warns(ProbabilitiesWarning):
         ns.JointEnergy(nonfinite="out").fit(probabilities)
     detector.predict(rng.random((8, 6)))  # 48 values may be an accident
-    detector.predict(1.5 * rng.random((10, 6)))
+
+
+def test_percentages_and_other_positive_values_get_a_warning(detector, rng):
+    values = rng.random((10, 6))
+    with pytest.warns(
+        ProbabilitiesWarning, match=r"percentages.*logits_from_probs\(values / 100\)"
+    ):
+        detector.predict(100 * values)
+    with pytest.warns(ImplausibleValuesWarning, match="no value is negative.*may be a ReLU"):
+        detector.predict(1 + 1000 * values)
+    detector.predict(100 * values[:8])  # 48 values may be an accident
+    detector.predict(100 * values - 1)
 
 
 def test_another_number_of_labels_is_refused(detector, logits):
@@ -69,28 +83,94 @@ def test_another_number_of_labels_is_refused(detector, logits):
         detector.predict(np.zeros((2, 3, 1)))
 
 
-def test_other_labels_or_another_order_are_refused(logits):
-    names = ["a", "b", "c", "d", "e", "f"]
-    detector = ns.JointEnergy().calibrate(ns.Outputs(logits, label_names=names))
-    assert detector.label_names_ == tuple(names)
-    detector.predict(logits)  # unnamed is taken at its word
-    with pytest.raises(LabelMismatchError, match="position 0 the detector has 'a', the data 'b'"):
-        detector.predict(ns.Outputs(logits, label_names=["b", "a", "c", "d", "e", "f"]))
-    with pytest.raises(LabelMismatchError, match="'f' is missing, 'x' is new"):
-        detector.predict(ns.Outputs(logits, label_names=["a", "b", "c", "d", "e", "x"]))
+def test_a_transposed_array_gets_a_hint(detector, logits):
+    with pytest.raises(ShapeError, match=r"got 400\. The array has 6 rows and 400 columns, and ro"):
+        detector.predict(logits.T)
+    with pytest.raises(TooFewSamplesError, match=r"got 6\. The array has 6 rows and 400 columns"):
+        ns.JointEnergy().calibrate(logits.T)
+    with pytest.raises(TooFewSamplesError, match=r"got 10\.$"):
+        ns.JointEnergy().calibrate(logits[:10])
 
 
-def test_a_data_frame_names_its_labels(logits, tmp_path):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(logits, columns=list("abcdef"))
-    detector = ns.JointEnergy().calibrate(frame)
+LIBRARIES = pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+
+
+def frame_of(library, columns):
+    """Return a data frame of one of the libraries."""
+    module = pytest.importorskip(library)
+    return (module.table if library == "pyarrow" else module.DataFrame)(columns)
+
+
+def named(logits):
+    return dict(zip("abcdef", logits.T, strict=True))
+
+
+@LIBRARIES
+def test_a_data_frame_is_matched_by_name(library, logits, tmp_path):
+    columns = named(logits)
+    detector = ns.JointEnergy().calibrate(frame_of(library, columns))
     assert detector.label_names_ == tuple("abcdef")
+    expected = ns.JointEnergy().calibrate(logits).assess(logits)
     detector.save(tmp_path / "x.nescio")
-    loaded = ns.load(tmp_path / "x.nescio")
-    assert np.array_equal(loaded.predict(frame), detector.predict(frame))
-    for known in (detector, loaded):
-        with pytest.raises(LabelMismatchError):
-            known.predict(frame[list("bacdef")])
+    turned = frame_of(library, {name: columns[name] for name in "fbdcae"})
+    more = frame_of(library, {"id": [f"s{i}" for i in range(400)], "text": ["x"] * 400, **columns})
+    for known in (detector, ns.load(tmp_path / "x.nescio")):
+        np.testing.assert_array_equal(known.assess(turned).p_values, expected.p_values)
+        with pytest.warns(IgnoredLabelsWarning, match=r"ignored 1 column .*: 'text'\.") as caught:
+            found = known.assess(more)
+        assert caught[0].filename == __file__
+        np.testing.assert_array_equal(found.p_values, expected.p_values)
+        assert found.ids[3] == "s3"
+        with pytest.raises(LabelMismatchError, match="'f'"):
+            known.predict(frame_of(library, {name: columns[name] for name in "abcde"}))
+
+
+@LIBRARIES
+def test_empty_cells_of_a_data_frame_are_bad_values(library, logits):
+    columns = {**named(logits), "b": [None, *logits[1:, 1].tolist()]}
+    detector = ns.JointEnergy(nonfinite="out").calibrate(logits)
+    frame = frame_of(library, columns)
+    assert np.flatnonzero(np.isneginf(detector.score_samples(frame))).tolist() == [0]
+    with pytest.raises(NonFiniteError, match="in 1 of 400 rows: 0"):
+        detector.set_params(nonfinite="raise").predict(frame)
+
+
+@LIBRARIES
+def test_a_column_that_may_not_be_a_label_is_an_error(library, logits):
+    frame = frame_of(library, {"text": ["x"] * 400, **named(logits)})
+    with pytest.raises(InputError, match=r"'text'.*Outputs\.from_frame\(frame, \.\.\.\)"):
+        ns.JointEnergy().calibrate(frame)
+
+
+def test_the_index_of_pandas_gives_the_ids(logits):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(named(logits))
+    detector = ns.JointEnergy().calibrate(frame)
+    assert detector.assess(frame).ids is None
+    assert detector.assess(frame[::-1]).ids[:2].tolist() == ["399", "398"]
+    assert detector.explain(frame[5:7]).ids.tolist() == ["5", "6"]
+    nullable = frame.astype("Float64")
+    nullable.iloc[3, 1] = pandas.NA
+    with pytest.raises(NonFiniteError, match="rows: 3"):
+        detector.predict(nullable)
+    unnamed = pandas.DataFrame(logits)
+    assert ns.JointEnergy().calibrate(unnamed).label_names_ is None
+    np.testing.assert_array_equal(detector.predict(unnamed), detector.predict(frame))
+
+
+@LIBRARIES
+def test_features_in_a_data_frame_are_matched_too(library, rng):
+    features, labels = rng.normal(size=(300, 6)), np.eye(2)[rng.integers(0, 2, 300)]
+    columns = named(features)
+    detector = ns.Mahalanobis().fit(frame_of(library, columns), labels)
+    assert detector.feature_names_in_.tolist() == list("abcdef")
+    assert detector.label_names_ is None
+    turned = frame_of(library, {name: columns[name] for name in "fbdcae"})
+    np.testing.assert_array_equal(detector.score_samples(turned), detector.score_samples(features))
+    with pytest.raises(MissingInputError, match="needs logits, and only features"):
+        detector.calibrate(frame_of(library, named(features[:200])), groups="label_count")
+    detector.fit(features, labels)
+    assert not hasattr(detector, "feature_names_in_")
 
 
 def test_labels_come_from_one_place(rng):

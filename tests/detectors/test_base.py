@@ -4,11 +4,13 @@ import pytest
 import nescio as ns
 from nescio.detectors.arrays import read
 from nescio.errors import (
+    DetectorError,
     InputError,
     MissingInputError,
     NonFiniteError,
     ParameterError,
     TooFewSamplesError,
+    about,
 )
 
 few_samples_are_meant = pytest.mark.filterwarnings("ignore::nescio.errors.SingleGroupWarning")
@@ -98,11 +100,11 @@ def test_features_alone_cannot_be_grouped_by_label_count(rng):
     features, labels = rng.normal(size=(300, 4)), rng.integers(0, 2, (300, 3))
     fitted = ns.Mahalanobis().fit(features, labels)
     with pytest.raises(MissingInputError, match="Pass Outputs"):
-        fitted.calibrate(features, groups="label_count")
-    outputs = ns.Outputs(rng.normal(size=(300, 3)), features)
+        fitted.calibrate(features[:200], groups="label_count")
+    outputs = ns.Outputs(rng.normal(size=(300, 3)), rng.normal(size=(300, 4)))
     fitted.calibrate(outputs, groups="label_count")
     with pytest.raises(MissingInputError, match="needs the logits"):
-        fitted.predict(features)
+        fitted.predict(outputs.features)
     assert fitted.predict(outputs).shape == (300,)
 
 
@@ -165,6 +167,31 @@ def test_a_threshold_without_a_finite_score_is_refused(logits):
 def test_bad_parameters_are_refused(parameters, reason, logits):
     with pytest.raises(ParameterError, match=reason):
         ns.JointEnergy(**parameters).calibrate(logits)
+
+
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [
+        (lambda logits: logits, r"got shape \(400, 6\) and dtype float64"),
+        (lambda logits: logits.sum(), r"got shape \(\) and dtype float64"),
+        (lambda logits: logits[:, 0].astype(str), r"got shape \(400,\) and dtype <U"),
+        (lambda logits: None, r"got shape \(\) and dtype object"),
+    ],
+)
+def test_a_score_of_a_wrong_shape_names_the_detector(returned, what, logits):
+    class Mine(ns.Detector):
+        """A detector with a mistake."""
+
+        name = "mine"
+
+        def _score(self, arrays):
+            return returned(arrays.logits)
+
+    with (
+        pytest.raises(DetectorError, match=rf"^Mine\._score must return one number .*{what}"),
+        about("val.npy"),
+    ):
+        Mine().calibrate(logits)
 
 
 def test_a_detector_works_inside_scikit_learn(logits):

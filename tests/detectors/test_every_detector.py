@@ -5,7 +5,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from nescio.checks import CHECKS
 from nescio.detectors import DETECTORS
-from nescio.errors import ProbabilitiesWarning
+from nescio.errors import ImplausibleValuesWarning, ParameterWarning, ProbabilitiesWarning
 
 
 def _sklearn_checks():
@@ -20,8 +20,9 @@ def _sklearn_checks():
 @pytest.mark.parametrize(("estimator", "check"), list(_sklearn_checks()))
 def test_scikit_learns_own_checks(estimator, check):
     with warnings.catch_warnings():
-        # scikit-learn's data happens to lie within [0, 1]
-        warnings.simplefilter("ignore", ProbabilitiesWarning)
+        # scikit-learn's data is often positive, and has few columns
+        for category in (ProbabilitiesWarning, ImplausibleValuesWarning, ParameterWarning):
+            warnings.simplefilter("ignore", category)
         check(estimator)
 
 

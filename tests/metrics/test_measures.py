@@ -88,3 +88,12 @@ def test_map_is_the_mean_over_labels_with_a_positive(rng):
 
 def test_minus_infinity_is_a_score_like_any_other():
     assert metrics.auroc([1.0, 2.0], [-np.inf, -np.inf]) == 1.0
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_scores_may_be_columns_of_a_data_frame(library, rng):
+    module = pytest.importorskip(library)
+    make = module.chunked_array if library == "pyarrow" else module.Series
+    id_scores, ood_scores = rng.normal(1, 1, 50), rng.normal(0, 1, 40)
+    wrap = [[id_scores], [ood_scores]] if library == "pyarrow" else [id_scores, ood_scores]
+    assert metrics.auroc(*map(make, wrap)) == metrics.auroc(id_scores, ood_scores)

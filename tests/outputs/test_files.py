@@ -99,7 +99,7 @@ def test_csv_files(tmp_path, text, ids, names):
     ("text", "reason"),
     [
         ("", "is empty"),
-        ("cat,dog\n1,two\n", "line 2, column 'dog': 'two' is not a number"),
+        ("cat,dog\n1,two\n", r"'dog' \(line 2: 'two' is not a number\)"),
         ("cat,dog\n1\n", "line 2: expected 2 cells, got 1"),
         ("cat,dog\n1,2\n\n1,2,3\n", "line 4: expected 2 cells, got 3"),
         ("1.5,2\n1,2,3\n", "line 2: expected 2 cells, got 3"),
@@ -107,18 +107,33 @@ def test_csv_files(tmp_path, text, ids, names):
         ("1.5,2,\n3,4,\n", "end in a comma"),
         ("cat;dog\n-1,62;-2,4\n", "semicolons"),
         ("cat\tdog\n1\t2\n", "tabs"),
-        ("cat,dog\n1,\n", "line 2, column 'dog': the cell is empty"),
-        (",cat\n0,1\n", "column 1 of .* has no name.*index=False"),
-        ("cat,cat\n1,2\n", "two columns of the same name"),
+        ("cat;dog\n1;2\n", "has a single column, 'cat;dog'. .*semicolons"),
+        ("cat,,dog\n0,1,2\n", "column 2 of .* has no name"),
+        ("img1,0.3,-1.5\nimg2,1.3,2.5\n", "must be a header, but holds the number 0.3"),
+        ("cat,cat\n1,2\n", "two columns of the same name, 'cat'"),
         ("id\nx\n", "no columns of logits"),
         ("cat,path\n1,img.jpg\n", "img.jpg"),
     ],
 )
 def test_bad_csv_files_are_explained(tmp_path, text, reason):
     (tmp_path / "x.csv").write_text(text)
-    with pytest.raises(FileFormatError, match=reason) as raised:
+    with pytest.raises((FileFormatError, InputError), match=reason) as raised:
         Outputs.load(tmp_path / "x.csv")
     assert "x.csv" in str(raised.value)
+
+
+def test_missing_cells_are_nan(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "x.csv").write_text("cat,dog\n1.5,\n NA ,null\n-inf,2\n")
+    expected = [[1.5, np.nan], [np.nan, np.nan], [-np.inf, 2]]
+    np.testing.assert_array_equal(Outputs.load(tmp_path / "x.csv").logits, expected)
+    columns = {"cat": pa.array([1.5, None, -np.inf]), "dog": pa.array([None, None, 2])}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    np.testing.assert_array_equal(Outputs.load(tmp_path / "x.parquet").logits, expected)
+    pq.write_table(pa.table({"logits": [[1.5, None], None]}), tmp_path / "y.parquet")
+    np.testing.assert_array_equal(
+        Outputs.load(tmp_path / "y.parquet").logits, [[1.5, np.nan], [np.nan, np.nan]]
+    )
 
 
 def test_parquet_files_of_a_column_per_label(tmp_path, outputs):
@@ -152,6 +167,39 @@ def test_parquet_files_of_list_columns(tmp_path, outputs, kind):
     pq.write_table(everything, tmp_path / "all.parquet")
     loaded = Outputs.load(tmp_path / "all.parquet")
     same(loaded, Outputs(outputs.logits, outputs.features, outputs.labels, outputs.ids))
+
+
+def test_kept_columns_survive_saving(tmp_path):
+    outputs = Outputs(
+        np.zeros((3, 2)),
+        kept={
+            "text": np.array(["a", None, "日本"], dtype=object),
+            "count": np.array([3, 1, 2]),
+            "time": np.array(["2026-01-01", "2026-01-02", "NaT"], "datetime64[s]"),
+        },
+    )
+    outputs.save(tmp_path / "x.safetensors")
+    kept = Outputs.load(tmp_path / "x.safetensors").kept
+    assert kept["text"].tolist() == ["a", "", "日本"]
+    assert kept["count"].tolist() == [3, 1, 2]
+    assert kept["time"].tolist() == ["2026-01-01T00:00:00", "2026-01-02T00:00:00", ""]
+    tensors, metadata = read_tensors(tmp_path / "x.safetensors")
+    del tensors["kept.1"]
+    write_tensors(tmp_path / "y.safetensors", tensors, metadata)
+    with pytest.raises(FileFormatError, match="the kept column 'count' is missing"):
+        Outputs.load(tmp_path / "y.safetensors")
+
+
+def test_options_of_tables_do_not_go_with_arrays(tmp_path, outputs):
+    np.save(tmp_path / "x.npy", outputs.logits)
+    with pytest.raises(InputError, match=r"x.npy: .*--ignore.* are for tables: .csv and .parquet"):
+        Outputs.load(tmp_path / "x.npy", ignore="text")
+    with pytest.raises(InputError, match="The columns have no names"):
+        Outputs.load(tmp_path / "x.npy", labels=["cat"])
+    outputs.save(tmp_path / "x.safetensors")
+    loaded = Outputs.load(tmp_path / "x.safetensors", labels=["bird", "c*"])
+    assert loaded.label_names == ("bird", "cat")
+    np.testing.assert_array_equal(loaded.logits, outputs.logits[:, [2, 0]])
 
 
 def test_one_long_cell_does_not_take_the_memory_of_all(tmp_path):
@@ -190,15 +238,15 @@ def test_bad_parquet_files_are_explained(tmp_path):
 
     def refused(table, reason):
         pq.write_table(pa.table(table), tmp_path / "x.parquet")
-        with pytest.raises(FileFormatError, match=reason):
+        with pytest.raises((FileFormatError, InputError), match=reason) as raised:
             Outputs.load(tmp_path / "x.parquet")
+        assert "x.parquet" in str(raised.value)
 
     refused({"logits": [[1.0, 2.0], [1.0]]}, "lengths from 1 to 2")
-    refused({"cat": [1.0, None]}, "'cat' .* has 1 empty cells")
-    refused({"cat": [1.0], "path": ["x.jpg"]}, "column 'path' .* does not hold numbers")
-    refused({"a": [[1.0]], "b": [[1.0]]}, "no list column named logits")
-    refused({"features": [[1.0]], "cat": [1.0]}, "no list column named logits")
-    refused({"labels": [[1.0]]}, "no list column named logits")
+    refused({"cat": [1.0], "path": ["x.jpg"]}, r"'path' \(text\)")
+    refused({"a": [[1.0]], "b": [[1.0]]}, "no column of lists named logits")
+    refused({"features": [[1.0]], "cat": [1.0]}, "no column of lists named logits")
+    refused({"labels": [[1.0]]}, "no column of lists named logits")
     (tmp_path / "y.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(FileFormatError, match="as Parquet"):
         Outputs.load(tmp_path / "y.parquet")

@@ -127,7 +127,7 @@ def test_unfinished_work_of_another_network_is_refused(checkpoint, coco_tree, tm
     path = tmp_path / "val.safetensors"
     with pytest.raises(StopError):
         extract(checkpoint(), split, path, batch_size=1, on_images=stopping_after(50))
-    with pytest.raises(FileError, match=r"unfinished work.*--force"):
+    with pytest.raises(FileError, match=r"unfinished work.*force=True"):
         extract(checkpoint(seed=1), split, path, batch_size=1)
     done = extract(checkpoint(seed=1), split, path, batch_size=1, force=True)
     assert done.n_computed == 75

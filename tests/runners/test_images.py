@@ -95,5 +95,5 @@ def test_a_damaged_image_is_named(class_tree):
     bad = root / "anchor" / "0001.jpg"
     bad.write_bytes(bad.read_bytes()[:100])
     split = load_folder(root, "")
-    with pytest.raises(DatasetError, match=r"anchor/0001\.jpg.*--skip-bad"):
+    with pytest.raises(DatasetError, match=r"anchor/0001\.jpg.*skip_bad=True"):
         list(Reader(split, Preprocessing(8)).batches(in_batches(6, 2)))

@@ -56,7 +56,7 @@ def test_saving_writes_the_detector(model, held_out, tmp_path):
     wrapped = ns.wrap(model).calibrate(held_out)
     wrapped.save(tmp_path / "d.nescio")
     assert ns.load(tmp_path / "d.nescio").offset_ == wrapped.detector.offset_
-    with pytest.raises(ns.NescioError, match="--force"):
+    with pytest.raises(ns.NescioError, match="force=True"):
         wrapped.save(tmp_path / "d.nescio")
 
 
@@ -78,7 +78,7 @@ def test_without_a_detector_there_is_no_verdict(model, held_out):
 def test_a_detector_without_a_threshold_is_refused(model, held_out):
     with pytest.raises(ns.NotCalibratedError, match="no threshold yet"):
         ns.wrap(model, detector=ns.JointEnergy())(held_out)
-    with pytest.raises(ParameterError, match="must be a Detector, the name of one, or the path"):
+    with pytest.raises(ParameterError, match="expected a detector, such as JointEnergy"):
         ns.wrap(model, detector=7)
     with pytest.raises(ParameterError, match="no detector 'joint_enery'"):
         ns.wrap(model, detector="joint_enery")
@@ -109,7 +109,9 @@ def test_a_detector_of_other_labels_is_refused(model, held_out):
     detector = ns.wrap(model, label_names=NAMES).calibrate(held_out).detector
     with pytest.raises(LabelMismatchError, match="another order"):
         ns.wrap(model, detector=detector, label_names=NAMES[::-1])
-    with pytest.raises(LabelMismatchError, match="'cat' is missing, 'ox' is new"):
+    with pytest.raises(
+        LabelMismatchError, match=r"Missing: 'cat'\. Not known to the detector: 'ox'"
+    ):
         ns.wrap(ns.wrap(model, label_names=("ox", *NAMES[1:])), detector=detector)
     five = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(99, 5)))
     with pytest.raises(ShapeError, match="made for 5 labels, but the model has 4"):

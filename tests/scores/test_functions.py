@@ -5,7 +5,7 @@ from hypothesis.extra import numpy as hnp
 
 from nescio import scores
 from nescio._threads import map_rows
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import ImplausibleValuesWarning, InputError, ParameterError, ShapeError
 from nescio.scores import SCORES
 from nescio.scores.kernels import joint_energy_by_products, joint_energy_direct
 
@@ -176,6 +176,40 @@ def test_probabilities_come_back_as_the_logits_they_were(rng):
     with pytest.raises(InputError, match=r"within \[0, 1\], got \[0.5, 1.5\]"):
         scores.logits_from_probs([[0.5, 1.5, np.nan]])
     assert np.isnan(scores.logits_from_probs([[0.5, np.nan]])[0, 1])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_data_frames_are_matrices_of_their_columns(library, rng):
+    module = pytest.importorskip(library)
+    make = module.table if library == "pyarrow" else module.DataFrame
+    logits = rng.normal(-1, 2, (20, 3))
+    columns = dict(zip("abc", logits.T, strict=True))
+    for score in (scores.joint_energy, scores.max_logit, scores.label_prob):
+        np.testing.assert_array_equal(score(make(columns)), score(logits))
+    probs = make(dict(zip("abc", scores.label_prob(logits).T, strict=True)))
+    np.testing.assert_allclose(scores.logits_from_probs(probs), logits)
+    gaps = {**columns, "a": [None, *columns["a"].tolist()[1:]]}
+    assert np.isnan(scores.joint_energy(make(gaps))).tolist() == [True] + [False] * 19
+    for other in (list(range(20)), ["x"] * 20):
+        with pytest.raises(InputError, match=r"These do not: 'photo'\..*from_frame\(frame, labels"):
+            scores.joint_energy(make({"photo": other, **columns}))
+
+
+def test_probabilities_that_are_something_else(rng):
+    with pytest.raises(InputError, match=r"got \[0, 99\]\. If they are percentages, divide"):
+        scores.logits_from_probs([[0.0, 99.0]])
+    with pytest.raises(InputError, match=r"got \[-1, 1\]\.$"):
+        scores.logits_from_probs([[-1.0, 1.0]])
+    softmax = rng.dirichlet(np.ones(5), 30)
+    for probs in (softmax, softmax.astype(np.float16), softmax.round(3)):
+        with pytest.warns(ImplausibleValuesWarning, match="sum to 1: these look like softmax"):
+            scores.logits_from_probs(probs)
+    softmax[3] = np.nan
+    with pytest.warns(ImplausibleValuesWarning):
+        scores.logits_from_probs(softmax)
+    softmax[3] = [0.9, 0.9, 0.1, 0.1, 0.1]
+    for probs in (softmax, softmax[:1], np.ones((30, 1)), rng.random((30, 2)), softmax[0]):
+        scores.logits_from_probs(probs)
 
 
 def test_wrong_input_is_explained():

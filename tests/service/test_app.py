@@ -225,12 +225,20 @@ def test_explain_has_a_limit_and_says_which_detectors_cannot(client, some_logits
 
 
 def test_label_names_that_do_not_fit_are_refused(client, some_logits):
-    names = ["dog", "cat", "bird", "car"]
+    names = ["dog", "cat", "bird", "horse"]
     answer = client().post(
         "/v1/score", json={"logits": some_logits(1).tolist(), "label_names": names}
     )
     assert answer.status_code == 422
-    assert "dog" in answer.json()["detail"]
+    assert "Missing: 'car'" in answer.json()["detail"]
+
+
+def test_labels_are_matched_by_name(client, some_logits):
+    logits = some_logits(3)
+    service = client()
+    plain = service.post("/v1/score", json={"logits": logits.tolist()}).json()
+    turned = {"logits": logits[:, ::-1].tolist(), "label_names": ["car", "bird", "dog", "cat"]}
+    assert service.post("/v1/score", json=turned).json() == plain
 
 
 def test_another_number_of_labels_is_refused(client):

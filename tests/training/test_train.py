@@ -165,7 +165,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(coco_tree, tmp_path, nescio, con
 def test_a_run_in_the_way_is_not_replaced(settings, train_and_val, tmp_path):
     train(settings(epochs=1), *train_and_val, tmp_path / "run")
     before = files_of(tmp_path / "run")
-    with pytest.raises(FileError, match=r"already contains a run.*--resume.*--force"):
+    with pytest.raises(FileError, match=r"already contains a run.*resume=True.*force=True"):
         train(settings(epochs=1, seed=1), *train_and_val, tmp_path / "run")
     assert files_of(tmp_path / "run") == before
     # With --force too, it is lost only when all else is in order.

@@ -30,7 +30,7 @@ def check_target(path: str | Path, *, force: bool) -> Path:
             if not target.is_file():
                 raise FileError(f"cannot write {path}: it is not a regular file.")
             if not force:
-                raise FileError(f"{path} exists already. Pass force=True (--force) to replace it.")
+                raise FileError(f"{path} exists already. Pass force=True to replace it.")
         if not target.parent.is_dir():
             raise FileError(f"cannot write {path}: there is no directory {target.parent}.")
     except OSError as error:

@@ -1,13 +1,13 @@
-"""Reading of CSV and Parquet files as columns; writing of Parquet, CSV and JSON lines."""
+"""Reading of Parquet files as columns; writing of Parquet, CSV and JSON lines."""
 
 from __future__ import annotations
 
 import csv
 import importlib
-import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,155 +18,97 @@ from nescio._validation import Array
 from nescio.errors import FileFormatError, MissingDependencyError, ParameterError
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
-_CSV_ROWS_AT_ONCE = 10_000
-
-_Row = tuple[int, list[str]]  # line number, cells
 
 
-def read_csv(path: str | Path) -> dict[str, Array]:
-    """Return the columns of a CSV file by name, or by number if the file has no header.
+class ParquetTable:
+    """A Parquet file.
 
-    A column named id contains text. All other columns must contain numbers.
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the columns.
+    index : tuple of str
+        The columns in which pandas stored an index.
+    lists : frozenset of str
+        The columns that hold lists.
     """
-    path = existing_file(path)
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            names, rows = _split_header(path, ((reader.line_num, row) for row in reader if row))
-            at_id = next((at for at, name in enumerate(names) if name.lower() == "id"), None)
-            ids: list[str] = []
-            blocks = [np.empty((0, len(names) - (at_id is not None)))]
-            while block := list(itertools.islice(rows, _CSV_ROWS_AT_ONCE)):
-                blocks.append(_parse_rows(path, names, at_id, block, ids))
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is not UTF-8 text. Save it as CSV in UTF-8.") from error
-    except csv.Error as error:
-        raise FileFormatError(f"cannot read {path} as CSV: {error}.") from error
-    numbers = iter(np.concatenate(blocks).T)
-    return {
-        name: np.array(ids, dtype=object) if at == at_id else next(numbers)
-        for at, name in enumerate(names)
-    }
 
+    def __init__(self, path: str | Path) -> None:
+        self.path = existing_file(path)
+        pyarrow = require("pyarrow", "parquet")
+        parquet = require("pyarrow.parquet", "parquet")
+        try:
+            self._table = parquet.read_table(self.path)
+        except (pyarrow.ArrowException, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise FileFormatError(f"cannot read {path} as Parquet: {reason}") from error
+        self.names = tuple(self._table.column_names)
+        if len(set(self.names)) != len(self.names):
+            raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
+        self.index = tuple(name for name in self.names if name in _stored_index(self._table.schema))
+        self.lists = frozenset(field.name for field in self._table.schema if _is_list(field.type))
 
-def _split_header(path: Path, rows: Iterator[_Row]) -> tuple[list[str], Iterator[_Row]]:
-    """Return the names of the columns, and the rows that are data."""
-    first = next(rows, None)
-    if first is None:
-        raise FileFormatError(f"{path} is empty.")
-    names = [name.strip() for name in first[1]]
-    numbered = [[str(start + at) for at in range(len(names))] for start in (0, 1)]
-    # pandas names columns 0, 1, 2, ... if they have no names; a single 0 or 1 is rather a logit.
-    if all(map(_is_number, names)) and not (names in numbered and len(names) > 1):
-        if len(names) > 1 and _count_up(names):
-            raise FileFormatError(
-                f"the first line of {path} can be read as logits or as the numbers of labels. Add "
-                "a header with column names that are not numbers."
-            )
-        return numbered[0], itertools.chain([first], rows)
-    if names[-1] == "":
-        raise FileFormatError(
-            f"the last column of {path} has no name, or its lines end in a comma. Name the column, "
-            "or remove the comma."
-        )
-    if "" in names:
-        raise FileFormatError(
-            f"column {names.index('') + 1} of {path} has no name. If it is the index of a pandas "
-            "data frame, write the file with index=False, or name the column id."
-        )
-    if len(set(names)) != len(names):
-        raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
-    return names, rows
+    def read(
+        self, numbers: Collection[str], others: Collection[str]
+    ) -> tuple[dict[str, Array], dict[str, str]]:
+        """Return columns by name, each in its own type; a column of lists becomes a matrix.
 
-
-def _parse_rows(
-    path: Path, names: list[str], at_id: int | None, rows: list[_Row], ids: list[str]
-) -> Array:
-    """Return the numbers of some rows, and append their ids to `ids`."""
-    for line, row in rows:
-        if len(row) != len(names):
-            raise FileFormatError(
-                f"{path}, line {line}: expected {len(names)} cells, got {len(row)}. "
-                + _hint(" ".join([*names, *row]))
-            )
-        if at_id is not None:
-            ids.append(row.pop(at_id))
-    try:
-        # Python objects rather than fixed-width strings, which take the width of the longest cell.
-        return np.array([row for _, row in rows], dtype=object).astype(np.float64)
-    except ValueError:
-        pass
-    numeric = [name for at, name in enumerate(names) if at != at_id]
-    line, name, cell = next(
-        (line, name, cell)
-        for line, row in rows
-        for name, cell in zip(numeric, row, strict=True)
-        if not _is_number(cell)
-    )
-    what = f"{cell[:40]!r} is not a number" if cell.strip() else "the cell is empty"
-    hint = _hint(name + cell)
-    raise FileFormatError(f"{path}, line {line}, column {name[:40]!r}: {what}. {hint}")
-
-
-def _hint(text: str) -> str:
-    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
-        if separator in text:
-            return f"Is the file separated by {name}? Save it with commas and decimal points."
-    return "Every column except id must contain the logits of one label (nan and -inf are allowed)."
-
-
-def _count_up(names: list[str]) -> bool:
-    """Return whether these are whole numbers in ascending order, as label numbers would be."""
-    return all(name.isdigit() for name in names) and all(
-        int(a) < int(b) for a, b in itertools.pairwise(names)
-    )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        Nulls among numbers are NaN. The second result is empty; it is for files without types.
+        """
+        columns = (*numbers, *others)
+        return {name: _arrow_to_numpy(self, name, self._table.column(name)) for name in columns}, {}
 
 
 def read_parquet(path: str | Path) -> dict[str, Array]:
     """Return the columns of a Parquet file by name; a column of lists becomes a matrix."""
-    path = existing_file(path)
-    pyarrow = require("pyarrow", "parquet")
-    parquet = require("pyarrow.parquet", "parquet")
-    require("pyarrow.compute", "parquet")
+    table = ParquetTable(path)
+    return table.read(table.names, ())[0]
+
+
+def _stored_index(schema: Any) -> set[str]:
+    """Return the names under which pandas stores an index, with or without its metadata."""
+    found = {name for name in schema.names if re.fullmatch(r"__index_level_\d+__", name)}
     try:
-        table = parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise FileFormatError(f"cannot read {path} as Parquet: {reason}") from error
-    names = table.column_names
-    if len(set(names)) != len(names):
-        raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
-    return {name: _arrow_to_numpy(path, name, table.column(name)) for name in names}
+        stored = (schema.pandas_metadata or {}).get("index_columns", [])
+    except (ValueError, AttributeError):  # not the metadata that pandas writes
+        return found
+    return found | {name for name in stored if isinstance(name, str)}
 
 
-def _arrow_to_numpy(path: Path, name: str, column: Any) -> Array:
+def _is_list(kind: Any) -> bool:
     types = require("pyarrow.types", "parquet")
-    if column.null_count:
-        raise FileFormatError(
-            f"column {name!r} of {path} has {column.null_count:,} empty cells (nulls). "
-            "Fill or remove them."
-        )
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _arrow_to_numpy(table: ParquetTable, name: str, column: Any) -> Array:
+    pyarrow, types = require("pyarrow", "parquet"), require("pyarrow.types", "parquet")
     column = column.combine_chunks()
     kind = column.type
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        compute = require("pyarrow.compute", "parquet")
-        lengths = set(compute.list_value_length(column).unique().to_pylist())
-        if len(lengths) > 1:
-            raise FileFormatError(
-                f"the lists of column {name!r} of {path} must have the same length, got lengths "
-                f"from {min(lengths)} to {max(lengths)}."
-            )
-        values = column.flatten().to_numpy(zero_copy_only=False)
-        return np.asarray(values).reshape(len(column), lengths.pop() if lengths else 0)
+    if _is_list(kind):
+        return _matrix(table, name, column)
+    if types.is_decimal(kind):
+        column = column.cast(pyarrow.float64())
+    elif types.is_timestamp(kind) and kind.tz is not None:  # NumPy has no time zones
+        column = column.cast(pyarrow.string())
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _matrix(table: ParquetTable, name: str, column: Any) -> Array:
+    """Return lists of equal length as rows; a null is a row of NaN."""
+    lengths = require("pyarrow.compute", "parquet").list_value_length(column).unique().to_pylist()
+    known = sorted(length for length in lengths if length is not None)
+    if len(known) > 1:
+        raise FileFormatError(
+            f"the lists of column {name!r} of {table.path} must have the same length, got lengths "
+            f"from {known[0]} to {known[-1]}."
+        )
+    values = np.asarray(column.flatten().to_numpy(zero_copy_only=False))
+    width = known[0] if known else 0
+    if not column.null_count:
+        return values.reshape(len(column), width)
+    matrix = np.full((len(column), width), np.nan)
+    matrix[column.is_valid().to_numpy(zero_copy_only=False)] = values.reshape(-1, width)
+    return matrix
 
 
 def check_table_target(path: str | Path, *, force: bool) -> Path:
@@ -191,7 +133,7 @@ def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = F
             pyarrow = require("pyarrow", "parquet")
             require("pyarrow.parquet", "parquet").write_table(pyarrow.table(columns), temporary)
             return
-        rows = zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True)
+        rows = zip(*map(to_values, columns.values()), strict=True)
         with temporary.open("w", newline="", encoding="utf-8") as stream:
             if suffix == ".csv":
                 writer = csv.writer(stream)
@@ -200,6 +142,14 @@ def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = F
             else:
                 for row in rows:
                     stream.write(to_json(dict(zip(columns, row, strict=True))) + "\n")
+
+
+def to_values(column: Any) -> list[Any]:
+    """Return a column as values that CSV and JSON can hold; times become text."""
+    array = np.asarray(column)
+    if array.dtype.kind in "mM":
+        return [None if np.isnat(value) else str(value) for value in array]
+    return list(array.tolist())
 
 
 def to_json(value: Any) -> str:

@@ -138,7 +138,8 @@ class Calibration:
         if len(edges) == 1:
             warn(
                 f"{len(scores):,} samples are too few to calibrate by label count: all samples "
-                "share one threshold.",
+                f"share one threshold. A group needs about {math.ceil(enough * _PILOT_SHARE):,} "
+                "samples, and only one group has as many.",
                 SingleGroupWarning,
             )
         names = _count_names(edges)[_place(edges, counts[~pilot])]

@@ -8,7 +8,8 @@ calibration score,
 - the share of in-distribution samples kept in the long run follows the distribution
   1 - Beta(r, n + 1 - r), for any continuous distribution of the scores.
 
-If scores are tied, the share that is kept can be higher than these formulas say, but not lower.
+If scores are tied with the threshold, the share that is kept can be higher than these formulas say,
+but not lower.
 """
 
 from __future__ import annotations
@@ -141,15 +142,27 @@ class Threshold:
         if not np.isfinite(ordered[rank - 1]):
             raise _too_many_non_finite(ordered, tpr, where)
         threshold = cls(ordered, tpr, confidence, rank)
-        tied = int(np.count_nonzero(ordered == threshold.value))
-        if tied > max(1, _TIES_ALLOWED * len(ordered)):
-            warn(
-                f"{where}{tied:,} of {len(ordered):,} calibration scores equal the threshold "
-                f"{threshold.value:g}. The share of in-distribution samples that is kept is higher "
-                "than stated, and fewer samples are flagged.",
-                TiedScoresWarning,
-            )
+        threshold._warn_of_ties(where)
         return threshold
+
+    def _warn_of_ties(self, where: str) -> None:
+        """Warn if many calibration scores, or all of them, equal the threshold."""
+        below, tied = self._below_and_tied()
+        if tied <= max(1, _TIES_ALLOWED * self.n_samples):
+            return
+        if tied == np.count_nonzero(np.isfinite(self.scores)):
+            text = (
+                f"{where}all {tied:,} calibration scores are {self.value:g}, so the score cannot "
+                "tell samples apart. Check the outputs of the model, or choose another detector."
+            )
+        else:
+            text = (
+                f"{where}{tied:,} of {self.n_samples:,} calibration scores equal the threshold "
+                f"{self.value:g}. A sample with this score is kept, so a share of "
+                f"{1 - below / self.n_samples:.3g} of the calibration samples is kept instead of "
+                f"{self.tpr:g}, and fewer out-of-distribution samples are flagged."
+            )
+        warn(text, TiedScoresWarning)
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 1 or not 1 <= self.rank <= len(self.scores):
@@ -187,13 +200,21 @@ class Threshold:
 
         The interval contains the true share with this confidence. It is exact for continuous
         scores, because an order statistic follows a Beta distribution. If scores are tied with the
-        threshold, the true share can lie above the interval, but not below it.
+        threshold, all of them are kept: the upper end is then that of an interval for the share of
+        the calibration scores that is kept (Clopper-Pearson).
         """
         from scipy.special import betaincinv
 
         tail = (1 - checked_share("confidence", confidence)) / 2
-        r, s = self.rank, self.n_samples + 1 - self.rank
-        return 1 - float(betaincinv(r, s, 1 - tail)), 1 - float(betaincinv(r, s, tail))
+        n, (below, tied) = self.n_samples, self._below_and_tied()
+        rank = self.rank if tied == 1 else below  # of the upper end
+        low = 1 - float(betaincinv(self.rank, n + 1 - self.rank, 1 - tail))
+        return low, 1 - float(betaincinv(rank, n + 1 - rank, tail)) if rank else 1.0
+
+    def _below_and_tied(self) -> tuple[int, int]:
+        """Return how many calibration scores lie below the threshold, and how many equal it."""
+        below = int(np.searchsorted(self.scores, self.value, side="left"))
+        return below, int(np.searchsorted(self.scores, self.value, side="right")) - below
 
     def statement(self, confidence: float = 0.99) -> str:
         """Return the guarantee as a sentence.

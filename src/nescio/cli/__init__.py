@@ -7,6 +7,7 @@ also has 3 for an alarm.
 from __future__ import annotations
 
 import io
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -35,6 +36,15 @@ from nescio.cli import (
     tune,
 )
 from nescio.errors import NescioError, ParameterError, ProbabilitiesWarning
+
+# What the messages of the library call a parameter, and the option that sets it.
+_OPTIONS = {
+    "force=True": "--force",
+    "skip_bad=True": "--skip-bad",
+    "resume=True": "--resume",
+    "nonfinite='out'": "--nonfinite out",
+}
+_PARAMETER = re.compile("|".join(map(re.escape, _OPTIONS)))
 
 app = typer.Typer(
     name="nescio",
@@ -112,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             app(args=arguments, prog_name="nescio")
         except (NescioError, OSError) as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {_with_options(error)}", err=True)
             return 1
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else 1
@@ -120,7 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"warning: {message}", err=True)
+    typer.echo(f"warning: {_with_options(message)}", err=True)
+
+
+def _with_options(message: object) -> str:
+    """Return a message of the library with options instead of Python's parameters."""
+    return _PARAMETER.sub(lambda found: _OPTIONS[found.group()], str(message))
 
 
 def run() -> None:

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.status import Status
 
-from nescio._validation import looks_like_probabilities
+from nescio._validation import looks_like_percentages, looks_like_probabilities
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
 from nescio.outputs import Outputs
@@ -101,6 +102,13 @@ def read_outputs(path: Path, *, from_probs: bool | None) -> Outputs:
             f"{path}: every value lies within [0, 1]. These look like probabilities, but logits "
             "are expected. Pass --from-probs if they are probabilities, --from-logits if not."
         )
+    if from_probs is None and looks_like_percentages(outputs.logits):
+        raise InputError(
+            f"{path}: no value is negative, and the largest is {np.nanmax(outputs.logits):g}. "
+            "These look like percentages, but logits are expected, which are negative for absent "
+            "labels. If they are percentages, divide them by 100 and pass --from-probs. If they "
+            "are logits, pass --from-logits."
+        )
     return outputs
 
 
@@ -146,8 +154,5 @@ def build_detector(name: str, settings: list[str] | None, **parameters: Any) -> 
     """Make a detector from its name, as name(parameter=value), and NAME=VALUE settings."""
     from nescio.detectors import naming
 
-    kind, written = naming.parse_detector(name)
     pairs = (setting.partition("=") for setting in settings or ())
-    return naming.build_detector(
-        kind, written | {key: text for key, _, text in pairs}, **parameters
-    )
+    return naming.build_detector(name, {key: text for key, _, text in pairs}, **parameters)

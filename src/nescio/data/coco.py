@@ -121,8 +121,6 @@ def _multi_hot(
         unknown = f"category {category}" if image in row else f"image {image}"
         reason = f"an annotation refers to {unknown}, which is not in the file"
         if not skip_bad:
-            raise DatasetError(
-                f"{file}: {reason}. Pass skip_bad=True (--skip-bad) to continue without it."
-            )
+            raise DatasetError(f"{file}: {reason}. Pass skip_bad=True to continue without it.")
         skipped.append(BadFile(f"annotations/{file.name}", reason))
     return labels, tuple(skipped)

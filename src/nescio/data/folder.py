@@ -46,7 +46,7 @@ def load_folder(root: str | Path, split: str = "", *, skip_bad: bool = False) ->
     if loose and not skip_bad:
         raise DatasetError(
             f"{root / loose[0]} is beside the class folders, so it has no class ({len(loose):,} "
-            "such images). Move it into a class folder, or pass skip_bad=True (--skip-bad) to "
+            "such images). Move it into a class folder, or pass skip_bad=True to "
             "continue without it."
         )
     skipped = tuple(BadFile(file, "in no class folder") for file in loose)

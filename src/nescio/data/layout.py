@@ -15,7 +15,7 @@ from nescio.data.split import BadFile, Split
 from nescio.errors import DatasetError, ParameterError
 
 HOW_TO = "See docs/how-to/datasets.md."
-_OR_SKIP = "or pass skip_bad=True (--skip-bad) to continue without them."
+_OR_SKIP = "or pass skip_bad=True to continue without them."
 _NAMED_FILES = 3
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.base import Detector
-from nescio.detectors.naming import build_detector, parse_detector
+from nescio.detectors.naming import as_detector, build_detector, parse_detector
 from nescio.detectors.profile import Profile
 from nescio.detectors.registry import DETECTORS, find_own, register
 from nescio.detectors.saving import load
@@ -51,6 +51,7 @@ __all__ = [
     "Detector",
     "NotCalibratedError",
     "Profile",
+    "as_detector",
     "build_detector",
     "load",
     "parse_detector",

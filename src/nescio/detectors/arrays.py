@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import check_array
@@ -15,10 +15,12 @@ from nescio._validation import (
     FloatArray,
     check_matrix,
     is_torch,
-    looks_like_probabilities,
+    largest_of_non_negative,
     to_numpy,
 )
+from nescio.detectors.matching import match_labels, warn_of_ignored
 from nescio.errors import (
+    ImplausibleValuesWarning,
     InputError,
     MissingInputError,
     NonFiniteError,
@@ -27,9 +29,17 @@ from nescio.errors import (
     warn,
 )
 from nescio.outputs import Outputs
+from nescio.outputs.frames import is_frame
 
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5
+
+
+class Known(NamedTuple):
+    """The names that a detector knows: of its labels, and of the columns of a data frame."""
+
+    labels: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
 
 
 class Arrays:
@@ -92,35 +102,101 @@ class Given:
     """What a detector was given: the arrays it declared, and what calibration needs besides."""
 
     arrays: Arrays
-    data: Any  # as it was passed: a data frame keeps its column names
+    data: Any  # Outputs, Arrays, or as it was passed
     logits: FloatArray | None
     label_names: tuple[str, ...] | None
     ids: Array | None
+    columns: tuple[str, ...] | None = None  # the names of the columns of a data frame
 
     def label_counts(self) -> Array | None:
         """Return how many labels the model predicts for each sample; None without logits."""
         return None if self.logits is None else np.asarray((self.logits > 0).sum(1))
 
 
-def read(data: Any, names: Sequence[str], detector: Any, y: Any = None) -> Given:
-    """Take the named arrays from outputs, or from a plain array if a single one is needed."""
+def read(
+    data: Any, names: Sequence[str], detector: Any, y: Any = None, *, known: Known | None = None
+) -> Given:
+    """Take the named arrays from outputs, or from a plain array if a single one is needed.
+
+    Labels, and columns of a data frame, are matched by name with those that the detector knows.
+    """
     if isinstance(data, Arrays):
         return Given(Arrays(_by_name(data, names, detector)), data, data.get("logits"), None, None)
+    known = known or Known()
     if isinstance(data, Outputs):
-        if "labels" in names and y is not None:
-            raise InputError("pass labels inside Outputs or as y, not both.")
-        found = Arrays(_by_name(data, names, detector))
-        given = Given(found, data, data.logits, data.label_names, data.ids)
+        given = _of_outputs(data, names, detector, y, known)
+    elif is_frame(data):
+        given = _of_frame(data, names, detector, y, known)
     else:
         given = _of_array(data, names, detector, y)
     logits = given.arrays.get("logits")
-    if logits is not None and looks_like_probabilities(logits):
+    if logits is not None:
+        _warn_if_not_logits(logits)
+    return given
+
+
+def _warn_if_not_logits(logits: FloatArray) -> None:
+    """Warn of probabilities, percentages and other values that are never negative."""
+    largest = largest_of_non_negative(logits)
+    if largest is None:
+        return
+    if largest <= 1:
         warn(
             "every value lies within [0, 1]: these look like probabilities, but logits are "
             "expected. Convert them with nescio.scores.logits_from_probs.",
             ProbabilitiesWarning,
         )
-    return given
+        return
+    if largest <= 100:
+        warn(
+            f"no value is negative, and the largest is {largest:g}: these look like percentages, "
+            "but logits are expected, which are negative for absent labels. Convert percentages "
+            "with nescio.scores.logits_from_probs(values / 100). For other values, pass the "
+            "outputs of the model before its last activation.",
+            ProbabilitiesWarning,
+        )
+        return
+    warn(
+        "no value is negative, but logits are expected, which are negative for absent labels. "
+        "Pass the outputs of the model before its last activation, which may be a ReLU.",
+        ImplausibleValuesWarning,
+    )
+
+
+def _of_outputs(
+    outputs: Outputs, names: Sequence[str], detector: Any, y: Any, known: Known
+) -> Given:
+    if "labels" in names and y is not None:
+        raise InputError("pass labels inside Outputs or as y, not both.")
+    if known.labels is not None and outputs.label_names is not None:
+        outputs = match_labels(outputs, known.labels, names)
+    found = Arrays(_by_name(outputs, names, detector))
+    return Given(found, outputs, outputs.logits, outputs.label_names, outputs.ids)
+
+
+def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Known) -> Given:
+    """Read a data frame: its columns are the labels or, for a detector of features, features."""
+    from nescio.outputs.columns import Columns
+    from nescio.outputs.frames import FrameTable
+
+    of_logits = "logits" in names
+    expected = known.labels if of_logits else known.columns
+    try:
+        outputs = Outputs(**Columns(expected=expected).read(FrameTable(frame)))
+    except InputError as error:
+        raise type(error)(
+            f"{error} A detector takes these options as Outputs.from_frame(frame, ...)."
+        ) from error
+    ignored = outputs.manifest.get("ignored_columns", ())
+    warn_of_ignored([name for name in ignored if not name.startswith("__index_level_")], "column")
+    matrices = [name for name in names if name not in _NOT_MATRICES]
+    if of_logits or any(name in outputs.names for name in matrices):
+        if "labels" in names and outputs.labels is None:
+            outputs, y = replace(outputs, labels=y), None
+        given = _of_outputs(outputs, names, detector, y, known)
+        return replace(given, columns=outputs.label_names)
+    given = _of_array(outputs.logits, names, detector, y)
+    return replace(given, ids=outputs.ids, columns=outputs.label_names)
 
 
 def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dict[str, Any]:
@@ -157,7 +233,6 @@ def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
             "instead of a single array."
         )
     (name,) = matrices
-    label_names = column_names(data) if name == "logits" else None
     if is_torch(data) or isinstance(data, list | tuple | np.ma.MaskedArray):
         data = to_numpy(data)
     if len(getattr(data, "shape", (0, 0))) != 2:
@@ -175,14 +250,7 @@ def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
     found: dict[str, Any] = {name: matrix}
     if "labels" in names:
         found["labels"] = None if y is None else to_numpy(y)
-    return Given(Arrays(found), data, matrix if name == "logits" else None, label_names, None)
-
-
-def column_names(data: Any) -> tuple[str, ...] | None:
-    """Return the column names of a data frame, if all of them are text."""
-    columns = getattr(data, "columns", ())
-    names = tuple(column for column in columns if isinstance(column, str))
-    return names if names and len(names) == len(columns) else None
+    return Given(Arrays(found), data, matrix if name == "logits" else None, None, None)
 
 
 # --- rows that cannot be used -----------------------------------------------------------------
@@ -221,36 +289,37 @@ def _bad_rows_error(name: str, matrix: FloatArray, fine: BoolArray) -> NonFinite
         what = "-inf (masked labels), which this detector does not accept,"
     return NonFiniteError(
         f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}. Clean them, or pass "
-        "nonfinite='out' (--nonfinite out) to count such rows as out-of-distribution."
+        "nonfinite='out' to count such rows as out-of-distribution."
     )
 
 
 # --- columns and labels -----------------------------------------------------------------------
 
 
-def check_columns(known: Mapping[str, int], arrays: Arrays, detector: str) -> None:
+def check_columns(known: Mapping[str, int], given: Given, detector: Any) -> None:
     """Raise unless every array has as many columns as when the detector was made."""
-    for name, matrix in arrays.matrices().items():
+    for name, matrix in given.arrays.matrices().items():
         n_columns, expected = matrix.shape[1], known.get(name)
-        if expected is not None and n_columns != expected:
-            what = "labels" if name == "logits" else f"columns of {name}"
-            raise ShapeError(
-                f"the detector was made for {expected} {what}, got {n_columns}. (X has {n_columns} "
-                f"features, but {detector} is expecting {expected} features as input.)"
+        if expected is None or n_columns == expected:
+            continue
+        what = "labels" if name == "logits" else f"columns of {name}"
+        message = f"the detector was made for {expected} {what}, got {n_columns}."
+        if len(matrix) == expected:
+            message += f" {transposed_hint(matrix.shape)}"
+        elif name == "logits" and n_columns > expected and given.label_names is None:
+            named = getattr(detector, "label_names_", None) is not None
+            message += " Pass Outputs with label_names to find labels by name." if named else ""
+        if not isinstance(given.data, Outputs | Arrays):  # scikit-learn's checks look for this
+            message += (
+                f" In the terms of scikit-learn: X has {n_columns} features, but "
+                f"{type(detector).__name__} is expecting {expected} features as input."
             )
+        raise ShapeError(message)
 
 
-def label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """Describe how the labels of the data differ from those of a detector."""
-    if sorted(ours) == sorted(theirs):
-        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        return (
-            f"the labels are in another order than the detector's: at position {at} the detector "
-            f"has {ours[at]!r}, the data {theirs[at]!r}."
-        )
-    missing = next((name for name in ours if name not in set(theirs)), None)
-    extra = next((name for name in theirs if name not in set(ours)), None)
+def transposed_hint(shape: tuple[int, ...]) -> str:
+    """Return what to do about an array that has its samples as columns."""
     return (
-        f"the data has other labels than the detector was made for: {missing!r} is missing, "
-        f"{extra!r} is new."
+        f"The array has {shape[0]:,} rows and {shape[1]:,} columns, and rows are samples: if it is "
+        "transposed, pass its transpose (array.T)."
     )

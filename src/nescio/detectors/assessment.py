@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from nescio._io.tables import write_table
 from nescio._validation import BoolArray
 from nescio.errors import InputError
+from nescio.outputs.outputs import join_columns
 
 _SHOWN_ROWS = 10
+_COLUMNS = ("id", "score", "p_value", "in_distribution", "group")
 
 
 class Verdict(NamedTuple):
@@ -41,6 +43,8 @@ class Assessment:
         The group whose threshold was used, if calibrated by group.
     ids : array of str of shape (n_samples,) or None
         The ids of the samples, if the outputs had any.
+    kept : mapping of str to array of shape (n_samples,)
+        The columns of the user's table that were passed on; see `Outputs.from_frame`.
     """
 
     scores: NDArray[np.float64]
@@ -48,13 +52,22 @@ class Assessment:
     in_distribution: BoolArray
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
+    kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        taken = next((name for name in self.kept if name in _COLUMNS), None)
+        if taken is not None:
+            raise InputError(
+                f"the column {taken!r} cannot be kept, because the table of verdicts has a column "
+                "of the same name. Rename it."
+            )
 
     @classmethod
     def concat(cls, parts: Sequence[Assessment]) -> Assessment:
         """Join the assessments of several batches by one detector."""
         if not parts:
             raise InputError("there are no assessments to join.")
-        columns = [part.columns() for part in parts]
+        columns = [part._verdicts() for part in parts]
         if any(column.keys() != columns[0].keys() for column in columns):
             raise InputError("all assessments to join must have ids and groups, or none.")
         joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
@@ -64,6 +77,7 @@ class Assessment:
             joined["in_distribution"],
             groups=joined.get("group"),
             ids=joined.get("id"),
+            kept=join_columns([part.kept for part in parts]),
         )
 
     def __len__(self) -> int:
@@ -77,7 +91,9 @@ class Assessment:
         """Return the verdict of one row, or the assessment of several (slice, indices or mask)."""
         columns = (self.scores, self.p_values, self.in_distribution, self.groups, self.ids)
         if not isinstance(rows, int | np.integer):
-            return Assessment(*(None if column is None else column[rows] for column in columns))  # type: ignore[arg-type]
+            some = (None if column is None else column[rows] for column in columns)
+            kept = {name: column[rows] for name, column in self.kept.items()}
+            return Assessment(*some, kept)  # type: ignore[arg-type]
         score, p_value, inside = (column[rows] for column in columns[:3] if column is not None)
         return Verdict(float(score), float(p_value), bool(inside))
 
@@ -90,15 +106,16 @@ class Assessment:
         return np.flatnonzero(~self.in_distribution)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the table as columns: id (if known), score, p_value, in_distribution, group."""
-        columns: dict[str, NDArray[Any] | None] = {
-            "id": self.ids,
-            "score": self.scores,
-            "p_value": self.p_values,
-            "in_distribution": self.in_distribution,
-            "group": self.groups,
-        }
-        return {name: column for name, column in columns.items() if column is not None}
+        """Return the table: id, score, p_value, in_distribution, group and the kept columns.
+
+        id and group are left out if they are not known.
+        """
+        return {**self._verdicts(), **self.kept}
+
+    def _verdicts(self) -> dict[str, NDArray[Any]]:
+        values = (self.ids, self.scores, self.p_values, self.in_distribution, self.groups)
+        columns = zip(_COLUMNS, values, strict=True)
+        return {name: column for name, column in columns if column is not None}
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the table as .parquet, .csv or .jsonl, atomically."""

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, OutlierMixin
 
 from nescio._validation import Array, checked_choice, checked_share
 from nescio.calibration import Calibration, Scores, benjamini_hochberg, empirical_threshold
-from nescio.detectors import steps
+from nescio.detectors import plausibility, steps
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.profile import Profile
@@ -54,6 +54,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     profile_: Profile
     n_columns_: dict[str, int]
     label_names_: tuple[str, ...] | None
+    _learned_from: dict[str, str]
 
     name: ClassVar[str] = ""
     """The name in the registry, on the command line and in a saved file."""
@@ -116,7 +117,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         Parameters
         ----------
-        X : array, tensor or Outputs
+        X : array, tensor, data frame or Outputs
             What the detector reads. A plain array is accepted if the detector reads a single one.
         y : array, optional
             Multi-hot labels for a method that learns from them; Outputs bring their own.
@@ -128,7 +129,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             if self.learns_from:
                 steps.learn(self, X, y)
             if steps.has_all(X, self.scores_from) or not self.learns_from:
-                _, scores = steps.score(self, X, reset=not self.learns_from, remember=True)
+                given, scores = steps.score(self, X, reset=not self.learns_from, remember=True)
+                plausibility.warn_of_large_k(self, given)
                 self.offset_ = empirical_threshold(scores, self.tpr)
         return self
 
@@ -148,7 +150,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         Parameters
         ----------
-        X : array, tensor or Outputs
+        X : array, tensor, data frame or Outputs
             In-distribution data that the detector has not learned from.
         tpr : float, optional
             The share of in-distribution data to keep; by default the detector's own `tpr`.
@@ -161,6 +163,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """
         with steps.unchanged_on_error(self):
             given, scores = steps.score(self, X, reset=not self.learns_from, remember=True)
+            plausibility.check_held_out(self, given)
+            plausibility.warn_of_large_k(self, given)
+            plausibility.warn_of_constant_labels(given)
             share = self.tpr if tpr is None else tpr
             self.calibration_ = steps.calibrated(given, scores, share, confidence, groups)
             self.offset_ = next(iter(self.calibration_.thresholds.values())).value
@@ -190,7 +195,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
         Parameters
         ----------
-        X : array, tensor or Outputs
+        X : array, tensor, data frame or Outputs
             What the detector reads.
         groups : array of shape (n_samples,), optional
             Each sample's group, if calibrated by an array of groups.
@@ -204,7 +209,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             inside = found.scores >= found.threshold
         else:
             inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(found.scores)
-        return Assessment(found.scores, p_values, inside, found.groups, found.given.ids)
+        kept = getattr(found.given.data, "kept", {})
+        return Assessment(found.scores, p_values, inside, found.groups, found.given.ids, kept)
 
     def explain(self, X: Any, *, groups: Any = None) -> Explanation:
         """Return each label's share of the score, against the in-distribution medians.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -18,7 +19,8 @@ from nescio.detectors.base import Detector
 from nescio.detectors.registry import DETECTORS, register
 from nescio.errors import ParameterError
 
-_WRITTEN = re.compile(r"\s*(?P<name>[\w.]+(?::\w+)?)\s*(?:\((?P<settings>[^()]*)\))?\s*")
+# What is not a name, such as "Max Logit", is let through: detector_class says what was meant.
+_WRITTEN = re.compile(r"\s*(?P<name>[\w./ -]+?(?::\w+)?)\s*(?:\((?P<settings>[^()]*)\))?\s*")
 _OF_EVERY_DETECTOR = {"tpr", "nonfinite"}
 
 
@@ -52,18 +54,37 @@ def detector_class(name: str) -> type[Detector]:
     if ":" in name:
         return register(_imported(name))
     if name not in DETECTORS:
-        near = difflib.get_close_matches(name.lower(), DETECTORS, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
+        hint = _nearest(name)
         raise ParameterError(
-            f"there is no detector {name!r}. {hint}Choose from: {', '.join(DETECTORS)}; or name "
-            "your own as package.module:Class."
+            f"there is no detector {name!r}. {f'Did you mean {hint}? ' if hint else ''}Choose "
+            f"from: {', '.join(DETECTORS)}; or name your own as package.module:Class."
         )
     return DETECTORS[name]
+
+
+def _nearest(name: str) -> str | None:
+    """Return the name that was probably meant: JointEnergy, joint-energy and so on."""
+    if "." in name:  # a module without its class
+        return f"{name}:Class"
+    plain = {
+        _plain(text): known for known, kind in DETECTORS.items() for text in (known, kind.__name__)
+    }
+    near = difflib.get_close_matches(_plain(name), plain, n=1)
+    return plain[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def _imported(name: str) -> type[Detector]:
     """Import a class by its name; modules of the current directory are found too."""
     module_name, _, class_name = name.partition(":")
+    if module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
+        raise ParameterError(
+            f"{name!r} names a file. Name the module instead: {dotted}:{class_name}."
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
@@ -83,9 +104,10 @@ def build_detector(name: str, settings: Mapping[str, str] | None = None, **given
     Parameters
     ----------
     name : str
-        One of `DETECTORS`, or package.module:Class for one of your own.
+        One of `DETECTORS`, or package.module:Class for one of your own. Parameters may follow in
+        brackets, as in "top_k_joint_energy(k=5)".
     settings : mapping of str to str
-        Its own parameters, such as {"k": "5"}.
+        Its own parameters, such as {"k": "5"}; they replace those in brackets.
     **given
         Parameters that every detector has, as values.
 
@@ -94,11 +116,12 @@ def build_detector(name: str, settings: Mapping[str, str] | None = None, **given
     >>> build_detector("top_k_joint_energy", {"k": "10"})
     TopKJointEnergy(k=10)
     """
+    name, written = parse_detector(name)
     kind = detector_class(name)
     defaults = kind().get_params(deep=False)
     known = set(defaults) - _OF_EVERY_DETECTOR
     values = {}
-    for key, text in (settings or {}).items():
+    for key, text in {**written, **(settings or {})}.items():
         if key not in known:
             allowed = f"it has {', '.join(sorted(known))}" if known else "it has none"
             raise ParameterError(f"{name} has no parameter {key!r} to set; {allowed}.")
@@ -106,6 +129,26 @@ def build_detector(name: str, settings: Mapping[str, str] | None = None, **given
     detector = kind(**values, **given)
     detector._check_params()
     return detector
+
+
+def as_detector(given: Any) -> Detector:
+    """Return a detector as it is; make one of a class, with its defaults, or of a name.
+
+    Examples
+    --------
+    >>> from nescio import JointEnergy
+    >>> as_detector(JointEnergy), as_detector("top_k_joint_energy(k=3)")
+    (JointEnergy(), TopKJointEnergy(k=3))
+    """
+    if isinstance(given, Detector):
+        return given
+    if inspect.isclass(given) and issubclass(given, Detector):
+        return given()
+    if isinstance(given, str):
+        return build_detector(given)
+    raise ParameterError(
+        f"expected a detector, such as JointEnergy(), or the name of one, got {given!r}."
+    )
 
 
 def _value(text: str, kind: type, setting: str) -> Any:

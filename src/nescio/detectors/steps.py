@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import validate_data
 
+from nescio._validation import to_numpy
 from nescio.calibration import LABEL_COUNT, Calibration, Scores
-from nescio.detectors import arrays as reading
-from nescio.detectors.arrays import Arrays, Given
-from nescio.errors import LabelMismatchError, MissingInputError, NescioError, ParameterError
+from nescio.detectors import arrays as reading, plausibility
+from nescio.detectors.arrays import Arrays, Given, Known
+from nescio.errors import (
+    DetectorError,
+    MissingInputError,
+    NescioError,
+    ParameterError,
+    TooFewSamplesError,
+)
 from nescio.explain import Medians
 from nescio.outputs import Outputs
 
@@ -52,33 +58,34 @@ def read(
     """Take the named arrays from the data, and check their columns and labels.
 
     `reset` forgets the columns and labels of earlier data; `remember` keeps those of this data.
+    Data with label names is matched by name with the labels that the detector knows.
     """
-    given = reading.read(data, names, detector, y)
-    known = {} if reset else getattr(detector, "n_columns_", {})
-    ours = None if reset else getattr(detector, "label_names_", None)
-    reading.check_columns(known, given.arrays, type(detector).__name__)
-    _check_frame(detector, given.data, reset=reset)
-    if ours is not None and given.label_names is not None and ours != given.label_names:
-        raise LabelMismatchError(reading.label_difference(ours, given.label_names))
+    n_columns = {} if reset else getattr(detector, "n_columns_", {})
+    known = Known() if reset else _known_names(detector)
+    given = reading.read(data, names, detector, y, known=known)
+    reading.check_columns(n_columns, given, detector)
     if remember:
         found = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
-        detector.n_columns_ = {**found, **known}
+        detector.n_columns_ = {**found, **n_columns}
         detector.n_features_in_ = next(iter(found.values()))
-        detector.label_names_ = given.label_names if ours is None else ours
+        detector.label_names_ = given.label_names if known.labels is None else known.labels
+        _remember_columns(detector, given.columns if known.columns is None else known.columns)
     return given
 
 
-def _check_frame(detector: Detector, data: Any, *, reset: bool) -> None:
-    """Let scikit-learn record the column names of a data frame, or compare them."""
-    if isinstance(data, Outputs | Arrays):
-        return
-    named = reading.column_names(data) is not None and hasattr(detector, "feature_names_in_")
-    if not reset and not named:
-        return
-    try:
-        validate_data(detector, data, reset=reset, skip_check_array=True)
-    except ValueError as error:
-        raise LabelMismatchError(" ".join(str(error).split())) from error
+def _known_names(detector: Detector) -> Known:
+    columns = getattr(detector, "feature_names_in_", None)
+    return Known(
+        getattr(detector, "label_names_", None), None if columns is None else tuple(columns)
+    )
+
+
+def _remember_columns(detector: Detector, columns: Sequence[str] | None) -> None:
+    """Keep the names of the columns of a data frame under scikit-learn's name."""
+    if columns is not None:
+        detector.feature_names_in_ = np.array(columns, dtype=object)
+    else:
+        detector.__dict__.pop("feature_names_in_", None)
 
 
 def has_all(data: Any, names: Sequence[str]) -> bool:
@@ -94,6 +101,7 @@ def learn(detector: Detector, data: Any, y: Any) -> None:
     arrays = read(detector, data, detector.learns_from, y, reset=True, remember=True).arrays
     usable = reading.usable_rows(arrays, detector)
     detector._learn(arrays if usable.all() else arrays[usable])
+    plausibility.remember_learned_data(detector, data, arrays)
 
 
 def score(
@@ -109,11 +117,24 @@ def score(
     given = read(detector, data, detector.scores_from, reset=reset, remember=remember)
     usable = reading.usable_rows(given.arrays, detector)
     if usable.all():
-        return given, np.asarray(detector._score(given.arrays), dtype=np.float64)
+        return given, _scores_of(detector, given.arrays)
     scores = np.full(len(usable), -np.inf)
     if usable.any():
-        scores[usable] = detector._score(given.arrays[usable])
+        scores[usable] = _scores_of(detector, given.arrays[usable])
     return given, scores
+
+
+def _scores_of(detector: Detector, arrays: Arrays) -> Scores:
+    """Return what the method computes as float64; raise unless it is one number per sample."""
+    found = detector._score(arrays)
+    if type(found) is not np.ndarray:
+        found = to_numpy(found)
+    if found.shape != (len(arrays),) or found.dtype.kind not in "fiub":
+        raise DetectorError(
+            f"{type(detector).__name__}._score must return one number per sample: an array of "
+            f"shape ({len(arrays)},), got shape {found.shape} and dtype {found.dtype}."
+        )
+    return found.astype(np.float64, copy=False)
 
 
 # --- calibrating and deciding -----------------------------------------------------------------
@@ -123,6 +144,18 @@ def calibrated(
     given: Given, scores: Scores, tpr: float, confidence: float | None, groups: Any
 ) -> Calibration:
     """Calibrate the scores of held-out data, by group if asked to."""
+    try:
+        return _by_groups(given, scores, tpr, confidence, groups)
+    except TooFewSamplesError as error:
+        shape = next(iter(given.arrays.matrices().values())).shape
+        if shape[0] >= shape[1]:
+            raise
+        raise TooFewSamplesError(f"{error} {reading.transposed_hint(shape)}") from error
+
+
+def _by_groups(
+    given: Given, scores: Scores, tpr: float, confidence: float | None, groups: Any
+) -> Calibration:
     if not isinstance(groups, str):
         return Calibration.from_scores(scores, tpr=tpr, confidence=confidence, groups=groups)
     if groups != LABEL_COUNT:

@@ -17,7 +17,7 @@ from nescio._io.tables import require
 from nescio._validation import Array, to_numpy
 from nescio._version import __version__
 from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
-from nescio.detectors import Detector, load
+from nescio.detectors import Detector, as_detector, load
 from nescio.errors import ExportError, InputError, MissingInputError, ParameterError, ShapeError
 from nescio.export.classifiers import Classifier, check_kind, classifier_graph
 from nescio.export.fused import DetectorHead
@@ -161,7 +161,7 @@ def _detector_alone(
 ) -> tuple[Detector, _Plan]:
     if given is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
-    detector = load(given) if isinstance(given, str | Path) else given
+    detector = load(given) if isinstance(given, str | Path) else as_detector(given)
     outputs = samples if samples is None or isinstance(samples, Outputs) else None
     head = DetectorHead(detector, head=None if outputs is None else outputs.head)
     if outputs is None and samples is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration
-from nescio.detectors import Arrays, Detector, NotCalibratedError
+from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.scoring import scorer_of
 from nescio.outputs import Head
@@ -61,6 +61,7 @@ class DetectorHead(nn.Module):
         self, detector: Detector, *, from_probs: bool = False, head: Head | None = None
     ) -> None:
         super().__init__()
+        detector = as_detector(detector)
         self.scorer = scorer_of(detector)
         self.from_probs = from_probs
         if not hasattr(detector, "calibration_"):

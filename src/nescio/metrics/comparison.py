@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
+from nescio.detectors.naming import as_detector
 from nescio.errors import LabelMismatchError, ShapeError, about
 from nescio.metrics.chance import chance_note
 from nescio.metrics.delong import AurocDifference, delong_test
@@ -107,7 +108,8 @@ def compare(
     skipped: dict[str, str] = {}
     scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
-    for name, detector in detectors.items():
+    for name, given in detectors.items():
+        detector = as_detector(given)
         learned_from = (train_of or {}).get(name, train)
         reason = _obstacle(detector, id_outputs, ood_outputs, learned_from)
         if reason is not None:

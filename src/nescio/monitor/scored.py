@@ -15,10 +15,10 @@ from nescio._io.files import existing_file
 from nescio._io.tables import WRITABLE, read_parquet
 from nescio._validation import FloatArray
 from nescio.detectors.assessment import Assessment
+from nescio.detectors.matching import match_labels
 from nescio.errors import (
     FileFormatError,
     InputError,
-    LabelMismatchError,
     MissingInputError,
     ParameterError,
     ShapeError,
@@ -114,12 +114,8 @@ def matching_logits(detector: Detector, assessment: Assessment, outputs: Outputs
                 f"row {row} of the outputs is {str(outputs.ids[row])!r}, but row {row} of the "
                 f"scored table is {str(assessment.ids[row])!r}. Both must have the same rows."
             )
-    names, expected = outputs.label_names, detector.label_names_
-    if names is not None and expected is not None and names != expected:
-        raise LabelMismatchError(
-            f"the labels of the outputs are {list(names)}, but the detector was calibrated on "
-            f"{list(expected)}."
-        )
+    if outputs.label_names is not None and detector.label_names_ is not None:
+        outputs = match_labels(outputs, detector.label_names_, detector.scores_from)
     _check_scores(detector, assessment, outputs)
     return outputs.logits
 

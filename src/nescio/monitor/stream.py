@@ -14,8 +14,7 @@ from nescio._validation import (
     check_matrix,
     checked_share,
     checked_whole,
-    to_float,
-    to_numpy,
+    float_values,
 )
 from nescio.errors import ShapeError
 from nescio.monitor.betting import Martingale
@@ -83,8 +82,9 @@ class Monitor:
         from nescio.detectors import NotCalibratedError
 
         if not hasattr(detector, "calibration_"):
+            kind = detector if isinstance(detector, type) else type(detector)
             raise NotCalibratedError(
-                f"{type(detector).__name__} is not calibrated, and a stream is compared with the "
+                f"{kind.__name__} is not calibrated, and a stream is compared with the "
                 "calibration data. Call calibrate(held_out) first."
             )
         self.alpha = checked_share("alpha", alpha)
@@ -154,7 +154,7 @@ class Monitor:
     def _checked_logits(self, logits: Any, n_samples: int) -> NDArray[Any] | None:
         if logits is None or self.drift_watch is None:
             return None
-        matrix = to_float(to_numpy(logits))
+        matrix = float_values(logits)
         check_matrix(matrix)
         expected = (n_samples, self.drift_watch.calibration.n_labels)
         if matrix.shape != expected:

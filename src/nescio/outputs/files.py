@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import tokenize
 import zipfile
 import zlib
@@ -13,19 +12,30 @@ from typing import Any
 
 import numpy as np
 
+from nescio._io.csv_table import CsvTable
 from nescio._io.files import existing_file
 from nescio._io.kinds import FileKind
-from nescio._io.tables import read_csv, read_parquet
+from nescio._io.tables import ParquetTable, to_values
 from nescio._io.tensors import Stacked, read_tensors
 from nescio._validation import Array
 from nescio.errors import FileError, FileFormatError, InputError, ParameterError, about
-from nescio.outputs.outputs import MATRICES, MAX_ID_LENGTH, Head, Outputs, check_same_arrays
+from nescio.outputs.columns import Columns, Table
+from nescio.outputs.outputs import (
+    MATRICES,
+    MAX_ID_LENGTH,
+    Head,
+    Outputs,
+    check_same_arrays,
+    join_columns,
+)
 from nescio.scores import logits_from_probs
 
 _KIND = FileKind("nescio.outputs", "file of a model's outputs", schema=2)
 _ARRAYS = "arrays."
+_KEPT = "kept."
 _ARRAYS_OF_SCHEMA_1 = "perturbed."
 _HEAD = ("head.weight", "head.bias")
+_ANY_COLUMNS = Columns()
 
 # What NumPy raises for damaged files, zip archives included.
 _NUMPY_ERRORS = (
@@ -34,17 +44,33 @@ _NUMPY_ERRORS = (
 )  # fmt: skip
 
 
-def load_outputs(path: str | Path, *, from_probs: bool = False) -> Outputs:
+def load_outputs(
+    path: str | Path, columns: Columns = _ANY_COLUMNS, *, from_probs: bool = False
+) -> Outputs:
     """Read a file by its ending; see `Outputs.load`."""
     path = existing_file(path)
     suffix = path.suffix.lower()
-    if suffix not in _READERS:
+    if suffix not in READABLE:
         raise FileError(f"cannot read {path}: the name must end in {', '.join(READABLE)}.")
     with about(path):
-        content = _READERS[suffix](path)
-        if from_probs:
-            content["logits"] = logits_from_probs(content["logits"])
-        return Outputs(**content)
+        if suffix in TABLES:
+            return from_content(columns.read(TABLES[suffix](path)), from_probs=from_probs)
+        if columns.needs_table:
+            raise InputError(
+                "id_column, ignore and keep (--id-column, --ignore, --keep) are for tables: "
+                f"{' and '.join(TABLES)} files."
+            )
+        outputs = from_content(_READERS[suffix](path), from_probs=from_probs)
+        if columns.labels is None:
+            return outputs
+        return outputs.select_labels(columns.chosen(outputs.label_names or ()))
+
+
+def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
+    """Make outputs from their arguments, with logits that may be probabilities."""
+    if from_probs:
+        content["logits"] = logits_from_probs(content["logits"])
+    return Outputs(**content)
 
 
 def check_outputs_target(path: str | Path) -> None:
@@ -71,8 +97,15 @@ def save_in_parts(
         tensors |= dict(zip(_HEAD, (first.head.weight, first.head.bias), strict=True))
     if first.ids is not None:
         ids = [str(name) for part in parts if part.ids is not None for name in part.ids]
-        tensors |= _pack_strings(ids)
-    metadata = {"label_names": first.label_names, "manifest": dict(manifest)}
+        tensors |= _pack_strings("ids", ids)
+    metadata: dict[str, Any] = {"label_names": first.label_names, "manifest": dict(manifest)}
+    kept = join_columns([part.kept for part in parts])
+    if kept:
+        metadata["kept"] = list(kept)
+        for at, column in enumerate(kept.values()):
+            key = f"{_KEPT}{at}"
+            numbers = column.dtype.kind in "fiub"
+            tensors |= {key: column} if numbers else _pack_strings(key, _as_text(column))
     try:
         _KIND.write(path, tensors, metadata, force=force)
     except TypeError as error:
@@ -93,7 +126,8 @@ def parse_tensors(
     if all(name in tensors for name in _HEAD):
         content["head"] = Head(*(tensors[name] for name in _HEAD))
     if "ids.utf8" in tensors and "ids.ends" in tensors:
-        content["ids"] = _unpack_strings(path, tensors)
+        content["ids"] = _unpack_strings(path, "ids", tensors)
+    content["kept"] = _unpack_kept(path, tensors, metadata.get("kept", []))
     label_names, manifest = metadata.get("label_names"), metadata.get("manifest", {})
     try:
         "".join(label_names or ()).encode()  # all of them are text that UTF-8 can encode
@@ -111,24 +145,45 @@ def parse_tensors(
     return content | {"label_names": label_names, "manifest": manifest, "arrays": arrays}
 
 
-def _pack_strings(strings: Sequence[str]) -> dict[str, Array]:
+def _as_text(column: Array) -> list[str]:
+    return ["" if value is None else str(value) for value in to_values(column)]
+
+
+def _pack_strings(key: str, strings: Sequence[str]) -> dict[str, Array | Stacked]:
     encoded = [text.encode() for text in strings]
     ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-    return {"ids.utf8": np.frombuffer(b"".join(encoded), np.uint8), "ids.ends": ends}
+    return {f"{key}.utf8": np.frombuffer(b"".join(encoded), np.uint8), f"{key}.ends": ends}
 
 
-def _unpack_strings(path: object, tensors: Mapping[str, Array]) -> list[str]:
-    data, ends = tensors["ids.utf8"].tobytes(), tensors["ids.ends"].reshape(-1)
+def _unpack_strings(
+    path: object, key: str, tensors: Mapping[str, Array], longest: int | None = MAX_ID_LENGTH
+) -> list[str]:
+    data, ends = tensors[f"{key}.utf8"].tobytes(), tensors[f"{key}.ends"].reshape(-1)
     bounds = [0, *ends.tolist()]
-    lengths = [end - start for start, end in itertools.pairwise(bounds)]
     # UTF-8 takes up to four bytes per character.
-    bounded = all(0 <= length <= 4 * MAX_ID_LENGTH for length in lengths)
+    limit = len(data) if longest is None else 4 * longest
+    bounded = all(0 <= end - start <= limit for start, end in itertools.pairwise(bounds))
     if ends.dtype.kind not in "iu" or not bounded or bounds[-1] != len(data):
-        raise FileFormatError(f"{path} is damaged: its ids do not match their lengths.")
+        raise FileFormatError(f"{path} is damaged: its {key} do not match their lengths.")
     try:
         return [data[start:end].decode() for start, end in itertools.pairwise(bounds)]
     except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is damaged: its ids are not text.") from error
+        raise FileFormatError(f"{path} is damaged: its {key} are not text.") from error
+
+
+def _unpack_kept(path: object, tensors: Mapping[str, Array], names: Any) -> dict[str, Array]:
+    """Return the kept columns of a .safetensors file; text has two arrays, numbers have one."""
+    found: dict[str, Array] = {}
+    for at, name in enumerate(names if isinstance(names, list) else ()):
+        key = f"{_KEPT}{at}"
+        if f"{key}.utf8" in tensors and f"{key}.ends" in tensors:
+            strings = _unpack_strings(path, key, tensors, longest=None)
+            found[str(name)] = np.array(strings, dtype=object)
+        elif key in tensors:
+            found[str(name)] = np.asarray(tensors[key])
+        else:
+            raise FileFormatError(f"{path} is damaged: the kept column {name!r} is missing.")
+    return found
 
 
 # --- NumPy ------------------------------------------------------------------------------------
@@ -179,44 +234,10 @@ def _own_matrices(columns: Mapping[str, Array], n_samples: int) -> dict[str, Arr
     }
 
 
-# --- tables -----------------------------------------------------------------------------------
-
-
-def _from_columns(path: object, columns: dict[str, Array]) -> dict[str, Any]:
-    # pandas stores an index under such names; it is never a label.
-    index = [name for name in columns if re.fullmatch(r"__index_level_\d+__", name)]
-    id_columns = [name for name in columns if name.lower() == "id"]
-    ids = next(iter([*id_columns, *index]), None)
-    content: dict[str, Any] = {} if ids is None else {"ids": columns[ids]}
-    columns = {name: column for name, column in columns.items() if name not in (ids, *index)}
-    matrices = {name: column for name, column in columns.items() if column.ndim == 2}
-    if len(columns) == 1 and matrices and not set(matrices) & set(MATRICES):
-        matrices = {"logits": next(iter(matrices.values()))}
-    if matrices:
-        if "logits" not in matrices:
-            raise FileFormatError(f"{path} has no list column named logits: {sorted(columns)}.")
-        content |= {name: matrices.pop(name) for name in MATRICES if name in matrices}
-        return content | {"arrays": _own_matrices(matrices, len(content["logits"]))}
-    if not columns:
-        raise FileFormatError(f"{path} has no columns of logits.")
-    for name, column in columns.items():
-        if column.dtype.kind not in "fiu":
-            raise FileFormatError(
-                f"column {name!r} of {path} does not hold numbers. Every column except id must be "
-                "the logits of one label: rename the column to id, or remove it."
-            )
-    named = not all(re.fullmatch(r"\d+", name) for name in columns)
-    return content | {
-        "logits": np.column_stack(list(columns.values())),
-        "label_names": tuple(columns) if named else None,
-    }
-
-
 _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     ".safetensors": lambda path: parse_tensors(path, *read_tensors(path)),
     ".npy": _read_npy,
     ".npz": _read_npz,
-    ".csv": lambda path: _from_columns(path, read_csv(path)),
-    ".parquet": lambda path: _from_columns(path, read_parquet(path)),
 }
-READABLE = tuple(_READERS)
+TABLES: dict[str, Callable[[Path], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
+READABLE = (*_READERS, *TABLES)

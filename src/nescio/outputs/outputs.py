@@ -18,6 +18,7 @@ from nescio._validation import (
     FloatArray,
     check_matrix,
     check_multi_hot,
+    float_values,
     looks_like_probabilities,
     to_float,
     to_numpy,
@@ -88,6 +89,8 @@ class Outputs:
     arrays : mapping of str to array of shape (n_samples, n_columns), optional
         Further arrays under names of your choice, for detectors that read them. For example,
         `nescio extract --tuned` adds "odin_max", the logits for perturbed inputs.
+    kept : mapping of str to array of shape (n_samples,), optional
+        Columns of the user's table, such as a text or a time, which are passed on to the verdicts.
 
     Examples
     --------
@@ -106,6 +109,7 @@ class Outputs:
     manifest: Mapping[str, Any]
     head: Head | None
     arrays: Mapping[str, FloatArray]
+    kept: Mapping[str, Array]
 
     def __init__(
         self,
@@ -117,6 +121,7 @@ class Outputs:
         manifest: Mapping[str, Any] | None = None,
         head: Head | None = None,
         arrays: Mapping[str, Any] | None = None,
+        kept: Mapping[str, Any] | None = None,
     ) -> None:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
@@ -127,6 +132,7 @@ class Outputs:
         put("labels", None if labels is None else _multi_hot(labels, n_labels))
         put("ids", None if ids is None else _checked_ids(ids))
         put("arrays", {name: _matrix(array, name) for name, array in (arrays or {}).items()})
+        put("kept", {name: _kept_column(name, column) for name, column in (kept or {}).items()})
         put("head", head)
         names = None if label_names is None else check_label_names(label_names, n_labels)
         put("label_names", names)
@@ -139,7 +145,7 @@ class Outputs:
             raise InputError(
                 f"an array of your own cannot be named {min(taken)!r}: pass it as {min(taken)}=..."
             )
-        for name, rows in self._rows().items():
+        for name, rows in (*self._rows().items(), *self.kept.items()):
             if len(rows) != len(self):
                 raise ShapeError(
                     f"{name} must have one row per sample: logits have {len(self):,}, "
@@ -182,9 +188,10 @@ class Outputs:
         """Return some of the samples: a slice, indices or a boolean mask."""
         if isinstance(rows, int | np.integer):
             rows = [int(rows)]
-        kept: dict[str, Any] = {name: array[rows] for name, array in self._rows().items()}
-        arrays = {name: kept.pop(name) for name in self.arrays}
-        return replace(self, **kept, arrays=arrays)
+        some: dict[str, Any] = {name: array[rows] for name, array in self._rows().items()}
+        arrays = {name: some.pop(name) for name in self.arrays}
+        kept = {name: column[rows] for name, column in self.kept.items()}
+        return replace(self, **some, arrays=arrays, kept=kept)
 
     def select_labels(self, labels: Sequence[str] | Sequence[int]) -> Outputs:
         """Return the outputs of some labels only, in the given order.
@@ -225,9 +232,10 @@ class Outputs:
             name: np.concatenate([part._rows()[name] for part in parts]) for name in first._rows()
         }
         arrays = {name: joined.pop(name) for name in first.arrays}
+        kept = join_columns([part.kept for part in parts])
         same = all(part.manifest == first.manifest for part in parts)
         manifest = first.manifest if same else {"parts": [dict(part.manifest) for part in parts]}
-        return replace(first, **joined, arrays=arrays, manifest=manifest)
+        return replace(first, **joined, arrays=arrays, kept=kept, manifest=manifest)
 
     def __repr__(self) -> str:
         parts = [f"{len(self):,} samples x {self.n_labels} labels"]
@@ -235,6 +243,7 @@ class Outputs:
             parts.append(f"{self.features.shape[1]} features")
         others = ("labels", "ids", "label_names", "head")
         parts += [name for name in others if getattr(self, name) is not None]
+        parts += [f"kept {name}" for name in self.kept]
         return f"Outputs({', '.join([*parts, *self.arrays])})"
 
     # --- files: see nescio.outputs.files ---
@@ -246,16 +255,68 @@ class Outputs:
         save_in_parts(path, [self], self.manifest, force=force)
 
     @classmethod
-    def load(cls, path: str | Path, *, from_probs: bool = False) -> Outputs:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        id_column: str | None = None,
+        labels: Sequence[str] | str | None = None,
+        ignore: Sequence[str] | str = (),
+        keep: Sequence[str] | str = (),
+        from_probs: bool = False,
+    ) -> Outputs:
         """Read a .safetensors, .npy, .npz, .csv or .parquet file.
 
         A table has either one column of logits per label, named after the label, or a column of
-        lists named logits (and optionally features, labels and arrays of your own). A column named
-        id holds the ids of the samples. `from_probs` converts probabilities to logits.
+        lists named logits (and optionally features, labels and arrays of your own). The other
+        parameters are those of `from_frame`. `labels` can also select labels by name from a
+        .safetensors or .npz file; `id_column`, `ignore` and `keep` are for tables only.
         """
+        from nescio.outputs.columns import Columns
         from nescio.outputs.files import load_outputs
 
-        return load_outputs(path, from_probs=from_probs)
+        return load_outputs(path, Columns(id_column, labels, ignore, keep), from_probs=from_probs)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        id_column: str | None = None,
+        labels: Sequence[str] | str | None = None,
+        ignore: Sequence[str] | str = (),
+        keep: Sequence[str] | str = (),
+        from_probs: bool = False,
+    ) -> Outputs:
+        """Make outputs from a data frame of pandas, polars or pyarrow.
+
+        Without `labels`, every column is a label except ids, kept and ignored columns. A column
+        that does not look like logits (text, times, whole numbers such as a user id) is an error.
+        Nulls are NaN. `manifest["ignored_columns"]` lists the columns that were ignored.
+
+        Parameters
+        ----------
+        frame : data frame
+            One row per sample.
+        id_column : str, optional
+            The column with the ids. By default a column named id, or the index of a pandas frame
+            unless it only counts the rows.
+        labels : sequence of str, or str, optional
+            The columns of the labels, by name or pattern ("logit_*"), in this order. All other
+            columns are ignored.
+        ignore : sequence of str, or str
+            Columns to leave out, by name or pattern.
+        keep : sequence of str, or str
+            Columns to pass on to the verdicts, by name or pattern; see `kept`.
+        from_probs : bool
+            Whether the values are probabilities, which are converted to logits.
+        """
+        from nescio.outputs.columns import Columns
+        from nescio.outputs.files import from_content
+        from nescio.outputs.frames import FrameTable
+
+        content = Columns(id_column, labels, ignore, keep).read(FrameTable(frame))
+        return from_content(content, from_probs=from_probs)
 
     @classmethod
     def from_tensors(
@@ -265,6 +326,13 @@ class Outputs:
         from nescio.outputs.files import parse_tensors
 
         return cls(**parse_tensors(what, tensors, metadata))
+
+
+def join_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Join kept columns of several sets of samples; raise if the sets have other columns."""
+    if any(part.keys() != parts[0].keys() for part in parts):
+        raise InputError("all parts to join must have kept the same columns.")
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def check_same_arrays(parts: Sequence[Outputs]) -> None:
@@ -315,8 +383,15 @@ def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
 
 
 def _matrix(values: Any, name: str) -> FloatArray:
-    array = to_float(to_numpy(values))
+    array = float_values(values)
     check_matrix(array, name)
+    return array
+
+
+def _kept_column(name: str, values: Any) -> Array:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ShapeError(f"kept column {name!r} must have one dimension, got shape {array.shape}.")
     return array
 
 

@@ -197,14 +197,14 @@ def _is_done(path: Path, manifest: Mapping[str, Any], *, skip_bad: bool, force: 
             if skipped and not skip_bad:
                 raise DatasetError(
                     f"{path} was made without {len(skipped):,} images that could not be read, the "
-                    f"first is {skipped[0]['file']}. Pass skip_bad=True (--skip-bad) to accept "
-                    "that, or fix the images and start again (--force)."
+                    f"first is {skipped[0]['file']}. Pass skip_bad=True to accept "
+                    "that, or fix the images and start again with force=True."
                 )
             return True
         if not force:
             raise FileError(
                 f"{path} exists and was made from something else: {difference(manifest, theirs)} "
-                "Pass force=True (--force) to replace it."
+                "Pass force=True to replace it."
             )
     check_target(path, force=force)
     return False

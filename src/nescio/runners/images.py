@@ -127,7 +127,7 @@ class Reader:
             except DatasetError as error:
                 if not self.skip_bad:
                     raise DatasetError(
-                        f"{error} Fix the file, or pass skip_bad=True (--skip-bad) to leave it out."
+                        f"{error} Fix the file, or pass skip_bad=True to leave it out."
                     ) from error
                 bad.append(BadFile(self.split.files[index], str(error)))
         size = self.preprocessing.size

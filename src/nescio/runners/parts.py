@@ -98,7 +98,7 @@ class PartialWork:
         if metadata.get("key") != self.key:
             raise FileError(
                 f"{self.folder} holds unfinished work on something else: "
-                f"{difference(self.key, metadata.get('key', {}))} Pass force=True (--force) to "
+                f"{difference(self.key, metadata.get('key', {}))} Pass force=True to "
                 "start again."
             )
         # Without skip_bad, a part that lacks images is computed again, so that the error is raised.

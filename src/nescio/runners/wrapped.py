@@ -12,14 +12,13 @@ import numpy as np
 from nescio._validation import Array, checked_whole, looks_like_probabilities, to_numpy
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
-from nescio.detectors.arrays import label_difference
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.naming import build_detector, parse_detector
+from nescio.detectors.matching import label_difference
+from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
     LabelMismatchError,
     MissingInputError,
-    ParameterError,
     ProbabilitiesWarning,
     ShapeError,
     warn,
@@ -345,14 +344,8 @@ class Wrapped:
 
 def _detector(given: Any) -> Detector:
     """Return a detector, by name or from a file."""
-    if isinstance(given, Detector):
-        return given
-    if not isinstance(given, str | Path):
-        raise ParameterError(
-            f"detector must be a Detector, the name of one, or the path of a saved one, got "
-            f"{given!r}."
-        )
-    path = Path(given)
-    if isinstance(given, Path) or path.suffix == ".nescio" or path.is_file():
-        return load(path)
-    return build_detector(*parse_detector(str(given)))
+    if isinstance(given, str | Path):
+        path = Path(given)
+        if isinstance(given, Path) or path.suffix == ".nescio" or path.is_file():
+            return load(path)
+    return as_detector(given)

@@ -14,11 +14,12 @@ from nescio._validation import (
     check_matrix,
     checked_choice,
     checked_whole,
+    float_values,
     is_torch,
     to_float,
     to_numpy,
 )
-from nescio.errors import InputError
+from nescio.errors import ImplausibleValuesWarning, InputError, warn
 from nescio.scores import kernels
 
 __all__ = [
@@ -42,6 +43,10 @@ __all__ = [
 ArrayT = TypeVar("ArrayT")
 
 AGGREGATES = ("max", "sum", "top_k")
+
+# So many rows do not all sum to 1 by chance, with this tolerance for rounded probabilities.
+_ENOUGH_ROWS = 10
+_ROUNDED = 0.005
 
 
 # --- label-wise terms -------------------------------------------------------------------------
@@ -90,15 +95,35 @@ def logits_from_probs(probs: Any) -> FloatArray:
     >>> logits_from_probs(np.array([[0.5, 0.0, 0.9]])).round(4)
     array([[0.    ,   -inf, 2.1972]])
     """
-    values = to_float(to_numpy(probs))
+    values = float_values(probs)
     if ((values < 0) | (values > 1)).any():
         low, high = np.nanmin(values), np.nanmax(values)
-        raise InputError(f"probabilities must lie within [0, 1], got [{low:g}, {high:g}].")
+        raise InputError(
+            f"probabilities must lie within [0, 1], got [{low:g}, {high:g}]."
+            + (" If they are percentages, divide them by 100." if low >= 0 and high <= 100 else "")
+        )
+    if _looks_like_softmax(values):
+        warn(
+            "the probabilities of every sample sum to 1: these look like softmax outputs, for one "
+            "label per sample. A multi-label classifier has one sigmoid per label. If yours has, "
+            "pass its outputs before the softmax.",
+            ImplausibleValuesWarning,
+        )
     below_one = np.nextafter(values.dtype.type(1), values.dtype.type(0))
     values = np.minimum(values, below_one).astype(accumulator(values.dtype), copy=False)
     with np.errstate(divide="ignore"):
         logits: FloatArray = np.log(values) - np.log1p(-values)
     return logits
+
+
+def _looks_like_softmax(probs: FloatArray) -> bool:
+    """Return whether every row sums to 1; False for few rows or a single label."""
+    if probs.ndim != 2 or len(probs) < _ENOUGH_ROWS or probs.shape[1] < 2:
+        return False
+    if abs(probs[0].sum(dtype=np.float64) - 1) > _ROUNDED:  # usually one row is enough to decide
+        return False
+    sums = probs.sum(1, dtype=np.float64)
+    return bool((np.abs(sums[~np.isnan(sums)] - 1) <= _ROUNDED).all())
 
 
 # --- the table: a term of each label under an aggregation over labels -------------------------
@@ -316,14 +341,14 @@ _MAX = _Total(kernels.max_logit, lambda f: f.amax(1))
 def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
     if is_torch(logits):
         return cast(ArrayT, term.torch(_widened(logits)))
-    values = to_float(to_numpy(logits))
+    values = float_values(logits)
     with np.errstate(all="ignore"):
         return cast(ArrayT, term.each(values.astype(accumulator(values.dtype), copy=False)))
 
 
 def _aggregate(logits: ArrayT, total: _Total, k: int | None = None) -> ArrayT:
     """Return one score per row, of its k largest logits only if k is given."""
-    given: Any = logits if is_torch(logits) else to_float(to_numpy(logits))
+    given: Any = logits if is_torch(logits) else float_values(logits)
     check_matrix(given)
     if is_torch(given) and str(given.layout) != "torch.strided":
         raise InputError("logits must be a dense tensor: pass logits.to_dense().")

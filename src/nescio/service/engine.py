@@ -12,6 +12,7 @@ import numpy as np
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
+from nescio.detectors.matching import match_labels
 from nescio.errors import InputError, ShapeError
 from nescio.explain import Explanation
 from nescio.outputs import Outputs, quiet_about_probabilities
@@ -77,7 +78,10 @@ class Engine:
         return None if self.label_names is None else len(self.label_names)
 
     def score(self, outputs: Outputs) -> BatchResult:
-        """Return the verdicts on outputs."""
+        """Return the verdicts on outputs; labels with names are matched by name."""
+        known = self.detector.label_names_
+        if known is not None and outputs.label_names is not None:
+            outputs = match_labels(outputs, known, self.detector.scores_from)
         if self.n_labels not in (None, outputs.n_labels):
             raise ShapeError(
                 f"the detector expects logits of {self.n_labels} labels, got {outputs.n_labels}."

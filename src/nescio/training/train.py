@@ -156,8 +156,8 @@ def _check_folder(folder: Path, *, replaceable: bool) -> None:
         raise FileError(f"{folder} is not a folder.")
     if _run_files(folder) and not replaceable:
         raise FileError(
-            f"{folder} already contains a run. Pass resume=True (--resume) to continue it, or "
-            "force=True (--force) to start again."
+            f"{folder} already contains a run. Pass resume=True to continue it, or "
+            "force=True to start again."
         )
 
 

@@ -263,7 +263,7 @@ def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any
         if theirs[name] != value:
             raise ParameterError(
                 f"{path} is from a run with a different {name}: {theirs[name]!r}, not "
-                f"{value!r}. Use the same settings and data, or start again (--force)."
+                f"{value!r}. Use the same settings and data, or start again with force=True."
             )
 
 

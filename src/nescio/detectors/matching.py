@@ -1,0 +1,96 @@
+"""Labels matched by name: the data's labels in the detector's order, the others ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nescio._validation import Array
+from nescio.errors import IgnoredLabelsWarning, InputError, LabelMismatchError, listed, warn
+from nescio.outputs import Outputs
+
+# Logits for perturbed inputs have one column per label; features for perturbed inputs have none.
+_PERTURBED_LOGITS = ("odin_max", "odin_sum")
+_PERTURBED_FEATURES = ("mahalanobis_max", "mahalanobis_sum")
+
+
+def match_labels(outputs: Outputs, names: Sequence[str], reads: Sequence[str] = ()) -> Outputs:
+    """Return the outputs with the labels `names`, in this order.
+
+    Logits, labels and head are matched together; features have no labels. Other labels of the
+    outputs are ignored with a warning. Of the further arrays only those in `reads` are kept.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Outputs that know their label names.
+    names : sequence of str
+        The labels that the detector was made for.
+    reads : sequence of str
+        The arrays that the detector reads. It is an error if one of them cannot be matched.
+    """
+    theirs = outputs.label_names or ()
+    if theirs == tuple(names):
+        return outputs
+    position = {name: at for at, name in enumerate(theirs)}
+    if any(name not in position for name in names):
+        raise LabelMismatchError(label_difference(names, theirs))
+    at = [position[name] for name in names]
+    arrays = {
+        name: _matched(name, outputs.arrays[name], at, len(theirs))
+        for name in reads
+        if name in outputs.arrays
+    }
+    known = set(names)
+    warn_of_ignored([name for name in theirs if name not in known])
+    return replace(outputs.select_labels(at), arrays=arrays)
+
+
+def _matched(name: str, array: Array, at: Sequence[int], n_theirs: int) -> Array:
+    """Return an array that the caller named, with its columns in the order of the labels."""
+    if name in _PERTURBED_FEATURES:
+        return array
+    if name not in _PERTURBED_LOGITS or array.shape[1] != n_theirs:
+        raise InputError(
+            f"the labels of the data and of the detector differ, and nescio does not know which "
+            f"columns of {name!r} belong to which label. Pass outputs that have the labels of the "
+            "detector, in the same order."
+        )
+    if len(at) != n_theirs:
+        raise InputError(
+            f"{name} was computed with all {n_theirs} labels of the data, but the detector was "
+            f"made for {len(at)} of them: the other labels cannot be left out afterwards, because "
+            "the perturbation depends on them. Calibrate the detector on all labels."
+        )
+    return array[:, at]
+
+
+def warn_of_ignored(names: Sequence[str], what: str = "label") -> None:
+    """Say which labels or columns of the data were ignored, if any were."""
+    if names:
+        count = f"1 {what}" if len(names) == 1 else f"{len(names):,} {what}s"
+        warn(
+            f"ignored {count} that the detector was not made for: {listed(names)}.",
+            IgnoredLabelsWarning,
+        )
+
+
+def label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """Describe how the labels of the data differ from those of a detector."""
+    if sorted(ours) == sorted(theirs):
+        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        return (
+            f"the labels are in another order than the detector's: at position {at} the detector "
+            f"has {ours[at]!r}, the data {theirs[at]!r}."
+        )
+    have, wanted = set(theirs), set(ours)
+    missing = [name for name in ours if name not in have]
+    extra = [name for name in theirs if name not in wanted]
+    return (
+        "the data does not have the labels that the detector was made for "
+        f"(the detector has {len(ours):,}, the data {len(theirs):,})."
+    ) + "".join(
+        f" {what}: {listed(names)}."
+        for what, names in (("Missing", missing), ("Not known to the detector", extra))
+        if names
+    )

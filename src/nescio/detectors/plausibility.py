@@ -1,0 +1,88 @@
+"""Calibration data that is valid but cannot be meant: constant labels, a k above their number.
+
+Data that the detector has learned from is an error, because it would void the guarantee.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nescio._validation import Array
+from nescio.detectors.arrays import Arrays, Given
+from nescio.errors import ImplausibleValuesWarning, InputError, ParameterWarning, listed, warn
+from nescio.outputs import Outputs
+
+if TYPE_CHECKING:
+    from nescio.detectors.base import Detector
+
+# Data of the same shape is the same data if so many of its rows are equal.
+_ROWS_COMPARED = 1000
+
+
+def warn_of_large_k(detector: Detector, given: Given) -> None:
+    """Warn if the score sums more labels than there are."""
+    terms, logits = detector.label_terms(), given.arrays.get("logits")
+    if terms is None or terms.largest is None or logits is None:
+        return
+    if terms.largest > logits.shape[1]:
+        warn(
+            f"{detector.name} counts the {terms.largest} largest labels, but there are only "
+            f"{logits.shape[1]}: the score is the sum over all labels. Choose a smaller k, or a "
+            "detector that sums all labels.",
+            ParameterWarning,
+        )
+
+
+def warn_of_constant_labels(given: Given) -> None:
+    """Warn of labels whose logit is the same for all samples; masked labels are fine."""
+    if given.logits is None or len(given.logits) < 2:
+        return
+    first = given.logits[0]
+    constant = np.isfinite(first)
+    # Most labels differ between the first few rows: compare all rows of the others only.
+    for n_rows in (10, None):
+        columns = np.flatnonzero(constant)
+        constant[columns] = (given.logits[:n_rows, columns] == first[columns]).all(0)
+    at = np.flatnonzero(constant)
+    if not len(at):
+        return
+    names = [i if given.label_names is None else given.label_names[i] for i in at.tolist()]
+    what = f"label {listed(names)} has" if len(at) == 1 else f"{len(at):,} labels have"
+    warn(
+        f"{what} the same logit for all {len(given.logits):,} calibration samples"
+        + ("" if len(at) == 1 else f": {listed(names)}")
+        + ". A constant label tells nothing about a sample. Check the outputs of the model, or "
+        "leave the label out (Outputs.select_labels).",
+        ImplausibleValuesWarning,
+    )
+
+
+def remember_learned_data(detector: Detector, data: Any, arrays: Arrays) -> None:
+    """Keep what `check_held_out` compares with; nothing for a detector inside a detector."""
+    inside = isinstance(data, Arrays)
+    detector._learned_from = {
+        name: _fingerprint(matrix) for name, matrix in arrays.matrices().items() if not inside
+    }
+
+
+def check_held_out(detector: Detector, given: Given) -> None:
+    """Raise if the detector has learned from this very data."""
+    for name, learned in getattr(detector, "_learned_from", {}).items():
+        matrix = given.arrays.get(name)
+        if matrix is None and isinstance(given.data, Outputs):
+            matrix = given.data.get(name)  # it is not scored, but shows which data this is
+        if matrix is not None and _fingerprint(matrix) == learned:
+            raise InputError(
+                f"{detector.name} has learned from this very data ({len(matrix):,} samples). "
+                "Calibrating on it would void the guarantee: calibrate on held-out data."
+            )
+
+
+def _fingerprint(matrix: Array) -> str:
+    """Return a hash of the shape and of up to 1,000 rows, the same for float32 and float64."""
+    rows = np.unique(np.linspace(0, len(matrix) - 1, _ROWS_COMPARED).astype(int))
+    some = np.ascontiguousarray(matrix[rows], dtype=np.float32)
+    return hashlib.sha256(repr(matrix.shape).encode() + some.tobytes()).hexdigest()

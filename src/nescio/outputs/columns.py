@@ -1,0 +1,392 @@
+"""The columns of a table or data frame: which are labels, ids, kept or ignored.
+
+Files and data frames share these rules. Without a choice by the user, a column that may be
+something else than the logits of a label is an error: it would make a wrong threshold silently.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from nescio._validation import Array
+from nescio.errors import InputError, LabelMismatchError
+from nescio.outputs.outputs import MATRICES
+
+_NAMED = 10  # columns that a message names
+
+# An "id" or "index" at the end of a name, as a word of its own: user_id, photoId, but not covid.
+_ID_NAME = re.compile(r"(?i:(^|[^a-z])(id|ids|idx|uuid|guid|index)$)|[a-z0-9](Id|ID|Idx)$|^Unnamed")
+_OF_A_SCORED_TABLE = frozenset({"score", "p_value", "in_distribution"})
+_KINDS = {"b": "true or false", "M": "times", "m": "durations"}
+
+_ENOUGH_ROWS = 10  # to see that a column holds only whole numbers, or that it is sorted
+_ENOUGH_DISTINCT = 50  # quantised logits of so many samples are not all distinct
+_LARGEST_LOGIT = 1e6  # a typical value above this is a time or a count
+_SOME_ROWS = 100  # usually they show what the column holds
+
+
+class Table(Protocol):
+    """Columns with names: a CSV or Parquet file, or a data frame."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+
+    @property
+    def index(self) -> tuple[str, ...]:
+        """The columns that are the index of a data frame."""
+
+    @property
+    def lists(self) -> frozenset[str]:
+        """The columns that hold lists."""
+
+    def read(
+        self, numbers: Collection[str], others: Collection[str]
+    ) -> tuple[dict[str, Array], dict[str, str]]:
+        """Return the columns, and why some that should hold numbers do not."""
+
+
+class Roles(NamedTuple):
+    """What each column is."""
+
+    ids: str | None
+    labels: tuple[str, ...]
+    kept: tuple[str, ...]
+    ignored: tuple[str, ...]
+    chosen: bool  # whether the labels were named, so that their content is not questioned
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is known about the columns of a table before it is read.
+
+    Parameters
+    ----------
+    id_column : str, optional
+        The column with the ids.
+    labels, ignore, keep : sequence of str, or str
+        Names of columns or patterns such as "logit_*".
+    expected : sequence of str, optional
+        The label names of a detector or of other data: if the table names its columns, these are
+        its labels.
+    """
+
+    id_column: str | None = None
+    labels: Sequence[str] | str | None = None
+    ignore: Sequence[str] | str = ()
+    keep: Sequence[str] | str = ()
+    expected: Sequence[str] | None = None
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether something was said that has a meaning only for the columns of a table."""
+        return bool(self.id_column or _several(self.ignore) or _several(self.keep))
+
+    def read(self, table: Table) -> dict[str, Any]:
+        """Read a table; return the arguments of `Outputs`."""
+        roles = self._roles(table)
+        others = [name for name in (roles.ids, *roles.kept) if name is not None]
+        read, problems = table.read(roles.labels, others)
+        columns = {name: _tidy(name, column) for name, column in read.items()}
+        content: dict[str, Any] = {"kept": {name: columns[name] for name in roles.kept}}
+        if roles.ids is not None:
+            content["ids"] = _ids(
+                columns[roles.ids], index=self.id_column is None and roles.ids in table.index
+            )
+        if roles.ignored:
+            content["manifest"] = {"ignored_columns": list(roles.ignored)}
+        labels = {name: columns[name] for name in roles.labels if name in columns}
+        if any(column.ndim == 2 for column in labels.values()):
+            return content | _from_lists(labels, roles)
+        if roles.chosen:
+            _check_numbers(labels, problems)
+        else:
+            _refuse_doubtful(roles, labels, problems)
+        named = not _are_numbered(roles.labels)
+        return content | {
+            "logits": np.column_stack([labels[name] for name in roles.labels]),
+            "label_names": roles.labels if named else None,
+        }
+
+    def _roles(self, table: Table) -> Roles:
+        names = table.names
+        kept = _matching(_several(self.keep), names, "keep")
+        ignored = _matching(_several(self.ignore), names, "ignore")
+        ids = self._id_column(table, {*kept, *ignored})
+        conflict = next((name for name in kept if name in ignored or name == ids), None)
+        if conflict is not None:
+            raise InputError(
+                f"column {conflict!r} cannot be kept and also be ignored or hold the ids."
+            )
+        nested = next((name for name in kept if name in table.lists), None)
+        if nested is not None:
+            raise InputError(f"column {nested!r} holds lists and cannot be kept.")
+        taken = {ids, *kept, *ignored, *table.index}
+        rest = tuple(name for name in names if name not in taken)
+        labels, chosen = self._label_columns(table, rest, taken)
+        used = {ids, *labels, *kept, *table.index}
+        return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen)
+
+    def _id_column(self, table: Table, taken: set[str]) -> str | None:
+        if self.id_column is not None:
+            if self.id_column not in table.names:
+                raise _no_column(self.id_column, table.names, "id_column")
+            if self.id_column in taken:
+                raise InputError(
+                    f"column {self.id_column!r} holds the ids, so it cannot be ignored or kept."
+                )
+            return self.id_column
+        taken |= {*_several(self.labels or ()), *(self.expected or ())}
+        named = [name for name in table.names if name.lower() == "id" and name not in taken]
+        # The levels of an index are ids only together.
+        index = [name for name in table.index if name not in taken] if len(table.index) == 1 else []
+        return next(iter([*named, *index]), None)
+
+    def _label_columns(
+        self, table: Table, rest: tuple[str, ...], taken: Collection[str | None]
+    ) -> tuple[tuple[str, ...], bool]:
+        """Return the columns to read as labels, and whether they were named."""
+        if self.labels is not None:
+            return self.chosen(table.names, taken), True
+        if self.expected is not None and set(self.expected) <= set(rest):
+            return tuple(self.expected), True
+        lists = tuple(name for name in rest if name in table.lists)
+        if self.expected is not None and not lists and not _are_numbered(rest):
+            raise LabelMismatchError(_label_difference(self.expected, rest))
+        if not rest:
+            raise InputError(
+                "there are no columns of logits: the columns are "
+                f"{_shown(table.names)}, and all of them are ids or ignored."
+            )
+        return lists or rest, False
+
+    def chosen(self, names: Sequence[str], taken: Collection[str | None] = ()) -> tuple[str, ...]:
+        """Return the names that `labels` chooses, except those that are taken for other roles."""
+        patterns = _several(self.labels or ())
+        if not patterns:
+            raise InputError("labels must name at least one column.")
+        twice = next((name for name in patterns if patterns.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"labels names {twice!r} twice.")
+        for name in patterns:
+            if name in names and name in taken:
+                raise InputError(
+                    f"labels names {name!r}, but this column holds ids or is ignored or kept."
+                )
+        return _matching(patterns, [name for name in names if name not in taken], "labels")
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def _several(names: Sequence[str] | str) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(map(str, names))
+
+
+def _matching(patterns: Sequence[str], names: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return the columns with these names, or that match these patterns; raise if one has none."""
+    found: dict[str, None] = {}
+    known = set(names)
+    for pattern in patterns:
+        matched = [pattern] if pattern in known else []
+        matched = matched or [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            raise _no_column(pattern, names, option)
+        found |= dict.fromkeys(matched)
+    return tuple(found)
+
+
+def _no_column(name: str, names: Sequence[str], option: str) -> InputError:
+    near = difflib.get_close_matches(name, names, n=3)
+    hint = f"The columns are {_shown(names)}." if names else "The columns have no names."
+    if near:
+        hint = f"Did you mean {' or '.join(map(repr, near))}?"
+    spelled = option.replace("_", "-")
+    return InputError(f"there is no column {name!r} ({option}, --{spelled}). {hint}")
+
+
+def _are_numbered(names: Iterable[str]) -> bool:
+    return all(re.fullmatch(r"\d+", name) for name in names)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f", ... ({len(names):,} in all)" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more if names else "none"
+
+
+def _label_difference(expected: Sequence[str], found: Sequence[str]) -> str:
+    missing = [name for name in expected if name not in set(found)]
+    extra = [name for name in found if name not in set(expected)]
+    return (
+        f"{len(missing):,} of {len(expected):,} labels are missing: {_shown(missing)}. Other "
+        f"columns: {_shown(extra)}. Rename the columns, or choose them in the order of the labels "
+        "with labels=... (--labels)."
+    )
+
+
+# --- content ----------------------------------------------------------------------------------
+
+
+def _tidy(name: str, column: Array) -> Array:
+    """Return a column of Python objects as numbers, as a matrix or as text with None."""
+    if column.dtype.kind not in "OUST":
+        return column
+    values = [None if _is_null(value) else value for value in column.tolist()]
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, list | tuple | np.ndarray) for value in present):
+        return _stacked(name, values)
+    if all(isinstance(value, Real | Decimal) and not isinstance(value, bool) for value in present):
+        return np.array([np.nan if value is None else float(value) for value in values])
+    if present and all(isinstance(value, bool) for value in values):
+        return np.array(values)
+    return np.array([None if value is None else str(value) for value in values], dtype=object)
+
+
+def _is_null(value: Any) -> bool:
+    # NaN and pandas.NaT differ from themselves; pandas.NA has no truth value.
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")
+        or (isinstance(value, float) and value != value)
+    )
+
+
+def _stacked(name: str, rows: list[Any]) -> Array:
+    lengths = {len(row) for row in rows if row is not None}
+    if len(lengths) > 1:
+        raise InputError(
+            f"the lists of column {name!r} must have the same length, got lengths from "
+            f"{min(lengths)} to {max(lengths)}."
+        )
+    missing = [np.nan] * lengths.pop()
+    return np.array([missing if row is None else row for row in rows], dtype=np.float64)
+
+
+def _ids(column: Array, *, index: bool) -> list[str] | None:
+    """Return ids as text; none if an index only counts the rows."""
+    if index and column.dtype.kind in "iu" and np.array_equal(column, np.arange(len(column))):
+        return None
+    if column.dtype.kind == "f" and _is_whole(column):  # whole numbers with some missing
+        return ["" if np.isnan(value) else str(int(value)) for value in column]
+    return ["" if value is None else str(value) for value in column.tolist()]
+
+
+def _from_lists(columns: dict[str, Array], roles: Roles) -> dict[str, Any]:
+    """Return logits and other arrays from columns of lists."""
+    matrices = dict(columns)
+    if len(matrices) == 1 and (roles.chosen or not set(matrices) & set(MATRICES)):
+        return {"logits": next(iter(matrices.values()))}
+    if roles.chosen or "logits" not in matrices:
+        raise InputError(
+            f"there is no column of lists named logits; there are {_shown(list(columns))}. Choose "
+            "the column of the logits, or the columns of the labels, with labels=... (--labels)."
+        )
+    content: dict[str, Any] = {name: matrices.pop(name) for name in MATRICES if name in matrices}
+    return content | {"arrays": matrices}
+
+
+def _check_numbers(columns: Mapping[str, Array], problems: Mapping[str, str]) -> None:
+    for name, problem in problems.items():
+        raise InputError(f"column {name!r}, {problem}.")
+    for name, column in columns.items():
+        if column.dtype.kind not in "fiu":
+            raise InputError(f"column {name!r} does not hold numbers, but {_kind(column)}.")
+
+
+# --- doubts -----------------------------------------------------------------------------------
+
+
+def _refuse_doubtful(
+    roles: Roles, columns: Mapping[str, Array], problems: Mapping[str, str]
+) -> None:
+    """Raise if a column may be something else than the logits of a label."""
+    doubts = dict(problems) | _doubts(columns)
+    if not doubts:
+        return
+    doubtful = [name for name in roles.labels if name in doubts]
+    reasons = ", ".join(f"{name!r} ({doubts[name]})" for name in doubtful[:_NAMED])
+    more = f" and {len(doubtful) - _NAMED:,} more" if len(doubtful) > _NAMED else ""
+    one = len(doubtful) == 1
+    hint = ""
+    if len(doubtful) <= _NAMED:
+        which = "it" if one else "them"
+        hint += (
+            f"To leave {which} out, pass --ignore {_as_option(doubtful)} (in Python: "
+            f"ignore={doubtful}). "
+        )
+        if roles.ids is None:
+            hint += f"If {'it' if one else 'one of them'} holds the ids, pass --id-column. "
+    raise InputError(
+        f"{len(doubtful):,} column{' does' if one else 's do'} not look like the logits of a "
+        f"label: {reasons}{more}. {hint}To choose the columns of the labels yourself, pass "
+        "--labels (labels=) with names or patterns."
+    )
+
+
+def _as_option(names: Sequence[str]) -> str:
+    """Return names as the value of an option on the command line."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return shlex.quote(line.getvalue())
+
+
+def _doubts(columns: Mapping[str, Array]) -> dict[str, str]:
+    """Return the columns that may not be logits, each with the reason."""
+    numbers = {name: column for name, column in columns.items() if column.dtype.kind in "fiu"}
+    whole = {name for name, column in numbers.items() if _is_whole(column)}
+    fractions = any(name not in whole and np.isfinite(c).any() for name, c in numbers.items())
+    found = {name: _kind(column) for name, column in columns.items() if name not in numbers}
+    scored = set(columns) >= _OF_A_SCORED_TABLE
+    for name, column in numbers.items():
+        doubt = _doubt(name, column, whole=name in whole, fractions=fractions)
+        if scored and name in _OF_A_SCORED_TABLE:
+            doubt = "written by nescio score"
+        if doubt is not None:
+            found[name] = doubt
+    return found
+
+
+def _doubt(name: str, column: Array, *, whole: bool, fractions: bool) -> str | None:
+    finite = column[:_SOME_ROWS][np.isfinite(column[:_SOME_ROWS])]
+    if not len(finite) and len(column) and np.isnan(column).all():
+        return "empty"
+    if whole and _ID_NAME.search(name):
+        return "whole numbers, and named like an id"
+    if whole and len(column) >= _ENOUGH_ROWS and column.any():  # zeros do no harm
+        if fractions:
+            return "only whole numbers, unlike other columns"
+        if len(column) >= _ENOUGH_DISTINCT and len(np.unique(column)) == len(column):
+            return "whole numbers that are all different, as ids are"
+        steps = np.diff(column.astype(np.float64))
+        if (steps >= 0).all() != (steps <= 0).all():
+            return "whole numbers in sorted order, as a counter or a time"
+    if len(finite) and np.median(np.abs(finite)) > _LARGEST_LOGIT:
+        return "too large for logits"
+    return None
+
+
+def _is_whole(column: Array) -> bool:
+    """Return whether all finite values are whole numbers, and there are some."""
+    if column.dtype.kind in "iu":
+        return len(column) > 0
+    for part in (column[:_SOME_ROWS], column):
+        finite = part[np.isfinite(part)]
+        if not np.array_equal(finite, np.floor(finite)):
+            return False
+    return len(finite) > 0
+
+
+def _kind(column: Array) -> str:
+    return _KINDS.get(column.dtype.kind, "text")

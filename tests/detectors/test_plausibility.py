@@ -1,0 +1,90 @@
+"""Calibration data that cannot be meant, and data that the detector has learned from."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import nescio as ns
+from fixtures.own_detectors import Together
+from nescio.checks import make_outputs
+from nescio.detectors import DETECTORS
+from nescio.errors import ImplausibleValuesWarning, InputError, ParameterWarning, TiedScoresWarning
+
+LEARNING = [name for name, kind in DETECTORS.items() if kind.learned]
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_data_that_was_learned_from_cannot_calibrate(name):
+    train = make_outputs(200)
+    detector = DETECTORS[name]().fit(train)
+    before = detector.offset_
+    same = replace(train, logits=train.logits.copy(), features=train.features.astype(np.float32))
+    for data in (train, same):
+        with pytest.raises(InputError, match=r"learned from this very data \(200 samples\).*held"):
+            detector.calibrate(data)
+    assert detector.offset_ == before
+    detector.calibrate(make_outputs(200, seed=1))
+    detector.fit(make_outputs(200, seed=2)).calibrate(train)
+
+
+def test_the_same_array_is_recognised(rng):
+    train = rng.normal(-1, 2, (3000, 4))
+    with pytest.raises(InputError, match="learned from this very data"):
+        ns.LocalOutlierFactor().fit(train).calibrate(train.tolist())
+    other = train.copy()
+    other[::2] += 1
+    ns.LocalOutlierFactor().fit(train).calibrate(other)
+    ns.LocalOutlierFactor().fit(train).calibrate(train[:1500])
+    ns.JointEnergy().fit(train).calibrate(train)  # it learns nothing
+
+
+def test_a_detector_inside_another_may_calibrate_on_its_arrays():
+    class Inner(Together):
+        """Calibrates its parts on what it learns from; the guarantee is its own."""
+
+        def _learn(self, arrays):
+            super()._learn(arrays)
+            self.detectors_ = [clone(part).fit(arrays).calibrate(arrays) for part in self.detectors]
+
+    train = make_outputs(200)
+    detector = Inner([ns.JointEnergy(), ns.LocalOutlierFactor()]).fit(train)
+    with pytest.raises(InputError, match="together has learned from this very data"):
+        detector.calibrate(train)
+    detector.calibrate(make_outputs(200, seed=1))
+
+
+def test_more_labels_than_there_are_cannot_count(logits):
+    message = "top_k_logit counts the 9 largest labels, but there are only 6"
+    for method in ("fit", "calibrate"):
+        with pytest.warns(ParameterWarning, match=message):
+            detector = getattr(ns.TopKLogit(k=9), method)(logits)
+    detector.predict(logits)  # once is enough
+    ns.TopKLogit(k=9).score_samples(logits)  # a benchmark
+    ns.TopKLogit(k=6).calibrate(logits)
+
+
+def test_constant_labels_are_named(logits):
+    logits[:, 2] = 1.5
+    with pytest.warns(ImplausibleValuesWarning, match=r"^label 2 has the same logit for all 400"):
+        ns.JointEnergy().calibrate(logits)
+    logits[:, 4] = -1.0
+    named = ns.Outputs(logits, label_names=list("abcdef"))
+    with pytest.warns(ImplausibleValuesWarning, match=r"^2 labels have .*: 'c', 'e'\. A const"):
+        ns.JointEnergy().calibrate(named)
+
+
+def test_masked_labels_and_labels_that_differ_late_are_not_constant(logits):
+    logits[:, 2] = -np.inf
+    logits[:-1, 3] = 0.5
+    ns.JointEnergy().calibrate(logits)
+
+
+def test_constant_scores_are_told(logits):
+    logits[:] = logits[0]
+    with (
+        pytest.warns(ImplausibleValuesWarning, match="6 labels have the same logit"),
+        pytest.warns(TiedScoresWarning, match="all 400 calibration scores are"),
+    ):
+        ns.JointEnergy().calibrate(logits)

@@ -1,0 +1,109 @@
+"""Data frames of pandas, polars and pyarrow."""
+
+import datetime
+import sys
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from nescio import Outputs
+from nescio.errors import InputError, MissingDependencyError
+from nescio.outputs.frames import is_frame
+
+pytest.importorskip("narwhals")
+pandas = pytest.importorskip("pandas")
+
+WHEN = datetime.datetime(2026, 1, 2, 3, 4)
+
+
+def frames(columns):
+    """Give the same columns in every kind of frame."""
+    yield pandas.DataFrame(columns)
+    yield pandas.DataFrame(columns).convert_dtypes()
+    yield pytest.importorskip("polars").DataFrame(columns)
+    yield pytest.importorskip("pyarrow").table(columns)
+
+
+def test_every_kind_of_frame_gives_the_same_outputs():
+    columns = {
+        "id": ["a", "b", "c"],
+        "cat": [0.5, None, -2.0],
+        "dog": [1.0, 2.5, 3.5],
+        "text": ["x", None, "z"],
+        "when": [WHEN, WHEN, None],
+        "n": [3, 4, None],
+    }
+    for frame in frames(columns):
+        assert is_frame(frame)
+        with pytest.raises(InputError, match=r"'text' .text., 'when' .times."):
+            Outputs.from_frame(frame, ignore="n")
+        outputs = Outputs.from_frame(frame, ignore=["n"], keep=["text", "when"])
+        np.testing.assert_array_equal(outputs.logits, [[0.5, 1], [np.nan, 2.5], [-2, 3.5]])
+        assert outputs.label_names == ("cat", "dog")
+        assert outputs.ids.tolist() == ["a", "b", "c"]
+        assert outputs.kept["text"].tolist() == ["x", None, "z"]
+        assert outputs.kept["when"][0] == np.datetime64(WHEN)
+        assert outputs.manifest == {"ignored_columns": ["n"]}
+        assert outputs[1:].kept["text"].tolist() == [None, "z"]
+        assert Outputs.from_frame(frame, id_column="n", labels="cat").ids.tolist() == ["3", "4", ""]
+
+
+def test_the_index_of_a_pandas_frame_is_the_ids():
+    frame = pandas.DataFrame({"cat": [0.5, 1.5, 2.5], "dog": [3.5, 4.5, 5.5]})
+    assert Outputs.from_frame(frame).ids is None
+    assert Outputs.from_frame(frame[::-1]).ids.tolist() == ["2", "1", "0"]
+    named = frame.set_axis(pandas.Index(["x", "y", "z"], name="path"))
+    assert Outputs.from_frame(named).ids.tolist() == ["x", "y", "z"]
+    assert Outputs.from_frame(named, id_column="path").ids.tolist() == ["x", "y", "z"]
+    assert Outputs.from_frame(named.assign(id=[7, 8, 9])).ids.tolist() == ["7", "8", "9"]
+    both = frame.set_index(pandas.MultiIndex.from_tuples([(0, 1), (0, 2), (1, 1)]))
+    assert Outputs.from_frame(both).ids is None
+
+
+def test_odd_columns():
+    frame = pandas.DataFrame(np.arange(6.0).reshape(3, 2) + 0.5)
+    assert Outputs.from_frame(frame).label_names is None
+    frame = pandas.DataFrame({"a": [Decimal("0.5"), None], "b": np.array([1.5, 2], dtype=object)})
+    np.testing.assert_array_equal(Outputs.from_frame(frame).logits, [[0.5, 1.5], [np.nan, 2]])
+    zoned = pandas.Series([WHEN, None]).dt.tz_localize("UTC")
+    kept = Outputs.from_frame(frame.assign(t=zoned), keep="t").kept
+    assert kept["t"].tolist() == ["2026-01-02 03:04:00+00:00", None]
+    for made in frames({"logits": [[0.5, 1.5], [2.5, 3.5]], "text": ["x", "y"]}):
+        outputs = Outputs.from_frame(made, keep="text")
+        assert outputs.logits.tolist() == [[0.5, 1.5], [2.5, 3.5]]
+        assert outputs.kept["text"].tolist() == ["x", "y"]
+    ragged = pandas.DataFrame({"logits": [[0.5, 1.5], [2.5]]})
+    with pytest.raises(InputError, match="lengths from 1 to 2"):
+        Outputs.from_frame(ragged)
+
+
+def test_probabilities_can_be_converted():
+    frame = pandas.DataFrame({"cat": [0.5, 0.9], "dog": [0.25, 0.75]})
+    outputs = Outputs.from_frame(frame, from_probs=True)
+    np.testing.assert_allclose(outputs.logits[1], [np.log(9), np.log(3)])
+
+
+def test_what_is_not_a_frame_is_explained(monkeypatch):
+    with pytest.raises(InputError, match="expected a data frame of pandas, polars or pyarrow"):
+        Outputs.from_frame([[1.0]])
+    twice = pandas.DataFrame([[0.5, 1.5]], columns=["cat", "cat"])
+    with pytest.raises(InputError, match="distinct column names"):
+        Outputs.from_frame(twice)
+    levels = pandas.DataFrame([[0.5]], columns=pandas.MultiIndex.from_tuples([("a", "b")]))
+    with pytest.raises(InputError, match="several levels"):
+        Outputs.from_frame(levels)
+    lazy = pytest.importorskip("polars").LazyFrame({"cat": [0.5]})
+    with pytest.raises(InputError, match=r"pass frame.collect\(\)"):
+        Outputs.from_frame(lazy)
+    monkeypatch.setitem(sys.modules, "narwhals", None)
+    with pytest.raises(MissingDependencyError, match=r"nescio\[frames\]"):
+        Outputs.from_frame(twice)
+
+
+def test_arrays_are_not_frames(monkeypatch):
+    assert not is_frame(np.zeros((2, 2)))
+    assert not is_frame([[1.0]])
+    for name in ("pandas", "polars", "pyarrow"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert not is_frame(np.zeros((2, 2)))
