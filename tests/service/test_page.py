@@ -5,6 +5,7 @@ Also tests pages.py.
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -259,13 +260,28 @@ def test_logits_come_in_many_forms(page, folder, words):
     assert shown_score(page) == pytest.approx(score_of(folder, IN), rel=1e-3)
 
 
+@pytest.mark.parametrize("words", ["4.5 -inf 4.0 -6 -5.5 -4", '[[4.5, "-inf", 4, -6, -5.5, -4]]'])
+def test_a_masked_label_can_be_pasted(page, folder, words):
+    paste(page, words)
+    assert verdict(page) == "✓ In-distribution"
+    masked = [4.5, -math.inf, *IN[2:]]
+    assert shown_score(page) == pytest.approx(score_of(folder, masked), rel=1e-3)
+    assert page.noise == []
+
+
+def test_a_missing_value_is_an_error_that_names_the_row(page):
+    paste(page, "4.5 nan 4.0 -6 -5.5 -4")
+    page.until("document.querySelector('.trouble')")
+    assert "NaN or infinity in 1 of 1 rows: 0" in text(page, ".trouble")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("1, 2, 3", "The row has 3 numbers; the detector needs 6, one per label."),
         ("[[1,2,3,4,5,6],[1,2]]", "Row 2 has 2 numbers; the detector needs 6, one per label."),
         ("1 2 3 4 5 six", "The row: “six” is not a number."),
-        ("1 2 3 4 5 NaN", "The row: “NaN” is not a number."),
+        ("1 2 3 4 5 inf", "The row: “inf” is not a number."),
         ("  ", "Paste a row of logits first."),
     ],
 )
