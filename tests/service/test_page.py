@@ -271,8 +271,8 @@ def test_a_masked_label_can_be_pasted(page, folder, words):
 
 def test_a_missing_value_is_an_error_that_names_the_row(page):
     paste(page, "4.5 nan 4.0 -6 -5.5 -4")
-    page.until("document.querySelector('.trouble')")
-    assert "NaN or infinity in 1 of 1 rows: 0" in text(page, ".trouble")
+    page.until("document.querySelector('#verdict .trouble')")
+    assert "NaN or infinity in 1 of 1 rows: 0" in text(page, "#verdict .trouble")
 
 
 @pytest.mark.parametrize(
