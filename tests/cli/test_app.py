@@ -220,6 +220,44 @@ def test_python_dash_m():
     assert finished.stdout == f"nescio {ns.__version__}\n"
 
 
+_INTERRUPTED_AT = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            del sys.argv[1]
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+sys.meta_path.insert(0, Finder())
+from nescio.__main__ import run
+run()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+@pytest.mark.parametrize(
+    "module", ["nescio.cli", "typer", "numpy", "nescio.cli.tune", "nescio.detectors.saving"]
+)
+def test_ctrl_c_is_one_line_at_any_moment(here, module):
+    """A real signal, sent while this module is imported: at the start, or during the work."""
+    command = ("calibrate", "val.npy", "-o", "x.nescio")
+    finished = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_AT, module, *command],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (finished.returncode, finished.stderr) == (130, "interrupted\n")
+    assert not (here / "x.nescio").exists()
+
+
+@pytest.mark.parametrize("use", [("--use", "my:Class"), ("--use=my:Class",)])
+def test_use_after_the_command_says_where_it_belongs(nescio, use):
+    code, _, err = nescio("score", *use, "a.nescio", "b.npy")
+    assert code == 2
+    assert err == (
+        "error: put --use before the command: nescio --use package.module:Class score ...\n"
+    )
+
+
 def test_help_and_version(nescio):
     assert nescio("--version")[1] == f"nescio {ns.__version__}\n"
     code, out, _ = nescio("--help")

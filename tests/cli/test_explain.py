@@ -189,7 +189,7 @@ def test_a_terminal_without_bars_and_other_alphabets(here):
     new = ns.Outputs.load("new.safetensors")
     ns.JointEnergy().calibrate(make_outputs(200).logits).save("plain.nescio")
     ns.Outputs(new.logits, label_names=names).save("odd.safetensors")
-    command = "from nescio.cli import run; run()"
+    command = "from nescio.__main__ import run; run()"
     for encoding in ("ascii", "utf-8"):
         finished = subprocess.run(
             [sys.executable, "-c", command, "explain", "plain.nescio", "odd.safetensors"],

@@ -69,7 +69,7 @@ def test_a_small_lasting_drift_shows_in_several_windows_together(rng):
 def test_a_window_without_logits_is_not_tested(detector, rng):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 500), labels=False)
     assert monitor.report().n_label_tests == 0
-    assert "no full window with logits" in str(monitor.report())
+    assert "needs the logits of a full window" in str(monitor.report())
     fed(monitor, detector, logits_of(rng, 500))
     assert monitor.report().n_label_tests == 1
 
@@ -88,7 +88,7 @@ def test_a_label_that_fires_more_often_is_found_and_named(rng):
     assert drift.rate == pytest.approx((after[1000:1500, 3] > 0).mean())
     assert drift.calibration_rate == pytest.approx((held_out.logits[:, 3] > 0).mean())
     assert drift.p_value <= 0.01
-    assert "tree: fires for" in str(monitor.report())
+    assert "tree: more often, for" in str(monitor.report())
 
 
 def test_labels_are_watched_where_one_is_masked(rng):
@@ -108,7 +108,7 @@ def test_where_no_row_could_be_counted_labels_are_not_watched(rng):
     monitor = fed(Monitor(detector), detector, after)
     assert not monitor.watches_labels
     assert monitor.report().label_drifts is None
-    assert "labels: not watched" in str(monitor.report())
+    assert "Labels: not watched" in str(monitor.report())
 
 
 def test_without_counts_of_labels_their_drift_is_not_known(rng):

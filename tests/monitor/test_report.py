@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
+
 from fixtures.streams import fed, logits_of
-from nescio.monitor import Monitor
+from nescio.monitor import LabelDrift, Monitor
 
 
 def test_evidence_and_alarm_are_told(detector, rng):
@@ -14,20 +16,71 @@ def test_evidence_and_alarm_are_told(detector, rng):
     assert report.max_log10_martingale >= max(2, report.log10_martingale)
     evidence = dict(report.trace)
     assert max(value for at, value in evidence.items() if at < report.alarm_at) < 2
-    assert f"ALARM after {monitor.alarm_at:,} inputs" in str(report)
 
 
-def test_numbers_in_the_report_are_as_one_would_write_them(detector, rng):
-    monitor = Monitor(detector, window=10)
-    assert "is 1 now and was at most 1; an alarm is raised at 100" in str(monitor.report())
-    fed(monitor, detector, logits_of(rng, 1))
-    assert "1 input, " in str(monitor.report())
-    monitor.log10_martingale = -0.01
-    assert "is 1 now" in str(monitor.report())
-    monitor.log10_martingale = 2.0
-    assert "is 10^2 now" in str(monitor.report())
-    fed(monitor, detector, logits_of(rng, 9))
-    assert str(monitor.report()).endswith("no drift in 1 test")
+def test_an_alarm_says_first_what_changed_and_since_when_and_last_why(detector, rng):
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 1000))
+    fed(monitor, detector, logits_of(rng, 700, shift=-1.0))
+    report = monitor.report()
+    first, *_, advice, last = report.summary().split("\n")
+    since = report.change.since.at
+    assert first == (
+        f"ALARM: since about input {since:,}, the inputs score lower than the calibration data. "
+        f"This was noticed at input {report.alarm_at:,} of 1,700."
+    )
+    assert 950 <= since <= report.alarm_at
+    assert advice.startswith("What to do: look at these inputs.")
+    assert last.startswith("Evidence for a change of the scores:")
+    assert "martingale" not in report.summary()
+
+
+def test_the_newest_incomplete_window_is_reported(detector, rng):
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 500))
+    newest = logits_of(rng, 60)
+    newest[:, 2] += 6.0
+    report = fed(monitor, detector, newest).report()
+    window = report.open_window
+    text = str(report)
+    assert f"newest inputs, window incomplete, inputs 501 to 560: {window.share:.1%}" in text
+    assert [drift.label for drift in report.open_label_drifts] == ["label 2"]
+    assert "label 2: more often, for " in text
+    assert "of the latest 60 inputs" in text
+    assert not report.label_drifts  # it is no alarm: only full windows are tested
+    if not report.alarm:
+        assert text.startswith("No alarm so far in 560 inputs, but the newest ones may differ")
+
+
+def test_without_a_change_this_is_said_with_numbers(detector, rng):
+    report = fed(Monitor(detector), detector, logits_of(rng, 1000)).report()
+    first, second, *_ = str(report).split("\n")
+    assert first == "No alarm: the 1,000 inputs look like the calibration data."
+    assert second.startswith(f"Flagged as out-of-distribution: {report.flagged} of 1,000 (")
+    assert second.endswith("%); about 5.00% is expected.")
+    assert report.expected_share == pytest.approx(0.05, abs=0.001)
+    assert "Labels: they fire as often as in the calibration data." in str(report)
+
+
+def test_labels_alone_raise_an_alarm(detector, rng):
+    # A label that fires more often and one that fires less often: the sum of the scores stays.
+    monitor = Monitor(detector)
+    monitor.drift_watch.found[3] = LabelDrift("tree", 0.6, 0.3, 500, 1e-9, 0, 0)
+    fed(monitor, detector, logits_of(rng, 500))
+    text = str(monitor.report())
+    assert text.startswith("ALARM: 1 label fires more or less often than in the calibration data.")
+    assert "The scores have not changed." in text
+    assert "tree: more often, for 60.00% of the latest 500 inputs" in text
+    assert "What to do" in text
+
+
+def test_a_state_that_knows_no_start_of_its_change(detector, rng):
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 500, shift=-2.0))
+    monitor.change = None
+    assert str(monitor.report()).startswith("ALARM: the scores of the inputs have changed")
+
+
+def test_one_input_is_written_in_the_singular(detector, rng):
+    report = fed(Monitor(detector), detector, logits_of(rng, 1, shift=3.0)).report()
+    assert "the 1 input looks like" in str(report)
 
 
 def test_the_report_is_json(detector, rng):
@@ -37,10 +90,12 @@ def test_the_report_is_json(detector, rng):
     assert content["windows"][0]["low"] <= 0.05 <= content["windows"][0]["high"]
     assert content["open_window"]["n"] == 234
     assert content["label_drifts"] == []
+    assert content["change"] is None
+    assert content["summary"] == report.summary()
 
 
 def test_a_report_without_inputs(detector):
     report = Monitor(detector).report()
-    assert "0 inputs" in str(report)
+    assert str(report) == "No inputs yet."
     assert report.trace == ()
     assert report.open_window is None

@@ -115,6 +115,38 @@ def test_texts_are_taken_where_the_model_takes_them():
     assert len(wrapped.outputs(iter([texts[:2], texts[2:]]))) == 20
 
 
+@pytest.fixture
+def of_texts():
+    texts = ["red cat", "red dog", "blue cat", "blue dog"] * 5
+    truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
+    model = make_pipeline(CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    return ns.wrap(model.fit(texts, truth)), texts
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), 3, ["red"]])
+@pytest.mark.parametrize("kind", [list, lambda texts: np.array(texts, dtype=object)])
+def test_rows_that_are_not_texts_are_named(of_texts, bad, kind):
+    wrapped, texts = of_texts
+    mixed = [*texts, bad, "red", bad]
+    with pytest.raises(InputError, match=r"2 of 23 inputs are not texts: rows 20, 22 \(row 20 is "):
+        wrapped.outputs(kind(mixed), batch_size=4)
+
+
+def test_other_forms_of_texts(of_texts):
+    pandas = pytest.importorskip("pandas")
+    wrapped, texts = of_texts
+    expected = wrapped.outputs(texts).logits
+    for given in (tuple(texts), iter(texts), pandas.Series(texts), np.array(texts)):
+        np.testing.assert_array_equal(wrapped.outputs(given).logits, expected)
+    with pytest.raises(InputError, match="row 2 is"):
+        wrapped.outputs(pandas.Series(["red", "cat", None]))
+    for nothing in ([None, None], [["red cat"]]):
+        with pytest.raises(InputError, match="the model cannot run on these inputs"):
+            wrapped.outputs(nothing)
+    with pytest.raises(InputError, match="there are no inputs"):
+        wrapped.outputs([])
+
+
 def test_batches_come_with_labels(multi_label):
     inputs, truth = multi_label
     wrapped = ns.wrap(DECISIONS["one vs rest"].fit(inputs, truth))

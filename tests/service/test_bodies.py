@@ -11,6 +11,7 @@ import pytest
 
 import nescio as ns
 from nescio._io.tensors import encode_tensors
+from nescio.service import bodies
 from nescio.service.bodies import JSON, SAFETENSORS, decode_outputs
 
 SOURCE = Path(__file__).resolve().parents[2] / "benchmarks" / "malformed.py"
@@ -43,7 +44,9 @@ BAD_JSON = {
     "deep elsewhere": (b'{"logits": [[1, 2, 3, 4]], "more": ' + DEEP + b"}", 400),
     "an unknown field": (b'{"logits": [[1, 2, 3, 4]], "more": 1}', 400),
     "text": (b'{"logits": [["1", "2", "3", "4"]]}', 400),
-    "null": (b'{"logits": [[null, 2, 3, 4]]}', 400),
+    "null": (b'{"logits": [[null, 2, 3, 4]]}', 422),
+    "plus infinity as text": (b'{"logits": [["inf", 2, 3, 4]]}', 400),
+    "a flat row": (b'{"logits": [1, 2, 3, 4]}', 400),
     "bools": (b'{"logits": [[true, 2, 3, 4]]}', 400),
     "not UTF-8": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\xff"]}', 400),
     "half a character": (b'{"logits": [[1, 2, 3, 4]], "ids": ["\\ud800"]}', 400),
@@ -64,6 +67,41 @@ def test_bad_json_is_refused_with_a_reason(name, client):
     answer = post(client(), body)
     assert answer.status_code == status, answer.text
     assert len(answer.json()["detail"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        (b'{"logits": [1, 2, 3, 4]}', "also for one row: {"),
+        (b"[[1, 2, 3, 4]]", "Send an object such as {"),
+        (b'{"logits": [[NaN, 2, 3, 4]]}', "send null for NaN"),
+        (b'{"logits": [[-Infinity, 2, 3, 4]]}', '"-inf" for a masked label'),
+        (b'{"logits": [["1", 2, 3, 4]]}', '"-inf" for a masked label'),
+    ],
+)
+def test_usual_mistakes_in_json_get_advice(body, advice, client):
+    refused(post(client(), body), 400, advice)
+
+
+def test_a_masked_label_can_be_sent_in_json(client, some_logits):
+    logits = some_logits(3).astype(np.float64)
+    logits[1, 2] = -np.inf
+    rows = [["-inf" if cell == -np.inf else cell for cell in row] for row in logits.tolist()]
+    service = client()
+    as_json = post(service, json.dumps({"logits": rows}).encode())
+    as_tensors = post(service, encode_tensors({"logits": logits}, {}), SAFETENSORS, accept=JSON)
+    assert as_json.status_code == 200, as_json.text
+    assert as_json.json() == as_tensors.json()
+    np.testing.assert_array_equal(bodies.json_numbers(logits), rows)
+
+
+def test_null_is_a_missing_value(client, detector_file):
+    body = b'{"logits": [[1, 2, 3, 4], [1, null, 3, 4]]}'
+    refused(post(client(), body), 422, "NaN or infinity in 1 of 2 rows: 1")
+    lenient = client(detector_file(ns.JointEnergy(nonfinite="out")))
+    found = post(lenient, body).json()
+    assert found["score"][1] is None
+    assert not found["in_distribution"][1]
 
 
 def header(entries, data=b""):

@@ -47,6 +47,51 @@ def test_a_score_beyond_the_histogram_is_marked_at_its_edge(engine):
         assert marked_x(chart) == (x, beyond)
 
 
+def with_scores(scores, tpr=0.95):
+    """Return an engine whose calibration scores are these, and its only label's logits."""
+    detector = ns.MaxLogit(tpr=tpr).calibrate(np.asarray(scores)[:, None])
+    return Engine(detector, None)
+
+
+def test_outliers_of_the_calibration_do_not_flatten_the_histogram(rng):
+    scores = rng.normal(size=1000)
+    scores[:20] *= 1e4  # 2 %, as Mahalanobis scores have them
+    found = with_scores(scores)
+    histogram = found.histogram(None)
+    assert histogram["lower"] + histogram["higher"] == 20
+    assert sum(histogram["counts"]) == 1000
+    assert max(histogram["counts"]) < 120
+    text = score_chart(found, 0.0, "all", 600)
+    assert f"◀ {histogram['lower']} lower" in text
+    assert f"{histogram['higher']} higher ▶" in text
+    quiet = with_scores(rng.normal(size=1000)).histogram(None)
+    assert quiet["lower"] == quiet["higher"] == 0
+
+
+def test_a_threshold_among_outliers_is_drawn_at_the_edge(rng):
+    scores = rng.normal(size=1000)
+    scores[:100] -= 1e4
+    found = with_scores(scores)
+    (threshold,) = found.calibration.threshold_values.values()
+    histogram = found.histogram(None)
+    assert threshold < histogram["edges"][0]
+    assert max(histogram["counts"]) < 150
+    text = score_chart(found, 0.0, "all", 600)
+    ElementTree.fromstring(text)
+    assert "nan" not in text
+    assert "threshold" in text
+    chunk = {"n": 3, "share": 0.5, "low": 0.0, "high": 0.2}
+    charts = traffic_charts(found, snapshot([0.1, 0.2, -5e3], [True, True, False], [chunk]), 600)
+    ElementTree.fromstring(charts["scores"])
+
+
+def test_scores_that_are_mostly_equal_have_a_histogram():
+    scores = np.r_[np.full(80, 7.0), np.linspace(1, 3, 20)]
+    histogram = with_scores(scores).histogram(None)
+    assert sum(histogram["counts"]) == len(scores)
+    assert histogram["edges"][0] < histogram["edges"][-1]
+
+
 def test_a_group_has_its_own_histogram_and_threshold(engine):
     found = engine(groups="label_count")
     names = list(found.calibration.threshold_values)

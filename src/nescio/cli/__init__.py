@@ -1,7 +1,7 @@
 """The command line: each command parses, calls the library and prints.
 
-Exit codes: 0 success, 1 invalid input (with a one-line reason), 2 wrong usage; `nescio monitor`
-also has 3 for an alarm.
+Exit codes: 0 success, 1 invalid input (with a one-line reason), 2 wrong usage, 130 interrupted
+(Ctrl-C); `nescio monitor` also has 3 for an alarm.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from nescio.cli import (
     tune,
 )
 from nescio.errors import NescioError, ParameterError, ProbabilitiesWarning
+
+INTERRUPTED = 130  # as the shell reports a process that Ctrl-C ended
 
 # What the messages of the library call a parameter, and the option that sets it.
 _OPTIONS = {
@@ -115,6 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal cannot show must not end the command.
             stream.reconfigure(errors="replace")
+    if arguments is None:
+        arguments = sys.argv[1:]
+    if misplaced := _misplaced_use(arguments):
+        typer.echo(f"error: {misplaced}", err=True)
+        return 2
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         # The commands that read a file have asked already whether it holds probabilities.
@@ -125,8 +132,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             typer.echo(f"error: {_with_options(error)}", err=True)
             return 1
         except SystemExit as stop:
+            if stop.code == INTERRUPTED:  # typer has caught the KeyboardInterrupt
+                typer.echo("interrupted", err=True)
             return stop.code if isinstance(stop.code, int) else 1
     return 0
+
+
+def _misplaced_use(arguments: Sequence[str]) -> str | None:
+    """Return what to do if --use, which is an option of nescio itself, follows the command."""
+    commands = {command.name for command in app.registered_commands} | {"data"}
+    at = next((at for at, word in enumerate(arguments) if word in commands), len(arguments))
+    given = next((word for word in arguments[at:] if word.partition("=")[0] == "--use"), None)
+    if given is None:
+        return None
+    return f"put --use before the command: nescio --use package.module:Class {arguments[at]} ..."
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -136,8 +155,3 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def _with_options(message: object) -> str:
     """Return a message of the library with options instead of Python's parameters."""
     return _PARAMETER.sub(lambda found: _OPTIONS[found.group()], str(message))
-
-
-def run() -> None:
-    """The console script."""
-    sys.exit(main())

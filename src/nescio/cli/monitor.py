@@ -46,6 +46,10 @@ def monitor(
         Path | None,
         typer.Option(readable=False, help="The logits of the same rows, to find label drift."),
     ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(help="The column of the table that holds the time of each row."),
+    ] = None,
     alpha: Annotated[
         float | None,
         typer.Option(
@@ -87,12 +91,14 @@ def monitor(
 ) -> None:
     """Report whether a stream of verdicts still looks like the calibration data.
 
+    Says what has changed, since which input, id or time, and what to do.
+
     Exit code 0: no alarm. 3: an alarm. 1 and 2: an error in the command or its files.
 
     Example: nescio monitor scored.parquet --detector tagger.nescio --state state.safetensors
     """
     from nescio.detectors import load
-    from nescio.monitor.scored import matching_logits, read_scored
+    from nescio.monitor.scored import matching_logits, read_scored, read_times
     from nescio.monitor.state import check_state_target, count_once, resume
 
     if trace and not as_json:
@@ -107,6 +113,7 @@ def monitor(
 
         check_plot_target(plot, force=force)
     verdicts, loaded = read_scored(scored), load(detector)
+    times = None if time_column is None else read_times(scored, time_column)
     watch = resume(loaded, state, alpha=alpha, window=window, seed=seed)
     if state is not None:
         count_once(watch, scored, again=again)
@@ -121,7 +128,7 @@ def monitor(
         with about(outputs):
             logits = matching_logits(loaded, verdicts, read)
     with working("monitoring"), about(scored):
-        watch.update(verdicts, logits)
+        watch.update(verdicts, logits, times=times)
     if state is not None:
         watch.save(state, force=True)
     report = watch.report()

@@ -7,9 +7,10 @@ fire more or less often than they did in the calibration data.
 
 from __future__ import annotations
 
+from nescio.monitor.change import Change, Place
 from nescio.monitor.chart import Window
 from nescio.monitor.drift import LabelDrift
 from nescio.monitor.report import MonitorReport
 from nescio.monitor.stream import Monitor
 
-__all__ = ["LabelDrift", "Monitor", "MonitorReport", "Window"]
+__all__ = ["Change", "LabelDrift", "Monitor", "MonitorReport", "Place", "Window"]

@@ -20,23 +20,27 @@ Floats = NDArray[np.float64]
 
 
 class Bet(NamedTuple):
-    """A density on [0, 1]: Beta(a, b) with weight `stake`, mixed with the uniform density."""
+    """A density on [0, 1]: Beta(a, b) with weight `stake`, mixed with the uniform density.
+
+    `finds` says which scores it bets on, as `Change.kind`.
+    """
 
     name: str
     stake: float
     a: float
     b: float
+    finds: str = ""
 
 
 BETS = (
-    Bet("low, many", 0.9, 0.4, 1.0),
-    Bet("low, few", 0.1, 0.15, 1.0),
-    Bet("low, slightly", 0.3, 1.0, 2.0),
-    Bet("high, many", 0.9, 1.0, 0.4),
-    Bet("high, few", 0.1, 1.0, 0.15),
-    Bet("high, slightly", 0.3, 2.0, 1.0),
-    Bet("both ends", 0.5, 0.5, 0.5),
-    Bet("middle", 0.5, 2.0, 2.0),
+    Bet("low, many", 0.9, 0.4, 1.0, "lower"),
+    Bet("low, few", 0.1, 0.15, 1.0, "some lower"),
+    Bet("low, slightly", 0.3, 1.0, 2.0, "lower"),
+    Bet("high, many", 0.9, 1.0, 0.4, "higher"),
+    Bet("high, few", 0.1, 1.0, 0.15, "some higher"),
+    Bet("high, slightly", 0.3, 2.0, 1.0, "higher"),
+    Bet("both ends", 0.5, 0.5, 0.5, "more extreme"),
+    Bet("middle", 0.5, 2.0, 2.0, "less extreme"),
 )
 
 _SMALLEST = 2.0**-53  # the smallest p and 1 - p: some bets are infinite at 0 or at 1
@@ -63,7 +67,7 @@ class Martingale:
 
     def __init__(self, bets: tuple[Bet, ...] = BETS) -> None:
         self.bets = bets
-        self._stake, a, b = np.array([bet[1:] for bet in bets]).T[:, :, None]
+        self._stake, a, b = np.array([bet[1:4] for bet in bets]).T[:, :, None]
         self._powers = (a - 1.0, b - 1.0)
         self._log_beta = np.array([[_log_beta(bet.a, bet.b)] for bet in bets])
         self.clear()
@@ -75,11 +79,14 @@ class Martingale:
 
     def add(self, p_values: Floats) -> Floats:
         """Bet on these p-values and return the logarithm of the capital after each of them."""
-        n = len(p_values)
+        return self.add_gains(self.gains(p_values))
+
+    def add_gains(self, gains: Floats) -> Floats:
+        """Do the same, given the result of `gains`."""
+        n = gains.shape[1]
         if not n:
             return np.empty(0)
         times = self.n_samples + np.arange(1, n + 1)
-        gains = np.cumsum(self._log_gains(p_values), axis=1)  # (n_bets, n)
         # S_t = (S_{t-1} + w_t) * bet(p_t), divided by the product of all bets so far, is a sum.
         terms = np.empty((len(self.bets), n + 1))
         terms[:, 0] = self.log_stakes
@@ -91,6 +98,13 @@ class Martingale:
         peak = held.max(axis=0)
         capital = np.exp(held - peak).sum(axis=0)
         return np.asarray(np.logaddexp(peak + np.log(capital), np.log(reserve(times))))
+
+    def gains(self, p_values: Floats) -> Floats:
+        """Return the logarithm of the factor by which the p-values so far multiply a stake.
+
+        The shape is (n_bets, n_samples).
+        """
+        return np.cumsum(self._log_gains(p_values), axis=1)
 
     def _log_gains(self, p_values: Floats) -> Floats:
         p = np.clip(p_values, _SMALLEST, 1.0 - _SMALLEST)

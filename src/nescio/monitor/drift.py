@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -136,18 +136,35 @@ class DriftWatch:
 
     def _test(self, block: Firing, window: int) -> None:
         self.n_tests += 1
+        for at, drift in self._drifts(block, window).items():
+            known = self.found.get(at)
+            if known is None:
+                self.found[at] = drift
+            elif known.last_window < window or drift.p_value < known.p_value:
+                self.found[at] = replace(drift, first_window=known.first_window)
+
+    def _drifts(self, block: Firing, window: int) -> dict[int, LabelDrift]:
+        """Return the labels whose rate in this block differs, by column."""
         # The n-th test may spend only a share of alpha, which falls with n.
-        corrected = holm(two_sided(block, self.calibration)) / share_at(self.n_tests)
-        for at in np.flatnonzero(corrected <= self.alpha).tolist():
-            known, p_value = self.found.get(at), float(corrected[at])
-            if known is not None and known.last_window == window and known.p_value <= p_value:
-                continue
-            self.found[at] = LabelDrift(
+        corrected = holm(two_sided(block, self.calibration)) / share_at(max(1, self.n_tests))
+        return {
+            at: LabelDrift(
                 label=self.names[at],
                 rate=int(block.counts[at]) / block.n_samples,
                 calibration_rate=int(self.calibration.counts[at]) / self.calibration.n_samples,
                 n_inputs=block.n_samples,
-                p_value=p_value,
-                first_window=window if known is None else known.first_window,
+                p_value=float(corrected[at]),
+                first_window=window,
                 last_window=window,
             )
+            for at in np.flatnonzero(corrected <= self.alpha).tolist()
+        }
+
+    def glimpse(self, window: int) -> tuple[LabelDrift, ...]:
+        """Return the labels that seem to drift in the open window, which has this number.
+
+        This is no alarm: only tests of full windows bound the probability of a false one.
+        """
+        if not self.open.n_samples:
+            return ()
+        return tuple(self._drifts(self.open, window).values())

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nescio.monitor.change import Change
 from nescio.monitor.chart import Window
 from nescio.monitor.drift import LabelDrift
 
 _SHOWN_LABELS = 10
+_CHANGES = {  # Change.kind in words
+    "lower": "score lower than the calibration data",
+    "some lower": "are mostly as before, but some score much lower than the calibration data",
+    "higher": "score higher than the calibration data",
+    "some higher": "are mostly as before, but some score much higher than the calibration data",
+    "more extreme": "score very low or very high more often than the calibration data",
+    "less extreme": "score very low or very high less often than the calibration data",
+}
+_ADVICE = (
+    "What to do: look at these inputs. If something is broken (a sensor, the preprocessing, the "
+    "model), repair it. If they are what the model should work on, calibrate a new detector on "
+    "data like them."
+)
 
 
 @dataclass(frozen=True)
@@ -19,6 +34,8 @@ class MonitorReport:
     ----------
     n_samples, flagged : int
         Number of inputs, and how many of them scored below the threshold.
+    expected_share : float
+        The share that was expected to score below it.
     alpha : float
         The probability of a false alarm.
     coverage : float
@@ -27,6 +44,8 @@ class MonitorReport:
         Whether the martingale has reached 1 / alpha.
     alarm_at : int or None
         Number of inputs after which it did.
+    change : Change or None
+        An estimate of what has changed and since when, made at the alarm.
     log10_martingale, max_log10_martingale : float
         The evidence of a change now, and its largest value so far.
     trace : tuple of (int, float)
@@ -40,16 +59,20 @@ class MonitorReport:
     label_drifts : tuple of LabelDrift or None
         The labels that drift. None if labels are not watched, because it is not known how often
         they fired in the calibration data.
+    open_label_drifts : tuple of LabelDrift
+        The labels that seem to drift in the window that is not full yet. They raise no alarm.
     n_label_tests : int
         Number of tests of the labels: of every window, and of several windows together.
     """
 
     n_samples: int
     flagged: int
+    expected_share: float
     alpha: float
     coverage: float
     alarm: bool
     alarm_at: int | None
+    change: Change | None
     log10_martingale: float
     max_log10_martingale: float
     trace: tuple[tuple[int, float], ...]
@@ -58,6 +81,7 @@ class MonitorReport:
     n_windows: int
     n_outside: int
     label_drifts: tuple[LabelDrift, ...] | None
+    open_label_drifts: tuple[LabelDrift, ...]
     n_label_tests: int
 
     @property
@@ -66,74 +90,161 @@ class MonitorReport:
         return self.alarm or bool(self.label_drifts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
-        return asdict(self) | {
-            "windows": [window.as_dict() for window in self.windows],
-            "open_window": None if self.open_window is None else self.open_window.as_dict(),
-        }
+        """Return a dict for JSON, with `summary` as text."""
+        return (
+            {"summary": self.summary()}
+            | asdict(self)
+            | {
+                "windows": [window.as_dict() for window in self.windows],
+                "open_window": None if self.open_window is None else self.open_window.as_dict(),
+            }
+        )
+
+    def headline(self) -> str:
+        """Return one sentence: whether something has changed, what, and since when."""
+        if not self.n_samples:
+            return "No inputs yet."
+        if self.alarm_at is not None:
+            return f"ALARM: {self._change()}"
+        if self.label_drifts:
+            labels = _plural(len(self.label_drifts), "label fires", "labels fire")
+            return (
+                f"ALARM: {labels} more or less often than in the calibration data. The scores have "
+                "not changed."
+            )
+        newest = (*self.windows[-1:], self.open_window)
+        if self.open_label_drifts or any(window and window.outside for window in newest):
+            inputs = _plural(self.n_samples, "input")
+            return f"No alarm so far in {inputs}, but the newest ones may differ (see below)."
+        looks = "input looks" if self.n_samples == 1 else "inputs look"
+        return f"No alarm: the {self.n_samples:,} {looks} like the calibration data."
+
+    def _change(self) -> str:
+        noticed = f"This was noticed at input {self.alarm_at:,} of {self.n_samples:,}."
+        if self.change is None:  # the state file is of a version that did not look for it
+            return f"the scores of the inputs have changed since the calibration. {noticed}"
+        return (
+            f"since about {self.change.since}, the inputs {_CHANGES[self.change.kind]}. {noticed}"
+        )
 
     def summary(self) -> str:
-        """Return a few lines of text."""
-        return "\n".join([self._stream(), self._evidence(), self._chart(), *self._drift()])
+        """Return a few lines: what has changed and since when, what to do, and the evidence."""
+        if not self.n_samples:
+            return self.headline()
+        lines = [self.headline(), self._flagged(), *self._windows(), *self._labels()]
+        if self.any_alarm:
+            lines.append(_ADVICE)
+        return "\n".join([*lines, self._evidence()])
 
     def __str__(self) -> str:
         return self.summary()
 
-    def _stream(self) -> str:
-        share = f" ({self.flagged / self.n_samples:.2%})" if self.n_samples else ""
-        return f"{_plural(self.n_samples, 'input')}, {self.flagged:,} flagged{share}"
+    def _flagged(self) -> str:
+        share = self.flagged / self.n_samples
+        return (
+            f"Flagged as out-of-distribution: {self.flagged:,} of {self.n_samples:,} "
+            f"({share:.2%}); about {self.expected_share:.2%} is expected."
+        )
+
+    def _windows(self) -> list[str]:
+        lines = []
+        if self.windows:
+            lines.append(f"  latest full window, {_window(self.windows[-1])}")
+        if self.open_window is not None:
+            lines.append(f"  newest inputs, window incomplete, {_window(self.open_window)}")
+        if self.n_outside:
+            lines.append(
+                f"  {self.n_outside:,} of {_plural(self.n_windows, 'full window')} outside the "
+                f"expected range"
+            )
+        return lines
+
+    def _labels(self) -> list[str]:
+        if self.label_drifts is None:
+            return [
+                "Labels: not watched, because it is not known how often they fired in the "
+                "calibration data."
+            ]
+        lines = self._drifts()
+        seen = {drift.label for drift in self.label_drifts}
+        new = [drift for drift in self.open_label_drifts if drift.label not in seen]
+        if new:
+            lines.append(
+                "Labels that seem to have changed in the incomplete window, which is not tested "
+                "yet:"
+            )
+            lines += _listed(new)
+        return lines
+
+    def _drifts(self) -> list[str]:
+        if not self.n_label_tests:
+            return [
+                "Labels: not tested yet. This needs the logits of a full window (--outputs on the "
+                "command line)."
+            ]
+        if not self.label_drifts:
+            return ["Labels: they fire as often as in the calibration data."]
+        size = self.windows[-1].n
+        labels = _plural(len(self.label_drifts), "label fires", "labels fire")
+        lines = _listed(
+            self.label_drifts,
+            lambda drift: f"; noticed at input {(drift.first_window + 1) * size:,}",
+        )
+        return [f"Labels: {labels} more or less often than in the calibration data.", *lines]
 
     def _evidence(self) -> str:
         now, most = self.log10_martingale, self.max_log10_martingale
-        martingale = f"the martingale is {_power(now)} now and was at most {_power(most)}"
         limit = f"{1 / self.alpha:,.4g}"
-        if self.alarm_at is None:
-            return f"no alarm: {martingale}; an alarm is raised at {limit}"
         return (
-            f"ALARM after {_plural(self.alarm_at, 'input')}: the scores have changed since the "
-            f"calibration; {martingale}. Without a change it would reach {limit} with a "
-            f"probability of at most {self.alpha:g}"
+            f"Evidence for a change of the scores: {_odds(now)} to 1 now, {_odds(most)} to 1 at "
+            "its strongest. This is what a gambler, who bets at fair odds that the inputs have "
+            "changed, has made of 1 coin. "
+            f"An alarm is raised at {limit} to 1; without a change, it is ever raised with a "
+            f"probability of at most {self.alpha:g}."
         )
 
-    def _chart(self) -> str:
-        if not self.n_windows:
-            return "flagged share: no full window yet"
-        last = self.windows[-1]
-        return (
-            f"flagged share: {self.n_outside:,} of {self.n_windows:,} windows outside the "
-            f"{self.coverage * 100:.4g} % band; latest window {last.share:.1%}, "
-            f"expected {last.low / last.n:.1%} to {last.high / last.n:.1%}"
+
+def _window(window: Window) -> str:
+    first, last = window.start + 1, window.start + window.n
+    expected = f"expected {window.low / window.n:.1%} to {window.high / window.n:.1%}"
+    verdict = ""
+    if window.outside:
+        verdict = (
+            ", MORE than expected" if window.flagged > window.high else ", FEWER than expected"
         )
-
-    def _drift(self) -> list[str]:
-        if self.label_drifts is None:
-            return [
-                "labels: not watched, because it is not known how often they fired in the "
-                "calibration data"
-            ]
-        if not self.n_label_tests:
-            return ["labels: no full window with logits yet"]
-        if not self.label_drifts:
-            return [f"labels: no drift in {_plural(self.n_label_tests, 'test')}"]
-        worst = sorted(self.label_drifts, key=lambda drift: drift.p_value)
-        lines = [
-            f"  {drift.label}: fires for {drift.rate:.2%} of the latest {drift.n_inputs:,} inputs, "
-            f"{drift.calibration_rate:.2%} in the calibration data (corrected p = "
-            f"{drift.p_value:.2g})"
-            for drift in worst[:_SHOWN_LABELS]
-        ]
-        if len(worst) > _SHOWN_LABELS:
-            lines.append(f"  and {len(worst) - _SHOWN_LABELS:,} more")
-        verb = "fires" if len(worst) == 1 else "fire"
-        labels = _plural(len(worst), "label")
-        return [f"labels: ALARM, {labels} {verb} more or less often than before", *lines]
+    return f"inputs {first:,} to {last:,}: {window.share:.1%} flagged, {expected}{verdict}"
 
 
-def _power(exponent: float) -> str:
-    """Write a power of ten with one decimal of its exponent, without trailing zeros."""
-    written = f"{exponent:.1f}".removesuffix(".0")
-    return "1" if written in ("0", "-0") else f"10^{written}"
+def _listed(
+    drifts: Iterable[LabelDrift], more: Callable[[LabelDrift], str] = lambda drift: ""
+) -> list[str]:
+    """Return one line per label, the clearest drift first."""
+    worst = sorted(drifts, key=lambda drift: drift.p_value)
+    lines = [
+        f"  {drift.label}: {'more' if drift.rate > drift.calibration_rate else 'less'} often, for "
+        f"{drift.rate:.2%} of the latest {drift.n_inputs:,} inputs, {drift.calibration_rate:.2%} "
+        f"in the calibration data{more(drift)}"
+        for drift in worst[:_SHOWN_LABELS]
+    ]
+    if len(worst) > _SHOWN_LABELS:
+        lines.append(f"  and {len(worst) - _SHOWN_LABELS:,} more")
+    return lines
 
 
-def _plural(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+def _odds(exponent: float) -> str:
+    """Write a power of ten as a number, or as a whole power if it is large.
+
+    Examples
+    --------
+    >>> [_odds(exponent) for exponent in (-9.0, -1.1, 0.5, 2.0, 53.8)]
+    ['less than 0.01', '0.079', '3.2', '100', 'about 10^54']
+    """
+    if exponent < -2:
+        return "less than 0.01"
+    if exponent >= 6:
+        return f"about 10^{exponent:.0f}"
+    return f"{10**exponent:,.2g}" if exponent < 1 else f"{10**exponent:,.0f}"
+
+
+def _plural(n: int, one: str, many: str | None = None) -> str:
+    return f"{n:,} {one if n == 1 else many or one + 's'}"

@@ -41,13 +41,8 @@ def read_scored(path: str | Path) -> Assessment:
 
     It may be a .parquet, .csv or .jsonl file. The columns group and id are optional.
     """
-    path = existing_file(path)
-    suffix = path.suffix.lower()
-    if suffix not in WRITABLE:
-        raise ParameterError(f"cannot read {path}: the name must end in {', '.join(WRITABLE)}.")
-    columns: dict[str, Any] = (
-        dict(read_parquet(path)) if suffix == ".parquet" else _read_text(path, suffix)
-    )
+    path = Path(path)
+    columns = _read_columns(path)
     missing = [name for name in _COLUMNS if name not in columns]
     if missing:
         raise FileFormatError(
@@ -63,6 +58,28 @@ def read_scored(path: str | Path) -> Assessment:
     )
     inside = [_verdict(path, item) for item in np.asarray(columns["in_distribution"]).tolist()]
     return Assessment(scores, p_values, np.array(inside, np.bool_), groups, ids)
+
+
+def read_times(path: str | Path, column: str) -> list[str]:
+    """Read one column of a scored table as text: the time of each row."""
+    columns = _read_columns(path)
+    if column not in columns:
+        raise ParameterError(
+            f"{path} has no column {column!r}; it has {list(columns)}. 'nescio score --keep "
+            f"{column}' copies a column of the outputs to the scored table."
+        )
+    values = np.asarray(columns[column])
+    if values.dtype.kind == "M":  # without the zeros of nanoseconds
+        values = np.datetime_as_string(values, unit="auto")
+    return [str(item) for item in values.tolist()]
+
+
+def _read_columns(path: str | Path) -> dict[str, Any]:
+    path = existing_file(path)
+    suffix = path.suffix.lower()
+    if suffix not in WRITABLE:
+        raise ParameterError(f"cannot read {path}: the name must end in {', '.join(WRITABLE)}.")
+    return dict(read_parquet(path)) if suffix == ".parquet" else _read_text(path, suffix)
 
 
 def _read_text(path: Path, suffix: str) -> dict[str, list[Any]]:

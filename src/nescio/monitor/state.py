@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from nescio._io.kinds import FileKind
 from nescio._validation import Array
 from nescio.calibration import Firing
 from nescio.errors import FileFormatError, InputError, ParameterError
+from nescio.monitor.change import Change, Place
 from nescio.monitor.chart import Window
 from nescio.monitor.drift import DriftWatch, LabelDrift
 from nescio.monitor.stream import Monitor, Trace
@@ -80,6 +81,7 @@ def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
     tensors: dict[str, Array] = {
         "log_stakes": monitor.martingale.log_stakes,
         "trace": monitor.trace.values,
+        "start_gains": monitor.finder.gains,
         "windows": np.array([astuple(window) for window in chart.windows], np.int64).reshape(-1, 5),
     }
     for at, bag in enumerate(monitor.bags.values()):
@@ -92,6 +94,8 @@ def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
         "trace_step": monitor.trace.step,
         "generator": monitor.generator.bit_generator.state,
         "last_file": monitor.last_file,
+        "change": None if monitor.change is None else monitor.change.as_dict(),
+        "starts": [None if one is None else asdict(one) for one in monitor.finder.starts],
         "drift": None,
     }
     if monitor.drift_watch is not None:
@@ -140,8 +144,16 @@ def _restore(monitor: Monitor, tensors: dict[str, Array], metadata: dict[str, An
     monitor.trace = Trace(metadata["trace_step"], tensors["trace"])
     monitor.generator.bit_generator.state = metadata["generator"]
     monitor.last_file = metadata["last_file"]
+    if "start_gains" in tensors:  # nescio 0.1.0 did not look for the start of a change
+        monitor.change = _restored_change(metadata["change"])
+        monitor.finder.gains = tensors["start_gains"]
+        monitor.finder.starts = [one and Place(**one) for one in metadata["starts"]]
     if monitor.drift_watch is not None:
         _restore_drift(monitor.drift_watch, tensors["drift.counts"], metadata["drift"])
+
+
+def _restored_change(stored: dict[str, Any] | None) -> Change | None:
+    return None if stored is None else Change(stored["kind"], Place(**stored["since"]))
 
 
 def _restore_drift(watch: DriftWatch, counts: Array, stored: dict[str, Any]) -> None:

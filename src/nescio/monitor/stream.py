@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from nescio._validation import (
 )
 from nescio.errors import ShapeError
 from nescio.monitor.betting import Martingale
+from nescio.monitor.change import Change, ChangeFinder, Place
 from nescio.monitor.chart import ChartSegment, ControlChart
 from nescio.monitor.drift import DriftWatch
 from nescio.monitor.ranks import Bag
@@ -66,6 +68,8 @@ class Monitor:
         The evidence of a change, as a power of ten; the alarm is raised at -log10(alpha).
     max_log10_martingale : float
         The largest value of `log10_martingale` so far.
+    change : Change or None
+        What has changed and since when, as estimated at the alarm; None without an alarm.
     last_file : str or None
         Hash of the last file that `nescio monitor` counted, which must not be counted twice.
     """
@@ -98,6 +102,7 @@ class Monitor:
         segments = {name: ChartSegment.of(one) for name, one in thresholds}
         self.chart = ControlChart(segments, self.window, self.coverage)
         self.martingale = Martingale()
+        self.finder = ChangeFinder()
         self.drift_watch: DriftWatch | None = None
         firing = firing_of(detector)
         if firing is not None:
@@ -117,6 +122,8 @@ class Monitor:
         false alarm, calibrate again on other data.
         """
         self.alarm_at: int | None = None
+        self.change: Change | None = None
+        self.finder.clear()
         self.log10_martingale = 0.0
         self.max_log10_martingale = 0.0
         self.trace = Trace()
@@ -129,7 +136,9 @@ class Monitor:
 
     # --- the stream ---
 
-    def update(self, assessment: Assessment, logits: Any = None) -> None:
+    def update(
+        self, assessment: Assessment, logits: Any = None, *, times: Sequence[Any] | None = None
+    ) -> None:
         """Add the verdicts on the next inputs of the stream.
 
         The result does not depend on how the inputs are split into calls, except for rounding. If
@@ -143,12 +152,27 @@ class Monitor:
         logits : array of shape (n_samples, n_labels), optional
             Needed to find labels that drift. Ignored if the detector does not know how often its
             labels fired in the calibration data (see `watches_labels`).
+        times : sequence of length n_samples, optional
+            The time of each input, in any form that can be shown as text. The report names the
+            time since which the stream has changed. It names the id too, if the assessment has
+            ids.
         """
         scores, codes = checked_assessment(self.calibration, assessment)
         matrix = self._checked_logits(logits, len(scores))
+        if times is not None and len(times) != len(scores):
+            raise ShapeError(
+                f"times must have one entry per assessed input, {len(scores):,}, got "
+                f"{len(times):,}."
+            )
+        n_before = self.n_samples
+
+        def place(at: int) -> Place:
+            named = (assessment.ids, times)
+            return Place(at + 1, *(None if c is None else str(c[at - n_before]) for c in named))
+
         for start in range(0, len(scores), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            flagged = self._bet(scores[rows], codes[rows])
+            flagged = self._bet(scores[rows], codes[rows], place)
             self._fill_windows(flagged, codes[rows], None if matrix is None else matrix[rows])
 
     def _checked_logits(self, logits: Any, n_samples: int) -> NDArray[Any] | None:
@@ -164,7 +188,7 @@ class Monitor:
             )
         return matrix
 
-    def _bet(self, scores: Floats, codes: Codes) -> BoolArray:
+    def _bet(self, scores: Floats, codes: Codes, place: Callable[[int], Place]) -> BoolArray:
         """Let the martingale bet on some inputs; return which of them are flagged."""
         uniform = self.generator.random(len(scores))
         p_values, flagged = np.empty(len(scores)), np.empty(len(scores), np.bool_)
@@ -172,10 +196,15 @@ class Monitor:
             rows = codes == code
             p_values[rows] = bag.add(scores[rows], uniform[rows])
             flagged[rows] = scores[rows] < self.calibration.thresholds[name].value
-        evidence = self.martingale.add(p_values) / math.log(10.0)
+        gains = self.martingale.gains(p_values)
+        evidence = self.martingale.add_gains(gains) / math.log(10.0)
         if self.alarm_at is None:
             crossed = np.flatnonzero(evidence >= -math.log10(self.alpha))
-            self.alarm_at = self.n_samples + int(crossed[0]) + 1 if len(crossed) else None
+            n = int(crossed[0]) + 1 if len(crossed) else len(scores)
+            self.finder.add(gains[:, :n], lambda column: place(self.n_samples + column))
+            if len(crossed):
+                self.alarm_at = self.n_samples + n
+                self.change = self.finder.likeliest()
         self.log10_martingale = float(evidence[-1])
         self.max_log10_martingale = max(self.max_log10_martingale, float(evidence.max()))
         self.trace.add(self.n_samples, evidence)
@@ -234,17 +263,29 @@ class Monitor:
         low, high = self.chart.band(dict(n_of))
         return low / n, high / n
 
+    def _expected_share(self) -> float:
+        """Return the share of the inputs so far that was expected to be flagged."""
+        expected = 0.0
+        for name, bag in self.bags.items():
+            threshold = self.calibration.thresholds[name]
+            n_inputs = bag.total - int(bag.calibration.sum())
+            expected += n_inputs * threshold.rank / (threshold.n_samples + 1)
+        return expected / max(1, self.n_samples)
+
     def report(self) -> MonitorReport:
         """Return everything that is known about the stream so far."""
         chart, watch = self.chart, self.drift_watch
+        seen = () if watch is None else watch.glimpse(chart.n_windows)
         drifts = None if watch is None else tuple(watch.found[at] for at in sorted(watch.found))
         return MonitorReport(
             n_samples=self.n_samples,
             flagged=self.flagged,
+            expected_share=self._expected_share(),
             alpha=self.alpha,
             coverage=self.coverage,
             alarm=self.alarm,
             alarm_at=self.alarm_at,
+            change=self.change,
             log10_martingale=self.log10_martingale,
             max_log10_martingale=self.max_log10_martingale,
             trace=self.trace.points(),
@@ -253,6 +294,7 @@ class Monitor:
             n_windows=chart.n_windows,
             n_outside=chart.n_outside,
             label_drifts=drifts,
+            open_label_drifts=seen,
             n_label_tests=0 if watch is None else watch.n_tests,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -68,11 +67,12 @@ def draw_monitor(report: MonitorReport, path: str | Path, *, force: bool = False
         Whether to replace an existing file.
     """
     check_plot_target(path, force=force)
-    figures = [_evidence(report)]
-    if report.windows:
+    figures = []
+    if report.windows or report.open_window:
         figures.append(_flagged(report))
     if report.label_drifts:
         figures.append(_label_drifts(report))
+    figures.append(_evidence(report))
     page = _page(report, figures) if Path(path).suffix.lower() == ".html" else _picture(figures)
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, encoding="utf-8")
@@ -97,7 +97,7 @@ def _evidence(report: MonitorReport) -> _MonitorFigure:
         max(1, report.n_samples),
         scale,
         name="Evidence of a change over time",
-        y_label="martingale",
+        y_label="evidence (to 1)",
         y_ticks=relabelled(whole, lambda value: power_of_ten(round(value))),
     )
     chart.line(at, values, "accent")
@@ -105,15 +105,17 @@ def _evidence(report: MonitorReport) -> _MonitorFigure:
     if report.alarm_at is not None:
         chart.rule(x=report.alarm_at, text=f"alarm after {report.alarm_at:,} inputs")
     text = (
-        "The capital of a gambler who bets that the stream has changed. If nothing has changed, it "
-        f"ever reaches the dashed line with a probability of at most {report.alpha:g}."
+        "How strongly the scores speak for a change: what a gambler, who bets at fair odds that "
+        "the inputs have changed, has made of 1 coin. The alarm is raised at the dashed line. If "
+        "nothing has changed, it is ever reached with a probability of at most "
+        f"{report.alpha:g}."
     )
     return _MonitorFigure("Evidence of a change", text, chart.draw(), _HEIGHT)
 
 
 def _flagged(report: MonitorReport) -> _MonitorFigure:
     """Draw the control chart."""
-    windows = report.windows
+    windows = [*report.windows, *([report.open_window] if report.open_window else [])]
     ends = [window.start + window.n for window in windows]
     low, high = (np.array([getattr(w, side) / w.n for w in windows]) for side in ("low", "high"))
     shares = np.array([window.share for window in windows])
@@ -130,12 +132,21 @@ def _flagged(report: MonitorReport) -> _MonitorFigure:
     chart.band(np.ravel(edges), np.repeat(low, 2), np.repeat(high, 2), "in")
     for window, end in zip(windows, ends, strict=True):
         tip = f"inputs {window.start + 1:,} to {end:,}: {window.flagged:,} flagged"
+        tip += " (window incomplete)" if window is report.open_window else ""
         css = "out" if window.outside else "in"
         chart.dot(window.start + window.n / 2, window.share, css, tip=tip, radius=2.5)
+    since = 0 if report.change is None else report.change.since.at
+    if since > windows[0].start:
+        chart.rule(x=since, text=f"changed at about input {since:,}")
+    last = windows[-1]
+    incomplete = f"The last window is incomplete: it has {last.n:,} inputs. "
     text = (
-        f"One point per window of {windows[-1].n:,} inputs. {report.n_outside:,} of "
-        f"{report.n_windows:,} windows lie outside the band. If nothing has changed, a window lies "
-        f"within it with a probability of {report.coverage * 100:.4g} %."
+        "The share of inputs that are flagged as out-of-distribution. One point per window"
+        + (f" of {windows[0].n:,} inputs. " if report.windows else ". ")
+        + (incomplete if last is report.open_window else "")
+        + f"{report.n_outside:,} of {report.n_windows:,} full windows lie outside the shaded "
+        "band. If nothing has changed, a window lies within it with a probability of "
+        f"{report.coverage * 100:.4g} %."
     )
     return _MonitorFigure("Flagged share", text, chart.draw(), _HEIGHT)
 
@@ -160,7 +171,9 @@ def _label_drifts(report: MonitorReport) -> _MonitorFigure:
         "The bar is the share of the latest inputs for which the label fires. The mark is its "
         "share in the calibration data."
     )
-    return _MonitorFigure("Labels that drift", text, drawing, _LABEL_BARS.row * len(rows))
+    return _MonitorFigure(
+        "Labels that fire more or less often", text, drawing, _LABEL_BARS.row * len(rows)
+    )
 
 
 def _page(report: MonitorReport, figures: list[_MonitorFigure]) -> str:
@@ -169,8 +182,6 @@ def _page(report: MonitorReport, figures: list[_MonitorFigure]) -> str:
         f"{figure.drawing}</section>"
         for figure in figures
     )
-    # A line may break after a hyphen but not after a minus sign, so 1e-22 stays in one piece.
-    summary = re.sub(r"(?<=[e^])-(?=\d)", "\N{MINUS SIGN}", report.summary())
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
@@ -178,7 +189,7 @@ def _page(report: MonitorReport, figures: list[_MonitorFigure]) -> str:
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>nescio monitor</title><style>{chart_style()}{_PAGE_STYLE}</style></head><body>"
         "<h1>Does the stream still look like the calibration data?</h1>"
-        f"<pre>{escape(summary)}</pre>\n{sections}\n</body></html>\n"
+        f"<pre>{escape(report.summary())}</pre>\n{sections}\n</body></html>\n"
     )
 
 

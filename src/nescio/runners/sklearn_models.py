@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from sklearn.base import is_regressor
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.runners.base import Runner
+from nescio.runners.batches import InputBatch
 from nescio.runners.features import INPUT
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
@@ -71,13 +73,26 @@ class SklearnRunner(Runner):
             return not any(hasattr(row, "shape") and len(row.shape) == 2 for row in inputs[:1])
         return hasattr(inputs, "shape") and not isinstance(inputs, Mapping)
 
+    def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
+        """Cut inputs into batches; a tuple or a generator of texts is a list of texts."""
+        if isinstance(inputs, tuple | Iterator):
+            items = iter(inputs)
+            first = next(items, None)
+            if isinstance(first, str | bytes):
+                inputs = [first, *items]
+            elif isinstance(inputs, Iterator) and first is not None:
+                inputs = itertools.chain([first], items)
+        _check_texts(inputs)  # here, where its rows are those that the user knows
+        return super().batches(inputs, batch_size)
+
     def _run(self, inputs: Any) -> dict[str, Any]:
+        _check_texts(inputs)
         if is_torch(inputs):
             inputs = to_numpy(inputs)
         features = {"features": _dense(inputs)} if self.features == INPUT else {}
         try:
             found = self._decisions(inputs) if self.output == _DECISIONS else self._probs(inputs)
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"the model cannot run on these inputs: {error}") from error
@@ -112,6 +127,22 @@ class SklearnRunner(Runner):
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about the model."""
         return {**super().describe(), "sklearn_version": sklearn.__version__}
+
+
+def _check_texts(inputs: Any) -> None:
+    """Raise if some of these texts are not texts, such as None or NaN."""
+    is_column = getattr(inputs, "ndim", None) == 1 and not is_torch(inputs)
+    if not (isinstance(inputs, list) or is_column):
+        return
+    rows = [at for at, item in enumerate(inputs) if not isinstance(item, str | bytes)]
+    if not rows or len(rows) == len(inputs):  # rows of numbers, or nothing but None
+        return
+    shown = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+    found = next(item for item in inputs if not isinstance(item, str | bytes))
+    raise InputError(
+        f"{len(rows):,} of {len(inputs):,} inputs are not texts: rows {shown} (row {rows[0]} is "
+        f"{str(found)[:40]}). Remove these rows, or replace them by an empty text."
+    )
 
 
 def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:

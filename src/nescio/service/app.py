@@ -32,10 +32,12 @@ from nescio.service.bodies import (
     decode_inputs,
     decode_outputs,
     encode_assessment,
+    json_numbers,
     media_type,
 )
 from nescio.service.engine import BatchResult, Engine
 from nescio.service.errors import problem
+from nescio.service.forms import FORM, form_files
 from nescio.service.model import Model
 from nescio.service.pages import page, page_files
 from nescio.service.recording import RequestRecorder
@@ -137,15 +139,15 @@ class Endpoints:
         model = current.engine.model
         if model is None:
             raise HTTPException(404, "this service has no model. Start it with --model.")
-        kind = _content_type(request, (*IMAGES, JSON, SAFETENSORS))
+        kind = _content_type(request, (*IMAGES, FORM, JSON, SAFETENSORS))
         explain = _flag(request, "explain")
         async with service.room.body(request, kind) as body:
-            inputs = await service.in_thread(
-                _inputs, model, kind, body, service.settings.max_pixels
-            )
+            header, max_pixels = request.headers["content-type"], service.settings.max_pixels
+            inputs, ids = await service.in_thread(_inputs, model, header, body, max_pixels)
             result = await service.predict(current, model, inputs)
             _note(request, result, body)
-            columns = columns_of(result.assessment) | _predicted(current.engine, result)
+            columns = {"id": ids} if ids else {}
+            columns |= columns_of(result.assessment) | _predicted(current.engine, result)
             if explain:
                 columns |= _explained(current.engine, result)
             return _json(columns, _warning(result.outputs))
@@ -256,11 +258,24 @@ def _note(request: Request, result: BatchResult, body: bytes) -> None:
     )
 
 
-def _inputs(model: Model, kind: str, body: bytes, max_pixels: int) -> dict[str, Array]:
-    """Return the inputs of the model in a body."""
+def _inputs(
+    model: Model, content_type: str, body: bytes, max_pixels: int
+) -> tuple[dict[str, Array], list[str]]:
+    """Return the inputs of the model in a body, and the names of the files in a form."""
+    kind = media_type(content_type)
     if kind in IMAGES:
-        return model.image_input(body, max_pixels)
-    return model.checked(decode_inputs(kind, body))
+        return model.image_input(body, max_pixels), []
+    if kind != FORM:
+        return model.checked(decode_inputs(kind, body)), []
+    files = form_files(content_type, body)
+    rows = []
+    for file in files:
+        try:
+            rows.append(model.image_input(file.content, max_pixels))
+        except DatasetError as error:
+            raise DatasetError(f"{file.name}: {error}") from error
+    inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    return model.checked(inputs), [file.name for file in files]
 
 
 # --- answers ----------------------------------------------------------------------------------
@@ -289,7 +304,7 @@ def _predicted(engine: Engine, result: BatchResult) -> dict[str, Any]:
     return {
         "predicted": [[names[at] for at in row.nonzero()[0]] for row in logits > 0],
         "probs": label_prob(logits).tolist(),
-        "logits": logits.tolist(),
+        "logits": json_numbers(logits),
     }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from nescio._io.tensors import decode_tensors, encode_tensors
@@ -24,14 +26,21 @@ _MATRICES = ("logits", "features", "head.", "arrays.", "perturbed.")  # how thei
 _MAX_HEADER_BYTES = 1_000_000  # of a safetensors body; longer ones take seconds to read
 
 
+# JSON has no NaN and no infinity.
+JsonNumber = Annotated[
+    float | Literal["-inf"] | None,
+    Meta(description='A number, "-inf" for a masked label, or null for a missing value (NaN).'),
+]
+
+
 class ScoreBody(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON body of a request to score."""
 
-    logits: list[list[float]]
-    features: list[list[float]] | None = None
+    logits: list[list[JsonNumber]]
+    features: list[list[JsonNumber]] | None = None
     ids: list[str] | None = None
     label_names: list[str] | None = None
-    arrays: dict[str, list[list[float]]] | None = None
+    arrays: dict[str, list[list[JsonNumber]]] | None = None
 
 
 class PredictBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -92,6 +101,14 @@ def columns_of(result: Assessment) -> dict[str, list[Any]]:
     return {name: column.tolist() for name, column in result.columns().items()}
 
 
+def json_numbers(matrix: Array) -> list[list[Any]]:
+    """Return the rows of a matrix as `JsonNumber`; NaN and +inf are encoded as null."""
+    rows: list[list[Any]] = matrix.tolist()
+    for row, column in np.argwhere(matrix == -np.inf).tolist():
+        rows[row][column] = "-inf"
+    return rows
+
+
 def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
     if int.from_bytes(data[:8], "little") > _MAX_HEADER_BYTES:
         raise FileFormatError(
@@ -105,10 +122,25 @@ def _decode_json(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FileFormatError(f"{_BODY} is not valid JSON for this path: {error}.") from error
+        raise FileFormatError(
+            f"{_BODY} is not valid JSON for this path: {error}.{_hint(str(error), data)}"
+        ) from error
 
 
-def _matrix(name: str, rows: list[list[float]]) -> NDArray[np.float64]:
+def _hint(error: str, data: bytes) -> str:
+    """Return what to do about the usual mistakes."""
+    if "invalid character" in error and (b"NaN" in data or b"Infinity" in data):
+        return ' JSON has no NaN and no infinity: send null for NaN, and "-inf" for a masked label.'
+    if error.startswith("Expected `array`, got") and re.search(r"`\$\.\w+\[(\d+|\.\.\.)\]`", error):
+        return ' Send a list of rows, also for one row: {"logits": [[1.5, -2.0, 0.3]]}.'
+    if error.startswith("Expected `object`, got `array`"):
+        return ' Send an object such as {"logits": [[1.5, -2.0, 0.3]]}.'
+    if "Invalid enum value" in error:
+        return ' Send numbers, null for NaN, and "-inf" for a masked label.'
+    return ""
+
+
+def _matrix(name: str, rows: list[list[Any]]) -> NDArray[np.float64]:
     lengths = set(map(len, rows))
     if len(lengths) != 1:
         found = f"rows of {min(lengths)} to {max(lengths)} numbers" if lengths else "no rows"

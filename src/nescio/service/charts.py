@@ -24,6 +24,7 @@ def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
     histogram = engine.histogram(group)
     edges, counts = np.array(histogram["edges"]), np.array(histogram["counts"], np.float64)
     threshold = engine.calibration.threshold_values[group]
+    edge = min(max(threshold, edges[0]), edges[-1])  # a threshold beyond the range is drawn there
     chart = PageChart(
         Scale(edges[0], edges[-1]),
         Scale(0.0, 1.15 * float(counts.max())),
@@ -36,13 +37,12 @@ def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
     )
     # The steps of the histogram, cut at the threshold into the parts below and above it.
     x, y = np.repeat(edges, 2)[1:-1], np.repeat(counts, 2)
-    at_threshold = counts[
-        np.clip(np.searchsorted(edges, threshold, "right") - 1, 0, len(counts) - 1)
-    ]
-    below, above = x < threshold, x > threshold
-    chart.area([*x[below], threshold], [*y[below], at_threshold], "out")
-    chart.area([threshold, *x[above]], [at_threshold, *y[above]], "in")
-    chart.rule(x=threshold, text=f"threshold {short(threshold)}")
+    at_threshold = counts[np.clip(np.searchsorted(edges, edge, "right") - 1, 0, len(counts) - 1)]
+    below, above = x < edge, x > edge
+    chart.area([*x[below], edge], [*y[below], at_threshold], "out")
+    chart.area([edge, *x[above]], [at_threshold, *y[above]], "in")
+    chart.rule(x=edge, text=f"threshold {short(threshold)}")
+    chart.beyond(histogram["lower"], histogram["higher"])
     chart.marker(score, "out" if score < threshold else "in", f"this input {short(score)}")
     return chart.draw().replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
 
@@ -86,7 +86,7 @@ def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str
     chart.crosses(rows[~inside], shown[~inside], "crosses out")
     for threshold in thresholds:
         text = f"threshold {short(threshold)}" if len(thresholds) == 1 else ""
-        chart.rule(y=threshold, text=text)
+        chart.rule(y=min(max(threshold, low), high), text=text)
     return str(chart.draw())
 
 
@@ -148,6 +148,13 @@ class PageChart(Chart):
         self.marks.append(
             f'<path class="dot {css}" d="M{across:.1f} {down - 6:.1f}l6 6l-6 6l-6 -6Z"/>'
         )
+
+    def beyond(self, lower: int, higher: int) -> None:
+        """Write how many scores lie beyond the edges and are counted in the outermost bars."""
+        if lower:
+            self._note(4, 26, f"◀ {lower:,} lower", "start")
+        if higher:
+            self._note(self.width - 4, 26, f"{higher:,} higher ▶", "end")
 
     def marker(self, x: float, css: str, text: str) -> None:
         """Draw a line with a tip at one x; beyond the edges, the tip points outwards."""

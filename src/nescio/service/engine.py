@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
@@ -122,21 +123,23 @@ class Engine:
     def histogram(self, group: str | None) -> dict[str, Any]:
         """Return the histogram of the calibration scores, of all groups or of one.
 
-        Scores beyond the 0.25 % and 99.75 % quantiles are counted in the outermost bins.
+        Scores beyond the range are counted in the outermost bins; `lower` and `higher` say how
+        many there are.
         """
         thresholds = self.calibration.thresholds
         chosen: list[Threshold] = [*thresholds.values()] if group is None else [thresholds[group]]
         scores = np.concatenate([threshold.scores for threshold in chosen])
         scores = scores[np.isfinite(scores)]
-        values = [threshold.value for threshold in chosen]
-        low, high = np.quantile(scores, (0.0025, 0.9975))
-        low, high = min(low, *values), max(high, *values)
-        if low == high:
-            low, high = low - 0.5, high + 0.5
+        low, high = _histogram_range(scores, [threshold.value for threshold in chosen])
         counts, edges = np.histogram(
             np.clip(scores, low, high), bins=_HISTOGRAM_BINS, range=(low, high)
         )
-        return {"edges": edges.tolist(), "counts": counts.tolist()}
+        return {
+            "edges": edges.tolist(),
+            "counts": counts.tolist(),
+            "lower": int(np.count_nonzero(scores < low)),
+            "higher": int(np.count_nonzero(scores > high)),
+        }
 
     def _example(self) -> list[float] | None:
         """Return logits to try, made of medians of the calibration data, if they are "in"."""
@@ -151,6 +154,18 @@ class Engine:
         row[commonest_first] = np.interp(medians.ranks[at], steps, ladder).round(2)
         ordinary = self.score(Outputs(row[None, :])).assessment.in_distribution[0]
         return row.tolist() if ordinary else None
+
+
+def _histogram_range(scores: NDArray[np.float64], thresholds: list[float]) -> tuple[float, float]:
+    """Return a range that shows almost all scores, but no outlier at the cost of all others."""
+    low, first, third, high = np.quantile(scores, (0.0025, 0.25, 0.75, 0.9975))
+    if first < third:  # else most scores are equal, and every other one would be an outlier
+        # Tukey's outer fences: three interquartile ranges beyond the quartiles.
+        low, high = first - 3 * (third - first), third + 3 * (third - first)
+        thresholds = [value for value in thresholds if low <= value <= high]
+        low, high = max(low, scores.min()), min(high, scores.max())
+    low, high = min([low, *thresholds]), max([high, *thresholds])
+    return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
 def kind_of(outputs: Outputs) -> Hashable:

@@ -8,9 +8,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nescio._version import __version__
-from nescio.service.bodies import IMAGES, JSON, SAFETENSORS, PredictBody, ScoreBody
+from nescio.service.bodies import IMAGES, JSON, SAFETENSORS, JsonNumber, PredictBody, ScoreBody
 from nescio.service.charts import WIDTHS
 from nescio.service.errors import PROBLEM, Problem, phrase
+from nescio.service.forms import FORM, MAX_FILES
 
 
 class Verdicts(msgspec.Struct):
@@ -35,7 +36,7 @@ class Predictions(Verdicts, kw_only=True):
 
     predicted: list[list[str]]
     probs: list[list[float]]
-    logits: list[list[float | None]]
+    logits: list[list[JsonNumber]]
 
 
 class Status(msgspec.Struct):
@@ -50,6 +51,13 @@ def _schema(kind: type) -> dict[str, Any]:
 
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
+_FORM = {
+    "schema": {
+        "type": "object",
+        "description": f"Image files under any field name, at most {MAX_FILES}; one row each.",
+        "additionalProperties": _BINARY["schema"],
+    }
+}
 _TEXT = {"schema": {"type": "string"}}
 _WIDTH = {"type": "integer", "minimum": WIDTHS[0], "maximum": WIDTHS[1]}
 _MEANINGS = {
@@ -111,12 +119,13 @@ _SCORE = _operation(
 _PREDICT_EXAMPLE = {"inputs": {"input_ids": [[101, 2054, 102]]}}
 _PREDICT = _operation(
     "Predicted labels and verdict for an image",
-    "Runs the model on an image, or on its inputs by name, and returns the predicted labels, the "
-    "probabilities and the verdicts.",
+    "Runs the model on an image, on the images of a form, or on its inputs by name. Returns the "
+    "predicted labels, the probabilities and the verdicts.",
     {JSON: _schema(Predictions)},
     400, 401, 403, 404, 408, 413, 415, 422, 503,
     body={
         **dict.fromkeys(IMAGES, _BINARY),
+        FORM: _FORM,
         JSON: {**_schema(PredictBody), "example": _PREDICT_EXAMPLE},
         SAFETENSORS: _BINARY,
     },

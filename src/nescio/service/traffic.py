@@ -72,9 +72,10 @@ class Traffic:
             logits = None
             if self.monitor.watches_labels:
                 logits = np.concatenate([note.logits for note in noted])
-            self.monitor.update(assessment, logits=logits)
-            self.n_watched += len(assessment)
             times = [note.time for note in noted for _ in range(len(note.assessment))]
+            written = {at: time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at)) for at in times}
+            self.monitor.update(assessment, logits, times=[written[at] for at in times])
+            self.n_watched += len(assessment)
             scores, inside = assessment.scores.tolist(), assessment.in_distribution.tolist()
             self._recent.extend(zip(times, scores, inside, strict=True))
 

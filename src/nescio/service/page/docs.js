@@ -13,6 +13,8 @@ export function shape(schema, indent = "") {
   if (!schema) return "anything";
   if (schema.anyOf) return schema.anyOf.map((one) => shape(one, indent)).join(" | ");
   if (schema.format === "binary") return "binary";
+  if (schema.enum) return schema.enum.map((one) => JSON.stringify(one)).join(" | ");
+  if (schema.additionalProperties?.format) return `{ …: ${shape(schema.additionalProperties)} }`;
   if (Array.isArray(schema.type)) return schema.type.join(" | ");
   if (schema.type === "array") return `[${shape(schema.items, indent)}]`;
   if (!schema.properties) return schema.type ?? "anything";

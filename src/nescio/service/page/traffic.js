@@ -81,53 +81,21 @@ function inWords({ share, low, high }) {
 
 // --- the monitor ---
 
+// The words are those of MonitorReport.summary: the first line says what has changed, the last
+// line states the evidence, and indented lines are details of the line before them.
 function state(monitor) {
-  const evidence = monitor.log10_martingale;
-  const needed = -Math.log10(monitor.alpha);
-  const drifting = monitor.label_drifts ?? [];
-  const worried = monitor.alarm || drifting.length > 0;
+  const [headline, ...lines] = monitor.summary.split("\n");
+  const evidence = lines.pop();
+  const worried = monitor.alarm || (monitor.label_drifts ?? []).length > 0;
   return [
     make("div", { class: `monitor ${worried ? "out" : "in"}` },
-      make("p.word", headline(monitor, drifting)),
-      meter(evidence, needed),
-      make("p",
-        "Evidence that the inputs have changed: ",
-        ...power(evidence),
-        ", at most ",
-        ...power(monitor.max_log10_martingale),
-        " so far. The alarm is raised at ",
-        ...power(needed),
-        `; the probability of a false alarm is at most ${percent(monitor.alpha)}.`,
-      ),
-      make("p.aside", ofLabels(monitor)),
-      drifting.length ? make("ul.drift", drifting.slice(0, 8).map(drift)) : null,
+      make("p.word", `${worried ? "✗" : "✓"} ${headline}`),
+      ...lines.map((line) => make(line.startsWith(" ") ? "p.detail" : "p", line.trim())),
+      meter(monitor.log10_martingale, -Math.log10(monitor.alpha)),
+      evidence === undefined ? null : make("p.aside", evidence),
     ),
   ];
 }
-
-function power(exponent) {
-  const rounded = Number(exponent.toFixed(1));
-  return rounded ? ["10", make("sup", String(rounded).replace("-", "−"))] : ["1"];
-}
-
-function headline(monitor, drifting) {
-  if (monitor.alarm)
-    return `✗ ALARM after ${plural(monitor.alarm_at, "input")}: the stream has changed`;
-  if (drifting.length) return `✗ ${plural(drifting.length, "label drifts", "labels drift")}`;
-  return "✓ No alarm: no evidence that the stream has changed";
-}
-
-function ofLabels(monitor) {
-  if (monitor.label_drifts === null)
-    return "Labels are not monitored: the detector file has no counts of predicted labels.";
-  if (!monitor.n_label_tests) return "Labels are tested when the first window of inputs is full.";
-  const tests = plural(monitor.n_label_tests, "test");
-  if (!monitor.label_drifts.length) return `No label drifts (${tests}).`;
-  return `Labels that drift (${tests}):`;
-}
-
-const drift = ({ label, rate, calibration_rate: usual }) =>
-  make("li", make("b", label), ` is predicted for ${percent(rate)} of inputs, usually for ${percent(usual)}`);
 
 function meter(evidence, needed) {
   const bar = make("div.fill");

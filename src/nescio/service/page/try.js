@@ -33,7 +33,8 @@ function hint() {
     );
   return (
     `${plural(detector.n_columns.logits, "number")} per row, one per label, before the sigmoid. ` +
-    "Separate them with commas, spaces or tabs, or paste JSON. Use one line per input."
+    "Separate them with commas, spaces or tabs, or paste JSON. Use one line per input. " +
+    "-inf marks a masked label."
   );
 }
 
@@ -49,7 +50,16 @@ export function parse(text, nLabels) {
   if (rows.length > 1 && rows.flat().length === nLabels) rows = [rows.flat()];
   const nameOf = (at) => (rows.length > 1 ? `Row ${count(at + 1)}` : "The row");
   rows.forEach((row, at) => check(row, nameOf(at), nLabels));
-  return { logits: rows.map((row) => row.map(Number)) };
+  return { logits: rows.map((row) => row.map(cell)) };
+}
+
+// Returns a number as the service takes it: "-inf" is a masked label, and null is NaN. Returns
+// undefined if the word is none of these.
+function cell(word) {
+  const plain = word.replaceAll('"', "").toLowerCase();
+  if (plain === "-inf" || plain === "-infinity") return "-inf";
+  if (plain === "nan" || plain === "null") return null;
+  return Number.isFinite(Number(word)) ? Number(word) : undefined;
 }
 
 function parseObject(text) {
@@ -70,7 +80,7 @@ function lines(text) {
 }
 
 function check(row, name, nLabels) {
-  const wrong = row.find((word) => !Number.isFinite(Number(word)));
+  const wrong = row.find((word) => cell(word) === undefined);
   if (wrong !== undefined)
     throw new SyntaxError(`${name}: “${wrong.slice(0, 40)}” is not a number.`);
   if (nLabels !== null && row.length !== nLabels)
@@ -148,7 +158,7 @@ function rowsOf(found, nameOf, picture = null) {
     pValue: found.p_value[at],
     inside: found.in_distribution[at],
     group: found.group?.[at] ?? null,
-    logits: found.logits[at] ?? null,
+    logits: found.logits[at]?.map((logit) => (logit === "-inf" ? -Infinity : logit)) ?? null,
     explanation: found.explanation?.[at] ?? null,
   }));
 }

@@ -89,7 +89,7 @@ function predicted(row, detector) {
   if (!row.logits) return "";
   const labels = row.logits
     .map((logit, at) => ({ name: detector.label_names?.[at] ?? `label ${at}`, logit }))
-    .sort((one, other) => other.logit - one.logit);
+    .sort((one, other) => rank(other) - rank(one));
   const chosen = labels.filter(({ logit }) => logit > 0);
   const list = make("ul.labels", { "aria-label": "Predicted labels" });
   for (const { name, logit } of chosen.slice(0, MOST_LABELS))
@@ -105,6 +105,9 @@ function predicted(row, detector) {
       : make("p", `The model predicts no label. The most likely label is ${likeliest}.`),
   );
 }
+
+// Masked labels (-Infinity) and missing values (null) come last; they have no difference.
+const rank = ({ logit }) => Math.max(logit ?? -Number.MAX_VALUE, -Number.MAX_VALUE);
 
 const probability = (logit) => percent(1 / (1 + Math.exp(-logit)));
 
