@@ -15,7 +15,11 @@ from nescio.cli.options import (
     AsJson,
     Force,
     FromProbs,
-    read_outputs,
+    IdColumn,
+    IgnoreColumns,
+    LabelColumns,
+    chosen_columns,
+    read_for,
     refuse_overwriting,
     terminal,
     working,
@@ -77,6 +81,9 @@ def monitor(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the random numbers that break ties.")
     ] = 0,
+    id_column: IdColumn = None,
+    labels: LabelColumns = None,
+    ignore: IgnoreColumns = None,
     from_probs: FromProbs = None,
     again: Annotated[
         bool,
@@ -112,7 +119,8 @@ def monitor(
         from nescio.report.monitoring import check_plot_target
 
         check_plot_target(plot, force=force)
-    verdicts, loaded = read_scored(scored), load(detector)
+    columns = chosen_columns(id_column, labels, ignore)
+    verdicts, loaded = read_scored(scored, id_column=id_column), load(detector)
     times = None if time_column is None else read_times(scored, time_column)
     watch = resume(loaded, state, alpha=alpha, window=window, seed=seed)
     if state is not None:
@@ -124,7 +132,7 @@ def monitor(
                 f"{detector} does not know how often its labels fired: it was calibrated without "
                 "usable logits, or by an older nescio. Calibrate it again, or leave out --outputs."
             )
-        read = read_outputs(outputs, from_probs=from_probs)
+        read = read_for(loaded, outputs, from_probs=from_probs, columns=columns)
         with about(outputs):
             logits = matching_logits(loaded, verdicts, read)
     with working("monitoring"), about(scored):
