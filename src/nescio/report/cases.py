@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,6 @@ def case_groups(
     `best` is the best detector of each OOD set. If it is neither of the two, the cases on which it
     disagrees with joint energy follow.
     """
-    sets = {**evidence.ood_outputs, evidence.id_name: evidence.id_outputs}
     found = {name: scores_of(evidence, name) for name in (JOINT, MAX, *best.values())}
     thresholds: dict[str, float] = {}
     for name, one in found.items():
@@ -47,42 +46,57 @@ def case_groups(
         thresholds[name] = threshold
     medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
     groups = []
-    for set_name, outputs in sets.items():
-        is_id = set_name == evidence.id_name
-        names = list(found) if is_id else list(dict.fromkeys((JOINT, MAX, best.get(set_name, MAX))))
-        values = {
-            name: found[name].id_scores if is_id else found[name].ood_scores[set_name]
-            for name in names
-        }
-        is_in = {name: values[name] >= thresholds[name] for name in names}
+    for set_name in (*evidence.ood_outputs, evidence.id_name):
+        if set_name == evidence.id_name:
+            values = {name: one.id_scores for name, one in found.items()}
+        else:
+            names = dict.fromkeys((JOINT, MAX, best.get(set_name, MAX)))
+            values = {name: found[name].ood_scores[set_name] for name in names}
         # Ranks among the ID scores make the scores comparable.
-        ranks = {name: _share_below(found[name].id_scores, values[name]) for name in names}
-        pairs = [pair for name in names[1:] for pair in ((JOINT, name), (name, JOINT))]
-        for right, wrong in pairs:
-            rows = np.flatnonzero((is_in[right] == is_id) & (is_in[wrong] != is_id))
-            apart = np.abs(ranks[right] - ranks[wrong])[rows]
-            picked = rows[np.argsort(-apart, kind="stable")[:_CASES]].tolist()
-            cases = []
-            for row in picked:
-                case = _case(evidence, set_name, outputs, row, medians)
-                case["verdicts"] = [
-                    _verdict(name, float(values[name][row]), thresholds[name], is_id=is_id)
-                    for name in names
-                    if name in (JOINT, MAX, right, wrong)
-                ]
-                cases.append(case)
-            groups.append(
-                {
-                    "set_name": set_name,
-                    "is_id": is_id,
-                    "right": right,
-                    "wrong": wrong,
-                    "total": len(rows),
-                    "n_inputs": len(outputs),
-                    "cases": cases,
-                }
-            )
+        ranks = {name: _share_below(found[name].id_scores, values[name]) for name in values}
+        for other in [name for name in values if name != JOINT]:
+            apart = np.abs(ranks[JOINT] - ranks[other])
+            for right, wrong in ((JOINT, other), (other, JOINT)):
+                pair = _Pair(set_name, right, wrong, values, thresholds, apart)
+                groups.append(_group(evidence, pair, medians))
     return groups
+
+
+class _Pair(NamedTuple):
+    """Two detectors on one set, with the scores and thresholds of all detectors shown."""
+
+    set_name: str
+    right: str
+    wrong: str
+    values: Mapping[str, Values]
+    thresholds: Mapping[str, float]
+    apart: Values  # how far the two scores are apart
+
+
+def _group(evidence: Evidence, pair: _Pair, medians: Values) -> dict[str, Any]:
+    """Return the inputs of a set on which one detector is right and the other is wrong."""
+    is_id = pair.set_name == evidence.id_name
+    outputs = evidence.id_outputs if is_id else evidence.ood_outputs[pair.set_name]
+    is_in = {name: one >= pair.thresholds[name] for name, one in pair.values.items()}
+    rows = np.flatnonzero((is_in[pair.right] == is_id) & (is_in[pair.wrong] != is_id))
+    shown = [name for name in pair.values if name in (JOINT, MAX, pair.right, pair.wrong)]
+    cases = []
+    for row in rows[np.argsort(-pair.apart[rows], kind="stable")[:_CASES]].tolist():
+        case = _case(evidence, pair.set_name, outputs, row, medians)
+        case["verdicts"] = [
+            _verdict(name, float(pair.values[name][row]), pair.thresholds[name], is_id=is_id)
+            for name in shown
+        ]
+        cases.append(case)
+    return {
+        "set_name": pair.set_name,
+        "is_id": is_id,
+        "right": pair.right,
+        "wrong": pair.wrong,
+        "total": len(rows),
+        "n_inputs": len(outputs),
+        "cases": cases,
+    }
 
 
 def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> str:
