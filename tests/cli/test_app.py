@@ -63,7 +63,13 @@ def test_machines_read_json(here, nescio):
     assert scored["n_samples"] == len(scored["rows"]) == 40
     assert set(scored["rows"][0]) == {"id", "score", "p_value", "in_distribution"}
     to_file = json.loads(nescio("score", "x.nescio", "new.parquet", "-o", "y.csv", "--json")[1])
-    assert to_file == {"n_samples": 40, "n_flagged": scored["n_flagged"], "output": "y.csv"}
+    assert to_file == {
+        "n_samples": 40,
+        "n_labels": 6,
+        "ignored_columns": [],
+        "n_flagged": scored["n_flagged"],
+        "output": "y.csv",
+    }
     evaluated = json.loads(
         nescio("eval", "--id", "test.npy", "--ood", "objects.npy", "-d", "msp", "--json")[1]
     )
@@ -120,7 +126,7 @@ MISTAKES = {
     ),
     "a semicolon file": (
         ("calibrate", "german.csv", "-o", "x.nescio"),
-        "line 2: expected 1 cells, got 3. Is the file separated by semicolons?",
+        "has a single column, 'cat;dog'. Is the file separated by semicolons?",
     ),
     "a name too long": (("info", "a" * 300), "File name too long"),
     "an output name too long": (("calibrate", "val.npy", "-o", "a" * 300), "File name too long"),

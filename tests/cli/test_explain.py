@@ -52,13 +52,13 @@ def test_a_row_or_an_id_can_be_asked_for(here, nescio):
     assert by_row[1].startswith("row 3, img3: in-distribution. ")
     assert by_row == nescio("explain", "x.nescio", "new.safetensors", "--id", "img3")
     assert nescio("explain", "x.nescio", "new.safetensors", "--row", "0")[1].startswith("row 0,")
-    _, out, _ = nescio("explain", "x.nescio", "new.safetensors", "--labels", "2")
+    _, out, _ = nescio("explain", "x.nescio", "new.safetensors", "--top", "2")
     assert sum(line.startswith(NAMES) for line in out.splitlines()) == 2
     assert "4 other labels: " in out
 
 
 def test_machines_read_json(here, nescio):
-    code, out, _ = nescio("explain", "x.nescio", "new.safetensors", "--labels", "2", "--json")
+    code, out, _ = nescio("explain", "x.nescio", "new.safetensors", "--top", "2", "--json")
     found = json.loads(out)
     assert (code, found["row"], found["id"], found["in_distribution"]) == (0, 7, "img7", False)
     assert {label["label"] for label in found["labels"]} == set(NAMES)
@@ -107,7 +107,7 @@ MISTAKES = {
     "an id twice": (("x.nescio", "twice.safetensors", "--id", "b"), "2 rows have the id 'b'"),
     "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Pass --row instead"),
     "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "Pass only one of them"),
-    "no labels": (("x.nescio", "new.safetensors", "--labels", "0"), "--labels must be a whole"),
+    "no labels": (("x.nescio", "new.safetensors", "--top", "0"), "--top must be a whole"),
     "not made of labels": (("msp.nescio", "new.safetensors"), "msp cannot be explained"),
     "told before its data is missed": (
         ("far.nescio", "new.safetensors"),

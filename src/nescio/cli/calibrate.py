@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,18 +13,27 @@ from nescio.cli.options import (
     AsJson,
     Force,
     FromProbs,
+    IdColumn,
+    IgnoreColumns,
+    LabelColumns,
     Nonfinite,
     Settings,
     build_detector,
     calibration_facts,
+    chosen_columns,
     detector_names,
+    read_others,
     read_outputs,
     refuse_overwriting,
     same_file,
     terminal,
+    what_was_read,
     working,
 )
 from nescio.errors import MissingInputError, ParameterError, about
+
+if TYPE_CHECKING:
+    from nescio.detectors import Detector
 
 
 def calibrate(
@@ -73,6 +82,9 @@ def calibrate(
     ] = None,
     nonfinite: Nonfinite = "raise",
     settings: Settings = None,
+    id_column: IdColumn = None,
+    labels: LabelColumns = None,
+    ignore: IgnoreColumns = None,
     from_probs: FromProbs = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -83,6 +95,7 @@ def calibrate(
     """
     check_target(output, force=force)
     refuse_overwriting(output, held_out, train)
+    columns = chosen_columns(id_column, labels, ignore)
     made = build_detector(detector, settings, tpr=tpr, nonfinite=nonfinite)
     if made.learned and train is None:
         raise MissingInputError(
@@ -97,24 +110,42 @@ def calibrate(
                 "--train and the held-out data are the same file. Calibrating on data that the "
                 "detector has learned from would void the guarantee."
             )
+    data = read_outputs(held_out, from_probs=from_probs, columns=columns)
+    if train is not None:
         with working("learning"), about(train):
-            made.fit(read_outputs(train, from_probs=from_probs))
+            made.fit(read_others(train, data, from_probs=from_probs, columns=columns))
     groups = "label_count" if by_label_count else None
-    data = read_outputs(held_out, from_probs=from_probs)
     with working("calibrating"), about(held_out):
         made.calibrate(data, confidence=confidence, groups=groups)
     made.save(output, force=force)
     calibration = made.calibration_
     if as_json:
-        saved = {"detector": made.name, "output": str(output)}
+        saved = {
+            "detector": made.name,
+            "parameters": _parameters(made),
+            "output": str(output),
+            "n_labels": data.n_labels,
+            "ignored_columns": data.manifest.get("ignored_columns", []),
+        }
         typer.echo(to_json(saved | calibration_facts(calibration)))
         return
     console = terminal()
+    console.print(what_was_read(data), soft_wrap=True)
+    settings_shown = ", ".join(f"{key}={value}" for key, value in _parameters(made).items())
+    name = f"{made.name}({settings_shown})" if settings_shown else made.name
     for group, threshold in calibration.thresholds.items():
         which = "" if calibration.by is None else f" (predicted labels: {group})"
         console.print(
-            f"{detector}{which}: in-distribution if the score is at least {threshold.value:.6g}. "
+            f"{name}{which}: in-distribution if the score is at least {threshold.value:.6g}. "
             + threshold.statement(),
             soft_wrap=True,
         )
     console.print(f"saved {output}", soft_wrap=True)
+
+
+def _parameters(detector: Detector) -> dict[str, Any]:
+    """Return the parameters that the detector has of its own, defaults included."""
+    from nescio.detectors.saving import plain_params
+
+    shared = ("tpr", "nonfinite")  # the guarantee states the one, the user chose the other
+    return {name: value for name, value in plain_params(detector).items() if name not in shared}

@@ -14,17 +14,23 @@ from nescio._io.tables import to_json
 from nescio.cli.options import (
     AsJson,
     FromProbs,
+    IdColumn,
+    IgnoreColumns,
+    LabelColumns,
     Nonfinite,
     Settings,
     build_detector,
+    chosen_columns,
     detector_names,
     progress_bar,
+    read_others,
     read_outputs,
     same_file,
     terminal,
 )
 from nescio.errors import MissingInputError, ParameterError
 from nescio.outputs import Outputs
+from nescio.outputs.columns import Columns
 
 if TYPE_CHECKING:
     from nescio.metrics.comparison import Comparison
@@ -64,6 +70,9 @@ def evaluate_detectors(
     seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
     settings: Settings = None,
     nonfinite: Nonfinite = "raise",
+    id_column: IdColumn = None,
+    labels: LabelColumns = None,
+    ignore: IgnoreColumns = None,
     from_probs: FromProbs = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +87,10 @@ def evaluate_detectors(
         raise ParameterError("--set goes with a single --detector.")
     chosen = detector_names() if "all" in wanted else list(dict.fromkeys(wanted))
     detectors = {name: build_detector(name, settings, nonfinite=nonfinite) for name in chosen}
-    id_outputs, ood_outputs, training = read_sets(id_path, ood_paths, train, from_probs=from_probs)
+    columns = chosen_columns(id_column, labels, ignore)
+    id_outputs, ood_outputs, training = read_sets(
+        id_path, ood_paths, train, from_probs=from_probs, columns=columns
+    )
     with progress_bar("evaluating", len(detectors) * len(ood_outputs)) as advance:
         comparison = compare(
             detectors,
@@ -132,19 +144,29 @@ def _cell(result: Any, measure: str, best: dict[str, float]) -> Text:
 
 
 def read_sets(
-    id_path: Path, ood_paths: list[Path], train: Path | None, *, from_probs: bool | None
+    id_path: Path,
+    ood_paths: list[Path],
+    train: Path | None,
+    *,
+    from_probs: bool | None,
+    columns: Columns,
 ) -> tuple[Outputs, dict[str, Outputs], Outputs | None]:
-    """The outputs in the files: ID, OOD by a short name, and training, if any."""
+    """The outputs in the files: ID, OOD by a short name, and training, if any.
+
+    The labels of the ID file are looked for in the other files.
+    """
     for path in ood_paths:
         if same_file(id_path, path):
             raise ParameterError(f"{path} is given as --id and as --ood.")
-    id_outputs = read_outputs(id_path, from_probs=from_probs)
+    id_outputs = read_outputs(id_path, from_probs=from_probs, columns=columns)
+
+    def read(path: Path) -> Outputs:
+        return read_others(path, id_outputs, from_probs=from_probs, columns=columns)
+
     ood_outputs = {
-        label: read_outputs(path, from_probs=from_probs)
-        for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
+        label: read(path) for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
     }
-    training = None if train is None else read_outputs(train, from_probs=from_probs)
-    return id_outputs, ood_outputs, training
+    return id_outputs, ood_outputs, None if train is None else read(train)
 
 
 def _labels(paths: list[Path]) -> list[str]:

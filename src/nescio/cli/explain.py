@@ -19,9 +19,13 @@ from nescio.cli.options import (
     AsJson,
     DetectorFile,
     FromProbs,
+    IdColumn,
+    IgnoreColumns,
+    LabelColumns,
     Nonfinite,
+    chosen_columns,
     load_detector,
-    read_outputs,
+    read_for,
     terminal,
     working,
 )
@@ -56,7 +60,10 @@ def explain(
     sample_id: Annotated[
         str | None, typer.Option("--id", metavar="NAME", help="The id of the input to explain.")
     ] = None,
-    labels: Annotated[int, typer.Option(help="Number of labels to show; JSON has all.")] = 10,
+    top: Annotated[int, typer.Option(help="Number of labels to show; JSON has all.")] = 10,
+    id_column: IdColumn = None,
+    labels: LabelColumns = None,
+    ignore: IgnoreColumns = None,
     nonfinite: Nonfinite = None,
     from_probs: FromProbs = None,
     as_json: AsJson = False,
@@ -65,12 +72,13 @@ def explain(
 
     Example: nescio explain tagger.nescio new.parquet --id IMG_0142
     """
-    checked_whole("--labels", labels, minimum=1)
+    checked_whole("--top", top, minimum=1)
     if row is not None and sample_id is not None:
         raise ParameterError("--row and --id both choose an input. Pass only one of them.")
     loaded = load_detector(detector, nonfinite=nonfinite)
     checked_terms(loaded.label_terms(), loaded.name)
-    outputs = read_outputs(data, from_probs=from_probs)
+    columns = chosen_columns(id_column, labels, ignore)
+    outputs = read_for(loaded, data, from_probs=from_probs, columns=columns)
     with about(data):
         row = _row(loaded, outputs, row, sample_id)
         reason = loaded.explain(outputs[[row]])[0]
@@ -83,7 +91,7 @@ def explain(
     name, summary = (_printable(text, console.encoding) for text in (name, reason.summary()))
     console.print(Text.assemble(f"{name}: ", (reason.headline(), style)))
     console.print(summary, end="\n\n")
-    _print_bars(console, reason, reason.most_telling(labels))
+    _print_bars(console, reason, reason.most_telling(top))
 
 
 def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str | None) -> int:

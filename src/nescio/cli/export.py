@@ -16,7 +16,7 @@ from nescio.cli.options import (
     Force,
     FromProbs,
     load_detector,
-    read_outputs,
+    read_for,
     refuse_overwriting,
     terminal,
     working,
@@ -106,7 +106,7 @@ def export(
         if model is None:
             if (image_size, mean, std) != (None, None, None):
                 raise ParameterError("--image-size, --mean and --std need --model.")
-            given = None if samples is None else read_outputs(samples, from_probs=from_probs)
+            given = None if samples is None else read_for(loaded, samples, from_probs=from_probs)
             exported = export_onnx(None, output, detector=loaded, samples=given, **settings)
         else:
             runner = open_runner(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, DetectorFile, calibration_facts, terminal
+
+_SHOWN_NAMES = 5
 
 
 def detectors(as_json: AsJson = False) -> None:
@@ -41,7 +43,11 @@ def detectors(as_json: AsJson = False) -> None:
     terminal().print(table)
 
 
-def info(file: DetectorFile, as_json: AsJson = False) -> None:
+def info(
+    file: DetectorFile,
+    labels: Annotated[bool, typer.Option("--labels", help="Print all label names.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what a saved detector is, its threshold and its guarantee."""
     from nescio.detectors import load
     from nescio.detectors.saving import plain_params
@@ -64,13 +70,30 @@ def info(file: DetectorFile, as_json: AsJson = False) -> None:
         typer.echo(to_json(facts))
         return
     facts.pop("tpr_interval_99", None)  # the statement below says it
+    names = facts["label_names"]
+    if names is not None and len(names) > _SHOWN_NAMES and not labels:
+        shown = ", ".join(names[:_SHOWN_NAMES])
+        facts["label_names"] = f"{shown}, ... ({len(names):,} in all: --labels)"
     console = terminal()
     for name, value in facts.items():
-        if name == "label_names" and value is not None and len(value) > 5:
-            value = f"{', '.join(value[:5])}, ... ({len(value)} in all)"
-        console.print(f"{name:<20} {value}", soft_wrap=True)
+        console.print(f"{name:<20} {_as_text(value)}", soft_wrap=True)
     if calibration is not None:
         console.print(calibration.statement(), soft_wrap=True)
+
+
+def _as_text(value: Any) -> str:
+    """Return a value of JSON as a person writes it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_as_text(item)}" for name, item in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_as_text, value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _fingerprint(label_names: Sequence[str] | None) -> str | None:

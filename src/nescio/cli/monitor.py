@@ -15,7 +15,11 @@ from nescio.cli.options import (
     AsJson,
     Force,
     FromProbs,
-    read_outputs,
+    IdColumn,
+    IgnoreColumns,
+    LabelColumns,
+    chosen_columns,
+    read_for,
     refuse_overwriting,
     terminal,
     working,
@@ -73,6 +77,9 @@ def monitor(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the random numbers that break ties.")
     ] = 0,
+    id_column: IdColumn = None,
+    labels: LabelColumns = None,
+    ignore: IgnoreColumns = None,
     from_probs: FromProbs = None,
     again: Annotated[
         bool,
@@ -106,7 +113,8 @@ def monitor(
         from nescio.report.monitoring import check_plot_target
 
         check_plot_target(plot, force=force)
-    verdicts, loaded = read_scored(scored), load(detector)
+    columns = chosen_columns(id_column, labels, ignore)
+    verdicts, loaded = read_scored(scored, id_column=id_column), load(detector)
     watch = resume(loaded, state, alpha=alpha, window=window, seed=seed)
     if state is not None:
         count_once(watch, scored, again=again)
@@ -117,7 +125,7 @@ def monitor(
                 f"{detector} does not know how often its labels fired: it was calibrated without "
                 "usable logits, or by an older nescio. Calibrate it again, or leave out --outputs."
             )
-        read = read_outputs(outputs, from_probs=from_probs)
+        read = read_for(loaded, outputs, from_probs=from_probs, columns=columns)
         with about(outputs):
             logits = matching_logits(loaded, verdicts, read)
     with working("monitoring"), about(scored):

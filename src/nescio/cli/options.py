@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +17,19 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.status import Status
 
+from nescio._io.files import existing_file
 from nescio._validation import looks_like_percentages, looks_like_probabilities
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
 from nescio.outputs import Outputs
+from nescio.outputs.columns import Columns
+from nescio.outputs.files import TABLES, load_outputs
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
     from nescio.detectors import Detector
+
+_ANY_COLUMNS = Columns()
 
 DetectorFile = Annotated[
     Path,
@@ -50,6 +57,33 @@ Settings = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="A parameter of the detector, such as k=10 or aggregate=sum. May be repeated.",
+    ),
+]
+IdColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The column of a table that holds the ids. Default: a column named id, or the index "
+        "that pandas stored.",
+    ),
+]
+LabelColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--labels",
+        metavar="NAMES",
+        help="The columns of a table that hold the logits, in this order: names or patterns with "
+        "commas between them ('logit_*'), or a .txt file with one name per line. All other columns "
+        "are ignored. May be repeated.",
+    ),
+]
+IgnoreColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="NAMES",
+        help="Columns of a table to leave out: names or patterns with commas between them. May be "
+        "repeated.",
     ),
 ]
 
@@ -92,9 +126,41 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
         yield lambda steps: progress.advance(task, steps)
 
 
-def read_outputs(path: Path, *, from_probs: bool | None) -> Outputs:
+def chosen_columns(
+    id_column: str | None,
+    labels: list[str] | None,
+    ignore: list[str] | None,
+    keep: list[str] | None = None,
+) -> Columns:
+    """Return what the options say about the columns of a table."""
+    names = None if labels is None else [name for text in labels for name in _label_list(text)]
+    ignored, kept = (
+        [name for text in given or () for name in _split(text)] for given in (ignore, keep)
+    )
+    return Columns(id_column, names, ignored, kept)
+
+
+def _label_list(text: str) -> list[str]:
+    if not text.lower().endswith(".txt"):
+        return _split(text)
+    try:
+        lines = existing_file(text).read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"--labels {text} is not a text file in UTF-8.") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _split(text: str) -> list[str]:
+    """Split names at commas; a name that holds a comma is put in double quotes."""
+    names = next(csv.reader([text], skipinitialspace=True), [])
+    return [name.strip() for name in names if name.strip()]
+
+
+def read_outputs(
+    path: Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
+) -> Outputs:
     """Read outputs; reject what looks like probabilities unless the user said which it is."""
-    outputs = Outputs.load(path, from_probs=bool(from_probs))
+    outputs = load_outputs(path, columns, from_probs=bool(from_probs))
     if not len(outputs):
         raise InputError(f"{path} has no rows.")
     if from_probs is None and looks_like_probabilities(outputs.logits, at_least=1):
@@ -110,6 +176,40 @@ def read_outputs(path: Path, *, from_probs: bool | None) -> Outputs:
             "are logits, pass --from-logits."
         )
     return outputs
+
+
+def read_for(
+    detector: Detector, path: Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
+) -> Outputs:
+    """Read outputs for a detector: from a table, the labels that the detector knows by name."""
+    expected = replace(columns, expected=getattr(detector, "label_names_", None))
+    return read_outputs(path, from_probs=from_probs, columns=expected)
+
+
+def read_others(
+    path: Path, first: Outputs, *, from_probs: bool | None, columns: Columns
+) -> Outputs:
+    """Read further outputs of the same model, with the labels that the first file has."""
+    names = first.label_names
+    if path.suffix.lower() in TABLES:
+        if names is not None:
+            columns = Columns(id_column=columns.id_column, expected=names)
+        return read_outputs(path, from_probs=from_probs, columns=columns)
+    outputs = read_outputs(path, from_probs=from_probs)
+    chosen = columns.labels is not None and names is not None and outputs.label_names is not None
+    return outputs.select_labels(names) if chosen and names else outputs
+
+
+def what_was_read(outputs: Outputs) -> str:
+    """Describe outputs in one line: rows, labels and the columns that were ignored."""
+    names = outputs.label_names
+    shown = "" if names is None else f" ({names[0]} ... {names[-1]})"
+    if names is not None and len(names) == 1:
+        shown = f" ({names[0]})"
+    ignored = outputs.manifest.get("ignored_columns")
+    labels = "label" if outputs.n_labels == 1 else "labels"
+    line = f"{len(outputs):,} rows x {outputs.n_labels:,} {labels}{shown}"
+    return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 
 def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:

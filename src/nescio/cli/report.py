@@ -13,8 +13,12 @@ from nescio.cli.evaluate import IdPath, OodPaths, Train, read_sets
 from nescio.cli.options import (
     Force,
     FromProbs,
+    IdColumn,
+    IgnoreColumns,
+    LabelColumns,
     Nonfinite,
     build_detector,
+    chosen_columns,
     detector_names,
     progress_bar,
     refuse_overwriting,
@@ -49,6 +53,9 @@ def report(
         str | None, typer.Option(help="Title of the report. Default: the name of the benchmark.")
     ] = None,
     nonfinite: Nonfinite = "raise",
+    id_column: IdColumn = None,
+    labels: LabelColumns = None,
+    ignore: IgnoreColumns = None,
     from_probs: FromProbs = None,
     force: Force = False,
 ) -> None:
@@ -67,7 +74,14 @@ def report(
     if (results is None) == (id_path is None and not ood_paths):
         raise ParameterError("pass either the results of a benchmark, or --id and --ood.")
     if results is not None:
-        for option, value in (("--train", train), ("--images", images)):
+        only_for_outputs = {
+            "--train": train,
+            "--images": images,
+            "--id-column": id_column,
+            "--labels": labels,
+            "--ignore": ignore,
+        }
+        for option, value in only_for_outputs.items():
             if value:
                 raise ParameterError(f"{option} can only be used with --id and --ood.")
         refuse_overwriting(output, results)
@@ -77,7 +91,11 @@ def report(
             raise ParameterError("--id and --ood must be used together.")
         refuse_overwriting(output, id_path, train, *ood_paths)
         id_outputs, ood_outputs, training = read_sets(
-            id_path, ood_paths, train, from_probs=from_probs
+            id_path,
+            ood_paths,
+            train,
+            from_probs=from_probs,
+            columns=chosen_columns(id_column, labels, ignore),
         )
         name = id_path.stem if id_path.stem not in ood_outputs else str(id_path)
         detectors = {

@@ -89,13 +89,16 @@ class Assessment:
     def __getitem__(self, rows: slice | Sequence[int] | NDArray[Any]) -> Assessment: ...
     def __getitem__(self, rows: Any) -> Verdict | Assessment:
         """Return the verdict of one row, or the assessment of several (slice, indices or mask)."""
-        columns = (self.scores, self.p_values, self.in_distribution, self.groups, self.ids)
-        if not isinstance(rows, int | np.integer):
-            some = (None if column is None else column[rows] for column in columns)
-            kept = {name: column[rows] for name, column in self.kept.items()}
-            return Assessment(*some, kept)  # type: ignore[arg-type]
-        score, p_value, inside = (column[rows] for column in columns[:3] if column is not None)
-        return Verdict(float(score), float(p_value), bool(inside))
+        scores, p_values, inside = (
+            column[rows] for column in (self.scores, self.p_values, self.in_distribution)
+        )
+        if isinstance(rows, int | np.integer):
+            return Verdict(float(scores), float(p_values), bool(inside))
+        groups, ids = (
+            None if column is None else column[rows] for column in (self.groups, self.ids)
+        )
+        kept = {name: column[rows] for name, column in self.kept.items()}
+        return Assessment(scores, p_values, inside, groups, ids, kept)
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[row] for row in range(len(self)))

@@ -32,34 +32,39 @@ Floats = NDArray[np.float64]
 
 _COLUMNS = ("score", "p_value", "in_distribution")
 _VERDICTS = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
+_SCORE_FIRST = "Pass a table of verdicts, made with 'nescio score DETECTOR DATA -o scored.parquet'."
 _ROWS_COMPARED = 16
 _CLOSE = 1e-4  # of the largest score; a different order of summation changes less than this
 
 
-def read_scored(path: str | Path) -> Assessment:
+def read_scored(path: str | Path, *, id_column: str | None = None) -> Assessment:
     """Read the table that `Assessment.save` or `nescio score -o` wrote.
 
-    It may be a .parquet, .csv or .jsonl file. The columns group and id are optional.
+    It may be a .parquet, .csv or .jsonl file. The columns group and id are optional. The ids are
+    in the column id or, if there is none, in `id_column`. Other columns are not read.
     """
     path = existing_file(path)
     suffix = path.suffix.lower()
     if suffix not in WRITABLE:
-        raise ParameterError(f"cannot read {path}: the name must end in {', '.join(WRITABLE)}.")
+        raise ParameterError(
+            f"cannot read {path}: the name must end in {', '.join(WRITABLE)}. {_SCORE_FIRST}"
+        )
     columns: dict[str, Any] = (
         dict(read_parquet(path)) if suffix == ".parquet" else _read_text(path, suffix)
     )
     missing = [name for name in _COLUMNS if name not in columns]
     if missing:
+        some = ", ".join(list(columns)[:10]) + (", ..." if len(columns) > 10 else "")
         raise FileFormatError(
-            f"{path} has no column {missing[0]}; it has {list(columns)}. Pass a table that "
-            "'nescio score -o' wrote."
+            f"{path} is not a scored table: it has no column {missing[0]}, but {some}. "
+            f"{_SCORE_FIRST}"
         )
     scores, p_values = (_numbers(path, name, columns[name]) for name in ("score", "p_value"))
     if not len(scores):
         raise InputError(f"{path} has no rows.")
     groups, ids = (
         np.array([str(item) for item in columns[name]]) if name in columns else None
-        for name in ("group", "id")
+        for name in ("group", "id" if "id" in columns else id_column)
     )
     inside = [_verdict(path, item) for item in np.asarray(columns["in_distribution"]).tolist()]
     return Assessment(scores, p_values, np.array(inside, np.bool_), groups, ids)
