@@ -125,7 +125,7 @@ def read(
     known = known or Known()
     if isinstance(data, Outputs):
         given = _of_outputs(data, names, detector, y, known)
-    elif is_frame(data):
+    elif type(data) is not np.ndarray and is_frame(data):  # an array is the usual case
         given = _of_frame(data, names, detector, y, known)
     else:
         given = _of_array(data, names, detector, y)
