@@ -61,5 +61,5 @@ def test_columns_are_read_by_name(tmp_path):
 
 
 def test_a_missing_package_is_named_with_its_extra():
-    with pytest.raises(MissingDependencyError, match=r"pip install 'nescio\[parquet\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '.\[parquet\]'"):
         require("no_such_package", "parquet")
