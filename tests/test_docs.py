@@ -94,6 +94,15 @@ def test_relative_links_resolve(page):
             )
 
 
+_UNPUBLISHED = re.compile(r"""pip install\s+(-\S+\s+)*['"]?nescio\b""")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
+def test_nothing_is_installed_from_an_index_without_a_release(page):
+    """nescio has no release: only pip install '.[extra]' from a clone works."""
+    assert not _UNPUBLISHED.findall(page.read_text("utf-8"))
+
+
 def test_navigation_holds_every_page_once():
     # The build does not complain of a page that is missing on either side.
     def pages(entry):

@@ -57,5 +57,5 @@ def test_times_are_written_as_text(tmp_path):
 
 
 def test_a_missing_package_is_named_with_its_extra():
-    with pytest.raises(MissingDependencyError, match=r"pip install 'nescio\[parquet\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '.\[parquet\]'"):
         require("no_such_package", "parquet")

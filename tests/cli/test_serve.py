@@ -150,7 +150,7 @@ def test_options_that_cannot_be(nescio, detector, tmp_path):
 
 def test_a_missing_extra_is_named(nescio, detector, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette", None)
-    fails(nescio, "nescio[serve]", detector)
+    fails(nescio, "'.[serve]'", detector)
 
 
 def test_help_says_how_it_stops(nescio):

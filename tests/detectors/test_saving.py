@@ -317,9 +317,9 @@ def test_an_existing_file_is_kept_unless_forced(saved):
         (
             "net.onnx",
             b"\x08\x08\x12\x07pytorch\x1a\x05",
-            ": it is an ONNX model, .*. Did you swap",
+            ": it is an ONNX model, .*. Pass the file of a detector here",
         ),
-        ("day.parquet", b"PAR1\x15\x04\x15\x10\x15\x14", ": it looks like data. Did"),
+        ("day.parquet", b"PAR1\x15\x04\x15\x10\x15\x14", ": it looks like data. Pass"),
         ("day.csv", b"cat,dog,tree\n1,2,3\n", ": it looks like data"),
         ("notes.txt", b"to be or not to be", r"\.$"),
     ],

@@ -257,7 +257,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "x.parquet").touch()
-    with pytest.raises(MissingDependencyError, match=r"pip install 'nescio\[parquet\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '.\[parquet\]'"):
         Outputs.load(tmp_path / "x.parquet")
 
 

@@ -198,7 +198,7 @@ def test_a_device_that_is_not_there(onnx_file):
 def test_without_onnxruntime_it_says_what_to_install(onnx_file, monkeypatch):
     path = onnx_file()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'nescio\[onnx\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '.\[onnx\]'"):
         ns.wrap(path)
 
 

@@ -172,5 +172,6 @@ def require(module: str, extra: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise MissingDependencyError(
-            f"this needs {package}, which is not installed: pip install 'nescio[{extra}]'"
+            f"this needs {package}, which is not installed. It belongs to the extra {extra!r}: run "
+            f"pip install '.[{extra}]' in your copy of nescio's repository."
         ) from error

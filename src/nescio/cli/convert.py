@@ -11,7 +11,6 @@ from nescio._io.files import check_target
 from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, Force, terminal
 from nescio.cli.vision import (
-    ImageSize,
     Mean,
     Std,
     chosen_preprocessing,
@@ -53,7 +52,12 @@ def convert(
         str | None,
         typer.Option(help="The layer of your own network whose output is the features."),
     ] = None,
-    image_size: ImageSize = 256,
+    image_size: Annotated[
+        int,
+        typer.Option(
+            min=8, help="Side length in pixels of the images that the network was trained on."
+        ),
+    ] = 256,
     mean: Mean = None,
     std: Std = None,
     force: Force = False,

@@ -14,7 +14,6 @@ from nescio.cli.options import (
     AsJson,
     DetectorFile,
     Force,
-    FromProbs,
     load_detector,
     read_for,
     refuse_overwriting,
@@ -27,6 +26,7 @@ from nescio.cli.vision import (
     ImageSize,
     LogitsOutput,
     Mean,
+    ModelFromProbs,
     Module,
     Std,
     open_runner,
@@ -60,7 +60,7 @@ def export(
     ] = None,
     logits: LogitsOutput = None,
     features: Features = None,
-    from_probs: FromProbs = None,
+    from_probs: ModelFromProbs = None,
     input_shape: Annotated[
         str | None,
         typer.Option(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from nescio._io.tables import to_json
-from nescio.cli.options import AsJson, Force, FromProbs, progress_bar, terminal
+from nescio.cli.options import AsJson, Force, progress_bar, terminal
 from nescio.cli.vision import (
     MODEL_HELP,
     BatchSize,
@@ -19,6 +19,7 @@ from nescio.cli.vision import (
     ImageSize,
     LogitsOutput,
     Mean,
+    ModelFromProbs,
     Module,
     SkipBad,
     Std,
@@ -57,7 +58,7 @@ def extract(
     ] = None,
     features: Features = None,
     logits: LogitsOutput = None,
-    from_probs: FromProbs = None,
+    from_probs: ModelFromProbs = None,
     labels: Annotated[
         str | None,
         typer.Option(

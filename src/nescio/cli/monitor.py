@@ -48,7 +48,10 @@ def monitor(
     ],
     outputs: Annotated[
         Path | None,
-        typer.Option(readable=False, help="The logits of the same rows, to find label drift."),
+        typer.Option(
+            readable=False,
+            help="The logits of the same rows, to find labels that fire more or less often.",
+        ),
     ] = None,
     time_column: Annotated[
         str | None,
@@ -64,7 +67,7 @@ def monitor(
     window: Annotated[
         int | None,
         typer.Option(
-            help="Number of inputs in a window of the control chart. Default: that of the state "
+            help="Number of inputs that are counted together. Default: that of the state "
             "file, or 500."
         ),
     ] = None,

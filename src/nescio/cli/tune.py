@@ -17,7 +17,6 @@ from nescio.cli.options import AsJson, Force, progress_bar, terminal
 from nescio.cli.vision import (
     BatchSize,
     Device,
-    Features,
     Module,
     NetworkFile,
     SkipBad,
@@ -57,7 +56,14 @@ def tune(
     seed: Annotated[
         int, typer.Option(min=0, help="Decides the choice of images and the noise.")
     ] = 0,
-    features: Features = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which activations Mahalanobis reads: 'pooled' (the default), 'penultimate', "
+            "'input' or the name of a layer.",
+        ),
+    ] = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
     module: Module = None,

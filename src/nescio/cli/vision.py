@@ -58,6 +58,14 @@ Features = Annotated[
         "'penultimate', 'input', the name of a layer, or an output of an ONNX file.",
     ),
 ]
+ModelFromProbs = Annotated[
+    bool | None,
+    typer.Option(
+        "--from-probs/--from-logits",
+        help="Whether the model returns probabilities, which are converted to logits, or logits. "
+        "Default: logits.",
+    ),
+]
 LogitsOutput = Annotated[
     str | None,
     typer.Option("--logits", metavar="NAME", help="Which of the model's outputs are the logits."),

@@ -275,5 +275,5 @@ def _is_something_else(path: str | Path) -> str:
     elif suffix in _DATA:
         hint = ": it looks like data"
     return f"{path} is not a detector saved by nescio calibrate{hint}" + (
-        ". Did you swap the arguments?" if hint else "."
+        ". Pass the file of a detector here." if hint else "."
     )

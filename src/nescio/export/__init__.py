@@ -1,7 +1,7 @@
 """A classifier and its detector in one: an ONNX file, or a torch module.
 
 This package needs torch, and for ONNX files onnx, onnxruntime and onnxscript:
-pip install 'nescio[export]'.
+pip install '.[export]'.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A request is decoded into `Outputs`, waits in a bounded queue, is scored togethe
 requests in the queue, and is answered. The service keeps the scores of recent requests, and
 nothing else of them.
 
-This package needs Starlette and uvicorn: pip install 'nescio[serve]'.
+This package needs Starlette and uvicorn: pip install '.[serve]'.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Train networks on images, and tune ODIN and Mahalanobis for them.
 
-This package needs torch, torchvision and pillow: pip install 'nescio[vision]'.
+This package needs torch, torchvision and pillow: pip install '.[vision]'.
 """
 
 from __future__ import annotations
