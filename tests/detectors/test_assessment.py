@@ -3,7 +3,7 @@ import pytest
 
 import nescio as ns
 from nescio.checks import make_outputs
-from nescio.errors import InputError, ParameterError
+from nescio.errors import InputError, ParameterError, ShapeError
 
 
 @pytest.mark.parametrize("groups", [None, "label_count"])
@@ -55,3 +55,24 @@ def test_an_assessment_can_be_written(detector, logits, tmp_path, suffix):
 def test_an_assessment_is_not_written_under_another_name(detector, logits, tmp_path):
     with pytest.raises(ParameterError, match=r"must end in .parquet, .csv or .jsonl"):
         detector.assess(logits).save(tmp_path / "x.txt")
+
+
+def test_kept_columns_go_from_the_outputs_to_the_saved_table(rng, tmp_path):
+    texts = np.array([f"text {row}" for row in range(30)], dtype=object)
+    data = ns.Outputs(rng.normal(size=(30, 3)), kept={"text": texts, "n": np.arange(30)})
+    detector = ns.JointEnergy().calibrate(rng.normal(size=(100, 3)))
+    result = detector.assess(data)
+    assert list(result.columns()) == ["score", "p_value", "in_distribution", "text", "n"]
+    assert result[[4, 2]].kept["text"].tolist() == ["text 4", "text 2"]
+    whole = ns.Outputs.concat([data[:10], data[10:]])
+    assert whole.kept["n"].tolist() == list(range(30))
+    joined = ns.Assessment.concat([result[:10], result[10:]])
+    assert joined.kept["text"].tolist() == texts.tolist()
+    joined.save(tmp_path / "x.csv")
+    assert (tmp_path / "x.csv").read_text().splitlines()[3].endswith(",text 2,2")
+    with pytest.raises(InputError, match="kept the same columns"):
+        ns.Outputs.concat([data, ns.Outputs(data.logits)])
+    with pytest.raises(InputError, match="'score' cannot be kept"):
+        detector.assess(ns.Outputs(data.logits, kept={"score": np.arange(30)}))
+    with pytest.raises(ShapeError, match="text must have one row per sample"):
+        ns.Outputs(data.logits, kept={"text": ["x"]})

@@ -88,7 +88,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_as_text(item)}" for name, item in value.items()) or "-"
+        return ", ".join(f"{name}={_as_text(item)}" for name, item in value.items()) or "-"
     if isinstance(value, list | tuple):
         return ", ".join(map(_as_text, value))
     if isinstance(value, int):

@@ -6,11 +6,8 @@ something else than the logits of a label is an error: it would make a wrong thr
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import re
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,19 +19,10 @@ import numpy as np
 
 from nescio._validation import Array
 from nescio.errors import InputError, LabelMismatchError
+from nescio.outputs.doubts import is_whole, kind_of, refuse_doubtful
 from nescio.outputs.outputs import MATRICES
 
 _NAMED = 10  # columns that a message names
-
-# An "id" or "index" at the end of a name, as a word of its own: user_id, photoId, but not covid.
-_ID_NAME = re.compile(r"(?i:(^|[^a-z])(id|ids|idx|uuid|guid|index)$)|[a-z0-9](Id|ID|Idx)$|^Unnamed")
-_OF_A_SCORED_TABLE = frozenset({"score", "p_value", "in_distribution"})
-_KINDS = {"b": "true or false", "M": "times", "m": "durations"}
-
-_ENOUGH_ROWS = 10  # to see that a column holds only whole numbers, or that it is sorted
-_ENOUGH_DISTINCT = 50  # quantised logits of so many samples are not all distinct
-_LARGEST_LOGIT = 1e6  # a typical value above this is a time or a count
-_SOME_ROWS = 100  # usually they show what the column holds
 
 
 class Table(Protocol):
@@ -113,7 +101,7 @@ class Columns:
         if roles.chosen:
             _check_numbers(labels, problems)
         else:
-            _refuse_doubtful(roles, labels, problems)
+            refuse_doubtful(roles.labels, roles.ids, labels, problems)
         named = not _are_numbered(roles.labels)
         return content | {
             "logits": np.column_stack([labels[name] for name in roles.labels]),
@@ -278,7 +266,7 @@ def _ids(column: Array, *, index: bool) -> list[str] | None:
     """Return ids as text; none if an index only counts the rows."""
     if index and column.dtype.kind in "iu" and np.array_equal(column, np.arange(len(column))):
         return None
-    if column.dtype.kind == "f" and _is_whole(column):  # whole numbers with some missing
+    if column.dtype.kind == "f" and is_whole(column):  # whole numbers with some missing
         return ["" if np.isnan(value) else str(int(value)) for value in column]
     return ["" if value is None else str(value) for value in column.tolist()]
 
@@ -302,91 +290,4 @@ def _check_numbers(columns: Mapping[str, Array], problems: Mapping[str, str]) ->
         raise InputError(f"column {name!r}, {problem}.")
     for name, column in columns.items():
         if column.dtype.kind not in "fiu":
-            raise InputError(f"column {name!r} does not hold numbers, but {_kind(column)}.")
-
-
-# --- doubts -----------------------------------------------------------------------------------
-
-
-def _refuse_doubtful(
-    roles: Roles, columns: Mapping[str, Array], problems: Mapping[str, str]
-) -> None:
-    """Raise if a column may be something else than the logits of a label."""
-    doubts = dict(problems) | _doubts(columns)
-    if not doubts:
-        return
-    doubtful = [name for name in roles.labels if name in doubts]
-    reasons = ", ".join(f"{name!r} ({doubts[name]})" for name in doubtful[:_NAMED])
-    more = f" and {len(doubtful) - _NAMED:,} more" if len(doubtful) > _NAMED else ""
-    one = len(doubtful) == 1
-    hint = ""
-    if len(doubtful) <= _NAMED:
-        which = "it" if one else "them"
-        hint += (
-            f"To leave {which} out, pass --ignore {_as_option(doubtful)} (in Python: "
-            f"ignore={doubtful}). "
-        )
-        if roles.ids is None:
-            hint += f"If {'it' if one else 'one of them'} holds the ids, pass --id-column. "
-    raise InputError(
-        f"{len(doubtful):,} column{' does' if one else 's do'} not look like the logits of a "
-        f"label: {reasons}{more}. {hint}To choose the columns of the labels yourself, pass "
-        "--labels (labels=) with names or patterns."
-    )
-
-
-def _as_option(names: Sequence[str]) -> str:
-    """Return names as the value of an option on the command line."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(names)
-    return shlex.quote(line.getvalue())
-
-
-def _doubts(columns: Mapping[str, Array]) -> dict[str, str]:
-    """Return the columns that may not be logits, each with the reason."""
-    numbers = {name: column for name, column in columns.items() if column.dtype.kind in "fiu"}
-    whole = {name for name, column in numbers.items() if _is_whole(column)}
-    fractions = any(name not in whole and np.isfinite(c).any() for name, c in numbers.items())
-    found = {name: _kind(column) for name, column in columns.items() if name not in numbers}
-    scored = set(columns) >= _OF_A_SCORED_TABLE
-    for name, column in numbers.items():
-        doubt = _doubt(name, column, whole=name in whole, fractions=fractions)
-        if scored and name in _OF_A_SCORED_TABLE:
-            doubt = "written by nescio score"
-        if doubt is not None:
-            found[name] = doubt
-    return found
-
-
-def _doubt(name: str, column: Array, *, whole: bool, fractions: bool) -> str | None:
-    finite = column[:_SOME_ROWS][np.isfinite(column[:_SOME_ROWS])]
-    if not len(finite) and len(column) and np.isnan(column).all():
-        return "empty"
-    if whole and _ID_NAME.search(name):
-        return "whole numbers, and named like an id"
-    if whole and len(column) >= _ENOUGH_ROWS and column.any():  # zeros do no harm
-        if fractions:
-            return "only whole numbers, unlike other columns"
-        if len(column) >= _ENOUGH_DISTINCT and len(np.unique(column)) == len(column):
-            return "whole numbers that are all different, as ids are"
-        steps = np.diff(column.astype(np.float64))
-        if (steps >= 0).all() != (steps <= 0).all():
-            return "whole numbers in sorted order, as a counter or a time"
-    if len(finite) and np.median(np.abs(finite)) > _LARGEST_LOGIT:
-        return "too large for logits"
-    return None
-
-
-def _is_whole(column: Array) -> bool:
-    """Return whether all finite values are whole numbers, and there are some."""
-    if column.dtype.kind in "iu":
-        return len(column) > 0
-    for part in (column[:_SOME_ROWS], column):
-        finite = part[np.isfinite(part)]
-        if not np.array_equal(finite, np.floor(finite)):
-            return False
-    return len(finite) > 0
-
-
-def _kind(column: Array) -> str:
-    return _KINDS.get(column.dtype.kind, "text")
+            raise InputError(f"column {name!r} does not hold numbers, but {kind_of(column)}.")
