@@ -104,12 +104,17 @@ def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) 
 
 
 def looks_like_percentages(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
-    """Return whether all values except NaN lie within [0, 100], and some are above 1.
+    """Return whether all values except NaN lie within [0, 100], and some are above 20.
 
     The result is False if there are fewer than `at_least` values.
     """
     largest = largest_of_non_negative(logits, at_least=at_least)
-    return largest is not None and 1 < largest <= 100
+    return largest is not None and is_percentage(largest)
+
+
+def is_percentage(largest: float) -> bool:
+    """Return whether values from 0 to `largest` may be percentages: logits are rarely above 20."""
+    return 20 < largest <= 100
 
 
 def largest_of_non_negative(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> float | None:

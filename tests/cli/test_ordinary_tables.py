@@ -178,14 +178,15 @@ def test_the_most_suspicious_rows_are_printed(tables, nescio):
 
 
 def test_calibrate_shows_the_parameters_and_info_reads_well(tables, nescio):
-    calibrate = ("calibrate", "val.npy", "-o", "t.nescio", "--force", "-d")
+    names = [f"label {at}" for at in range(8)]
+    outputs = ns.Outputs(np.random.default_rng(0).normal(size=(1500, 8)), label_names=names)
+    outputs.save("eight.safetensors")
+    calibrate = ("calibrate", "eight.safetensors", "-o", "t.nescio", "--force", "-d")
     assert "top_k_joint_energy(k=5): in-d" in nescio(*calibrate, "top_k_joint_energy")[1]
     _, out, _ = nescio(*calibrate, "top_k_joint_energy", "--set", "k=2")
     assert "top_k_joint_energy(k=2): in-d" in out
     _, out, _ = nescio(*calibrate, "joint_energy", "--json")
     assert json.loads(out)["parameters"] == {}
-    names = [f"label {at}" for at in range(8)]
-    outputs = ns.Outputs(np.random.default_rng(0).normal(size=(1500, 8)), label_names=names)
     ns.TopKJointEnergy(k=2).calibrate(outputs).save("u.nescio")
     _, out, _ = nescio("info", "u.nescio")
     assert "n_samples            1,500" in out

@@ -178,7 +178,7 @@ def test_a_missing_package_names_its_extra(monkeypatch):
         ("torchvision.models", "resnet18", "vision"),
     ]:
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(MissingDependencyError, match=rf"nescio\[{extra}\]"):
+        with pytest.raises(MissingDependencyError, match=rf"pip install \'\.\[{extra}\]\'"):
             build_network(name, 3)
 
 

@@ -97,7 +97,7 @@ def test_what_is_not_a_frame_is_explained(monkeypatch):
     with pytest.raises(InputError, match=r"pass frame.collect\(\)"):
         Outputs.from_frame(lazy)
     monkeypatch.setitem(sys.modules, "narwhals", None)
-    with pytest.raises(MissingDependencyError, match=r"nescio\[frames\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install \'\.\[frames\]\'"):
         Outputs.from_frame(twice)
 
 

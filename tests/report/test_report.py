@@ -114,7 +114,7 @@ def test_no_lines_is_an_error():
 
 def test_missing_jinja2_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingDependencyError, match=r"nescio\[report\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install \'\.\[report\]\'"):
         build_report([result_line("msp", 0.1)], [], title="Tiny")
 
 

@@ -372,7 +372,10 @@ def test_a_detector_of_another_model():
     detector = made_for(5, list("abcde"))
     with pytest.raises(ShapeError, match=r"made for 5 labels \(a, b, c, .*but the model returns 4"):
         ns.wrap(small(), detector=detector)(images())
-    with pytest.raises(LabelMismatchError, match="the model has other labels than the detector"):
+    with pytest.raises(
+        LabelMismatchError,
+        match="the model does not have the labels that the detector was made for",
+    ):
         ns.wrap(small(), detector=detector, label_names=list("abcd"))
 
 

@@ -86,7 +86,7 @@ def test_a_threshold_among_outliers_is_drawn_at_the_edge(rng):
 
 
 def test_scores_that_are_mostly_equal_have_a_histogram():
-    scores = np.r_[np.full(80, 7.0), np.linspace(1, 3, 20)]
+    scores = np.r_[np.full(80, 7.0), np.linspace(-3, 3, 20)]
     histogram = with_scores(scores).histogram(None)
     assert sum(histogram["counts"]) == len(scores)
     assert histogram["edges"][0] < histogram["edges"][-1]

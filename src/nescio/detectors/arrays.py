@@ -14,6 +14,7 @@ from nescio._validation import (
     BoolArray,
     FloatArray,
     check_matrix,
+    is_percentage,
     is_torch,
     largest_of_non_negative,
     to_numpy,
@@ -147,7 +148,7 @@ def _warn_if_not_logits(logits: FloatArray) -> None:
             ProbabilitiesWarning,
         )
         return
-    if largest <= 100:
+    if is_percentage(largest):
         warn(
             f"no value is negative, and the largest is {largest:g}: these look like percentages, "
             "but logits are expected, which are negative for absent labels. Convert percentages "
