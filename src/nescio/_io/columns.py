@@ -268,6 +268,11 @@ def _ids(column: Array, *, index: bool) -> list[str] | None:
     """Return ids as text; none if an index only counts the rows."""
     if index and column.dtype.kind in "iu" and np.array_equal(column, np.arange(len(column))):
         return None
+    return as_ids(column)
+
+
+def as_ids(column: Array) -> list[str]:
+    """Return the values of a column as text; missing ones are empty."""
     values = to_values(column)
     if column.dtype.kind == "f" and is_whole(column):  # whole numbers with some missing
         values = [int(value) if np.isfinite(value) else value for value in values]

@@ -15,7 +15,7 @@ import numpy as np
 
 from nescio._io.files import check_target, existing_file, replacing
 from nescio._validation import Array
-from nescio.errors import FileFormatError, InputError, MissingDependencyError, ParameterError
+from nescio.errors import FileFormatError, InputError, MissingDependencyError, ParameterError, about
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
 
@@ -63,7 +63,8 @@ class ParquetTable:
 def read_parquet(path: str | Path) -> dict[str, Array]:
     """Return the columns of a Parquet file by name; a column of lists becomes a matrix."""
     table = ParquetTable(path)
-    return table.read(table.names, ())[0]
+    with about(path):
+        return table.read(table.names, ())[0]
 
 
 def _stored_index(schema: Any) -> set[str]:
