@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import InputError, ParameterError, ShapeError, listed
+from nescio.errors import InputError, ParameterError, ShapeError
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
@@ -60,25 +60,6 @@ def to_float(array: Array) -> FloatArray:
     if array.dtype.kind not in "fiub":
         raise InputError(f"logits must be real numbers, got an array of dtype {array.dtype}.")
     return array.astype(np.float64)
-
-
-def float_values(value: Any) -> FloatArray:
-    """Return the numbers of any array-like as floating point.
-
-    A column of a data frame that holds whole numbers or text may be an id, so it is an error.
-    """
-    if not hasattr(value, "columns"):
-        return to_float(to_numpy(value))
-    names = list(getattr(value, "column_names", value.columns))
-    columns = [to_numpy(value[name]) for name in names]
-    others = [name for name, column in zip(names, columns, strict=True) if column.dtype.kind != "f"]
-    if others:
-        raise InputError(
-            "every column of a data frame of logits must hold floating-point numbers. These do "
-            f"not: {listed(others)}. Choose the columns of the labels: frame[label_names], or "
-            "Outputs.from_frame(frame, labels=label_names)."
-        )
-    return to_float(np.column_stack(columns) if columns else np.empty((len(value), 0)))
 
 
 def check_matrix(array: Any, name: str = "logits") -> None:

@@ -154,6 +154,29 @@ def listed(names: Sequence[object], shown: int = 5) -> str:
     return f"{text} and {more:,} more" if more > 0 else text
 
 
+def label_difference(
+    ours: Sequence[str], theirs: Sequence[str], owner: str = "the detector"
+) -> str:
+    """Describe how the labels of the data differ from those that the owner, a detector, has."""
+    if sorted(ours) == sorted(theirs):
+        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        return (
+            f"the labels are in another order than those of {owner}: at position {at}, {owner} "
+            f"has {ours[at]!r}, and the data {theirs[at]!r}."
+        )
+    have, wanted = set(theirs), set(ours)
+    missing = [name for name in ours if name not in have]
+    extra = [name for name in theirs if name not in wanted]
+    return (
+        f"the data does not have the labels of {owner} ({owner} has {len(ours):,}, the data "
+        f"{len(theirs):,})."
+    ) + "".join(
+        f" {what}: {listed(names)}."
+        for what, names in (("Missing", missing), (f"Not known to {owner}", extra))
+        if names
+    )
+
+
 def warn(message: str, category: type[NescioWarning]) -> None:
     """Give a warning that points to the line of the user's code, not to a line of nescio."""
     depth = 1

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nescio._io.csv_table import CsvTable
+from nescio.errors import FileFormatError
 
 
 @pytest.fixture
@@ -58,3 +59,17 @@ def test_a_first_column_without_a_name_is_an_index(table):
 def test_a_file_with_a_header_only_has_no_rows(table):
     columns, problems = table("id,cat\n").read(["cat"], ["id"])
     assert (len(columns["cat"]), len(columns["id"]), problems) == (0, 0, {})
+
+
+def test_numbers_in_the_first_line_may_be_labels_in_any_order(table):
+    for first in ("2,0,1", "17,3,44"):
+        with pytest.raises(FileFormatError, match="logits or as the numbers of labels"):
+            table(f"{first}\n0.5,1.5,2.5\n")
+    for first in ("2,2,1", "2,-1,0", "2.5,0,1"):
+        assert len(table(f"{first}\n0.5,1.5,2.5\n").read(["0"], [])[0]["0"]) == 2
+
+
+def test_cells_may_hold_long_texts(table):
+    long = "x" * 200_000
+    columns, _ = table(f"cat,text\n0.5,{long}\n").read(["cat"], ["text"])
+    assert columns["text"].tolist() == [long]

@@ -121,7 +121,7 @@ def test_the_time_since_which_inputs_have_changed_is_named(files, nescio, suffix
     assert pandas.Timestamp(since["time"]) == table["taken"][since["at"] - 1]
     code, _, err = nescio(*run, "--time-column", "time")
     assert code == 1
-    assert "has no column 'time'; it has ['id', 'score'" in err
+    assert "has no column 'time'; it has 'id', 'score'" in err
 
 
 def test_detectors_by_label_count_work(files, nescio):

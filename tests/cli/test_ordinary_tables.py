@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,7 +106,11 @@ def test_one_set_of_options_serves_all_files(tables, nescio, kind):
     if kind == "x.csv":
         report = ("report", *files, "-o", "r.html")
         assert nescio(*report)[0] == 1
-        assert nescio(*report, "--labels", "cat,dog,zebra,bus")[::2] == (0, "")
+        assert nescio(*report, "--labels", "bus,cat,dog")[::2] == (0, "")
+        page = Path("r.html").read_text()
+        assert all(name in page for name in ("bus", "cat", "dog", "far-x", "test-"))
+        ignored = ", ".join(f"&#34;{name}&#34;" for name in ("user_id", "zebra", "taken", "text"))
+        assert f"[{ignored}]" in page
 
 
 def test_a_detector_takes_its_labels_by_name(tables, nescio):
@@ -113,15 +118,19 @@ def test_a_detector_takes_its_labels_by_name(tables, nescio):
     frame = pandas.read_parquet("far-x.parquet")
     turned = frame[["text", "bus", "zebra", "id", "dog", "cat"]].assign(lion=0.5)
     turned.to_csv("turned.csv", index=False)
-    code, out, _ = nescio("score", "t.nescio", "turned.csv", "-o", "turned-scored.csv")
+    score = ("score", "t.nescio", "turned.csv", "--with-labels", "-o", "turned-scored.csv")
+    code, out, _ = nescio(*score)
     assert code == 0
     assert "150 rows x 4 labels (cat ... bus); ignored columns: text, lion" in out
-    nescio("score", "t.nescio", "far-x.parquet", "-o", "scored.csv")
-    assert pandas.read_csv("turned-scored.csv").equals(pandas.read_csv("scored.csv"))
+    nescio("score", "t.nescio", "far-x.parquet", "--with-labels", "-o", "scored.csv")
+    scored = pandas.read_csv("scored.csv")
+    assert pandas.read_csv("turned-scored.csv").equals(scored)
+    # The score is a sum over the labels: only the columns of the labels depend on their order.
+    np.testing.assert_allclose(scored.prob_bus, 1 / (1 + np.exp(-frame.bus)))
     turned.drop(columns="bus").to_csv("less.csv", index=False)
     code, _, err = nescio("score", "t.nescio", "less.csv")
     assert code == 1
-    assert "1 of 4 labels are missing: 'bus'. Other columns: 'text', 'lion'" in err
+    assert "Missing: 'bus'. Not known to the detector: 'text', 'lion'.\n" in err
     assert nescio("explain", "t.nescio", "turned.csv", "--row", "0")[0] == 0
 
 
@@ -224,6 +233,53 @@ def test_a_kept_column_may_not_hide_a_verdict(tables, nescio, tmp_path):
     code, _, err = nescio("score", "t.nescio", "far.csv", "--keep", "score", "-o", "s.csv")
     assert (code, "column 'score' cannot be kept" in err) == (1, True)
     assert not (tmp_path / "s.csv").exists()
+
+
+def test_the_other_files_may_lack_the_column_of_the_ids(tables, nescio):
+    pandas.read_csv("test-x.csv").rename(columns={"id": "photo"}).to_csv("named.csv", index=False)
+    options = ("--id-column", "photo", "--ignore", "user_id,taken,text")
+    train = ("--train", "val-x.parquet", "-d", "isolation_forest", "-o", "t.nescio")
+    assert nescio("calibrate", "named.csv", *train, *options)[0] == 0
+    code, _, err = nescio("eval", "--id", "named.csv", "--ood", "far-x.csv", *options)
+    assert (code, err) == (0, "")
+    pandas.read_csv("val-x.csv").drop(columns="cat").to_csv("less.csv", index=False)
+    train = ("--train", "less.csv", "-d", "isolation_forest", "-o", "u.nescio")
+    code, _, err = nescio("calibrate", "named.csv", *train, *options)
+    assert code == 1
+    assert err.startswith("error: less.csv: the data does not have the labels of the first file ")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_labels_of_other_files_are_matched_by_name(tables, nescio, suffix):
+    def save(name, names):
+        logits = np.load(f"{name}.npy")[:, [LABELS.index(label) for label in names]]
+        if suffix == ".npz":
+            np.savez(f"{name}.npz", logits=logits, label_names=names)
+        else:
+            ns.Outputs(logits, label_names=names).save(f"{name}.safetensors")
+
+    save("test", LABELS)
+    save("val", LABELS[::-1])
+    files = ("--id", f"test{suffix}", "--train", f"val{suffix}", "--ood", f"far{suffix}")
+    results = []
+    for names in (LABELS, LABELS[::-1]):
+        Path(f"far{suffix}").unlink(missing_ok=True)
+        save("far", names)
+        code, out, err = nescio(
+            "eval", *files, "-d", "isolation_forest", "--bootstrap", "0", "--json"
+        )
+        assert (code, err) == (0, "")
+        results.append(json.loads(out)["results"])
+    assert results[0] == results[1]
+
+
+def test_lists_beside_labels_are_not_taken_for_logits(tables, nescio, tmp_path, rng):
+    frame = pandas.read_parquet("val-x.parquet")[LABELS]
+    frame.assign(embedding=list(rng.normal(size=(600, 8)))).to_parquet("e.parquet")
+    code, out, err = nescio("calibrate", "e.parquet", "-o", "t.nescio")
+    assert (code, out) == (1, "")
+    assert "--labels" in err
+    assert not (tmp_path / "t.nescio").exists()
 
 
 def test_training_data_may_have_other_columns(tables, nescio):

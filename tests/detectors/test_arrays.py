@@ -154,6 +154,9 @@ def test_the_index_of_pandas_gives_the_ids(logits):
     with pytest.raises(NonFiniteError, match="rows: 3"):
         detector.predict(nullable)
     unnamed = pandas.DataFrame(logits)
+    for known in (detector, ns.JointEnergy().calibrate(unnamed)):
+        with pytest.raises(InputError, match=r"not in order|Missing: 'a'"):
+            known.predict(unnamed[[5, 4, 3, 2, 1, 0]])
     assert ns.JointEnergy().calibrate(unnamed).label_names_ is None
     np.testing.assert_array_equal(detector.predict(unnamed), detector.predict(frame))
 

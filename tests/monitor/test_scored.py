@@ -5,8 +5,9 @@ import pytest
 
 import nescio as ns
 from fixtures.streams import logits_of
+from nescio._io.tables import write_table
 from nescio.errors import FileError, InputError, LabelMismatchError, ParameterError, ShapeError
-from nescio.monitor.scored import matching_logits, read_scored
+from nescio.monitor.scored import matching_logits, read_scored, read_times
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -27,12 +28,13 @@ def test_verdicts_are_read_as_they_were_written(tmp_path, rng, suffix):
     ("name", "text", "reason"),
     [
         ("a.csv", "score\n1\n", "no column p_value"),
-        ("a.csv", "", "no column score"),
+        ("a.csv", "", "is empty"),
         ("a.csv", "score,p_value,in_distribution\n", "no rows"),
         ("a.jsonl", "", "no rows"),
         ("a.csv", "score,p_value,in_distribution\n1,low,True\n", "must hold numbers"),
         ("a.csv", "score,p_value,in_distribution\n1,0.5,maybe\n", "True or False"),
-        ("a.csv", "p_value,score\n0.5,1,2\n", "different columns"),
+        ("a.csv", "score,p_value,in_distribution\n0.5,1\n", "line 2: expected 3 cells, got 2"),
+        ("a.csv", "score;p_value;in_distribution\n0.5;1;True\n", "separated by semicolons"),
         ("a.jsonl", '{"p_value": 0.5}\n{"score": 1}\n', "different columns"),
         ("a.jsonl", "[1]\n", "cannot read"),
         ("a.jsonl", "{\n", "cannot read"),
@@ -43,6 +45,23 @@ def test_files_that_are_no_verdicts_are_refused(tmp_path, name, text, reason):
     (tmp_path / name).write_text(text)
     with pytest.raises((InputError, FileError, ParameterError), match=reason):
         read_scored(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_missing_ids_and_times_are_empty(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"scored{suffix}"
+    when = np.array(["2026-01-02T03", "NaT"], "datetime64[ns]")
+    ids = np.array([2**53 + 1, None], dtype=object)
+    verdicts = {"score": [0.5, 1.5], "p_value": [0.5, 0.5], "in_distribution": [True, False]}
+    write_table(path, {**verdicts, "photo": ids, "when": when, "text": ["\u2028" * 200_000, None]})
+    assert read_scored(path, id_column="photo").ids.tolist() == ["9007199254740993", ""]
+    first, second = read_times(path, "when")
+    assert (first[:13], second) == ("2026-01-02T03", "")
+    assert read_times(path, "text")[1] == ""
+    with pytest.raises(ParameterError, match="has no column 'at'; it has 'score', 'p_value'"):
+        read_times(path, "at")
 
 
 def test_logits_of_the_same_rows_are_taken(detector, rng):

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 import nescio as ns
 from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_more_than
 from nescio.detectors.assessment import Assessment
-from nescio.errors import ParameterError
+from nescio.errors import InputError, ParameterError
 from nescio.monitor import Monitor
 from nescio.monitor.stream import _MAX_POINTS, Trace
 
@@ -160,3 +160,20 @@ def test_points_of_the_trace_are_evenly_spaced_and_keep_their_values():
     assert set(np.diff(numbers)) == {trace.step}
     assert [number - 1 for number in numbers] == list(values)
     assert len(numbers) > _MAX_POINTS / 2
+
+
+def test_logits_in_a_data_frame_are_matched_by_name(rng):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("narwhals")
+    held_out = pandas.DataFrame(logits_of(rng, 500), columns=[*"abcdef"])
+    detector = ns.JointEnergy().calibrate(held_out)
+    new = pandas.DataFrame(logits_of(rng, 300), columns=[*"abcdef"])
+    assessment = detector.assess(new)
+    counts = []
+    for logits in (new.to_numpy(), new[[*"fedcba"]]):
+        monitor = Monitor(detector, window=1000)
+        monitor.update(assessment, logits)
+        counts.append(monitor.drift_watch.open.counts.tolist())
+    assert counts[0] == counts[1]
+    with pytest.raises(InputError, match="Missing: 'f'"):
+        Monitor(detector).update(assessment, new[[*"abcde"]])

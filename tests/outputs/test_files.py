@@ -245,7 +245,7 @@ def test_bad_parquet_files_are_explained(tmp_path):
     refused({"logits": [[1.0, 2.0], [1.0]]}, "lengths from 1 to 2")
     refused({"cat": [1.0], "path": ["x.jpg"]}, r"'path' \(text\)")
     refused({"a": [[1.0]], "b": [[1.0]]}, "no column of lists named logits")
-    refused({"features": [[1.0]], "cat": [1.0]}, "no column of lists named logits")
+    refused({"features": [[1.0]], "cat": [1.0]}, "lists of 'features', or in the columns of num")
     refused({"labels": [[1.0]]}, "no column of lists named logits")
     (tmp_path / "y.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(FileFormatError, match="as Parquet"):
@@ -449,3 +449,12 @@ def test_an_index_that_pandas_stored_is_never_a_label(tmp_path, ids):
     loaded = Outputs.load(tmp_path / "x.parquet")
     assert loaded.label_names == ("cat", "dog")
     assert loaded.ids.tolist() == (ids or ["7", "3", "5"])
+
+
+def test_ids_of_a_parquet_file_with_nulls_are_exact(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    large = [2**53 + 1, None, 2**53 + 5]
+    pq.write_table(pa.table({"id": large, "n": large, "cat": [0.5, 1, 2]}), tmp_path / "x.parquet")
+    outputs = Outputs.load(tmp_path / "x.parquet", keep="n")
+    assert outputs.ids.tolist() == ["9007199254740993", "", "9007199254740997"]
+    assert outputs.kept["n"].tolist() == large

@@ -119,3 +119,23 @@ def test_a_head_that_does_not_fit_is_refused(rng):
         Outputs(rng.normal(size=(2, 4)), head=Head(np.zeros((3, 2)), np.zeros(3)))
     with pytest.raises(InputError, match="cannot be named 'features'"):
         Outputs(rng.normal(size=(2, 4)), arrays={"features": np.zeros((2, 2))})
+
+
+def test_a_data_frame_gives_names_and_ids(rng):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("narwhals")
+    logits = rng.normal(size=(20, 3))
+    frame = pandas.DataFrame(logits, [f"x{i}" for i in range(20)], ["bird", "cat", "dog"])
+    outputs = Outputs(frame, features=frame * 2, manifest={"split": "val"})
+    assert outputs.label_names == ("bird", "cat", "dog")
+    assert outputs.ids[:2].tolist() == ["x0", "x1"]
+    assert outputs.manifest == {"split": "val"}
+    np.testing.assert_array_equal(outputs.features, logits * 2)
+    assert Outputs(frame, ids=range(20)).ids[1] == "1"
+    turned = Outputs(frame, label_names=["dog", "cat", "bird"])
+    np.testing.assert_array_equal(turned.logits, logits[:, ::-1])
+    with pytest.raises(LabelMismatchError, match="Missing: 'fox'"):
+        Outputs(frame, label_names=["fox", "cat", "bird"])
+    assert Outputs(pandas.DataFrame(logits), label_names=[*"abc"]).label_names == ("a", "b", "c")
+    with pytest.raises(InputError, match=r"'user_id'.*Outputs\.from_frame\(frame, \.\.\.\)"):
+        Outputs(frame.assign(user_id=np.arange(20.0) + 1e4))

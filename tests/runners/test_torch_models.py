@@ -374,7 +374,7 @@ def test_a_detector_of_another_model():
         ns.wrap(small(), detector=detector)(images())
     with pytest.raises(
         LabelMismatchError,
-        match="the model does not have the labels that the detector was made for",
+        match="the model does not have the labels of the detector",
     ):
         ns.wrap(small(), detector=detector, label_names=list("abcd"))
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from nescio.errors import FileFormatError
 
 UNNAMED_INDEX = "Unnamed: 0"  # pandas' name for the index that it wrote without a name
 
+_LONGEST_CELL = 2**30  # characters; Python's own limit is 131,072, less than a long text
 _CELLS_AT_ONCE = 20_000  # few enough for the cache of the processor
 _FEWEST_ROWS_AT_ONCE = 100
 _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "<na>", "nat", "#n/a"})
@@ -85,12 +87,22 @@ class CsvTable:
                 )
 
 
+def csv_reader(stream: IO[str], *, strict: bool = False) -> Any:
+    """Return a reader of CSV that also takes cells with long texts.
+
+    Python's limit of the length is a setting of the whole process. To raise it does no harm, so it
+    is not set back: another thread may still be reading.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    return csv.reader(stream, strict=strict)
+
+
 @contextmanager
 def _rows(path: Path) -> Iterator[Iterator[_Row]]:
     """Give the rows of the file that are not empty."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
+            reader = csv_reader(stream)
             yield ((reader.line_num, row) for row in reader if row)
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} is not UTF-8 text. Save it as CSV in UTF-8.") from error
@@ -110,7 +122,7 @@ def _split_header(path: Path, rows: Iterator[_Row]) -> tuple[list[str], Iterator
     numbered = [[str(start + at) for at in range(len(names))] for start in (0, 1)]
     # pandas names columns 0, 1, 2, ... if they have no names; a single 0 or 1 is rather a logit.
     if all(map(_is_number, names)) and not (names in numbered and len(names) > 1):
-        if len(names) > 1 and _count_up(names):
+        if len(names) > 1 and _may_be_labels(names):
             raise FileFormatError(
                 f"the first line of {path} can be read as logits or as the numbers of labels. Add "
                 "a header with column names that are not numbers."
@@ -147,11 +159,9 @@ def _checked_names(path: Path, names: list[str]) -> list[str]:
     return names
 
 
-def _count_up(names: list[str]) -> bool:
-    """Return whether these are whole numbers in ascending order, as label numbers would be."""
-    return all(name.isdigit() for name in names) and all(
-        int(a) < int(b) for a, b in itertools.pairwise(names)
-    )
+def _may_be_labels(names: list[str]) -> bool:
+    """Return whether these are distinct whole numbers, as the numbers of labels would be."""
+    return all(name.isdecimal() for name in names) and len({*map(int, names)}) == len(names)
 
 
 def _separator_hint(text: str) -> str | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from nescio._io.files import check_target, existing_file, replacing
 from nescio._validation import Array
-from nescio.errors import FileFormatError, MissingDependencyError, ParameterError
+from nescio.errors import FileFormatError, InputError, MissingDependencyError, ParameterError, about
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
 
@@ -53,16 +53,18 @@ class ParquetTable:
     ) -> tuple[dict[str, Array], dict[str, str]]:
         """Return columns by name, each in its own type; a column of lists becomes a matrix.
 
-        Nulls among numbers are NaN. The second result is empty; it is for files without types.
+        Nulls among numbers are NaN; among the other columns, whole numbers with nulls are Python
+        objects. The second result is empty; it is for files without types.
         """
-        columns = (*numbers, *others)
-        return {name: _arrow_to_numpy(self, name, self._table.column(name)) for name in columns}, {}
+        read = {name: _arrow_to_numpy(name, self._table.column(name)) for name in numbers}
+        return read | {name: _exact(name, self._table.column(name)) for name in others}, {}
 
 
 def read_parquet(path: str | Path) -> dict[str, Array]:
     """Return the columns of a Parquet file by name; a column of lists becomes a matrix."""
     table = ParquetTable(path)
-    return table.read(table.names, ())[0]
+    with about(path):
+        return table.read(table.names, ())[0]
 
 
 def _stored_index(schema: Any) -> set[str]:
@@ -80,12 +82,19 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _arrow_to_numpy(table: ParquetTable, name: str, column: Any) -> Array:
+def _exact(name: str, column: Any) -> Array:
+    """Return a column without rounding its whole numbers if there are nulls."""
+    if column.null_count and require("pyarrow.types", "parquet").is_integer(column.type):
+        return np.array(column.to_pylist(), dtype=object)
+    return _arrow_to_numpy(name, column)
+
+
+def _arrow_to_numpy(name: str, column: Any) -> Array:
     pyarrow, types = require("pyarrow", "parquet"), require("pyarrow.types", "parquet")
     column = column.combine_chunks()
     kind = column.type
     if _is_list(kind):
-        return _matrix(table, name, column)
+        return _matrix(name, column)
     if types.is_decimal(kind):
         column = column.cast(pyarrow.float64())
     elif types.is_timestamp(kind) and kind.tz is not None:  # NumPy has no time zones
@@ -93,15 +102,11 @@ def _arrow_to_numpy(table: ParquetTable, name: str, column: Any) -> Array:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def _matrix(table: ParquetTable, name: str, column: Any) -> Array:
+def _matrix(name: str, column: Any) -> Array:
     """Return lists of equal length as rows; a null is a row of NaN."""
     lengths = require("pyarrow.compute", "parquet").list_value_length(column).unique().to_pylist()
-    known = sorted(length for length in lengths if length is not None)
-    if len(known) > 1:
-        raise FileFormatError(
-            f"the lists of column {name!r} of {table.path} must have the same length, got lengths "
-            f"from {known[0]} to {known[-1]}."
-        )
+    known = [length for length in lengths if length is not None]
+    check_lengths(name, known)
     values = np.asarray(column.flatten().to_numpy(zero_copy_only=False))
     width = known[0] if known else 0
     if not column.null_count:
@@ -109,6 +114,15 @@ def _matrix(table: ParquetTable, name: str, column: Any) -> Array:
     matrix = np.full((len(column), width), np.nan)
     matrix[column.is_valid().to_numpy(zero_copy_only=False)] = values.reshape(-1, width)
     return matrix
+
+
+def check_lengths(name: str, lengths: Collection[int]) -> None:
+    """Raise unless all lists of a column have the same length."""
+    if len(lengths) > 1:
+        raise InputError(
+            f"the lists of column {name!r} must have the same length, got lengths from "
+            f"{min(lengths)} to {max(lengths)}."
+        )
 
 
 def check_table_target(path: str | Path, *, force: bool) -> Path:
@@ -150,6 +164,16 @@ def to_values(column: Any) -> list[Any]:
     if array.dtype.kind in "mM":
         return [None if np.isnat(value) else str(value) for value in array]
     return list(array.tolist())
+
+
+def is_null(value: Any) -> bool:
+    """Return whether a value is missing: None, NaN, or what pandas has for it."""
+    # NaN and pandas.NaT differ from themselves; pandas.NA has no truth value.
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")
+        or (isinstance(value, float) and value != value)
+    )
 
 
 def to_json(value: Any) -> str:

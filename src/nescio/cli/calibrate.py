@@ -112,8 +112,10 @@ def calibrate(
             )
     data = read_outputs(held_out, from_probs=from_probs, columns=columns)
     if train is not None:
-        with working("learning"), about(train):
-            made.fit(read_others(train, data, from_probs=from_probs, columns=columns))
+        with working("learning"):
+            learned_from = read_others(train, data, from_probs=from_probs, columns=columns)
+            with about(train):
+                made.fit(learned_from)
     groups = "label_count" if by_label_count else None
     with working("calibrating"), about(held_out):
         made.calibrate(data, confidence=confidence, groups=groups)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nescio._io.columns import Columns
 from nescio._io.tables import to_json
 from nescio.cli.options import (
     AsJson,
@@ -30,7 +31,6 @@ from nescio.cli.options import (
 )
 from nescio.errors import MissingInputError, ParameterError
 from nescio.outputs import Outputs
-from nescio.outputs.columns import Columns
 
 if TYPE_CHECKING:
     from nescio.metrics.comparison import Comparison

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.status import Status
 
+from nescio._io.columns import Columns
 from nescio._io.files import existing_file
 from nescio._validation import looks_like_percentages, looks_like_probabilities
 from nescio.calibration import CUSTOM
-from nescio.errors import InputError, ParameterError
+from nescio.errors import InputError, ParameterError, about
 from nescio.outputs import Outputs
-from nescio.outputs.columns import Columns
 from nescio.outputs.files import TABLES, load_outputs
 
 if TYPE_CHECKING:
@@ -193,11 +193,20 @@ def read_others(
     names = first.label_names
     if path.suffix.lower() in TABLES:
         if names is not None:
-            columns = Columns(id_column=columns.id_column, expected=names)
+            columns = Columns(columns.id_column, expected=names, expected_by="the first file")
+        columns = replace(columns, id_required=False)
         return read_outputs(path, from_probs=from_probs, columns=columns)
     outputs = read_outputs(path, from_probs=from_probs)
-    chosen = columns.labels is not None and names is not None and outputs.label_names is not None
-    return outputs.select_labels(names) if chosen and names else outputs
+    if names is None or outputs.label_names is None:
+        return outputs
+    if columns.labels is not None:
+        return outputs.select_labels(names)
+    if set(outputs.label_names) != set(names):  # of another model, which the caller reports
+        return outputs
+    from nescio.detectors.matching import match_labels
+
+    with about(path):
+        return match_labels(outputs, names, tuple(first.arrays))
 
 
 def what_was_read(outputs: Outputs) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._io.csv_table import csv_reader
 from nescio._io.files import existing_file
 from nescio._io.tables import require
 from nescio.data.layout import HOW_TO, checked_presence
@@ -105,7 +106,7 @@ def _read(path: Path) -> tuple[list[str], list[_Row]]:
 def _read_csv(path: Path) -> tuple[list[str], list[_Row]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, strict=True)
+            reader = csv_reader(stream, strict=True)
             columns = [name.strip() for name in next(reader, [])]
             if len(set(columns)) != len(columns) or "" in columns:
                 raise DatasetError(f"{path}, line 1: every column needs a name of its own.")

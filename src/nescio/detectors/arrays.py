@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_array
 
+from nescio._io.frames import is_frame, read_frame
 from nescio._validation import (
     Array,
     BoolArray,
@@ -30,7 +31,6 @@ from nescio.errors import (
     warn,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.frames import is_frame
 
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5
@@ -177,17 +177,9 @@ def _of_outputs(
 
 def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Known) -> Given:
     """Read a data frame: its columns are the labels or, for a detector of features, features."""
-    from nescio.outputs.columns import Columns
-    from nescio.outputs.frames import FrameTable
-
     of_logits = "logits" in names
     expected = known.labels if of_logits else known.columns
-    try:
-        outputs = Outputs(**Columns(expected=expected).read(FrameTable(frame)))
-    except InputError as error:
-        raise type(error)(
-            f"{error} A detector takes these options as Outputs.from_frame(frame, ...)."
-        ) from error
+    outputs = Outputs(**read_frame(frame, expected))
     ignored = outputs.manifest.get("ignored_columns", ())
     warn_of_ignored([name for name in ignored if not name.startswith("__index_level_")], "column")
     matrices = [name for name in names if name not in _NOT_MATRICES]

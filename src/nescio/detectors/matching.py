@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nescio._validation import Array
-from nescio.errors import IgnoredLabelsWarning, InputError, LabelMismatchError, listed, warn
+from nescio.errors import (
+    IgnoredLabelsWarning,
+    InputError,
+    LabelMismatchError,
+    label_difference,
+    listed,
+    warn,
+)
 from nescio.outputs import Outputs
 
 # Logits for perturbed inputs have one column per label; features for perturbed inputs have none.
@@ -73,24 +80,3 @@ def warn_of_ignored(names: Sequence[str], what: str = "label") -> None:
             f"ignored {count} that the detector was not made for: {listed(names)}.",
             IgnoredLabelsWarning,
         )
-
-
-def label_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """Describe how the labels of the data differ from those of a detector."""
-    if sorted(ours) == sorted(theirs):
-        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        return (
-            f"the labels are in another order than the detector's: at position {at} the detector "
-            f"has {ours[at]!r}, the data {theirs[at]!r}."
-        )
-    have, wanted = set(theirs), set(ours)
-    missing = [name for name in ours if name not in have]
-    extra = [name for name in theirs if name not in wanted]
-    return (
-        "the data does not have the labels that the detector was made for "
-        f"(the detector has {len(ours):,}, the data {len(theirs):,})."
-    ) + "".join(
-        f" {what}: {listed(names)}."
-        for what, names in (("Missing", missing), ("Not known to the detector", extra))
-        if names
-    )

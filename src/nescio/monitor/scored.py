@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._io.columns import as_ids
+from nescio._io.csv_table import CsvTable
 from nescio._io.files import existing_file
-from nescio._io.tables import WRITABLE, read_parquet
-from nescio._validation import FloatArray
+from nescio._io.tables import ParquetTable
+from nescio._validation import Array, FloatArray
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.matching import match_labels
 from nescio.errors import (
@@ -22,6 +24,7 @@ from nescio.errors import (
     MissingInputError,
     ParameterError,
     ShapeError,
+    listed,
 )
 
 if TYPE_CHECKING:
@@ -43,72 +46,85 @@ def read_scored(path: str | Path, *, id_column: str | None = None) -> Assessment
     It may be a .parquet, .csv or .jsonl file. The columns group and id are optional. The ids are
     in the column id or, if there is none, in `id_column`. Other columns are not read.
     """
-    path = Path(path)
-    columns = _read_columns(path)
-    missing = [name for name in _COLUMNS if name not in columns]
+    table, path = _open(path), Path(path)
+    missing = [name for name in _COLUMNS if name not in table.names]
     if missing:
-        some = ", ".join(list(columns)[:10]) + (", ..." if len(columns) > 10 else "")
         raise FileFormatError(
-            f"{path} is not a scored table: it has no column {missing[0]}, but {some}. "
-            f"{_SCORE_FIRST}"
+            f"{path} is not a scored table: it has no column {missing[0]}, but "
+            f"{listed(table.names, 10)}. {_SCORE_FIRST}"
         )
+    of_ids = "id" if "id" in table.names else id_column
+    others = [name for name in ("group", of_ids) if name in table.names and name is not None]
+    columns, _ = table.read((), [*_COLUMNS, *others])
     scores, p_values = (_numbers(path, name, columns[name]) for name in ("score", "p_value"))
     if not len(scores):
         raise InputError(f"{path} has no rows.")
     groups, ids = (
-        np.array([str(item) for item in columns[name]]) if name in columns else None
-        for name in ("group", "id" if "id" in columns else id_column)
+        np.array(as_ids(columns[name])) if name in columns else None for name in ("group", of_ids)
     )
-    inside = [_verdict(path, item) for item in np.asarray(columns["in_distribution"]).tolist()]
+    inside = [_verdict(path, item) for item in columns["in_distribution"].tolist()]
     return Assessment(scores, p_values, np.array(inside, np.bool_), groups, ids)
 
 
 def read_times(path: str | Path, column: str) -> list[str]:
-    """Read one column of a scored table as text: the time of each row."""
-    columns = _read_columns(path)
-    if column not in columns:
+    """Read one column of a scored table as text: the time of each row, empty if it is missing."""
+    table = _open(path)
+    if column not in table.names:
         raise ParameterError(
-            f"{path} has no column {column!r}; it has {list(columns)}. 'nescio score --keep "
-            f"{column}' copies a column of the outputs to the scored table."
+            f"{path} has no column {column!r}; it has {listed(table.names, 10)}. 'nescio score "
+            f"--keep {column}' copies a column of the outputs to the scored table."
         )
-    values = np.asarray(columns[column])
+    values = table.read((), [column])[0][column]
     if values.dtype.kind == "M":  # without the zeros of nanoseconds
-        values = np.datetime_as_string(values, unit="auto")
-    return [str(item) for item in values.tolist()]
+        shown = np.datetime_as_string(values, unit="auto")
+        shown[np.isnat(values)] = ""
+        values = shown
+    return as_ids(values)
 
 
-def _read_columns(path: str | Path) -> dict[str, Any]:
+class _JsonLines:
+    """A file with one JSON object per line."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            lines = path.read_text("utf-8-sig").split("\n")  # texts may hold other line ends
+            self._rows = [json.loads(line) for line in lines if line.strip()]
+            self.names = tuple(self._rows[0]) if self._rows else _COLUMNS
+            if any(row.keys() != self._rows[0].keys() for row in self._rows):
+                raise ValueError("its rows have different columns")
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+            raise FileFormatError(f"cannot read {path} as jsonl: {error}.") from error
+
+    def read(
+        self, numbers: Collection[str], others: Collection[str]
+    ) -> tuple[dict[str, Array], dict[str, str]]:
+        """Return columns of Python objects."""
+        names = (*numbers, *others)
+        return {name: np.array([row[name] for row in self._rows], object) for name in names}, {}
+
+
+_TABLES: dict[str, Callable[[Path], CsvTable | ParquetTable | _JsonLines]] = {
+    ".parquet": ParquetTable,
+    ".csv": CsvTable,
+    ".jsonl": _JsonLines,
+}
+
+
+def _open(path: str | Path) -> CsvTable | ParquetTable | _JsonLines:
     path = existing_file(path)
     suffix = path.suffix.lower()
-    if suffix not in WRITABLE:
+    if suffix not in _TABLES:
         raise ParameterError(
-            f"cannot read {path}: the name must end in {', '.join(WRITABLE)}. {_SCORE_FIRST}"
+            f"cannot read {path}: the name must end in {', '.join(_TABLES)}. {_SCORE_FIRST}"
         )
-    return dict(read_parquet(path)) if suffix == ".parquet" else _read_text(path, suffix)
+    return _TABLES[suffix](path)
 
 
-def _read_text(path: Path, suffix: str) -> dict[str, list[Any]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            if suffix == ".csv":
-                reader = csv.DictReader(stream)
-                rows: list[dict[str, Any]] = list(reader)
-                names = list(reader.fieldnames or [])
-            else:
-                rows = [json.loads(line) for line in stream if line.strip()]
-                names = list(rows[0]) if rows else list(_COLUMNS)
-        if any(row.keys() != rows[0].keys() or None in row for row in rows):
-            raise ValueError("its rows have different columns")
-    except (ValueError, AttributeError, TypeError, RecursionError, csv.Error) as error:
-        raise FileFormatError(f"cannot read {path} as {suffix[1:]}: {error}.") from error
-    return {name: [row[name] for row in rows] for name in names}
-
-
-def _numbers(path: Path, name: str, column: Any) -> Floats:
+def _numbers(path: Path, name: str, column: Array) -> Floats:
     # JSON has no infinity: a score of -inf, of a row with NaN in it, was written as null.
     empty = -math.inf if name == "score" else math.nan
     try:
-        values = [empty if item is None else float(item) for item in np.asarray(column).tolist()]
+        values = [empty if item is None else float(item) for item in column.tolist()]
     except (TypeError, ValueError) as error:
         raise FileFormatError(f"column {name!r} of {path} must hold numbers: {error}.") from error
     return np.array(values, np.float64)

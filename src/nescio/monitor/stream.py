@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._io.frames import float_values
 from nescio._validation import (
     BoolArray,
     check_matrix,
     checked_share,
     checked_whole,
-    float_values,
 )
 from nescio.errors import ShapeError
 from nescio.monitor.betting import Martingale
@@ -104,10 +104,11 @@ class Monitor:
         self.martingale = Martingale()
         self.finder = ChangeFinder()
         self.drift_watch: DriftWatch | None = None
+        self.label_names = detector.label_names_
         firing = firing_of(detector)
         if firing is not None:
             numbered = tuple(f"label {at}" for at in range(firing.n_labels))
-            names = detector.label_names_ or numbered
+            names = self.label_names or numbered
             self.drift_watch = DriftWatch(firing, names, self.alpha)
         self.generator = np.random.Generator(np.random.PCG64(self.seed))
         self.last_file: str | None = None
@@ -149,7 +150,7 @@ class Monitor:
         assessment : Assessment
             Result of the `assess` method of the detector. An input counts as flagged if its score
             is below the threshold, also if the verdicts were made with `fdr`.
-        logits : array of shape (n_samples, n_labels), optional
+        logits : array or data frame of shape (n_samples, n_labels), optional
             Needed to find labels that drift. Ignored if the detector does not know how often its
             labels fired in the calibration data (see `watches_labels`).
         times : sequence of length n_samples, optional
@@ -178,7 +179,7 @@ class Monitor:
     def _checked_logits(self, logits: Any, n_samples: int) -> NDArray[Any] | None:
         if logits is None or self.drift_watch is None:
             return None
-        matrix = float_values(logits)
+        matrix = float_values(logits, expected=self.label_names)
         check_matrix(matrix)
         expected = (n_samples, self.drift_watch.calibration.n_labels)
         if matrix.shape != expected:

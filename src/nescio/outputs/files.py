@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio._io.columns import MATRICES, Columns, Table
 from nescio._io.csv_table import CsvTable
 from nescio._io.files import existing_file
 from nescio._io.kinds import FileKind
@@ -19,9 +20,7 @@ from nescio._io.tables import ParquetTable, to_values
 from nescio._io.tensors import Stacked, read_tensors
 from nescio._validation import Array
 from nescio.errors import FileError, FileFormatError, InputError, ParameterError, about
-from nescio.outputs.columns import Columns, Table
 from nescio.outputs.outputs import (
-    MATRICES,
     MAX_ID_LENGTH,
     Head,
     Outputs,

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._io.columns import MATRICES, Columns
+from nescio._io.frames import FrameTable, float_values, is_frame, read_frame
 from nescio._validation import (
     Array,
     FloatArray,
     check_matrix,
     check_multi_hot,
-    float_values,
     looks_like_probabilities,
     to_float,
     to_numpy,
 )
 from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
 
-MATRICES = ("logits", "features", "labels")
 MAX_ID_LENGTH = 1024
 _RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
@@ -71,8 +71,9 @@ class Outputs:
 
     Parameters
     ----------
-    logits : array of shape (n_samples, n_labels)
-        Outputs before the sigmoid.
+    logits : array of shape (n_samples, n_labels), or data frame
+        Outputs before the sigmoid. A data frame is read as by `from_frame`: it also gives the
+        label names and the ids. With `label_names`, the columns with these names are taken.
     features : array of shape (n_samples, n_features), optional
         Activations of an inner layer.
     labels : array of shape (n_samples, n_labels), optional
@@ -126,6 +127,15 @@ class Outputs:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
+        if type(logits) is not np.ndarray and is_frame(logits):  # an array is the usual case
+            found = read_frame(logits, label_names)
+            logits = found["logits"]
+            features = found.get("features") if features is None else features
+            labels = found.get("labels") if labels is None else labels
+            ids = found.get("ids") if ids is None else ids
+            label_names = found.get("label_names") if label_names is None else label_names
+            manifest = {**found.get("manifest", {}), **(manifest or {})}
+            arrays = {**found.get("arrays", {}), **(arrays or {})}
         put("logits", _matrix(logits, "logits"))
         n_labels = self.logits.shape[1]
         put("features", None if features is None else _matrix(features, "features"))
@@ -272,7 +282,6 @@ class Outputs:
         parameters are those of `from_frame`. `labels` can also select labels by name from a
         .safetensors or .npz file; `id_column`, `ignore` and `keep` are for tables only.
         """
-        from nescio.outputs.columns import Columns
         from nescio.outputs.files import load_outputs
 
         return load_outputs(path, Columns(id_column, labels, ignore, keep), from_probs=from_probs)
@@ -311,9 +320,7 @@ class Outputs:
         from_probs : bool
             Whether the values are probabilities, which are converted to logits.
         """
-        from nescio.outputs.columns import Columns
         from nescio.outputs.files import from_content
-        from nescio.outputs.frames import FrameTable
 
         content = Columns(id_column, labels, ignore, keep).read(FrameTable(frame))
         return from_content(content, from_probs=from_probs)

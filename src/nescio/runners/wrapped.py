@@ -13,7 +13,6 @@ from nescio._validation import Array, checked_whole, looks_like_probabilities, t
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.matching import label_difference
 from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
@@ -21,6 +20,7 @@ from nescio.errors import (
     MissingInputError,
     ProbabilitiesWarning,
     ShapeError,
+    label_difference,
     warn,
 )
 from nescio.explain import Explanation

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from nescio._io.frames import float_values
 from nescio._threads import RowKernel, accumulator, map_rows
 from nescio._validation import (
     FloatArray,
     check_matrix,
     checked_choice,
     checked_whole,
-    float_values,
     is_torch,
     to_float,
     to_numpy,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from nescio._io.columns import Columns
 from nescio._io.csv_table import CsvTable
 from nescio.errors import InputError, LabelMismatchError
-from nescio.outputs.columns import Columns
 
 
 class Made:
@@ -152,7 +152,7 @@ def test_the_labels_of_a_detector_are_looked_for_by_name(logits):
     columns = {"text": ["x"] * 60, **logits}
     assert roles_of(columns, expected=("zebra", "cat")) == (("zebra", "cat"), ["text", "dog"])
     with pytest.raises(
-        LabelMismatchError, match=r"1 of 2 labels are missing: 'lion'. Other columns: 'text', 'dog'"
+        LabelMismatchError, match=r"Missing: 'lion'\. Not known to the detector: 'text', 'dog'"
     ):
         roles_of(columns, expected=("lion", "cat"))
     numbered = {str(at): column for at, column in enumerate(logits.values())}
@@ -180,3 +180,59 @@ def test_a_chosen_label_with_text_names_the_line(tmp_path):
     with pytest.raises(InputError, match="column 'dog', line 3: 'two' is not a number"):
         Columns(labels="dog").read(CsvTable(tmp_path / "x.csv"))
     assert Columns(labels="cat").read(CsvTable(tmp_path / "x.csv"))["logits"].tolist() == [[1], [3]]
+
+
+def test_lists_do_not_replace_columns_of_numbers(logits, rng):
+    columns = {**logits, "embedding": rng.normal(size=(60, 8)), "text": ["x"] * 60}
+    table = Made(columns, lists=["embedding"])
+    reason = "lists of 'embedding', or in the columns of numbers 'cat', 'dog', 'zebra'. Choose"
+    for said in ({}, {"expected": ("lion", "fox")}):
+        with pytest.raises(InputError, match=reason):
+            Columns(**said).read(table)
+    assert Columns(labels="embedding").read(table)["logits"].shape == (60, 8)
+    assert Columns(ignore=["embedding", "text"]).read(table)["logits"].shape == (60, 3)
+    assert Columns(ignore=[*logits]).read(table)["logits"].shape == (60, 8)
+    named = Made({"logits": columns["embedding"], **logits}, lists=["logits"])
+    assert Columns().read(named)["logits"].shape == (60, 8)
+
+
+def test_numbers_are_names_unless_they_only_count_the_columns(logits):
+    def renamed(*names):
+        return dict(zip(names, logits.values(), strict=True))
+
+    for names in ("012", "123"):
+        assert roles_of(renamed(*names))[0] is None
+    assert roles_of(renamed("17", "3", "44"))[0] == ("17", "3", "44")
+    expected = ("3", "44", "17")
+    assert roles_of(renamed("17", "3", "44"), expected=expected)[0] == expected
+    with pytest.raises(LabelMismatchError, match=r"Missing: 'lion', 'cat', 'fish'\. Not .*'7'"):
+        roles_of(renamed("7", "5", "3"), expected=("lion", "cat", "fish"))
+    for names in ("201", "321"):
+        with pytest.raises(InputError, match="numbered, but not in order: "):
+            roles_of(renamed(*names))
+        assert roles_of(renamed(*names), labels=[*names])[0] == tuple(names)
+
+
+def test_ids_are_exact_and_missing_ones_are_empty(logits):
+    def ids(column, **said):
+        return Columns(**{"id_column": "n", **said}).read(Made({"n": column, **logits}))["ids"][:3]
+
+    large = np.array([2**53 + 1, None, 2**53 + 3, *range(57)], dtype=object)
+    assert ids(large) == ["9007199254740993", "", "9007199254740995"]
+    assert ids([1.0, np.inf, np.nan, *range(57)]) == ["1", "inf", ""]
+    assert ids([None] * 60) == ["", "", ""]
+    assert ids(np.full(60, np.nan)) == ["", "", ""]
+    times = np.array(["2024-01-01", "NaT", *["2024-01-02"] * 58], dtype="datetime64[ns]")
+    assert ids(times)[:2] == ["2024-01-01T00:00:00.000000000", ""]
+    kept = Columns(keep="n").read(Made({"n": large, **logits}))["kept"]["n"]
+    assert kept[:3].tolist() == [2**53 + 1, None, 2**53 + 3]
+
+
+def test_a_column_named_id_that_may_be_a_label_is_an_error(logits):
+    columns = {"cat": logits["cat"], "id": logits["dog"], "zebra": logits["zebra"]}
+    written = columns | {"id": np.array([f"{value:.4f}" for value in logits["dog"]], dtype=object)}
+    for given in (columns, written):
+        with pytest.raises(InputError, match=r"'id' holds numbers with fractions.*id_column='id'"):
+            Columns().read(Made(given))
+        assert Columns(id_column="id").read(Made(given))["logits"].shape == (60, 2)
+    assert roles_of(columns, labels=["cat", "id"])[0] == ("cat", "id")

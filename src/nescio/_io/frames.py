@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from nescio._io.tables import require
-from nescio._validation import Array
+from nescio._io.columns import Columns
+from nescio._io.tables import is_null, require
+from nescio._validation import Array, FloatArray, to_float, to_numpy
 from nescio.errors import InputError
 
-_FRAMES = (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table"))
+_FRAMES = (
+    ("pandas", "DataFrame"),
+    ("polars", "DataFrame"),
+    ("polars", "LazyFrame"),  # `FrameTable` says what to do with it
+    ("pyarrow", "Table"),
+)
 _INDEX = "__index_level_0__"  # as in a Parquet file of pandas
 
 
@@ -23,6 +29,33 @@ def is_frame(value: object) -> bool:
         for module, name in _FRAMES
         if sys.modules.get(module) is not None
     )
+
+
+def float_values(value: Any, expected: Sequence[str] | None = None) -> FloatArray:
+    """Return the numbers of an array-like, or the labels of a data frame, as floating point.
+
+    Parameters
+    ----------
+    value : array-like or data frame
+    expected : sequence of str, optional
+        The label names to look for in a data frame.
+    """
+    if type(value) is not np.ndarray and is_frame(value):  # an array is the usual case
+        value = read_frame(value, expected)["logits"]
+    return to_float(to_numpy(value))
+
+
+def read_frame(frame: Any, expected: Sequence[str] | None = None) -> dict[str, Any]:
+    """Read a data frame where nothing can be said about its columns, except the labels to look for.
+
+    Returns the arguments of `Outputs`.
+    """
+    try:
+        return Columns(expected=expected).read(FrameTable(frame))
+    except InputError as error:
+        raise type(error)(
+            f"{error} Pass such options to Outputs.from_frame(frame, ...), and its result here."
+        ) from error
 
 
 class FrameTable:
@@ -67,15 +100,18 @@ class FrameTable:
         self, numbers: Collection[str], others: Collection[str]
     ) -> tuple[dict[str, Array], dict[str, str]]:
         """Return columns by name, each in its own type. The second result is always empty."""
-        return {name: self._column(name) for name in (*numbers, *others)}, {}
+        read = {name: self._column(name) for name in numbers}
+        return read | {name: self._column(name, exact=True) for name in others}, {}
 
-    def _column(self, name: str) -> Array:
+    def _column(self, name: str, *, exact: bool = False) -> Array:
         if name in self.index:
             return np.asarray(self._index.to_numpy())
         series = self._frame[name]
         if getattr(series.dtype, "time_zone", None) is not None:  # NumPy has no time zones
-            times = [None if time != time else str(time) for time in series.to_list()]
+            times = [None if is_null(time) else str(time) for time in series.to_list()]
             return np.array(times, dtype=object)
+        if exact and series.dtype.is_integer() and series.null_count():  # NumPy has no nulls
+            return np.array(series.to_list(), dtype=object)
         return np.asarray(series.to_numpy())
 
 

@@ -7,9 +7,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from nescio import Outputs
+from nescio import JointEnergy, Outputs
+from nescio._io.frames import is_frame
 from nescio.errors import InputError, MissingDependencyError
-from nescio.outputs.frames import is_frame
 
 pytest.importorskip("narwhals")
 pandas = pytest.importorskip("pandas")
@@ -94,8 +94,9 @@ def test_what_is_not_a_frame_is_explained(monkeypatch):
     with pytest.raises(InputError, match="several levels"):
         Outputs.from_frame(levels)
     lazy = pytest.importorskip("polars").LazyFrame({"cat": [0.5]})
-    with pytest.raises(InputError, match=r"pass frame.collect\(\)"):
-        Outputs.from_frame(lazy)
+    for given in (Outputs.from_frame, Outputs, JointEnergy().score_samples):
+        with pytest.raises(InputError, match=r"pass frame.collect\(\)"):
+            given(lazy)
     monkeypatch.setitem(sys.modules, "narwhals", None)
     with pytest.raises(MissingDependencyError, match=r"pip install \'\.\[frames\]\'"):
         Outputs.from_frame(twice)
@@ -107,3 +108,25 @@ def test_arrays_are_not_frames(monkeypatch):
     for name in ("pandas", "polars", "pyarrow"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert not is_frame(np.zeros((2, 2)))
+
+
+def test_ids_and_kept_columns_are_exact_and_nulls_stay_nulls():
+    large = [2**53 + 1, None, 2**53 + 5]
+    zoned = [WHEN.replace(tzinfo=datetime.UTC), None, None]
+    columns = {"cat": [0.5, 1.5, 2.5], "t": zoned}
+    polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    for frame in (
+        pandas.DataFrame(columns).assign(n=pandas.array(large, "Int64")),
+        polars.DataFrame(columns).with_columns(n=polars.Series(large)),
+        pyarrow.table({**columns, "n": large}),
+    ):
+        outputs = Outputs.from_frame(frame, id_column="n", keep="t")
+        assert outputs.ids.tolist() == ["9007199254740993", "", "9007199254740997"]
+        assert outputs.kept["t"].tolist() == ["2026-01-02 03:04:00+00:00", None, None]
+        outputs = Outputs.from_frame(frame, id_column="t", keep="n")
+        assert outputs.ids.tolist() == ["2026-01-02 03:04:00+00:00", "", ""]
+        assert outputs.kept["n"].tolist() == large
+    daily = pandas.DataFrame({"cat": [0.5, 1.5]}, pandas.date_range("2024-01-01", periods=2))
+    for unit in ("s", "ns"):
+        ids = Outputs.from_frame(daily.set_axis(daily.index.as_unit(unit))).ids
+        assert ids[1].startswith("2024-01-02T00:00:00")

@@ -7,22 +7,21 @@ something else than the logits of a label is an error: it would make a wrong thr
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from nescio._io.doubts import has_fractions, is_whole, kind_of, refuse_doubtful
+from nescio._io.tables import check_lengths, is_null, to_values
 from nescio._validation import Array
-from nescio.errors import InputError, LabelMismatchError
-from nescio.outputs.doubts import is_whole, kind_of, refuse_doubtful
-from nescio.outputs.outputs import MATRICES
+from nescio.errors import InputError, LabelMismatchError, label_difference, listed
 
-_NAMED = 10  # columns that a message names
+MATRICES = ("logits", "features", "labels")
 
 
 class Table(Protocol):
@@ -43,7 +42,10 @@ class Table(Protocol):
     def read(
         self, numbers: Collection[str], others: Collection[str]
     ) -> tuple[dict[str, Array], dict[str, str]]:
-        """Return the columns, and why some that should hold numbers do not."""
+        """Return the columns, and why some that should hold numbers do not.
+
+        Whole numbers among the others are exact, also if some are missing.
+        """
 
 
 class Roles(NamedTuple):
@@ -69,6 +71,10 @@ class Columns:
     expected : sequence of str, optional
         The label names of a detector or of other data: if the table names its columns, these are
         its labels.
+    expected_by : str
+        What these label names belong to, for messages.
+    id_required : bool
+        Whether it is an error if there is no column `id_column`.
     """
 
     id_column: str | None = None
@@ -76,6 +82,8 @@ class Columns:
     ignore: Sequence[str] | str = ()
     keep: Sequence[str] | str = ()
     expected: Sequence[str] | None = None
+    expected_by: str = "the detector"
+    id_required: bool = True
 
     @property
     def needs_table(self) -> bool:
@@ -87,12 +95,13 @@ class Columns:
         roles = self._roles(table)
         others = [name for name in (roles.ids, *roles.kept) if name is not None]
         read, problems = table.read(roles.labels, others)
-        columns = {name: _tidy(name, column) for name, column in read.items()}
+        columns = {name: _tidy(name, column, exact=name in others) for name, column in read.items()}
         content: dict[str, Any] = {"kept": {name: columns[name] for name in roles.kept}}
         if roles.ids is not None:
-            content["ids"] = _ids(
-                columns[roles.ids], index=self.id_column is None and roles.ids in table.index
-            )
+            named = roles.ids == self.id_column
+            if not named and roles.ids not in table.index:
+                _refuse_fractions(roles.ids, columns[roles.ids])
+            content["ids"] = _ids(columns[roles.ids], index=not named and roles.ids in table.index)
         if roles.ignored:
             content["manifest"] = {"ignored_columns": list(roles.ignored)}
         labels = {name: columns[name] for name in roles.labels if name in columns}
@@ -102,10 +111,9 @@ class Columns:
             _check_numbers(labels, problems)
         else:
             refuse_doubtful(roles.labels, roles.ids, labels, problems)
-        named = not _are_numbered(roles.labels)
         return content | {
             "logits": np.column_stack([labels[name] for name in roles.labels]),
-            "label_names": roles.labels if named else None,
+            "label_names": None if _are_numbered(roles.labels) else roles.labels,
         }
 
     def _roles(self, table: Table) -> Roles:
@@ -128,7 +136,7 @@ class Columns:
         return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen)
 
     def _id_column(self, table: Table, taken: set[str]) -> str | None:
-        if self.id_column is not None:
+        if self.id_column is not None and (self.id_required or self.id_column in table.names):
             if self.id_column not in table.names:
                 raise _no_column(self.id_column, table.names, "id_column")
             if self.id_column in taken:
@@ -152,13 +160,21 @@ class Columns:
             return tuple(self.expected), True
         lists = tuple(name for name in rest if name in table.lists)
         if self.expected is not None and not lists and not _are_numbered(rest):
-            raise LabelMismatchError(_label_difference(self.expected, rest))
+            raise LabelMismatchError(label_difference(self.expected, rest, self.expected_by))
         if not rest:
             raise InputError(
                 "there are no columns of logits: the columns are "
-                f"{_shown(table.names)}, and all of them are ids or ignored."
+                f"{listed(table.names) or 'none'}, and all of them are ids or ignored."
             )
-        return lists or rest, False
+        if lists:
+            _refuse_numbers_beside_lists(table, lists, rest)
+            return lists, False
+        if _are_numbered(sorted(rest, key=_number)) and not _are_numbered(rest):
+            raise InputError(
+                f"the columns are numbered, but not in order: {listed(rest)}. Sort them, or choose "
+                "their order with labels=... (--labels)."
+            )
+        return rest, False
 
     def chosen(self, names: Sequence[str], taken: Collection[str | None] = ()) -> tuple[str, ...]:
         """Return the names that `labels` chooses, except those that are taken for other roles."""
@@ -198,43 +214,42 @@ def _matching(patterns: Sequence[str], names: Sequence[str], option: str) -> tup
 
 def _no_column(name: str, names: Sequence[str], option: str) -> InputError:
     near = difflib.get_close_matches(name, names, n=3)
-    hint = f"The columns are {_shown(names)}." if names else "The columns have no names."
+    hint = f"The columns are {listed(names)}." if names else "The columns have no names."
     if near:
         hint = f"Did you mean {' or '.join(map(repr, near))}?"
     spelled = option.replace("_", "-")
     return InputError(f"there is no column {name!r} ({option}, --{spelled}). {hint}")
 
 
-def _are_numbered(names: Iterable[str]) -> bool:
-    return all(re.fullmatch(r"\d+", name) for name in names)
+def _are_numbered(names: Sequence[str]) -> bool:
+    """Return whether the names only count the columns, from 0 or 1.
+
+    Other numbers, such as the ids of COCO's categories, are names.
+    """
+    return any(list(names) == [str(start + at) for at in range(len(names))] for start in (0, 1))
 
 
-def _shown(names: Sequence[str]) -> str:
-    more = f", ... ({len(names):,} in all)" if len(names) > _NAMED else ""
-    return ", ".join(map(repr, names[:_NAMED])) + more if names else "none"
-
-
-def _label_difference(expected: Sequence[str], found: Sequence[str]) -> str:
-    missing = [name for name in expected if name not in set(found)]
-    extra = [name for name in found if name not in set(expected)]
-    return (
-        f"{len(missing):,} of {len(expected):,} labels are missing: {_shown(missing)}. Other "
-        f"columns: {_shown(extra)}. Rename the columns, or choose them in the order of the labels "
-        "with labels=... (--labels)."
-    )
+def _number(name: str) -> tuple[int, str]:
+    """Return a key that sorts names by their numbers."""
+    return int(name) if name.isdecimal() else -1, name
 
 
 # --- content ----------------------------------------------------------------------------------
 
 
-def _tidy(name: str, column: Array) -> Array:
-    """Return a column of Python objects as numbers, as a matrix or as text with None."""
+def _tidy(name: str, column: Array, *, exact: bool) -> Array:
+    """Return a column of Python objects as numbers, as a matrix or as text with None.
+
+    With `exact`, whole numbers stay what they are: a float cannot hold all of them.
+    """
     if column.dtype.kind not in "OUST":
         return column
-    values = [None if _is_null(value) else value for value in column.tolist()]
+    values = [None if is_null(value) else value for value in column.tolist()]
     present = [value for value in values if value is not None]
     if present and all(isinstance(value, list | tuple | np.ndarray) for value in present):
         return _stacked(name, values)
+    if exact and all(isinstance(v, Integral) and not isinstance(v, bool) for v in present):
+        return np.array(values, dtype=object)
     if all(isinstance(value, Real | Decimal) and not isinstance(value, bool) for value in present):
         return np.array([np.nan if value is None else float(value) for value in values])
     if present and all(isinstance(value, bool) for value in values):
@@ -242,22 +257,9 @@ def _tidy(name: str, column: Array) -> Array:
     return np.array([None if value is None else str(value) for value in values], dtype=object)
 
 
-def _is_null(value: Any) -> bool:
-    # NaN and pandas.NaT differ from themselves; pandas.NA has no truth value.
-    return (
-        value is None
-        or type(value).__name__ in ("NAType", "NaTType")
-        or (isinstance(value, float) and value != value)
-    )
-
-
 def _stacked(name: str, rows: list[Any]) -> Array:
     lengths = {len(row) for row in rows if row is not None}
-    if len(lengths) > 1:
-        raise InputError(
-            f"the lists of column {name!r} must have the same length, got lengths from "
-            f"{min(lengths)} to {max(lengths)}."
-        )
+    check_lengths(name, lengths)
     missing = [np.nan] * lengths.pop()
     return np.array([missing if row is None else row for row in rows], dtype=np.float64)
 
@@ -266,9 +268,42 @@ def _ids(column: Array, *, index: bool) -> list[str] | None:
     """Return ids as text; none if an index only counts the rows."""
     if index and column.dtype.kind in "iu" and np.array_equal(column, np.arange(len(column))):
         return None
+    return as_ids(column)
+
+
+def as_ids(column: Array) -> list[str]:
+    """Return the values of a column as text; missing ones are empty."""
+    values = to_values(column)
     if column.dtype.kind == "f" and is_whole(column):  # whole numbers with some missing
-        return ["" if np.isnan(value) else str(int(value)) for value in column]
-    return ["" if value is None else str(value) for value in column.tolist()]
+        values = [int(value) if np.isfinite(value) else value for value in values]
+    return ["" if is_null(value) else str(value) for value in values]
+
+
+def _refuse_fractions(name: str, column: Array) -> None:
+    """Raise if a column that was taken for ids only because of its name may be a label."""
+    if has_fractions(column):
+        raise InputError(
+            f"column {name!r} holds numbers with fractions, so it may be a label and not ids. If "
+            f"it holds the ids, pass id_column={name!r} (--id-column). If not, choose the columns "
+            "of the labels with labels=... (--labels)."
+        )
+
+
+def _refuse_numbers_beside_lists(table: Table, lists: Sequence[str], rest: Sequence[str]) -> None:
+    """Raise if both lists and single numbers may be the logits."""
+    if "logits" in lists:
+        return
+    others = [name for name in rest if name not in lists]
+    read, _ = table.read(others, ())
+    numbers = [
+        n for n in others if n in read and _tidy(n, read[n], exact=False).dtype.kind in "fiu"
+    ]
+    if numbers:
+        raise InputError(
+            f"the logits may be in the lists of {listed(lists)}, or in the columns of numbers "
+            f"{listed(numbers)}. Choose the column of the logits, or the columns of the labels, "
+            "with labels=... (--labels)."
+        )
 
 
 def _from_lists(columns: dict[str, Array], roles: Roles) -> dict[str, Any]:
@@ -278,7 +313,7 @@ def _from_lists(columns: dict[str, Array], roles: Roles) -> dict[str, Any]:
         return {"logits": next(iter(matrices.values()))}
     if roles.chosen or "logits" not in matrices:
         raise InputError(
-            f"there is no column of lists named logits; there are {_shown(list(columns))}. Choose "
+            f"there is no column of lists named logits; there are {listed(list(columns))}. Choose "
             "the column of the logits, or the columns of the labels, with labels=... (--labels)."
         )
     content: dict[str, Any] = {name: matrices.pop(name) for name in MATRICES if name in matrices}

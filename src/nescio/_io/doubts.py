@@ -106,6 +106,15 @@ def is_whole(column: Array) -> bool:
     return len(finite) > 0
 
 
+def has_fractions(column: Array) -> bool:
+    """Return whether the values, or the text in the cells, are numbers that are not whole."""
+    try:
+        numbers = column.astype(np.float64) if column.dtype.kind in "OUST" else column
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return numbers.dtype.kind == "f" and bool(np.isfinite(numbers).any()) and not is_whole(numbers)
+
+
 def kind_of(column: Array) -> str:
     """Return what a column that is not of numbers holds."""
     return _KINDS.get(column.dtype.kind, "text")
