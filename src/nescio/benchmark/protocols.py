@@ -39,7 +39,7 @@ def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict
         if not isinstance(table.get(key, {}), Mapping):
             raise ParameterError(
                 f"{key} must be a table of settings for this protocol, such as "
-                f"[{key}.train.training], got {table[key]!r}. Use protocol = \"{key}\" to choose it."
+                f'[{key}.train.training], got {table[key]!r}. Use protocol = "{key}" to choose it.'
             )
     settings = merged(_settings_of(name), table.get(name, {}))
     return merged(settings, own) | {"protocol": name}
