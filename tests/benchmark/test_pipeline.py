@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -82,6 +82,28 @@ def test_a_new_setting_with_its_default_does_not_train_again(small_spec):
     assert found["model.name"] == "small-cnn"
     assert "training.batch_size" not in found
     assert "images.mean" not in found
+
+
+def tuning_file(pipeline):
+    """Return the name of the file that a tuning is kept in, which contains its key."""
+    checkpoint, _ = pipeline.network()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelines.Tuning, "load", lambda path: path.name)
+        patch.setattr(pipelines.Pipeline, "_make", lambda *_: None)
+        return pipeline.tuning(checkpoint, None)
+
+
+def test_the_key_of_a_tuning(small_spec, bench_folder, monkeypatch):
+    """A new setting with its default tunes nothing again; another device does."""
+    pipeline = make_pipelines(small_spec, bench_folder / "cache")[0]
+    key = tuning_file(pipeline)
+    assert (pipeline._outputs_folder(pipeline.network()[0]) / key).exists()
+    assert tuning_file(replace(pipeline, device=torch.device("meta"))) != key
+    odin = replace(small_spec.tune.odin, label="predicted")
+    changed = replace(small_spec, tune=replace(small_spec.tune, odin=odin))
+    assert tuning_file(replace(pipeline, spec=changed)) != key
+    monkeypatch.setattr(pipelines, "asdict", lambda settings: asdict(settings) | {"new": 1})
+    assert tuning_file(pipeline) == key
 
 
 def test_an_unknown_network_is_reported_before_any_work(small_spec, tmp_path, counted):

@@ -74,6 +74,7 @@ def test_a_table_named_after_a_protocol_is_read_with_this_protocol_only():
 
 BAD = {
     "a protocol": (SPEC.format("protocol = 'mine'"), "protocol must be 'paper' or 'authors'"),
+    "a number": (SPEC.format("authors = 3"), "authors must be a table of settings .* got 3"),
     "halves": (SPEC.format("nus_wide_halves = 'x'"), "nus_wide_halves must be"),
     "a split": (SPEC.format("fit_on = { lof = 'test' }"), "fit_on.lof must be 'train' or 'val'"),
     "a detector": (SPEC.format("fit_on = { lfo = 'val' }"), "there is no detector 'lfo'"),

@@ -4,6 +4,8 @@ If a test fails: if the change is intended, raise the version of the stage and f
 under it. The tolerances are far above what processors and libraries round differently.
 """
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -12,11 +14,13 @@ pytest.importorskip("torchvision")
 image = pytest.importorskip("PIL.Image")
 
 from nescio.data.split import Split  # noqa: E402
+from nescio.metrics import fpr_at_tpr  # noqa: E402
 from nescio.networks.checkpoint import Architecture, Checkpoint  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
 from nescio.runners.extract import EXTRACTION_VERSION, extract  # noqa: E402
 from nescio.runners.feature_cache import FEATURES_VERSION, cached_features  # noqa: E402
-from nescio.training import TrainSettings, train, tune  # noqa: E402
+from nescio.runners.tune_settings import OdinSettings, TuneSettings  # noqa: E402
+from nescio.training import TrainSettings, train, tuning  # noqa: E402
 from nescio.training.train import TRAINING_VERSION  # noqa: E402
 from nescio.training.tuning import TUNING_VERSION  # noqa: E402
 
@@ -25,10 +29,18 @@ TRAINING = {1: [0.6240, 0.6177, 0.4829, 0.4680]}
 # version -> mean and standard deviation of logits and features
 EXTRACTION = {1: [0.77693, 0.062141, 0.15111, 0.18290]}
 FEATURES = {1: [0.15111, 0.18290]}
-# version -> the number of settings, and their mean FPR on the synthetic sets
-TUNING = {1: [180, 0.956]}
-# The key of a network has only settings that differ from these. A new setting may be added; if a
-# default changes, raise TRAINING_VERSION.
+# version -> setting -> its mean score of the images, and of the synthetic ones. The label of the
+# step decides the score of ODIN, the seed that of Mahalanobis.
+TUNING = {
+    1: {
+        ("odin", "max", 0.004, 1.0): (0.2495, 0.2611),
+        ("odin", "sum", 0.004, 1.0): (0.4866, 0.4932),
+        ("mahalanobis", "max", 0.005, None): (-211.0, -10107.0),
+        ("mahalanobis", "sum", 0.0, None): (-159.0, -12180.0),
+    }
+}
+# The key of a network or a tuning has only settings that differ from these. A new setting may be
+# added; if a default changes, raise the version.
 DEFAULTS = {
     1: {
         "model": {
@@ -49,8 +61,24 @@ DEFAULTS = {
             "betas": (0.9, 0.999),
             "weight_decay": 0.0,
             "select": "val_loss",
+            "map_area": "step",
+            "freeze_batch_norm": False,
             "precision": "auto",
         },
+    }
+}
+TUNING_DEFAULTS = {
+    1: {
+        "images": 1000,
+        "synthetic": (
+            "gaussian_noise",
+            "uniform_noise",
+            "arithmetic_mean",
+            "geometric_mean",
+            "jigsaw",
+        ),
+        "odin": {"label": "top", "epsilons": tuple(round(0.0002 * at, 4) for at in range(21))},
+        "mahalanobis": {"step": "prediction"},
     }
 }
 
@@ -99,9 +127,7 @@ def test_training(settings, split, tmp_path):
 
 
 def test_the_defaults_of_training():
-    now = TrainSettings().as_dict()
-    for section, values in DEFAULTS[TRAINING_VERSION].items():
-        assert {name: now[section][name] for name in values} == values
+    assert TrainSettings().as_dict() == DEFAULTS[TRAINING_VERSION]
 
 
 def test_extraction(checkpoint, split, tmp_path):
@@ -118,9 +144,32 @@ def test_features(checkpoint, split, tmp_path):
     assert [found.mean(), found.std()] == pytest.approx(FEATURES[FEATURES_VERSION], rel=2e-3)
 
 
-def test_tuning(checkpoint, split, tmp_path):
+def test_the_defaults_of_tuning():
+    assert asdict(TuneSettings()) == TUNING_DEFAULTS[TUNING_VERSION]
+    assert tuning.TEMPERATURES == (1.0, 10.0, 100.0, 1000.0)
+    assert tuning.MAHALANOBIS_EPSILONS == (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005)
+
+
+def test_tuning(checkpoint, split, tmp_path, monkeypatch):
+    with torch.no_grad():  # no label is predicted, so a predicted label is not the top one
+        checkpoint.network.head.labels.weight *= 5
+        checkpoint.network.head.labels.bias -= 4
     extract(checkpoint, split, tmp_path / "outputs.safetensors")
     outputs = Outputs.load(tmp_path / "outputs.safetensors")
-    tuning = tune(checkpoint, split, outputs)
-    rates = [setting.fpr95 for setting in tuning.grid]
-    assert [len(rates), np.mean(rates)] == pytest.approx(TUNING[TUNING_VERSION], abs=0.02)
+    means = []
+
+    def noting(inside, outside):
+        means.append((inside.mean(), outside.mean()))
+        return fpr_at_tpr(inside, outside)
+
+    monkeypatch.setattr(tuning, "fpr_at_tpr", noting)
+    settings = TuneSettings(odin=OdinSettings(epsilons=(0.0, 0.004)))
+    grid = tuning.tune(checkpoint, split, outputs, settings).grid
+    found = {
+        (point.method, point.aggregate, point.epsilon, point.temperature): mean
+        for point, mean in zip(grid, means, strict=True)
+    }
+    assert len(found) == 2 * (2 * 4 + 6)
+    for point, expected in TUNING[TUNING_VERSION].items():
+        tolerance = 3e-3 if point[0] == "odin" else 3e-2
+        assert found[point] == pytest.approx(expected, rel=tolerance), point

@@ -21,7 +21,8 @@ def test_data_that_was_learned_from_cannot_calibrate(name):
     detector = DETECTORS[name]().fit(train)
     before = detector.offset_
     same = replace(train, logits=train.logits.copy(), features=train.features.astype(np.float32))
-    for data in (train, same):
+    order = np.random.default_rng(0).permutation(200)
+    for data in (train, same, train[order]):
         with pytest.raises(InputError, match=r"learned from this very data \(200 samples\).*held"):
             detector.calibrate(data)
     assert detector.offset_ == before
@@ -38,6 +39,16 @@ def test_the_same_array_is_recognised(rng):
     ns.LocalOutlierFactor().fit(train).calibrate(other)
     ns.LocalOutlierFactor().fit(train).calibrate(train[:1500])
     ns.JointEnergy().fit(train).calibrate(train)  # it learns nothing
+
+
+def test_a_saved_detector_still_knows_the_data(tmp_path):
+    train = make_outputs(200)
+    fitted = ns.Mahalanobis().fit(train).calibrate(make_outputs(200, seed=1))
+    fitted.save(tmp_path / "detector.nescio")
+    loaded = ns.load(tmp_path / "detector.nescio")
+    with pytest.raises(InputError, match="learned from this very data"):
+        loaded.calibrate(train)
+    loaded.calibrate(make_outputs(200, seed=2))
 
 
 def test_a_detector_inside_another_may_calibrate_on_its_arrays():

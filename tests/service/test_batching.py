@@ -22,9 +22,10 @@ def at_once(application, requests):
     async def run():
         service = application.state.service
         await service.start()
-        released = threading.Event()
+        released, arrived = threading.Event(), asyncio.Semaphore(0)
         for batcher in (service._scoring, service._predicting):
             batcher._thread.submit(released.wait, 60)
+            batcher.submit = announced(batcher.submit, arrived)
         transport = httpx.ASGITransport(application, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             found = asyncio.gather(
@@ -33,16 +34,25 @@ def at_once(application, requests):
                     for path, kind, body in requests
                 )
             )
-            # No batch runs until all bodies are decoded.
-            while service.room.n_requests < len(requests) or service._workers._work_queue.qsize():
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)
+            # No batch runs until all requests wait for one.
+            for _ in requests:
+                await asyncio.wait_for(arrived.acquire(), 60)
             released.set()
             await found
         await service.stop()
         return found.result()
 
     return asyncio.run(run())
+
+
+def announced(submit, arrived):
+    """Return a `Batcher.submit` that counts its calls; the work waits before a count is seen."""
+
+    def submitting(*arguments, **options):
+        arrived.release()
+        return submit(*arguments, **options)
+
+    return submitting
 
 
 def body_of(logits):

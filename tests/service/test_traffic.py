@@ -6,6 +6,7 @@ import pytest
 
 import nescio as ns
 from nescio.monitor import Monitor
+from nescio.service.bodies import SAFETENSORS
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -52,6 +53,23 @@ def test_a_stream_that_has_shifted_raises_an_alarm(client, some_logits):
     metrics = samples(service)
     assert metrics["nescio_monitor_alarm", ()] == 1
     assert metrics["nescio_monitor_log10_evidence", ()] > 2
+
+
+def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, tmp_path):
+    service = client()
+    kept = ns.Outputs(some_logits(3), kept={"place": ["a", "b", "c"]})
+    kept.save(tmp_path / "kept.safetensors")
+    body = (tmp_path / "kept.safetensors").read_bytes()
+    assert post(service, some_logits(2)).status_code == 200
+    headers = {"content-type": SAFETENSORS, "accept": "application/json"}
+    answer = service.post("/v1/score", content=body, headers=headers)
+    assert set(answer.json()) == {"score", "p_value", "in_distribution"}
+    assert service.get("/v1/traffic").json()["n_watched"] == 5
+    # Whatever the body was, the traffic has only what the monitor reads.
+    current = service.app.state.service.current
+    current.traffic.record(current.engine.score(kept))
+    current.traffic.record(current.engine.score(ns.Outputs(some_logits(4))))
+    assert current.traffic.snapshot()["n_watched"] == 12
 
 
 def test_recent_traffic_goes_round(client, some_logits):

@@ -37,6 +37,7 @@ from nescio.errors import ParameterError
 from nescio.networks.backbones import OWN
 from nescio.outputs import Outputs
 from nescio.runners.extract import EXTRACTION_VERSION
+from nescio.runners.tune_settings import TuneSettings
 from nescio.training import (
     Checkpoint,
     TrainSettings,
@@ -244,9 +245,10 @@ class Pipeline:
             "train": self.data.train.manifest(),
             "aggregates": aggregates,
             "features": self.spec.features,
-            "settings": asdict(self.spec.tune),
+            "settings": _changed(asdict(self.spec.tune), asdict(TuneSettings())),
             "seed": self.seed,
             "batch_size": self.batch_size,
+            "device": self.device.type,
             "version": TUNING_VERSION,
         }
         path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
@@ -313,16 +315,18 @@ def make_pipelines(
 
 
 def _changed(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from the defaults.
+    """Return the settings that differ from the defaults, those of sections as "section.name".
 
     With these in the hash, and not all settings, a new setting does not train old networks again.
     """
-    return {
-        f"{section}.{name}": value
-        for section, values in settings.items()
-        for name, value in values.items()
-        if value != defaults[section][name]
-    }
+    changed = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            inner = _changed(value, defaults[name])
+            changed |= {f"{name}.{key}": inner[key] for key in inner}
+        elif value != defaults[name]:
+            changed[name] = value
+    return changed
 
 
 def _key(facts: Mapping[str, Any]) -> str:

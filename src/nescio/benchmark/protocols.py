@@ -18,6 +18,7 @@ from importlib.resources import files
 from typing import Any
 
 from nescio._validation import checked_choice
+from nescio.errors import ParameterError
 
 PROTOCOLS = ("paper", "authors")
 
@@ -34,6 +35,12 @@ def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict
     """
     own = {name: value for name, value in table.items() if name not in PROTOCOLS}
     name = checked_choice("protocol", protocol or own.get("protocol", "paper"), PROTOCOLS)
+    for key in PROTOCOLS:
+        if not isinstance(table.get(key, {}), Mapping):
+            raise ParameterError(
+                f"{key} must be a table of settings for this protocol, such as "
+                f'[{key}.train.training], got {table[key]!r}. Use protocol = "{key}" to choose it.'
+            )
     settings = merged(_settings_of(name), table.get(name, {}))
     return merged(settings, own) | {"protocol": name}
 

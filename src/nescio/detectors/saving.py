@@ -99,6 +99,7 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         "threshold": getattr(detector, "offset_", None),
         "label_names": getattr(detector, "label_names_", None),
         "calibration": None if calibration is None else _calibration_to_json(calibration),
+        "learned_from": getattr(detector, "_learned_from", {}),
         "parts": parts,
     }
     return node, tensors
@@ -177,6 +178,7 @@ def _from_file(
 
 def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensors) -> None:
     """Set what every detector has: columns, labels, threshold, calibration and profile."""
+    detector._learned_from = dict(node.get("learned_from", {}))  # older files have no entry
     first = detector.scores_from[0]
     detector.n_columns_ = {
         name or first: checked_whole("n_columns", n, minimum=1)

@@ -109,8 +109,8 @@ class MonitorReport:
         if self.label_drifts:
             labels = _plural(len(self.label_drifts), "label fires", "labels fire")
             return (
-                f"ALARM: {labels} more or less often than in the calibration data. The scores have "
-                "not changed."
+                f"ALARM: {labels} more or less often than in the calibration data. No change of "
+                "the scores was found."
             )
         newest = (*self.windows[-1:], self.open_window)
         if self.open_label_drifts or any(window and window.outside for window in newest):
@@ -197,8 +197,7 @@ class MonitorReport:
         limit = f"{1 / self.alpha:,.4g}"
         return (
             f"Evidence for a change of the scores: {_odds(now)} to 1 now, {_odds(most)} to 1 at "
-            "its strongest. This is what a gambler, who bets at fair odds that the inputs have "
-            "changed, has made of 1 coin. "
+            "its strongest. "
             f"An alarm is raised at {limit} to 1; without a change, it is ever raised with a "
             f"probability of at most {self.alpha:g}."
         )

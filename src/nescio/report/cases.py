@@ -112,7 +112,7 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
     try:
         require("PIL", "report")
     except MissingDependencyError:
-        return "There are no pictures, because Pillow is not installed (nescio[report])."
+        return "There are no pictures, because Pillow is not installed (the extra report)."
     folders = ", ".join(str(root) for root in dict.fromkeys(roots.values()))
     return f"There are no pictures, because no image file of the cases can be read in {folders}."
 

@@ -105,8 +105,7 @@ def _evidence(report: MonitorReport) -> _MonitorFigure:
     if report.alarm_at is not None:
         chart.rule(x=report.alarm_at, text=f"alarm after {report.alarm_at:,} inputs")
     text = (
-        "How strongly the scores speak for a change: what a gambler, who bets at fair odds that "
-        "the inputs have changed, has made of 1 coin. The alarm is raised at the dashed line. If "
+        "How strongly the scores speak for a change. The alarm is raised at the dashed line. If "
         "nothing has changed, it is ever reached with a probability of at most "
         f"{report.alpha:g}."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -62,7 +63,8 @@ def decode_outputs(kind: str, data: bytes) -> Outputs:
             # When scored, an array of single bytes would take eight times its size.
             if name.startswith(_MATRICES) and array.dtype.kind != "f":
                 raise InputError(f"{name} must be floating point numbers, got {array.dtype}.")
-        return Outputs.from_tensors(tensors, metadata, _BODY)
+        # Answers have no kept columns, and outputs with different ones are not scored together.
+        return replace(Outputs.from_tensors(tensors, metadata, _BODY), kept={})
     body = _decode_json(data, ScoreBody)
     return Outputs(
         _matrix("logits", body.logits),

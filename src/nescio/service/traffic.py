@@ -56,7 +56,8 @@ class Traffic:
         if n_rows <= 0:
             return
         rows = np.arange(n_rows) * len(result.outputs) // n_rows
-        assessment = replace(result.assessment, ids=None)[rows]
+        # Of ids and kept columns, other requests may have none: they could not be joined.
+        assessment = replace(result.assessment, ids=None, kept={})[rows]
         with self._noting:
             self._noted.append(_Noted(time.time(), assessment, result.outputs.logits[rows]))
             self._n_noted += n_rows
