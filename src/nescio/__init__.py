@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         MaxEnergy as MaxEnergy,
         MaxLogit as MaxLogit,
         MaxProb as MaxProb,
+        NearestNeighbours as NearestNeighbours,
         NotCalibratedError as NotCalibratedError,
         PerturbedMahalanobis as PerturbedMahalanobis,
         SumLogit as SumLogit,
