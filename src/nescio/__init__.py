@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         NearestNeighbours as NearestNeighbours,
         NotCalibratedError as NotCalibratedError,
         PerturbedMahalanobis as PerturbedMahalanobis,
+        RelativeMahalanobis as RelativeMahalanobis,
         SumLogit as SumLogit,
         SumProb as SumProb,
         TopKJointEnergy as TopKJointEnergy,

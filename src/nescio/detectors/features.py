@@ -1,4 +1,4 @@
-"""What methods that read features share: the layer, rows of length 1, and rows around a centre."""
+"""What methods that read features share: the layer, and products that no batch changes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from nescio.errors import ParameterError
 
 _LARGEST_BLOCK = 2**23  # elements of 8 bytes: 64 MB
 _MOST_ROWS = 1024
+# Kernels of BLAS take up to 24 rows at a time: no rest remains, which they would add differently.
+_PRODUCT_ROWS = 48
 _NO_LAYERS = ("logits", "labels", "head")
 
 
@@ -66,3 +68,19 @@ def centred(rows: FloatArray, center: NDArray[np.float64]) -> FloatArray:
     found = rows - coarse
     found -= (center - coarse).astype(rows.dtype)
     return found
+
+
+def product(rows: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return the product; a row of it is the same alone and in any batch.
+
+    BLAS adds in an order that depends on the number of rows, so it always gets the same number of
+    them. With OpenBLAS, this gives the same bits in float64. In float32, some processors round by
+    the position in the block.
+    """
+    result = np.empty((len(rows), matrix.shape[1]), rows.dtype)
+    padded = np.zeros((_PRODUCT_ROWS, rows.shape[1]), rows.dtype)
+    for start in range(0, len(rows), _PRODUCT_ROWS):
+        block = rows[start : start + _PRODUCT_ROWS]
+        padded[: len(block)] = block
+        result[start : start + len(block)] = (padded @ matrix)[: len(block)]
+    return result

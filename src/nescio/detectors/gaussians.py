@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, FloatArray, check_multi_hot, to_numpy
-from nescio.detectors.features import centred, row_blocks, unit_rows
+from nescio.detectors.features import centred, product, row_blocks, unit_rows
 from nescio.errors import EmptyLabelWarning, InputError, ShapeError, warn
 
 Matrix = NDArray[np.float64]
@@ -76,13 +76,13 @@ def minus_distances(
     scores = np.empty(len(inputs))
     for rows in row_blocks(len(inputs), max(inputs.shape[1], len(means))):
         block = unit_rows(inputs[rows]) if normalise else inputs[rows]
-        z = (centred(block, gaussians.center) @ whitening).astype(np.float64)
+        z = product(centred(block, gaussians.center), whitening).astype(np.float64)
         norms = np.einsum("ij,ij->i", z, z)
         if aggregate == "max":
-            nearest = (mean_norms - 2 * (z @ means.T)).min(1)
+            nearest = (mean_norms - 2 * product(z, means.T)).min(1)
             scores[rows] = -np.maximum(norms + nearest, 0.0)
         else:
-            cross = z @ means.sum(0)
+            cross = product(z, means.sum(0)[:, None])[:, 0]
             scores[rows] = 2 * cross - len(means) * norms - mean_norms.sum()
     return scores
 
