@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         TopKJointEnergy as TopKJointEnergy,
         TopKLogit as TopKLogit,
         TopKProb as TopKProb,
+        ViM as ViM,
         load as load,
         register as register,
     )
