@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         MaxLogit as MaxLogit,
         MaxProb as MaxProb,
         NearestNeighbours as NearestNeighbours,
+        NNGuide as NNGuide,
         NotCalibratedError as NotCalibratedError,
         PerturbedMahalanobis as PerturbedMahalanobis,
         RelativeMahalanobis as RelativeMahalanobis,

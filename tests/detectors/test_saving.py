@@ -244,6 +244,8 @@ def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
         ("vim", {"outside_": np.array(1.0)}),
         ("vim", {"outside_": np.full((8, 4), np.nan)}),
         ("vim", {"scale_": np.zeros(2)}),
+        ("nnguide", {"bank_": np.zeros((49, 8))}),
+        ("nnguide", {"bank_": np.full((300, 8), np.inf)}),
         ("knn", {"bank_": np.zeros((300, 7))}),
         ("knn", {"bank_": np.zeros((4, 8)), "rows_": np.arange(4)}),
         ("knn", {"bank_": np.full((300, 8), np.nan)}),

@@ -76,10 +76,7 @@ class NearestNeighbours(Detector):
         """The features of the layer."""
         return (self.layer,)
 
-    @property
-    def scores_from(self) -> tuple[str, ...]:
-        """The features of the layer."""
-        return (self.layer,)
+    scores_from = learns_from
 
     def _check_params(self) -> None:
         super()._check_params()

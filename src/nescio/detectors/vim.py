@@ -64,10 +64,7 @@ class ViM(Detector):
         """The features of the layer, and logits."""
         return (self.layer, "logits")
 
-    @property
-    def scores_from(self) -> tuple[str, ...]:
-        """The features of the layer, and logits."""
-        return (self.layer, "logits")
+    scores_from = learns_from
 
     def _check_params(self) -> None:
         super()._check_params()
