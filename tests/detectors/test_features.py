@@ -7,7 +7,7 @@ from nescio.detectors.features import centred, product, row_blocks, unit_rows
 @pytest.mark.parametrize("shape", [(3, 2), (64, 5), (50, 1), (4, 0)])
 def test_the_product_of_any_number_of_rows(rng, shape):
     rows, matrix = rng.normal(size=(110, shape[0])), rng.normal(size=shape)
-    for n_rows in (0, 1, 47, 48, 49, 110):
+    for n_rows in (0, 1, 23, 24, 25, 110):
         found = product(rows[:n_rows], matrix)
         np.testing.assert_allclose(found, rows[:n_rows] @ matrix, rtol=1e-9, atol=1e-12)
     assert product(rows.astype(np.float32), matrix.astype(np.float32)).dtype == np.float32

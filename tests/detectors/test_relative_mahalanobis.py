@@ -37,8 +37,7 @@ def test_scores_are_the_papers(data, rng, dtype, normalise):
     if normalise:
         features, new = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (features, new))
     expected = plainly(features, labels, new)
-    # A difference of two distances: rounding errors are relative to these.
-    tolerance = 1e-9 if dtype == np.float64 else 1e-4
+    tolerance = 1e-9 if dtype == np.float64 else 1e-4  # float32 has rounded the features
     np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
 
 

@@ -13,8 +13,9 @@ from nescio.errors import ParameterError
 
 _LARGEST_BLOCK = 2**23  # elements of 8 bytes: 64 MB
 _MOST_ROWS = 1024
-# Kernels of BLAS take up to 24 rows at a time: no rest remains, which they would add differently.
-_PRODUCT_ROWS = 48
+# Kernels of BLAS take 2 to 24 rows at a time: with this number no rest remains, which they would
+# add in another order. More rows would cost time for a single one, fewer for a large batch.
+_PRODUCT_ROWS = 24
 _NO_LAYERS = ("logits", "labels", "head")
 
 
@@ -74,8 +75,8 @@ def product(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     """Return the product; a row of it is the same alone and in any batch.
 
     BLAS adds in an order that depends on the number of rows, so it always gets the same number of
-    them. With OpenBLAS, this gives the same bits in float64. In float32, some processors round by
-    the position in the block.
+    them. What remains is that some processors round by the position in the block, in float32 or
+    with several threads.
     """
     result = np.empty((len(rows), matrix.shape[1]), rows.dtype)
     padded = np.zeros((_PRODUCT_ROWS, rows.shape[1]), rows.dtype)

@@ -71,7 +71,8 @@ def minus_distances(
     The costly product is computed in the precision of the input, the distances in float64; blocks
     of rows keep the memory bounded.
     """
-    whitening, means = gaussians.whitening.astype(inputs.dtype), gaussians.means
+    whitening = gaussians.whitening.astype(inputs.dtype, copy=False)
+    means = gaussians.means
     mean_norms = np.einsum("ij,ij->i", means, means)
     scores = np.empty(len(inputs))
     for rows in row_blocks(len(inputs), max(inputs.shape[1], len(means))):

@@ -7,7 +7,7 @@ import numpy as np
 from nescio._validation import Array, FloatArray, checked_flag
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
-from nescio.detectors.features import checked_layer
+from nescio.detectors.features import checked_layer, row_blocks
 from nescio.detectors.gaussians import Gaussians, learn_gaussians, minus_distances
 
 
@@ -91,11 +91,17 @@ class RelativeMahalanobis(Detector):
             self.overall_center_, self.overall_whitening_ = overall.center, overall.whitening
 
     def _score(self, arrays: Arrays) -> Array:
-        labels, overall = (
-            minus_distances(arrays[self.layer], gaussians, normalise=self.normalise)
-            for gaussians in self._gaussians()
-        )
-        return labels - overall
+        # In float64: a small difference of two large distances would lose too much in float32.
+        inputs: FloatArray = arrays[self.layer]
+        scores = np.empty(len(inputs))
+        for rows in row_blocks(len(inputs), inputs.shape[1]):
+            wide = inputs[rows].astype(np.float64)
+            labels, overall = (
+                minus_distances(wide, gaussians, normalise=self.normalise)
+                for gaussians in self._gaussians()
+            )
+            scores[rows] = labels - overall
+        return scores
 
     def _gaussians(self) -> tuple[Gaussians, Gaussians]:
         """Return the Gaussians of the labels, and that of all samples."""
