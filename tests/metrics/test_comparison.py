@@ -108,13 +108,18 @@ def test_what_cannot_run_is_left_out_and_why(splits):
     bare = {"far": Outputs(far.logits)}
     detectors = {name: detector() for name, detector in DETECTORS.items()}
     found = compare(detectors, Outputs(test.logits), bare, n_bootstrap=0)
-    learn = {"mahalanobis", "mahalanobis_perturbed", "lof", "isolation_forest"}
-    assert set(found.skipped) == {*learn, "odin"}
+    assert set(found.skipped) == {
+        name for name, d in detectors.items() if d.learned or d.scores_from != ("logits",)
+    }
+    assert {"mahalanobis", "lof", "odin", "knn", "vim"} <= set(found.skipped)
     assert "reads features" in found.skipped["mahalanobis"]
     assert "--train" in found.skipped["lof"]
     no_labels = Outputs(train.logits, train.features)
     found = compare(detectors, test, {"far": far}, train=no_labels, n_bootstrap=0)
-    assert set(found.skipped) == {"mahalanobis", "mahalanobis_perturbed"}
+    assert set(found.skipped) == {
+        name for name, d in detectors.items() if not set(d.learns_from) <= set(no_labels.names)
+    }
+    assert {"mahalanobis", "relative_mahalanobis"} <= set(found.skipped)
     assert "learns from labels" in found.skipped["mahalanobis"]
     only = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
     assert (only.results, list(only.skipped)) == ({"far": {}}, ["lof"])
