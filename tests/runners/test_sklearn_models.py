@@ -99,6 +99,10 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     expected = model.decision_function(frame)
     found = ns.wrap(model).outputs(frame, batch_size=50).logits
     np.testing.assert_allclose(found, expected)
+    assert ns.wrap(model).outputs(frame).ids is None
+    turned = ns.wrap(model).calibrate(frame).predict(frame[::-1])
+    assert turned.outputs.ids[:2].tolist() == [str(len(frame) - 1), str(len(frame) - 2)]
+    assert ns.wrap(model).outputs(frame[:2], ids=["a", "b"]).ids.tolist() == ["a", "b"]
     model.fit(inputs, truth)
     for matrix in (sparse.csr_array(inputs), sparse.coo_matrix(inputs)):
         found = ns.wrap(model).outputs(matrix, batch_size=50).logits

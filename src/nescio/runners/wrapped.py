@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio._io.frames import index_ids
 from nescio._validation import Array, checked_whole, looks_like_probabilities, to_numpy
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
@@ -134,7 +135,8 @@ class Wrapped:
         labels : array of shape (n_samples, n_labels), optional
             Multi-hot truth, to keep with the outputs.
         ids : sequence of str, optional
-            One name per sample.
+            One name per sample. By default the index of a pandas frame, if inputs is one, unless
+            it only counts the rows.
         batch_size : int
             How many samples to run at once. The batches of an iterable are run as they are.
         """
@@ -170,7 +172,7 @@ class Wrapped:
             arrays.pop("logits"),
             features=arrays.pop("features", None),
             labels=np.concatenate(truth) if truth else labels,
-            ids=ids,
+            ids=index_ids(inputs) if ids is None else ids,
             label_names=self.label_names,
             manifest=self.runner.describe(),
             head=head,
