@@ -31,17 +31,10 @@ def is_frame(value: object) -> bool:
     )
 
 
-def float_values(value: Any, expected: Sequence[str] | None = None) -> FloatArray:
-    """Return the numbers of an array-like, or the labels of a data frame, as floating point.
-
-    Parameters
-    ----------
-    value : array-like or data frame
-    expected : sequence of str, optional
-        The label names to look for in a data frame.
-    """
+def float_values(value: Any) -> FloatArray:
+    """Return the numbers of an array-like, or the labels of a data frame, as floating point."""
     if type(value) is not np.ndarray and is_frame(value):  # an array is the usual case
-        value = read_frame(value, expected)["logits"]
+        value = read_frame(value)["logits"]
     return to_float(to_numpy(value))
 
 
@@ -97,10 +90,12 @@ def read_truth(
     return np.asarray(found["logits"])
 
 
-def check_same_rows(name: str, theirs: Sequence[str] | None, ours: Sequence[str] | None) -> None:
-    """Raise if the ids of a data frame show that it has other rows than the logits.
+def check_same_rows(
+    name: str, theirs: Sequence[str] | None, ours: Sequence[str] | None, owner: str = "the logits"
+) -> None:
+    """Raise if the ids of a data frame show that it has other rows than the owner of `ours`.
 
-    Ids that have nothing in common with those of the logits are of another kind, and show nothing.
+    Ids that have nothing in common with the others are of another kind, and show nothing.
     """
     if theirs is None or ours is None or len(theirs) != len(ours):
         return
@@ -108,9 +103,9 @@ def check_same_rows(name: str, theirs: Sequence[str] | None, ours: Sequence[str]
     if row is None or set(theirs).isdisjoint(ours):
         return
     raise InputError(
-        f"row {row} of {name} has the id {theirs[row]!r}, but row {row} of the logits has "
-        f"{ours[row]!r}. Both need the same rows in the same order: in pandas, sort with "
-        f"{name}.loc[logits.index]. If only the ids differ, pass {name} as an array."
+        f"row {row} of {name} has the id {theirs[row]!r}, but row {row} of {owner} has "
+        f"{ours[row]!r}. Both must have the same rows in the same order: sort the data frame "
+        f"(in pandas with .loc). If only the ids differ, pass {name} as an array."
     )
 
 
