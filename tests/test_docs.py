@@ -97,10 +97,18 @@ def test_relative_links_resolve(page):
 _UNPUBLISHED = re.compile(r"""pip install\s+(?:-\S+\s+)*['"]?nescio\b|nescio\[\w+\]""")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
+_EXTRAS = re.compile(r"""['"]\.\[([\w,]+)\]['"]""")
+
+
+@pytest.mark.parametrize("page", [*PAGES, README, ROOT / "Makefile", ROOT / "src"], ids=name_of)
 def test_nothing_is_installed_from_an_index_without_a_release(page):
     """nescio has no release: only pip install '.[extra]' from a clone works, not nescio[extra]."""
-    assert not _UNPUBLISHED.findall(page.read_text("utf-8"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for file in page.rglob("*.py") if page.is_dir() else [page]:
+        text = file.read_text("utf-8")
+        assert not _UNPUBLISHED.findall(text), file
+        named = {extra for group in _EXTRAS.findall(text) for extra in group.split(",")}
+        assert named <= set(extras["optional-dependencies"]), file
 
 
 def test_navigation_holds_every_page_once():

@@ -168,6 +168,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             plausibility.warn_of_constant_labels(given)
             share = self.tpr if tpr is None else tpr
             self.calibration_ = steps.calibrated(given, scores, share, confidence, groups)
+            plausibility.warn_of_transposed(given)
             self.offset_ = next(iter(self.calibration_.thresholds.values())).value
             names = steps.groups_of(self.calibration_, given, groups)
             usable = ~np.isneginf(scores)
