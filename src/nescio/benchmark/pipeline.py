@@ -319,7 +319,7 @@ def _changed(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
 
     With these in the hash, and not all settings, a new setting does not train old networks again.
     """
-    changed = {}
+    changed: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
             inner = _changed(value, defaults[name])
