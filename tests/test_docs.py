@@ -9,6 +9,7 @@ import re
 import shlex
 import tomllib
 import unicodedata
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -310,6 +311,37 @@ RESULTS = {
     name: read_lines(ROOT / "benchmarks" / "results" / f"{name}.jsonl")
     for name in ("coco70", "digits")
 }
+
+
+def test_every_difference_to_the_authors_code_has_its_commit_and_its_setting():
+    pytest.importorskip("torch")
+    page = (DOCS / "how-to" / "reproduce-the-paper.md").read_text("utf-8")
+    lines = page.partition("## Where the numbers may differ")[2].splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line[:1] == "|"]
+    differences = [row for row in rows if len(row) in (3, 5) and row[0].strip("- ")]
+    assert [row[0] for row in differences if not re.search(r"\b[0-9a-f]{7}\b", row[1])] == []
+    settings = [row[4].partition(":")[0] for row in differences if len(row) == 5]
+    named = [name for text in settings for name in re.findall(r"`([a-z_]+)`", text)]
+    paper, authors = (load_spec("paper-main", protocol=name) for name in ("paper", "authors"))
+    changed = {
+        name
+        for ours, theirs in (
+            *zip(settings_of(paper), settings_of(authors), strict=True),
+            (vars(paper), vars(authors)),
+        )
+        for name in ours
+        if ours[name] != theirs[name]
+    }
+    assert set(named) == changed - {"name", "protocol", "train", "tune"}
+
+
+def settings_of(spec) -> list[dict]:
+    """Return the sections of training and tuning of a spec."""
+    from nescio.training import TrainSettings
+
+    tune = asdict(spec.tune)
+    train = TrainSettings().updated(spec.train).as_dict()
+    return [*train.values(), tune.pop("odin"), tune.pop("mahalanobis"), tune]
 
 
 @pytest.mark.parametrize("name", RESULTS)

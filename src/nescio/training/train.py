@@ -93,7 +93,8 @@ def train(
         The folder for the features of a frozen backbone; by default the run's folder.
     on_reading, on_images, on_epoch : callable
         Called with the number of images just read before training begins (with `skip_bad` or a
-        frozen backbone), with the number of images just trained on, and with each epoch's metrics.
+        frozen backbone), with the number of images just trained on (or left out, at the end of an
+        epoch, because the last batch is incomplete), and with each epoch's metrics.
     """
     world = World.from_environment()
     device = world.device(torch.device(device))

@@ -114,6 +114,7 @@ class Trainer:
             self.scaler.update()
             total += float(loss.detach())
             on_images(len(inputs) * self.world.size)
+        on_images(len(self.train_data) - sum(map(len, batches)))  # of the batch that is dropped
         mean = math.fsum(self.world.gather(total)) / (self.world.size * len(batches))
         _check_finite(mean, "training")
         return mean
