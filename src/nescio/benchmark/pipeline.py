@@ -155,7 +155,7 @@ class Pipeline:
         """Return the file that says which epoch is the best; it is written after the training."""
         weights = Path(self.settings.model.weights)
         facts = {
-            "settings": _changed(self.settings.as_dict(), TrainSettings().as_dict()),
+            "settings": _changed(asdict(self.settings), asdict(TrainSettings())),
             "train": self.data.train.manifest(),
             "val": self.data.val.manifest(),
             "weights": content_hash(weights) if weights.is_file() else None,

@@ -18,6 +18,10 @@ from nescio.errors import ParameterError
 from nescio.networks.checkpoint import Architecture
 from nescio.networks.network import HIDDEN_UNITS
 from nescio.runners.images import Augmentation
+from nescio.training.losses import LOSSES
+
+# Settings of methods that the paper does not use, by section.
+_ADD_ONS = {"training": ("loss",)}
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ class OptimiserSettings:
         batch statistics remain those of the first epoch.
     precision : {"auto", "float32"}
         "auto" uses mixed precision on CUDA and float32 on other devices.
+    loss : {"bce", "asymmetric"}
+        The binary cross-entropy, or the asymmetric loss: see `nescio.training.losses`.
     """
 
     epochs: int = 50
@@ -113,6 +119,7 @@ class OptimiserSettings:
     map_area: str = "step"
     freeze_batch_norm: bool = False
     precision: str = "auto"
+    loss: str = "bce"
 
     def __post_init__(self) -> None:
         checked_whole("epochs", self.epochs, minimum=1)
@@ -130,6 +137,7 @@ class OptimiserSettings:
         checked_choice("select", self.select, ("val_loss", "val_map", "last"))
         checked_choice("map_area", self.map_area, ("step", "trapezoid"))
         checked_choice("precision", self.precision, ("auto", "float32"))
+        checked_choice("loss", self.loss, tuple(LOSSES))
 
 
 @dataclass(frozen=True)
@@ -164,5 +172,14 @@ class TrainSettings:
         return from_table(TrainSettings, changes, where=where, base=self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all settings as plain data, for JSON."""
-        return asdict(self)
+        """Return the settings as plain data, for JSON.
+
+        A setting of an add-on is left out if it has its default value, so that a run without
+        add-ons records the same as before they existed.
+        """
+        settings, defaults = asdict(self), asdict(TrainSettings())
+        for section, names in _ADD_ONS.items():
+            for name in names:
+                if settings[section][name] == defaults[section][name]:
+                    del settings[section][name]
+        return settings

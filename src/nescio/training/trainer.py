@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nescio._io.files import replacing
 from nescio._io.tables import to_json
@@ -25,6 +24,7 @@ from nescio.networks.network import Network, checked_logits
 from nescio.runners.images import in_batches
 from nescio.training.distributed import World
 from nescio.training.examples import Examples
+from nescio.training.losses import LOSSES
 from nescio.training.settings import OptimiserSettings, TrainSettings
 
 BEST, LAST, METRICS = "best.safetensors", "last.safetensors", "metrics.jsonl"
@@ -61,6 +61,7 @@ class Trainer:
         self.device = device
         self.world = world
         self.history: list[Epoch] = []
+        self.loss = LOSSES[self.settings.loss]
         network = checkpoint.network.to(device)
         self.trained: nn.Module = network.head if settings.model.freeze else network  # type: ignore[assignment]
         self.optimiser = torch.optim.Adam(
@@ -108,7 +109,7 @@ class Trainer:
             self.optimiser.zero_grad(set_to_none=True)
             with torch.autocast(self.device.type, self.half, enabled=self.half is not None):
                 logits = checked_logits(parallel(inputs), labels.shape[1])
-            loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            loss = self.loss(logits.float(), labels)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.scaler.step(self.optimiser)
             self.scaler.update()
@@ -142,7 +143,7 @@ class Trainer:
         all_logits, all_labels = (
             torch.cat(_interleaved([part[at] for part in gathered])) for at in (0, 1)
         )
-        loss = float(binary_cross_entropy_with_logits(all_logits.double(), all_labels.double()))
+        loss = float(self.loss(all_logits.double(), all_labels.double()))
         _check_finite(loss, "validation")
         area = self.settings.map_area
         return loss, mean_average_precision(all_labels.numpy(), all_logits.numpy(), area=area)
@@ -256,9 +257,9 @@ def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any
             named[f"{part} data"] = facts[part]["data_fingerprint"]
         return named
 
-    # A setting that did not exist when the run was saved had its default value.
-    defaults = {"settings": TrainSettings().as_dict(), "train": saved["train"], "val": saved["val"]}
-    theirs, mine = flat(defaults) | flat(saved), flat(ours)
+    # A setting that is not recorded has its default value.
+    defaults = {"settings": asdict(TrainSettings()), "train": saved["train"], "val": saved["val"]}
+    theirs, mine = (flat(defaults) | flat(facts) for facts in (saved, ours))
     for name, value in mine.items():
         if theirs[name] != value:
             raise ParameterError(
