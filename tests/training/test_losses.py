@@ -47,7 +47,7 @@ def test_extreme_logits_have_a_finite_loss_and_gradient():
 
 def test_a_run_with_the_asymmetric_loss(settings, train_and_val, tmp_path):
     """It is trained, validated and recorded with that loss, and goes on only with it."""
-    train_split, val_split = train_and_val
+    val_split = train_and_val[1]
     run = train(settings(epochs=2, loss="asymmetric"), *train_and_val, tmp_path / "run")
     last = load_checkpoint(run.folder / "last.safetensors")
     pixels = next(Reader(val_split, last.preprocessing).batches([range(14)])).pixels

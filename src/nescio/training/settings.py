@@ -21,7 +21,7 @@ from nescio.runners.images import Augmentation
 from nescio.training.losses import LOSSES
 
 # Settings of methods that the paper does not use, by section.
-_ADD_ONS = {"training": ("loss",)}
+_ADD_ONS = {"model": ("spectral_norm",), "training": ("loss",)}
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class ModelSettings:
         The name of the penultimate layer, for a module of your own.
     freeze : bool
         Whether to keep the backbone as it is, compute its features once, and train only the head.
+    spectral_norm : bool
+        Whether the weights of all trained convolutions and linear layers have the spectral norm 1.
     """
 
     name: str = "densenet121"
@@ -47,6 +49,7 @@ class ModelSettings:
     n_hidden: int = HIDDEN_UNITS
     features: str | None = None
     freeze: bool = False
+    spectral_norm: bool = False
 
     def __post_init__(self) -> None:
         checked_whole("n_hidden", self.n_hidden, minimum=1)

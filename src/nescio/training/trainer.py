@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from nescio.errors import NonFiniteError, ParameterError
 from nescio.metrics import mean_average_precision
 from nescio.networks.checkpoint import Checkpoint, load_with_state
 from nescio.networks.network import Network, checked_logits
+from nescio.networks.spectral import SpectralNorm
 from nescio.runners.images import in_batches
 from nescio.training.distributed import World
 from nescio.training.examples import Examples
@@ -29,6 +30,7 @@ from nescio.training.settings import OptimiserSettings, TrainSettings
 
 BEST, LAST, METRICS = "best.safetensors", "last.safetensors", "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+_SPECTRAL = "spectral."
 _LOWER_IS_BETTER = {"val_loss": True, "val_map": False}
 
 
@@ -64,6 +66,9 @@ class Trainer:
         self.loss = LOSSES[self.settings.loss]
         network = checkpoint.network.to(device)
         self.trained: nn.Module = network.head if settings.model.freeze else network  # type: ignore[assignment]
+        self.spectral = (
+            SpectralNorm(network, self.trained) if settings.model.spectral_norm else None
+        )
         self.optimiser = torch.optim.Adam(
             _parameter_groups(self.trained, self.settings),
             betas=self.settings.betas,
@@ -100,6 +105,8 @@ class Trainer:
         self, parallel: nn.Module, number: int, on_images: Callable[[int], object]
     ) -> float:
         parallel.train(number == 1 or not self.settings.freeze_batch_norm)
+        if self.spectral:
+            self.spectral.track()
         total = 0.0
         batches = self._batches_of(number)
         for inputs, labels in self.train_data.batches(
@@ -107,8 +114,7 @@ class Trainer:
             seed=(self.settings.seed, number),
         ):
             self.optimiser.zero_grad(set_to_none=True)
-            with torch.autocast(self.device.type, self.half, enabled=self.half is not None):
-                logits = checked_logits(parallel(inputs), labels.shape[1])
+            logits = checked_logits(self._forward(parallel, inputs), labels.shape[1])
             loss = self.loss(logits.float(), labels)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.scaler.step(self.optimiser)
@@ -119,6 +125,14 @@ class Trainer:
         _check_finite(mean, "training")
         return mean
 
+    def _forward(self, parallel: nn.Module, inputs: Tensor) -> object:
+        # Spectral norms are computed before autocast, in float32.
+        with (
+            self.spectral.weights() if self.spectral else nullcontext(),
+            torch.autocast(self.device.type, self.half, enabled=self.half is not None),
+        ):
+            return parallel(inputs)
+
     def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
         """Return an epoch's batches in random order; an incomplete last batch is dropped."""
         n_images = len(self.train_data)
@@ -128,6 +142,8 @@ class Trainer:
 
     def validate(self) -> tuple[float, float]:
         """Return loss and mAP on the validation data; the network is in train mode afterwards."""
+        if self.spectral:
+            self.spectral.settle()
         self.world.share_buffers(self.trained)
         self.trained.eval()
         batches = in_batches(len(self.val_data), self.settings.batch_size)
@@ -156,9 +172,10 @@ class Trainer:
             "history": [asdict(epoch) for epoch in self.history],
         }
         checkpoint = replace(self.checkpoint, training=facts)
+        weights = self.spectral.plain_weights() if self.spectral else None
         if self.best() is self.history[-1]:
-            checkpoint.save(self.folder / BEST, force=True)
-        checkpoint.save(self.folder / LAST, state=self._state(), force=True)
+            checkpoint.save(self.folder / BEST, weights=weights, force=True)
+        checkpoint.save(self.folder / LAST, weights=weights, state=self._state(), force=True)
         self._write_metrics()
 
     def _write_metrics(self) -> None:
@@ -173,7 +190,15 @@ class Trainer:
         own = module != self.checkpoint.architecture.name
         saved, state = load_with_state(path, module=module if own else None)
         _check_same_run(path, saved.training, self.checkpoint.training)
-        self.checkpoint.network.load_state_dict(saved.network.state_dict())
+        if self.spectral:
+            parts = {
+                name.removeprefix(_SPECTRAL): value
+                for name, value in state.items()
+                if name.startswith(_SPECTRAL)
+            }
+            self.spectral.load(saved.network.state_dict(), parts)
+        else:
+            self.checkpoint.network.load_state_dict(saved.network.state_dict())
         self.history = [Epoch(**epoch) for epoch in saved.training["history"]]
         if len(self.history) > self.settings.epochs:
             raise ParameterError(
@@ -190,6 +215,8 @@ class Trainer:
             for index, values in self.optimiser.state_dict()["state"].items()
             for name, value in values.items()
         }
+        if self.spectral:
+            state |= {_SPECTRAL + name: value for name, value in self.spectral.parts().items()}
         if self.scaler.is_enabled():
             found = self.scaler.state_dict()
             state["scaler"] = torch.tensor([found["scale"], found["_growth_tracker"]])
