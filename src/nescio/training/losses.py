@@ -11,6 +11,8 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
+from nescio.scores import joint_energy
+
 _FOCUS = 4.0
 _MARGIN = 0.05
 
@@ -35,3 +37,28 @@ LOSSES: dict[str, Loss] = {
     "asymmetric": asymmetric_loss,
 }
 """Every loss, by its name in the settings."""
+
+
+def energy_gap(
+    logits: Tensor, labels: Tensor, outlier_logits: Tensor, margins: tuple[float, float]
+) -> Tensor:
+    """Return how far joint energies are on the wrong side of two margins, as squared hinges.
+
+    This is the energy-bounded loss of Liu et al. (NeurIPS 2020) with joint energy. The energy of a
+    sample with a label should be at least the first margin, that of an outlier at most the second.
+    A sample without any label has no reason for a high energy, and adds nothing.
+
+    The sum of the two means is divided by the number of labels, as the other losses are means over
+    labels, so that its weight means the same for any number of labels.
+
+    Parameters
+    ----------
+    logits, labels : Tensor of shape (n_samples, n_labels)
+        Of in-distribution samples.
+    outlier_logits : Tensor of shape (n_outliers, n_labels)
+    margins : tuple of two floats
+    """
+    inside, outside = margins
+    too_low = (inside - joint_energy(logits)).clamp(min=0) * labels.amax(1)
+    too_high = (joint_energy(outlier_logits) - outside).clamp(min=0)
+    return (too_low.square().mean() + too_high.square().mean()) / logits.shape[1]

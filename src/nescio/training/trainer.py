@@ -25,7 +25,8 @@ from nescio.networks.spectral import SpectralNorm
 from nescio.runners.images import in_batches
 from nescio.training.distributed import World
 from nescio.training.examples import Examples
-from nescio.training.losses import LOSSES
+from nescio.training.losses import LOSSES, energy_gap
+from nescio.training.same_run import check_same_run
 from nescio.training.settings import OptimiserSettings, TrainSettings
 
 BEST, LAST, METRICS = "best.safetensors", "last.safetensors", "metrics.jsonl"
@@ -115,12 +116,12 @@ class Trainer:
         ):
             self.optimiser.zero_grad(set_to_none=True)
             logits = checked_logits(self._forward(parallel, inputs), labels.shape[1])
-            loss = self.loss(logits.float(), labels)
+            loss = self._training_loss(logits.float(), labels)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.scaler.step(self.optimiser)
             self.scaler.update()
             total += float(loss.detach())
-            on_images(len(inputs) * self.world.size)
+            on_images(len(labels) * self.world.size)
         mean = math.fsum(self.world.gather(total)) / (self.world.size * len(batches))
         _check_finite(mean, "training")
         return mean
@@ -132,6 +133,14 @@ class Trainer:
             torch.autocast(self.device.type, self.half, enabled=self.half is not None),
         ):
             return parallel(inputs)
+
+    def _training_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch; logits without labels are those of outliers."""
+        n = len(labels)
+        if len(logits) == n:
+            return self.loss(logits, labels)
+        gap = energy_gap(logits[:n], labels, logits[n:], self.settings.energy_margins)
+        return self.loss(logits[:n], labels) + self.settings.energy_gap * gap
 
     def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
         """Return an epoch's batches in random order; an incomplete last batch is dropped."""
@@ -189,7 +198,7 @@ class Trainer:
         module = self.checkpoint.architecture.name.removeprefix("module:")
         own = module != self.checkpoint.architecture.name
         saved, state = load_with_state(path, module=module if own else None)
-        _check_same_run(path, saved.training, self.checkpoint.training)
+        check_same_run(path, saved.training, self.checkpoint.training)
         if self.spectral:
             parts = {
                 name.removeprefix(_SPECTRAL): value
@@ -268,31 +277,6 @@ def _interleaved(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Return the first of each part, then the second of each, and so on."""
     longest = max(map(len, parts))
     return [part[at] for at in range(longest) for part in parts if at < len(part)]
-
-
-def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise unless settings and data are those of the saved run; only epochs may differ."""
-
-    def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-        named = {
-            f"[{section}] {name}": list(value) if isinstance(value, tuple) else value
-            for section, values in facts["settings"].items()
-            for name, value in values.items()
-        }
-        del named["[training] epochs"]
-        for part in ("train", "val"):
-            named[f"{part} data"] = facts[part]["data_fingerprint"]
-        return named
-
-    # A setting that is not recorded has its default value.
-    defaults = {"settings": asdict(TrainSettings()), "train": saved["train"], "val": saved["val"]}
-    theirs, mine = (flat(defaults) | flat(facts) for facts in (saved, ours))
-    for name, value in mine.items():
-        if theirs[name] != value:
-            raise ParameterError(
-                f"{path} is from a run with a different {name}: {theirs[name]!r}, not "
-                f"{value!r}. Use the same settings and data, or start again with force=True."
-            )
 
 
 @contextmanager
