@@ -218,12 +218,21 @@ class BenchmarkSpec:
 
     def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
         """Return a copy with `{data}` replaced by a folder, which may be None if it is not used."""
-        if folder is None and any(_DATA in text for one in self.sets for text in one.paths()):
+        training = self.train.get("training")
+        outliers = training.get("outliers") if isinstance(training, Mapping) else None
+        paths = [text for one in self.sets for text in one.paths()]
+        train = self.train
+        if isinstance(outliers, str):  # for anything else, `TrainSettings` raises an error
+            paths.append(outliers)
+            outliers = outliers.replace(_DATA, str(folder))
+            train = {**train, "training": {**train["training"], "outliers": outliers}}
+        if folder is None and any(_DATA in text for text in paths):
             raise ParameterError(
                 f"the benchmark {self.name} needs to know where its data is. Name the folder with "
                 "--data."
             )
-        return replace(self, sets=tuple(one.with_data(str(folder)) for one in self.sets))
+        sets = tuple(one.with_data(str(folder)) for one in self.sets)
+        return replace(self, sets=sets, train=train)
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
