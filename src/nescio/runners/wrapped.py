@@ -27,6 +27,7 @@ from nescio.explain import Explanation
 from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
+from nescio.runners.features import AUTO, FEATURES, PENULTIMATE, Layers
 from nescio.runners.prediction import Prediction
 
 DEFAULT_DETECTOR = "joint_energy"
@@ -36,7 +37,7 @@ def wrap(
     model: Any,
     *,
     detector: Detector | str | Path | None = None,
-    features: str | None = None,
+    features: Layers | None = None,
     label_names: Sequence[str] | None = None,
     from_probs: bool = False,
     device: Any = None,
@@ -58,7 +59,8 @@ def wrap(
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
         "top_k_joint_energy(k=5)"; or the path of a saved one. Joint energy if not given.
     features, label_names, from_probs, device, output, preprocessing
-        As `make_runner` takes them.
+        As `make_runner` takes them. If the detector reads features and none are chosen, they are
+        "auto". Further layers that it reads are added if the model has them.
 
     Examples
     --------
@@ -105,6 +107,7 @@ class Wrapped:
         self.runner = runner
         self.detector = detector
         if detector is not None:
+            self.runner = with_layers(runner, detector)
             self._check_detector(detector)
 
     @property
@@ -122,7 +125,7 @@ class Wrapped:
         ids: Sequence[str] | None = None,
         batch_size: int = 256,
     ) -> Outputs:
-        """Return the model's logits and, if chosen, features.
+        """Return the model's logits and, if chosen or read by the detector, features.
 
         Parameters
         ----------
@@ -312,12 +315,14 @@ class Wrapped:
     def _check_detector(self, detector: Detector) -> None:
         """Raise if the model cannot give what the detector reads."""
         reads = {*detector.scores_from, *detector.learns_from}
-        if reads & {"features", "head"} and self.runner.features is None:
+        if reads & {FEATURES, "head", PENULTIMATE} and not self.runner.layers:
             raise MissingInputError(
-                f"{detector.name} reads {' and '.join(sorted(reads))}. Choose the features "
-                "(features=..., --features)."
+                f"{detector.name} reads {' and '.join(sorted(reads))}, and the model has no layer "
+                "that is known to be suitable. Choose one (features=..., --features)."
             )
-        others = sorted(reads - {"logits", "features", "head", "labels"})
+        # The features may be the input of the head, under another name.
+        known = {"logits", FEATURES, "head", "labels", PENULTIMATE, *self.runner.array_names}
+        others = sorted(reads - known)
         if others:
             raise MissingInputError(
                 f"{detector.name} reads {', '.join(others)}, which a wrapped model does not give. "
@@ -336,10 +341,27 @@ class Wrapped:
             )
 
     def __repr__(self) -> str:
-        given = {"features": self.runner.features, "detector": self.detector}
+        given = {"features": ",".join(self.runner.layers) or None, "detector": self.detector}
         parts = [f"{self.runner.kind}: {self.runner.describe()['model']}"]
         parts += [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"Wrapped({', '.join(parts)})"
+
+
+def with_layers(runner: Runner, detector: Detector) -> Runner:
+    """Return a runner that also gives the layers that the detector reads, if the model has them."""
+    reads = {*detector.scores_from, *detector.learns_from} - {"logits", "labels"}
+    if not reads:
+        return runner
+    named = sorted(reads - {FEATURES, "head", *runner.array_names})
+    missing = [name for name in named if runner.has_layer(name)]
+    # Those that it was made with. If it was not: a detector of features and head takes the features
+    # as the input of the head.
+    first = next(iter(getattr(detector, "layers_", ())), "")
+    if not first or not runner.has_layer(first):
+        of_head = "head" in reads and PENULTIMATE not in reads and runner.has_layer(PENULTIMATE)
+        first = PENULTIMATE if of_head else AUTO if FEATURES in reads else (*missing, AUTO)[0]
+    layers = (*(runner.layers or (first,)), *missing)
+    return runner if layers == runner.layers else runner.changed(features=layers)
 
 
 def _detector(given: Any) -> Detector:
