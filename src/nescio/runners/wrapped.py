@@ -316,9 +316,14 @@ class Wrapped:
         """Raise if the model cannot give what the detector reads."""
         reads = {*detector.scores_from, *detector.learns_from}
         if reads & {FEATURES, "head", PENULTIMATE} and not self.runner.layers:
+            why = "the model has no layer that is known to be suitable. Choose one"
+            outputs = ", ".join(getattr(self.runner, "output_names", ()))
+            listed = f" The file has the outputs {outputs}." if outputs else ""
+            if hasattr(detector, "n_columns_"):
+                why = "of which layer is not known. Choose the one that it was made with"
             raise MissingInputError(
-                f"{detector.name} reads {' and '.join(sorted(reads))}, and the model has no layer "
-                "that is known to be suitable. Choose one (features=..., --features)."
+                f"{detector.name} reads {' and '.join(sorted(reads))}, and {why} (features=..., "
+                f"--features).{listed}"
             )
         # The features may be the input of the head, under another name.
         known = {"logits", FEATURES, "head", "labels", PENULTIMATE, *self.runner.array_names}
@@ -353,15 +358,34 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
     if not reads:
         return runner
     named = sorted(reads - {FEATURES, "head", *runner.array_names})
-    missing = [name for name in named if runner.has_layer(name)]
-    # Those that it was made with. If it was not: a detector of features and head takes the features
-    # as the input of the head.
-    first = next(iter(getattr(detector, "layers_", ())), "")
-    if not first or not runner.has_layer(first):
-        of_head = "head" in reads and PENULTIMATE not in reads and runner.has_layer(PENULTIMATE)
-        first = PENULTIMATE if of_head else AUTO if FEATURES in reads else (*missing, AUTO)[0]
-    layers = (*(runner.layers or (first,)), *missing)
+    missing = tuple(name for name in named if runner.has_layer(name))
+    first = runner.layers
+    if not first:
+        first = _features_of(runner, detector) if FEATURES in reads else missing[:1] or (AUTO,)
+    layers = (*first, *missing)
     return runner if layers == runner.layers else runner.changed(features=layers)
+
+
+def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
+    """Return the layer that the features are if the caller chose none; nothing if not known."""
+    made_with: tuple[str, ...] = getattr(detector, "layers_", ())[:1]
+    if made_with and runner.has_layer(made_with[0]):
+        return made_with
+    if FEATURES in getattr(runner, "output_names", ()):  # an ONNX file that names them
+        return (FEATURES,)
+    if hasattr(detector, "n_columns_"):  # made with features, but it is not known which
+        return ()
+    reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
+    # A detector that reads features and head takes the features as the input of the head.
+    return (PENULTIMATE if reads_head and runner.has_layer(PENULTIMATE) else AUTO,)
+
+
+def with_only_layer(runner: Runner, detector: Detector) -> Runner:
+    """Return a runner whose features are the only layer that the detector scores, if it is one."""
+    scored = [name for name in detector.scores_from if name in runner.array_names[1:]]
+    if len(scored) != 1 or FEATURES in detector.scores_from:
+        return runner
+    return runner.changed(features=(scored[0], scored[0]))
 
 
 def _detector(given: Any) -> Detector:
