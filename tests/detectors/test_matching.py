@@ -46,6 +46,20 @@ def test_the_head_is_matched_with_the_logits(outputs):
     np.testing.assert_array_equal(found, detector.score_samples(some))
 
 
+def test_layers_are_not_matched(outputs, reordered):
+    """A detector that reads one can be used with labels in any order."""
+    hidden = {"penultimate": np.asarray(outputs.logits[:, :2])}
+    manifest = {"layers": ["pooled", "hidden"]}
+    for name, facts in (("penultimate", {}), ("hidden", manifest)):
+        given = replace(reordered, arrays={name: hidden["penultimate"]}, manifest=facts)
+        for reads in ((), (name,)):
+            found = match_labels(given, outputs.label_names, reads)
+            np.testing.assert_array_equal(found.get(name), hidden["penultimate"])
+    unknown = replace(reordered, arrays={"hidden": hidden["penultimate"]}, manifest={})
+    with pytest.raises(InputError, match="which columns of 'hidden'"):
+        match_labels(unknown, outputs.label_names, ("hidden",))
+
+
 def test_labels_to_learn_from_are_matched(outputs, reordered):
     matched = match_labels(reordered, outputs.label_names)
     for name in ("logits", "labels"):

@@ -112,6 +112,34 @@ def test_labels_are_selected_by_name_or_position(whole):
             whole.select_labels(unknown)
 
 
+def test_the_penultimate_layer_is_the_input_of_the_head(whole, rng):
+    """An array of that name, or else the features if there is a head."""
+    assert whole.get("penultimate") is whole.features
+    assert "penultimate" in whole.names
+    without = replace(whole, head=None)
+    assert without.get("penultimate") is None
+    assert "penultimate" not in without.names
+    hidden = rng.normal(size=(6, 2))
+    for outputs in (replace(whole, arrays={"penultimate": hidden}), replace(whole, features=None)):
+        expected = outputs.arrays.get("penultimate")
+        assert outputs.get("penultimate") is expected
+        assert outputs.names.count("penultimate") == (expected is not None)
+
+
+def test_layers_stay_when_labels_are_selected(whole, rng):
+    """Their columns are no labels. Of other arrays that is not known."""
+    layers = {"penultimate": rng.normal(size=(6, 2)), "conv": rng.normal(size=(6, 3))}
+    outputs = replace(whole, arrays={**whole.arrays, **layers})
+    assert set(outputs.select_labels([0]).arrays) == {"penultimate"}
+    for manifest in ({"layers": ["pooled", "conv"]}, {"layers": 3}):
+        named = replace(outputs, manifest=manifest)
+        expected = {"penultimate", "conv"} if manifest["layers"] != 3 else {"penultimate"}
+        assert set(named.select_labels([0]).arrays) == expected
+        np.testing.assert_array_equal(
+            named.select_labels([0]).get("penultimate"), layers["penultimate"]
+        )
+
+
 def test_a_head_that_does_not_fit_is_refused(rng):
     with pytest.raises(ShapeError, match="one bias per label"):
         Head(np.zeros((3, 2)), np.zeros(2))

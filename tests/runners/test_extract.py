@@ -267,7 +267,7 @@ def test_tuned_settings_add_what_odin_and_mahalanobis_read(checkpoint, coco_tree
     done = extract(made, split, tmp_path / "v.safetensors", tuning=tuning_for(made, *settings))
     plain = Outputs.load(extract(made, split, tmp_path / "p.safetensors").path)
     outputs = Outputs.load(done.path)
-    assert set(outputs.arrays) == {"odin_max", "mahalanobis_sum"}
+    assert set(outputs.arrays) == {"penultimate", "odin_max", "mahalanobis_sum"}
     np.testing.assert_allclose(outputs.logits, plain.logits, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(outputs.arrays["mahalanobis_sum"], plain.features, rtol=1e-5)
     (batch,) = Reader(split, made.preprocessing).batches([range(14)])

@@ -37,7 +37,10 @@ from nescio.data.damage import Thoroughness, without
 from nescio.errors import ParameterError
 from nescio.networks.backbones import OWN
 from nescio.outputs import Outputs
+from nescio.runners.checkpoints import CheckpointRunner
 from nescio.runners.extract import EXTRACTION_VERSION
+from nescio.runners.feature_cache import cached_features
+from nescio.runners.features import POOLED, layer_names
 from nescio.runners.tune_settings import TuneSettings
 from nescio.training import (
     Checkpoint,
@@ -209,7 +212,8 @@ class Pipeline:
     ) -> Path:
         """Return the file of the network's outputs on a split; compute it if necessary.
 
-        `train` are the outputs on the training data, which the tuned step may need.
+        All seeds share the features of a frozen backbone, unless the inputs are perturbed. `train`
+        are the outputs on the training data, which the tuned step may need.
         """
         facts = {
             "data": split.manifest(),
@@ -224,6 +228,8 @@ class Pipeline:
         path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
 
         def make() -> None:
+            if self.settings.model.freeze and tuning is None:
+                self._compute_features(checkpoint, split)
             with self.stage(f"extracting {split.title}", len(split)) as advance:
                 extract(
                     checkpoint,
@@ -241,6 +247,16 @@ class Pipeline:
         self._make(path, make)
         return path
 
+    def _compute_features(self, checkpoint: Checkpoint, split: Split) -> None:
+        """Compute the features of a frozen backbone into the cache, if it does not have them."""
+        runner = CheckpointRunner(checkpoint, features=self.spec.features, device=self.device)
+        cache = self.cache / "features"
+        if not runner.is_after_backbone or runner.cached(split, cache) is not None:
+            return
+        backbone = runner.model.get_submodule("backbone")
+        with self.stage(f"computing features of {split.title}", len(split)) as advance:
+            cached_features(backbone, checkpoint, split, cache, self.device, advance)
+
     def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
         """Return the parameters of ODIN and Mahalanobis; None if no detector uses them."""
         aggregates = self.spec.aggregates()
@@ -250,7 +266,7 @@ class Pipeline:
             "data": self.data.val.manifest(),
             "train": self.data.train.manifest(),
             "aggregates": aggregates,
-            "features": self.spec.features,
+            "features": self._tuned_layer,
             "settings": _changed(asdict(self.spec.tune), asdict(TuneSettings())),
             "seed": self.seed,
             "batch_size": self.batch_size,
@@ -270,7 +286,7 @@ class Pipeline:
                 val,
                 train_outputs,
                 self.spec.tune,
-                features=self.spec.features,
+                features=self._tuned_layer,
                 aggregates=self.spec.aggregates(),
                 seed=self.seed,
                 device=self.device,
@@ -278,6 +294,11 @@ class Pipeline:
                 on_images=advance,
             )
         tuning.save(path)
+
+    @property
+    def _tuned_layer(self) -> str:
+        """The layer that Mahalanobis reads."""
+        return (*layer_names(self.spec.features), POOLED)[0]
 
     def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
         folder = self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]

@@ -53,9 +53,11 @@ Module = Annotated[
 Features = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
-        help="Which activations are the features: 'pooled' (the default for nescio's networks), "
-        "'penultimate', 'input', the name of a layer, or an output of an ONNX file.",
+        metavar="NAME[,NAME...]",
+        help="Which layers to take: 'pooled', 'penultimate', 'input', 'auto' (the first of these "
+        "that the model has), the name of a layer, or a tensor of an ONNX file. The first are the "
+        "features, and the others have their own names. Default for nescio's networks: "
+        "pooled,penultimate.",
     ),
 ]
 ModelFromProbs = Annotated[

@@ -218,9 +218,17 @@ def _where_from(name: str) -> str:
         return "nescio extract --tuned adds it."
     if name == "labels":
         return "Add the multi-hot truth: Outputs(..., labels=...)."
-    if name in ("features", "head"):
+    if name == "features":
         return "nescio extract and nescio.wrap(model, features=...) provide it."
-    return f"Add it: Outputs(..., arrays={{{name!r}: ...}})."
+    if name in ("penultimate", "head"):
+        return (
+            "nescio extract and nescio.wrap with features='penultimate' provide it if the model "
+            "ends in a linear layer."
+        )
+    return (
+        f"Add it: Outputs(..., arrays={{{name!r}: ...}}). If it is a layer of the model, nescio "
+        f"extract and nescio.wrap with features='pooled,{name}' provide it."
+    )
 
 
 def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:

@@ -47,6 +47,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         The number of columns of each array that the detector reads.
     label_names_ : tuple of str or None
         The labels that the detector was made for, if known.
+    layers_ : tuple of str
+        The layers of the model that features and further arrays were taken from, if known.
     """
 
     offset_: float
@@ -54,6 +56,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     profile_: Profile
     n_columns_: dict[str, int]
     label_names_: tuple[str, ...] | None
+    layers_: tuple[str, ...]
     _learned_from: dict[str, str]
 
     name: ClassVar[str] = ""

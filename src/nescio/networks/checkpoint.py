@@ -101,12 +101,12 @@ class Checkpoint:
         """Return the layer that "pooled" or "penultimate" stands for; other names are unchanged.
 
         "pooled" is what the head reads, and "penultimate" what the head's last layer reads. In the
-        user's own module, both are the output of the layer that the architecture names.
+        user's own module, "pooled" is the output of the layer that the architecture names.
         """
         if isinstance(self.network, Network):
             known = {"pooled": "backbone", "penultimate": "head.labels:input"}
         else:
-            known = dict.fromkeys(("pooled", "penultimate"), self.architecture.features or "")
+            known = {"pooled": self.architecture.features or ""}
         return known.get(features, features)
 
     def save(

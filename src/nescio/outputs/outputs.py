@@ -34,17 +34,20 @@ from nescio._validation import (
 from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
 
 MAX_ID_LENGTH = 1024
+PENULTIMATE = "penultimate"
+"""The name of the array that is the input of the head."""
+
 _RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Head:
-    """The last layer of a classifier: logits = features @ weight.T + bias.
+    """The last layer of a classifier: logits = penultimate @ weight.T + bias.
 
     Parameters
     ----------
-    weight : array of shape (n_labels, n_features)
+    weight : array of shape (n_labels, n_units)
     bias : array of shape (n_labels,)
     """
 
@@ -61,7 +64,7 @@ class Head:
             )
 
     def __repr__(self) -> str:
-        return f"Head({self.weight.shape[1]:,} features to {self.weight.shape[0]:,} labels)"
+        return f"Head({self.weight.shape[1]:,} units to {self.weight.shape[0]:,} labels)"
 
     def same_as(self, other: Head | None) -> bool:
         """Return whether two heads have equal weights."""
@@ -93,10 +96,12 @@ class Outputs:
         The origin of the outputs: data set, split, model hash, transform, versions. Anything that
         JSON can hold.
     head : Head, optional
-        The model's last layer, if `features` are its input.
+        The model's last layer, if its input is here: logits = penultimate @ weight.T + bias, where
+        penultimate is `arrays["penultimate"]` if given, else `features`.
     arrays : mapping of str to array of shape (n_samples, n_columns), optional
         Further arrays under names of your choice, for detectors that read them. For example,
-        `nescio extract --tuned` adds "odin_max", the logits for perturbed inputs.
+        "penultimate" is the input of the last layer, and `nescio extract --tuned` adds "odin_max",
+        the logits for perturbed inputs.
     kept : mapping of str to array of shape (n_samples,), optional
         Columns of the user's table, such as a text or a time, which are passed on to the verdicts.
 
@@ -191,16 +196,30 @@ class Outputs:
         return int(self.logits.shape[1])
 
     def get(self, name: str) -> Any:
-        """Return logits, features, labels, head or one of `arrays` by name; None if absent."""
+        """Return logits, features, labels, head or one of `arrays` by name; None if absent.
+
+        "penultimate" is the input of the head: the array of that name or, if there is none but a
+        head, the features.
+        """
         if name in (*MATRICES, "head"):
             return getattr(self, name)
+        if name == PENULTIMATE and name not in self.arrays and self.head is not None:
+            return self.features
         return self.arrays.get(name)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names that `get` has something for."""
-        found = [name for name in (*MATRICES, "head") if self.get(name) is not None]
-        return (*found, *self.arrays)
+        known = (*MATRICES, "head", PENULTIMATE)
+        found = [name for name in known if self.get(name) is not None]
+        return (*found, *(name for name in self.arrays if name != PENULTIMATE))
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of those `arrays` that are known to be layers, whose columns are no labels."""
+        listed = self.manifest.get("layers")  # as a runner writes it
+        known = (PENULTIMATE, *(listed if isinstance(listed, list | tuple) else ()))
+        return tuple(name for name in self.arrays if name in known)
 
     # --- selection and concatenation ---
 
@@ -216,8 +235,9 @@ class Outputs:
     def select_labels(self, labels: Sequence[str] | Sequence[int]) -> Outputs:
         """Return the outputs of some labels only, in the given order.
 
-        Logits, labels, label names and the head keep these labels; features stay as they are.
-        `arrays` are left out, because it is not known which of their columns belong to labels.
+        Logits, labels, label names and the head keep these labels; features and other layers stay
+        as they are. Other `arrays` are left out, because it is not known which of their columns
+        belong to labels.
 
         Parameters
         ----------
@@ -231,7 +251,7 @@ class Outputs:
             labels=None if self.labels is None else self.labels[:, at],
             label_names=self.label_names and tuple(self.label_names[i] for i in at),
             head=None if self.head is None else Head(self.head.weight[at], self.head.bias[at]),
-            arrays={},
+            arrays={name: self.arrays[name] for name in self.layers},
         )
 
     def _position(self, label: str | int) -> int:

@@ -24,13 +24,14 @@ from nescio.errors import DatasetError, FileError, FileFormatError, ParameterErr
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
+from nescio.runners.features import Layers
 from nescio.runners.images import ImageBatch, Indices, Reader
 from nescio.runners.parts import PartialWork, ReadBatches, difference
 
 if TYPE_CHECKING:
     from nescio.runners.perturb import Tuning
 
-EXTRACTION_VERSION = 1
+EXTRACTION_VERSION = 2
 """Raise it if the same model and images give other outputs than before."""
 
 _OWN_VERSION = "extraction_version"
@@ -63,7 +64,7 @@ def extract(
     split: Split,
     path: str | Path,
     *,
-    features: str | None = None,
+    features: Layers | None = None,
     tuning: Tuning | None = None,
     train: Outputs | None = None,
     device: Any = None,
@@ -86,7 +87,7 @@ def extract(
     path : path
         Ends in .safetensors. During the work, its parts are in a folder next to it.
     features, device : optional
-        Passed to `make_runner`. The features of a checkpoint are "pooled" if not given.
+        Passed to `make_runner`. Those of a checkpoint are "pooled,penultimate" if not given.
     tuning : Tuning, optional
         With it, the outputs also get what ODIN and the perturbed Mahalanobis read. Only for torch
         modules.
