@@ -150,6 +150,8 @@ def test_a_frame_of_texts_is_not_taken_for_the_names_of_its_columns(of_texts):
     wrapped, texts = of_texts
     with pytest.raises(ShapeError, match=r"returns 1 rows for 20 inputs.*frame\[\"text\"\]"):
         wrapped.outputs(pandas.DataFrame({"text": texts}))
+    with pytest.raises(ShapeError, match="returns 1 rows for 20 inputs"):
+        ns.wrap(wrapped, features="penultimate").outputs(pandas.DataFrame({"text": texts}))
 
 
 def test_other_forms_of_texts(of_texts):
