@@ -125,6 +125,14 @@ def checked_share(name: str, value: Any) -> float:
     return number
 
 
+def checked_percentile(name: str, value: Any) -> float:
+    """Return `value` as a float; raise unless it is strictly between 0 and 100."""
+    number = float(value) if isinstance(value, Real) else -1.0
+    if not 0 < number < 100:
+        raise ParameterError(f"{name} must lie between 0 and 100 (exclusive), got {value!r}.")
+    return number
+
+
 def checked_whole(name: str, value: Any, *, minimum: int) -> int:
     """Return `value` as an int; raise unless it is a whole number of at least `minimum`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import nescio as ns
-from fixtures.export import N_LABELS, metadata, run, some_logits, threshold_of
+from fixtures.export import N_LABELS, calibrated, metadata, run, some_logits, threshold_of
 from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes
 from nescio.export.parity import run_graph, session_of
 from nescio.export.tracing import traced
 
-from .test_fused import LOGIT_DETECTORS, mahalanobis, rows_to_judge
+from .test_fused import TRACEABLE, mahalanobis, outputs_to_judge, rows_to_judge
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
 
@@ -44,9 +44,9 @@ class _NoVerdict(torch.nn.Module):
 class _AllScores(torch.nn.Module):
     """Several detectors as one graph: a graph takes seconds, however small it is."""
 
-    def __init__(self, detectors):
+    def __init__(self, detectors, head):
         super().__init__()
-        self.heads = torch.nn.ModuleList(map(DetectorHead, detectors))
+        self.heads = torch.nn.ModuleList(DetectorHead(one, head=head) for one in detectors)
         for head in self.heads:
             head.verdict = _NoVerdict()
 
@@ -57,18 +57,13 @@ class _AllScores(torch.nn.Module):
 @pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["float32", "float64"])
 def scored(request):
     """For each detector, the scores that onnxruntime gives, and those that Python gives."""
-    detectors = {
-        name: ns.DETECTORS[name](nonfinite="out").calibrate(some_logits())
-        for name in LOGIT_DETECTORS
-    }
-    detectors["mahalanobis max"], given = mahalanobis("max")
+    detectors = {name: calibrated(name) for name in TRACEABLE}
+    detectors["mahalanobis max"], _ = mahalanobis("max")
     detectors["mahalanobis sum"], _ = mahalanobis("sum")
-    rows = rows_to_judge().astype(request.param)
-    features = 2 * given.features[: len(rows)].astype(request.param)
-    features[:3, 0] = np.nan, np.inf, -np.inf
-    feed = {"logits": rows, "features": features}
+    outputs = outputs_to_judge(request.param)
+    feed = {"logits": outputs.logits, "features": outputs.features}
     graph = traced(
-        _AllScores(detectors.values()).eval(),
+        _AllScores(detectors.values(), outputs.head).eval(),
         [torch.from_numpy(array[:3]) for array in feed.values()],
         [{0: torch.export.Dim.DYNAMIC}] * 2,
         input_names=feed,
@@ -77,16 +72,15 @@ def scored(request):
         exact=True,
     )
     found = run_graph(session_of(to_bytes(graph, {})), feed, None)
-    outputs = ns.Outputs(rows, features=features)
     return {name: (found[name], detectors[name].assess(outputs).scores) for name in detectors}
 
 
-@pytest.mark.parametrize("name", [*LOGIT_DETECTORS, "mahalanobis max", "mahalanobis sum"])
+@pytest.mark.parametrize("name", [*TRACEABLE, "mahalanobis max", "mahalanobis sum"])
 def test_the_scores_of_every_detector(name, scored):
     found, wanted = scored[name]
     # Relative, so that scores of inputs far away, as small as 1e-13, count too.
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    if name.startswith("mahalanobis"):
+    if "mahalanobis" in name or "penultimate" in ns.DETECTORS[name]().scores_from:
         assert (found[:3] == -np.inf).all()
 
 

@@ -27,6 +27,7 @@ from nescio._validation import (
 from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
 
 MAX_ID_LENGTH = 1024
+PENULTIMATE = "penultimate"
 _RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
@@ -181,16 +182,21 @@ class Outputs:
         return int(self.logits.shape[1])
 
     def get(self, name: str) -> Any:
-        """Return logits, features, labels, head or one of `arrays` by name; None if absent."""
+        """Return logits, features, labels, head or one of `arrays` by name; None if absent.
+
+        "penultimate" is the input of the head: the features, unless `arrays` have it.
+        """
         if name in (*MATRICES, "head"):
             return getattr(self, name)
+        if name == PENULTIMATE and self.head is not None:
+            return self.arrays.get(name, self.features)
         return self.arrays.get(name)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names that `get` has something for."""
-        found = [name for name in (*MATRICES, "head") if self.get(name) is not None]
-        return (*found, *self.arrays)
+        found = [name for name in (*MATRICES, "head", PENULTIMATE) if self.get(name) is not None]
+        return tuple(dict.fromkeys([*found, *self.arrays]))
 
     # --- selection and concatenation ---
 
