@@ -237,6 +237,8 @@ def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
         ("mahalanobis", {"means_": np.full((6, 8), np.nan)}),
         ("react", {"ceiling_": np.array(np.nan)}),
         ("react", {"ceiling_": np.zeros(3)}),
+        ("dice", {"kept_": np.ones((6, 8))}),
+        ("dice", {"kept_": np.ones((6, 7), bool)}),
         ("lof", {"reach_": np.zeros(3)}),
         ("lof", {"reach_": np.full(300, np.nan)}),
         ("lof", {"samples_": np.zeros(300)}),
