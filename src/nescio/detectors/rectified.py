@@ -30,8 +30,8 @@ def check_width(inputs: Any, weight: Any) -> None:
     """Raise unless the head has one weight per column of its inputs."""
     if inputs.shape[1] != weight.shape[1]:
         raise ShapeError(
-            f"the head reads {weight.shape[1]} values, but its input has {inputs.shape[1]} columns. "
-            "If the features are those of another layer, add the input of the head: "
+            f"the head reads {weight.shape[1]} values, but its input has {inputs.shape[1]} "
+            "columns. If the features are those of another layer, add the input of the head: "
             "Outputs(..., arrays={'penultimate': ...})."
         )
 
