@@ -242,6 +242,8 @@ def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
         ("calibrated_max", {"means_": np.zeros(5)}),
         ("calibrated_max", {"scales_": np.zeros(6)}),
         ("calibrated_max", {"scales_": np.full(6, np.nan)}),
+        ("co_occurrence", {"lift_": np.zeros((5, 5))}),
+        ("co_occurrence", {"lift_": np.full((6, 6), np.inf)}),
         ("lof", {"reach_": np.zeros(3)}),
         ("lof", {"reach_": np.full(300, np.nan)}),
         ("lof", {"samples_": np.zeros(300)}),
