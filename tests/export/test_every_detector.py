@@ -5,7 +5,16 @@ import pytest
 import torch
 
 import nescio as ns
-from fixtures.export import N_LABELS, calibrated, metadata, run, some_logits, threshold_of
+from fixtures.export import (
+    N_LABELS,
+    calibrated,
+    metadata,
+    run,
+    some_logits,
+    threshold_of,
+    whole_outputs,
+)
+from nescio.errors import MissingInputError
 from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes
 from nescio.export.parity import run_graph, session_of
@@ -123,6 +132,18 @@ def test_a_detector_of_features_and_label_count_alone(tmp_path):
     assert list(exported.inputs) == ["logits", "features"]
     found = run(path, logits=outputs.logits, features=outputs.features)
     close(found, detector.assess(outputs), detector.calibration_)
+
+
+def test_a_detector_of_the_input_of_the_head_alone(tmp_path):
+    """The graph takes it as features; the head is part of the graph."""
+    detector, outputs = calibrated("react"), whole_outputs(50, seed=7)
+    path = tmp_path / "alone.onnx"
+    exported = ns.export_onnx(None, path, detector=detector, samples=outputs)
+    assert exported.inputs == {"features": ("batch", 9)}
+    found = run(path, features=outputs.features)
+    close(found, detector.assess(outputs), detector.calibration_)
+    with pytest.raises(MissingInputError, match="react reads the classifier's last layer"):
+        ns.export_onnx(None, tmp_path / "no.onnx", detector=detector)
 
 
 def test_rows_that_python_refuses_are_out(tmp_path):
