@@ -17,7 +17,7 @@ class Entropy(Detector):
     counts nothing.
 
     For one label per sample, an uncertain prediction is a sign of an unknown input, and the score
-    keeps that direction. With several labels it often points the wrong way, with an AUROC below
+    keeps that direction. With several labels it can point the wrong way, with an AUROC below
     50 %: an input that shows none of the labels has only certain, negative predictions, and an
     in-distribution input has more labels that are uncertain. It is here to show that.
 
