@@ -201,7 +201,7 @@ def _manifest(
         },
         "batch_size": pipeline.batch_size,
         "device": pipeline.device.type,
-        "features": pipeline.spec.features,
+        "features": ",".join(train.manifest["layers"]),
         "fit_on": dict(pipeline.spec.fit_on),
         "bootstrap": pipeline.spec.bootstrap,
         "versions": {
