@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ODIN as ODIN,
         Arrays as Arrays,
         Assessment as Assessment,
+        Combined as Combined,
         Detector as Detector,
         IsolationForest as IsolationForest,
         JointEnergy as JointEnergy,

@@ -21,6 +21,7 @@ from nescio.detectors.saving import load
 from nescio.detectors.steps import NotCalibratedError
 
 if TYPE_CHECKING:  # for type checkers and editors, which do not see the search below
+    from nescio.detectors.combined import Combined as Combined
     from nescio.detectors.isolation_forest import IsolationForest as IsolationForest
     from nescio.detectors.label_scores import (
         MSP as MSP,
