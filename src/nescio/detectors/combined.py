@@ -188,7 +188,8 @@ class Combined(Detector):
 
     def _score(self, arrays: Arrays) -> Array:
         terms = self._terms(self._p_values(self._part_scores(arrays)))
-        return terms.min(1) if self.rule == "bonferroni" else terms.sum(1)
+        scores: Array = terms.min(1) if self.rule == "bonferroni" else terms.sum(1)
+        return scores
 
     def _part_scores(self, arrays: Arrays) -> Scores:
         """Return the scores of the parts, of shape (n_samples, n_parts)."""

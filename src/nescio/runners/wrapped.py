@@ -311,7 +311,7 @@ class Wrapped:
 
     def _check_detector(self, detector: Detector) -> None:
         """Raise if the model cannot give what the detector reads."""
-        reads = {*detector.scores_from, *detector.learns_from}
+        reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
         if reads & {"features", "head"} and self.runner.features is None:
             raise MissingInputError(
                 f"{detector.name} reads {' and '.join(sorted(reads))}. Choose the features "

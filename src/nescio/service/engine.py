@@ -14,6 +14,7 @@ from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.matching import match_labels
+from nescio.detectors.saving import plain_params
 from nescio.errors import InputError, ShapeError
 from nescio.explain import Explanation
 from nescio.outputs import Outputs, quiet_about_probabilities
@@ -102,7 +103,7 @@ class Engine:
         names = self.label_names
         return {
             "detector": self.detector.name,
-            "params": {k: v for k, v in self.detector.get_params().items() if k != "tpr"},
+            "params": {k: v for k, v in plain_params(self.detector).items() if k != "tpr"},
             "scores_from": list(self.detector.scores_from),
             "n_columns": self.detector.n_columns_,
             "label_names": None if names is None else list(names),
