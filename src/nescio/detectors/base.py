@@ -21,7 +21,7 @@ from nescio.detectors import plausibility, steps
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.profile import Profile
-from nescio.explain import Explanation, Terms, checked_terms
+from nescio.explain import Explanation, PartsExplanation, Terms, checked_terms
 
 
 class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn is untyped
@@ -114,6 +114,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def label_terms(self) -> Terms | None:
         """Return each label's term if the score is a sum of the largest of them, else None."""
         return None
+
+    @property
+    def explains(self) -> bool:
+        """Whether `explain` can say how the score came about."""
+        return self.label_terms() is not None
 
     # --- learning and calibrating ---
 
@@ -226,7 +231,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         kept = getattr(found.given.data, "kept", {})
         return Assessment(found.scores, p_values, inside, found.groups, found.given.ids, kept)
 
-    def explain(self, X: Any, *, groups: Any = None) -> Explanation:
+    def explain(self, X: Any, *, groups: Any = None) -> Explanation | PartsExplanation:
         """Return each label's share of the score, against the in-distribution medians.
 
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for

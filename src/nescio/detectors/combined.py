@@ -13,11 +13,12 @@ from sklearn.base import clone
 
 from nescio._validation import Array, checked_choice
 from nescio.calibration import Scores
-from nescio.detectors import steps
+from nescio.detectors import arrays as reading, steps
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
-from nescio.detectors.naming import as_detector
+from nescio.detectors.naming import as_detector, written
 from nescio.errors import ParameterError, TiedScoresWarning
+from nescio.explain import PartsExplanation
 
 _SUMS: dict[str, Callable[[Scores], Scores]] = {
     "fisher": np.log,
@@ -28,6 +29,8 @@ _SUMS: dict[str, Callable[[Scores], Scores]] = {
 """The rules that sum a function of the p-values. It grows with p, as a score has to."""
 
 RULES = (*_SUMS, "bonferroni")
+
+_N_NEAREST = 3
 
 
 class Combined(Detector):
@@ -215,6 +218,60 @@ class Combined(Detector):
         """Return the weights with a sum of 1, or of length 1 for Stouffer's rule."""
         weights = np.array(self.weights or [1.0] * len(self.detectors), dtype=np.float64)
         return weights / (np.linalg.norm(weights) if self.rule == "stouffer" else weights.sum())
+
+    # --- explaining ---
+
+    @property
+    def explains(self) -> bool:
+        """Always: by part."""
+        return True
+
+    def explain(self, X: Any, *, groups: Any = None) -> PartsExplanation:
+        """Return what each part says: its score, its p-value and its share of the evidence.
+
+        Parts whose score is made of labels are explained label by label, and parts that know their
+        nearest training samples (that have a method `nearest`) name them.
+        """
+        found = steps.decide(self, X, groups, calibrated=True)
+        arrays = found.given.arrays
+        usable = reading.usable_rows(arrays, self)
+        scores = np.full((len(usable), len(self.detectors_)), np.nan)
+        if usable.any():
+            scores[usable] = self._part_scores(arrays[usable])
+        p_values = self._p_values(scores)
+        parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
+        explanation = PartsExplanation(
+            self.name,
+            tuple(written(part, defaults=False) for part in self.detectors_),
+            scores,
+            p_values,
+            self._shares(self._terms(p_values)),
+            tuple(part.explain(arrays) if part.explains else None for part in parts),
+            tuple(_nearest(part, arrays) for part in parts),
+            found.scores,
+            np.broadcast_to(found.threshold, found.scores.shape),
+            self.calibration_.p_values(found.scores, found.groups),
+            found.groups,
+        )
+        return explanation.named(found.given.ids, self.label_names_ or found.given.label_names)
+
+    def _shares(self, terms: Scores) -> Scores:
+        """Return each part's share of the evidence: of the terms below 0, or of the smallest."""
+        if self.rule == "bonferroni":
+            against = (terms == terms.min(1, keepdims=True)).astype(np.float64)
+        else:
+            against = np.maximum(-terms, 0.0)
+        endless = np.isinf(against)
+        against = np.where(endless.any(1, keepdims=True), endless, against)  # (n_samples, n_parts)
+        total = against.sum(1, keepdims=True)
+        shares = np.full(against.shape, np.nan)
+        np.divide(against, total, out=shares, where=total > 0)
+        return shares
+
+
+def _nearest(part: Detector, arrays: Arrays) -> Array | None:
+    found: Array | None = part.nearest(arrays, _N_NEAREST) if hasattr(part, "nearest") else None
+    return found
 
 
 def reference_scores(part: Detector) -> Scores:

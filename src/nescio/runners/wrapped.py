@@ -23,7 +23,7 @@ from nescio.errors import (
     label_difference,
     warn,
 )
-from nescio.explain import Explanation
+from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
@@ -230,7 +230,9 @@ class Wrapped:
         """Return score, p-value and verdict of each sample; takes what `predict` takes."""
         return self.predict(inputs, **options).assessment
 
-    def explain(self, inputs: Any, *, groups: Any = None, batch_size: int = 256) -> Explanation:
+    def explain(
+        self, inputs: Any, *, groups: Any = None, batch_size: int = 256
+    ) -> Explanation | PartsExplanation:
         """Return each label's share of the score, as the detector's `explain` does."""
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
