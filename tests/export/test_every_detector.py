@@ -63,6 +63,8 @@ def scored(request):
     }
     detectors["mahalanobis max"], given = mahalanobis("max")
     detectors["mahalanobis sum"], _ = mahalanobis("sum")
+    combined = ns.Combined(["mahalanobis", "max_logit"], [2, 1], "cauchy", nonfinite="out")
+    detectors["combined"] = combined.fit(given[:200]).calibrate(given[200:])
     rows = rows_to_judge().astype(request.param)
     features = 2 * given.features[: len(rows)].astype(request.param)
     features[:3, 0] = np.nan, np.inf, -np.inf
@@ -88,6 +90,25 @@ def test_the_scores_of_every_detector(name, scored):
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
     if name.startswith("mahalanobis"):
         assert (found[:3] == -np.inf).all()
+
+
+def test_the_scores_of_a_combination(scored):
+    found, wanted = scored["combined"]
+    # A p-value may be steep between two reference scores that are close to each other.
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+    assert (found[:3] == -np.inf).all()
+
+
+def test_a_combination_alone(tmp_path):
+    _, given = mahalanobis("max")
+    detector = ns.Combined(nonfinite="out").fit(given[:200])
+    detector.calibrate(given[200:], groups="label_count")
+    path = tmp_path / "alone.onnx"
+    exported = ns.export_onnx(None, path, detector=detector, samples=given[:50])
+    assert list(exported.inputs) == ["logits", "features"]
+    found = run(path, logits=given.logits, features=given.features)
+    close(found, detector.assess(given), detector.calibration_, tolerance=1e-3)
+    assert metadata(path)["nescio.detector"] == "combined"
 
 
 def test_probabilities_in_float64():

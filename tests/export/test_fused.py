@@ -13,6 +13,7 @@ from nescio.export import DetectorHead, FusedModel  # noqa: E402
 from nescio.export.parity import check_parity  # noqa: E402
 
 LOGIT_DETECTORS = [name for name, kind in ns.DETECTORS.items() if kind.traceable]
+EXPORTED_RULES = ("fisher", "cauchy", "harmonic", "bonferroni")
 REFUSED = ("odin", "mahalanobis_perturbed", "lof", "isolation_forest")
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
@@ -33,7 +34,7 @@ def same(assessment, outputs):
 
 
 def test_every_detector_is_exported_or_says_why_not():
-    assert set(ns.DETECTORS) == {*LOGIT_DETECTORS, "mahalanobis", *REFUSED}
+    assert set(ns.DETECTORS) == {*LOGIT_DETECTORS, "mahalanobis", "combined", *REFUSED}
 
 
 @pytest.mark.parametrize("groups", [None, "label_count"])
@@ -46,6 +47,31 @@ def test_the_head_gives_what_the_detector_gives(name, groups):
     check_parity(found, ns.Outputs(rows), detector, tolerance=1e-6)
     if name not in ("max_energy", "max_prob"):  # the last step of these rounds differently
         same(detector.assess(rows), outputs)
+
+
+@pytest.mark.parametrize("groups", [None, "label_count"])
+@pytest.mark.parametrize("rule", EXPORTED_RULES)
+def test_the_head_of_a_combination(rule, groups):
+    parts = [*LOGIT_DETECTORS, ns.Combined(["joint_energy", "msp"])]
+    detector = ns.Combined(parts, list(range(1, 1 + len(parts))), rule, nonfinite="out")
+    # In float64: a p-value is steep between reference scores that are close to each other.
+    logits = some_logits(800).astype(np.float64)
+    detector.calibrate(logits, groups=groups)
+    rows = np.concatenate([rows_to_judge(), logits[50:]])
+    outputs = DetectorHead(detector)(torch.from_numpy(rows))
+    found = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
+    check_parity(found, ns.Outputs(rows), detector, tolerance=1e-6)
+
+
+def test_a_combination_that_cannot_be_exported_says_why():
+    with pytest.raises(ns.detectors.NotCalibratedError, match="combined is not calibrated"):
+        DetectorHead(ns.Combined())
+    stouffer = ns.Combined(["msp", "max_logit"], rule="stouffer").calibrate(some_logits())
+    with pytest.raises(ExportError, match="rule=stouffer: it needs the quantiles"):
+        DetectorHead(stouffer)
+    with_lof = ns.Combined(["msp", "lof"]).fit(some_logits()).calibrate(some_logits(seed=1))
+    with pytest.raises(ExportError, match="with one of its parts: lof cannot be exported: it sear"):
+        DetectorHead(with_lof)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
