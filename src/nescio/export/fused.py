@@ -16,9 +16,13 @@ from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeE
 from nescio.export.scoring import scorer_of
 from nescio.export.search import count_passed, search_table
 from nescio.outputs import Head
+from nescio.runners.wrapped import with_only_layer
 
 INPUTS = ("logits", "features")
 """What a classifier's graph can give to a detector's."""
+
+# The input of the head: if the head is known, the features are it.
+_SOURCES = {"penultimate": "features"}
 
 
 class FusedOutputs(NamedTuple):
@@ -73,7 +77,7 @@ class DetectorHead(nn.Module):
         detector._check_params()
         self.verdict = VerdictModule(detector.calibration_)
         self.reads = _checked_names(detector)
-        self.n_columns = {name: detector.n_columns_[name] for name in self.reads}
+        self.n_columns = {_source(name): detector.n_columns_[name] for name in self.reads}
         self.reads_head = "head" in detector.scores_from
         self.masked_allowed = detector.accepts_masked
         if self.reads_head:
@@ -91,7 +95,7 @@ class DetectorHead(nn.Module):
         return tuple(
             name
             for name in INPUTS
-            if name in self.reads or (name == "logits" and self.verdict.by_count)
+            if name in self.n_columns or (name == "logits" and self.verdict.by_count)
         )
 
     def forward(self, logits: Tensor, features: Tensor | None = None) -> FusedOutputs:
@@ -107,7 +111,7 @@ class DetectorHead(nn.Module):
         for name in self.needs:
             if given[name] is None:
                 raise MissingInputError(f"the detector reads {name}, which were not given.")
-        arrays = {name: self._checked(name, given[name]) for name in self.reads}
+        arrays = {name: self._checked(_source(name), given[_source(name)]) for name in self.reads}
         usable = torch.stack([self._usable(name, array) for name, array in arrays.items()]).all(0)
         clean: dict[str, Any] = {
             name: torch.where(usable[:, None], array, 0.0) for name, array in arrays.items()
@@ -144,13 +148,18 @@ class DetectorHead(nn.Module):
 
 def _checked_names(detector: Detector) -> tuple[str, ...]:
     """Return the arrays that the detector scores; raise if a graph does not have them."""
-    others = [name for name in detector.scores_from if name not in (*INPUTS, "head")]
+    others = [name for name in detector.scores_from if _source(name) not in (*INPUTS, "head")]
     if others:
         raise ExportError(
             f"{detector.name or type(detector).__name__} cannot be exported: it reads "
             f"{', '.join(others)}, and a graph has only logits, features and the last layer."
         )
-    return tuple(name for name in detector.scores_from if name in INPUTS)
+    return tuple(name for name in detector.scores_from if name != "head")
+
+
+def _source(name: str) -> str:
+    """Return the input of a graph that is the array of this name."""
+    return _SOURCES.get(name, name)
 
 
 class FusedModel(nn.Module):
@@ -186,6 +195,8 @@ class FusedModel(nn.Module):
                     f"a {runner.kind} model is not a torch module. Write it as ONNX: export_onnx."
                 )
             detector = own if detector is None else detector
+            if detector is not None:
+                runner = with_only_layer(runner, detector)
             from_probs, classifier = runner.from_probs, runner.module()
         if detector is None:
             raise ParameterError("there is no detector: pass a calibrated one.")
@@ -195,7 +206,7 @@ class FusedModel(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> FusedOutputs:
         """Return predictions and verdicts of one pass."""
         given = self.classifier(*inputs, **named)
-        logits, features = given if isinstance(given, tuple) else (given, None)
+        logits, features = given[:2] if isinstance(given, tuple) else (given, None)
         outputs: FusedOutputs = self.head(logits, features)
         return outputs
 
