@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Arrays as Arrays,
         Assessment as Assessment,
         CalibratedMax as CalibratedMax,
+        Combined as Combined,
         CoOccurrence as CoOccurrence,
         Detector as Detector,
         Entropy as Entropy,

@@ -80,6 +80,10 @@ BAD = {
     "a split": (SPEC.format("fit_on = { lof = 'test' }"), "fit_on.lof must be 'train' or 'val'"),
     "a detector": (SPEC.format("fit_on = { lfo = 'val' }"), "there is no detector 'lfo'"),
     "nothing to learn": (SPEC.format("fit_on = { msp = 'val' }"), "msp learns from no data"),
+    "held-out data": (
+        SPEC.format("fit_on = { combined = 'val' }"),
+        "combined cannot be fitted on val, which is the held-out data",
+    ),
     "a label": (SPEC.format("[tune.odin]\nlabel = 'x'"), r"\[tune.odin\]: label must be"),
     "another step": (
         SPEC.format("[tune.mahalanobis]\nstep = 'x'"),
@@ -189,3 +193,17 @@ def test_lof_learns_from_the_validation_data_if_told_to(small_spec, bench_folder
     for before, after in zip(on_train.lines, on_val.lines, strict=True):
         same = before.evaluation == after.evaluation
         assert same == (before.detector == "msp")
+
+
+def test_a_combination_is_calibrated_on_the_validation_data(small_spec, bench_folder):
+    from nescio.benchmark.run import run_benchmark
+
+    text = "combined(detectors=[max_logit, mahalanobis], weights=[2, 1])"
+    spec = replace(small_spec, name="combined", detectors=("msp", text), seeds=(0,))
+    lines = run_benchmark(spec, bench_folder).lines
+    assert {line.detector for line in lines} == {"msp", text}
+    assert all(line.evaluation is not None for line in lines), lines[-1].skipped
+    manifest = lines[0].manifest
+    assert manifest["held_out"] == {"val": [text]}
+    assert manifest["data"]["val"]["split"] == "val"
+    assert run_benchmark(spec, bench_folder).lines == lines

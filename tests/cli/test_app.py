@@ -110,7 +110,7 @@ MISTAKES = {
     ),
     "nothing to learn": (
         ("calibrate", "held.safetensors", "-o", "x.nescio", "--train", "train.safetensors"),
-        "joint_energy does not learn from data",
+        "joint_energy does not learn from training data",
     ),
     "calibrating on training data": (
         (

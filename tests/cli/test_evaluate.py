@@ -95,3 +95,21 @@ def test_swapped_files_are_said(here, nescio):
     assert "swapped" in found["notes"]["test"]
     right = ("--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "50")
     assert "chance" not in nescio("eval", *right, *detectors)[1]
+
+
+def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio):
+    files = ("eval", "--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "0", "--json")
+    name = "combined(detectors=[joint_energy, max_logit])"
+    code, out, err = nescio(*files, "-d", "msp", "-d", name)
+    assert code == 0, err
+    assert "pass such outputs (--held-out)" in json.loads(out)["skipped"][name]
+    code, out, err = nescio(*files, "-d", "msp", "-d", name, "--held-out", "val.npy")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["skipped"] == {}
+    assert {row["detector"] for row in found["results"]} == {"msp", name}
+    for option, twice in (("--id", "test.npy"), ("--train", "val.npy")):
+        more = ("--train", "val.npy", "--held-out", twice)
+        code, _, err = nescio(*files, "-d", name, *more)
+        assert code == 1
+        assert f"{twice} is given as {option} and as --held-out" in err

@@ -80,6 +80,8 @@ def scored(request):
     detectors = {name: calibrated(name) for name in TRACEABLE}
     for name, detector in FEATURE_DETECTORS.items():
         detectors[name], given = of_features(detector)
+    combined = ns.Combined(["mahalanobis", "max_logit"], [2, 1], "cauchy")
+    detectors["combined"], _ = of_features(combined)
     outputs = outputs_to_judge(request.param)
     # Two rows for the distances: one far away, and one of the training data.
     outputs.features[5], outputs.features[6] = 1e4, given.features[0]
@@ -106,6 +108,25 @@ def test_the_scores_of_every_detector(name, scored):
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=atol)
     if name in FEATURE_DETECTORS or "penultimate" in ns.DETECTORS[name]().scores_from:
         assert (found[:3] == -np.inf).all()
+
+
+def test_the_scores_of_a_combination(scored):
+    found, wanted = scored["combined"]
+    # A p-value may be steep between two reference scores that are close to each other.
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+    assert (found[:3] == -np.inf).all()
+
+
+def test_a_combination_alone(tmp_path):
+    _, given = mahalanobis("max")
+    detector = ns.Combined(nonfinite="out").fit(given[:200])
+    detector.calibrate(given[200:], groups="label_count")
+    path = tmp_path / "alone.onnx"
+    exported = ns.export_onnx(None, path, detector=detector, samples=given[:50])
+    assert list(exported.inputs) == ["logits", "features"]
+    found = run(path, logits=given.logits, features=given.features)
+    close(found, detector.assess(given), detector.calibration_, tolerance=1e-3)
+    assert metadata(path)["nescio.detector"] == "combined"
 
 
 def test_probabilities_in_float64():

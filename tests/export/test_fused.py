@@ -23,6 +23,7 @@ from nescio.export.parity import check_parity  # noqa: E402
 from nescio.export.scoring import SCORERS  # noqa: E402
 
 TRACEABLE = [name for name, kind in ns.DETECTORS.items() if kind.traceable]
+EXPORTED_RULES = ("fisher", "cauchy", "harmonic", "bonferroni")
 # These call the same kernel; the last step of max_energy and max_prob rounds differently.
 SAME_TO_THE_LAST_BIT = set(ns.scores.SCORES) - {"max_energy", "max_prob"}
 REFUSED = ("odin", "mahalanobis_perturbed", "lof", "isolation_forest")
@@ -69,6 +70,31 @@ def test_the_head_gives_what_the_detector_gives(name, groups):
     check_parity(found, given, detector, tolerance=1e-5)
     if name in SAME_TO_THE_LAST_BIT:
         same(detector.assess(given), outputs)
+
+
+@pytest.mark.parametrize("groups", [None, "label_count"])
+@pytest.mark.parametrize("rule", EXPORTED_RULES)
+def test_the_head_of_a_combination(rule, groups):
+    parts = [*ns.scores.SCORES, ns.Combined(["joint_energy", "msp"])]
+    detector = ns.Combined(parts, list(range(1, 1 + len(parts))), rule, nonfinite="out")
+    # In float64: a p-value is steep between reference scores that are close to each other.
+    logits = some_logits(800).astype(np.float64)
+    detector.calibrate(logits, groups=groups)
+    rows = np.concatenate([rows_to_judge(), logits[50:]])
+    outputs = DetectorHead(detector)(torch.from_numpy(rows))
+    found = {field: tensor.numpy() for field, tensor in outputs._asdict().items()}
+    check_parity(found, ns.Outputs(rows), detector, tolerance=1e-6)
+
+
+def test_a_combination_that_cannot_be_exported_says_why():
+    with pytest.raises(ns.detectors.NotCalibratedError, match="combined is not calibrated"):
+        DetectorHead(ns.Combined())
+    stouffer = ns.Combined(["msp", "max_logit"], rule="stouffer").calibrate(some_logits())
+    with pytest.raises(ExportError, match="rule=stouffer: it needs the quantiles"):
+        DetectorHead(stouffer)
+    with_lof = ns.Combined(["msp", "lof"]).fit(some_logits()).calibrate(some_logits(seed=1))
+    with pytest.raises(ExportError, match="with one of its parts: lof cannot be exported: it sear"):
+        DetectorHead(with_lof)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

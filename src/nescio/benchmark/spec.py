@@ -178,8 +178,14 @@ class BenchmarkSpec:
         checked_choice("protocol", self.protocol, PROTOCOLS)
         for name, split in self.fit_on.items():
             checked_choice(f"fit_on.{name}", split, ("train", "val"))
-            if not build_detector(name, {}).learned:
+            detector = build_detector(name, {})
+            if not detector.learns_from:
                 raise ParameterError(f"fit_on: {name} learns from no data.")
+            if detector.learns_from_held_out and split == "val":
+                raise ParameterError(
+                    f"fit_on: {name} cannot be fitted on val, which is the held-out data that it "
+                    "is calibrated on."
+                )
         for key in self.paper_tables:
             find_paper_table(key)
         _refuse_duplicates("seed", self.seeds)
@@ -211,6 +217,14 @@ class BenchmarkSpec:
             text
             for text in self.detectors
             if self.fit_on.get(parse_detector(text)[0], "train") == "val"
+        )
+
+    def calibrated_on_val(self) -> tuple[str, ...]:
+        """Return the detectors that learn from held-out data, which is the validation data."""
+        return tuple(
+            text
+            for text in self.detectors
+            if resolve_detector(text, mean_labels=1).learns_from_held_out
         )
 
     def split_name(self, source: BenchmarkSet, part: str) -> str:
@@ -255,10 +269,7 @@ class BenchmarkSpec:
 
 def resolve_detector(text: str, *, mean_labels: int) -> Detector:
     """Return a detector by its name in a spec, with k=mean_labels replaced by the number."""
-    name, settings = parse_detector(text)
-    if settings.get("k") == MEAN_LABELS:
-        settings["k"] = str(mean_labels)
-    return build_detector(name, settings)
+    return build_detector(re.sub(rf"\bk\s*=\s*{MEAN_LABELS}\b", f"k={mean_labels}", text))
 
 
 def shipped_specs() -> dict[str, str]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
     from nescio.detectors.ash import ASH as ASH
     from nescio.detectors.calibrated_max import CalibratedMax as CalibratedMax
     from nescio.detectors.co_occurrence import CoOccurrence as CoOccurrence
+    from nescio.detectors.combined import Combined as Combined
     from nescio.detectors.dice import DICE as DICE
     from nescio.detectors.entropy import Entropy as Entropy
     from nescio.detectors.gen import GEN as GEN

@@ -90,6 +90,10 @@ class Arrays:
         """Return the arrays that are matrices of numbers with one row per sample."""
         return {name: a for name, a in self._arrays.items() if name not in _NOT_MATRICES}
 
+    def only(self, names: Sequence[str]) -> Arrays:
+        """Return the arrays of these names."""
+        return Arrays({name: self[name] for name in names})
+
     def get(self, name: str) -> Any:
         """Return one array by its name; None if it was not declared."""
         return self._arrays.get(name)
@@ -105,11 +109,16 @@ class Given:
     """What a detector was given: the arrays it declared, and what calibration needs besides."""
 
     arrays: Arrays
-    data: Any  # Outputs, Arrays, or as it was passed
+    data: Any  # all of it: Outputs, Arrays, or as it was passed
     logits: FloatArray | None
     label_names: tuple[str, ...] | None
     ids: Array | None
     columns: tuple[str, ...] | None = None  # the names of the columns of a data frame
+
+    def __getitem__(self, rows: BoolArray) -> Given:
+        """Return some of the rows."""
+        logits, ids = (None if a is None else a[rows] for a in (self.logits, self.ids))
+        return replace(self, arrays=self.arrays[rows], logits=logits, ids=ids)
 
     def label_counts(self) -> Array | None:
         """Return how many labels the model predicts for each sample; None without logits."""

@@ -14,6 +14,7 @@ from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration
 from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.scoring import scorer_of
+from nescio.export.search import count_passed, search_table
 from nescio.outputs import Head
 from nescio.runners.wrapped import with_only_layer
 
@@ -211,12 +212,7 @@ class FusedModel(nn.Module):
 
 
 class VerdictModule(nn.Module):
-    """The p-values of scores, and whether they reach their threshold, as `Calibration` has them.
-
-    A binary search with a fixed number of steps, one lookup per row in each, counts the calibration
-    scores at or below a score. Memory grows with the batch, not with the batch times the
-    calibration data.
-    """
+    """The p-values of scores, and whether they reach their threshold, as `Calibration` has them."""
 
     def __init__(self, calibration: Calibration) -> None:
         super().__init__()
@@ -228,13 +224,8 @@ class VerdictModule(nn.Module):
         thresholds = list(calibration.thresholds.values())
         sizes = [threshold.n_samples for threshold in thresholds]
         self.by_count = calibration.by == LABEL_COUNT
-        self.n_steps = max(sizes).bit_length()
-        # One row per group: its scores from the second place on, ascending, then +inf.
-        table = np.full((len(sizes), 2**self.n_steps), np.inf)
-        for row, threshold in zip(table, thresholds, strict=True):
-            row[1 : 1 + threshold.n_samples] = threshold.scores
-        starts = torch.arange(len(sizes)) * 2**self.n_steps
-        self.register_buffer("table", torch.from_numpy(table.reshape(-1)))
+        table, starts, self.n_steps = search_table([one.scores for one in thresholds])
+        self.register_buffer("table", table)
         self.register_buffer("starts", starts)
         self.register_buffer("sizes", torch.tensor(sizes))
         values = [threshold.value for threshold in thresholds]
@@ -254,14 +245,8 @@ class VerdictModule(nn.Module):
             start, size, threshold = (
                 values.index_select(0, group) for values in (start, size, threshold)
             )
-        table = self.get_buffer("table")
-        at = start + torch.zeros_like(
-            scores, dtype=torch.int64
-        )  # the place of the last score passed
-        for step in reversed(range(self.n_steps)):
-            further = at + 2**step
-            at = torch.where(table.index_select(0, further) <= scores, further, at)
-        below = torch.minimum(at - start, size)  # a score of +inf has also passed every +inf
+        passed = count_passed(self.get_buffer("table"), start, self.n_steps, scores)
+        below = torch.minimum(passed, size)  # a score of +inf has also passed every +inf
         return (below.double() + 1.0) / (size.double() + 1.0), scores >= threshold
 
 

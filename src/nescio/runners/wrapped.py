@@ -24,7 +24,7 @@ from nescio.errors import (
     label_difference,
     warn,
 )
-from nescio.explain import Explanation
+from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
@@ -235,7 +235,9 @@ class Wrapped:
         """Return score, p-value and verdict of each sample; takes what `predict` takes."""
         return self.predict(inputs, **options).assessment
 
-    def explain(self, inputs: Any, *, groups: Any = None, batch_size: int = 256) -> Explanation:
+    def explain(
+        self, inputs: Any, *, groups: Any = None, batch_size: int = 256
+    ) -> Explanation | PartsExplanation:
         """Return each label's share of the score, as the detector's `explain` does."""
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
@@ -316,7 +318,7 @@ class Wrapped:
 
     def _check_detector(self, detector: Detector) -> None:
         """Raise if the model cannot give what the detector reads."""
-        reads = {*detector.scores_from, *detector.learns_from}
+        reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
         if reads & {FEATURES, "head", PENULTIMATE} and not self.runner.layers:
             why = "the model has no layer that is known to be suitable. Choose one"
             outputs = ", ".join(getattr(self.runner, "output_names", ()))
