@@ -30,6 +30,9 @@ _SUMS: dict[str, Callable[[Scores], Scores]] = {
 
 RULES = (*_SUMS, "bonferroni")
 
+DEFAULT_PARTS = ("top_k_joint_energy(k=5)", "relative_mahalanobis")
+"""Chosen with the rule on in-distribution data of COCO-70: docs/explanation/the-default.md."""
+
 _N_NEAREST = 3
 
 
@@ -89,9 +92,9 @@ class Combined(Detector):
 
     def __init__(
         self,
-        detectors: Sequence[Any] = ("joint_energy", "mahalanobis"),
+        detectors: Sequence[Any] = DEFAULT_PARTS,
         weights: Sequence[float] = (),
-        rule: str = "fisher",
+        rule: str = "cauchy",
         *,
         tpr: float = 0.95,
         nonfinite: str = "raise",
