@@ -93,6 +93,9 @@ def calibrate(
 
     Example: nescio calibrate val.npy --detector joint_energy --tpr 0.95 -o tagger.nescio
     """
+    from nescio.detectors import steps
+    from nescio.detectors.naming import written
+
     check_target(output, force=force)
     refuse_overwriting(output, held_out, train)
     columns = chosen_columns(id_column, labels, ignore)
@@ -115,7 +118,8 @@ def calibrate(
         with working("learning"):
             learned_from = read_others(train, data, from_probs=from_probs, columns=columns)
             with about(train):
-                made.fit(learned_from)
+                # Unlike fit, this does not score the training data: calibrate sets the threshold.
+                steps.learn(made, learned_from, None)
     groups = "label_count" if by_label_count else None
     with working("calibrating"), about(held_out):
         made.calibrate(data, confidence=confidence, groups=groups)
@@ -131,8 +135,6 @@ def calibrate(
         }
         typer.echo(to_json(saved | calibration_facts(calibration)))
         return
-    from nescio.detectors.naming import written
-
     console = terminal()
     console.print(what_was_read(data), soft_wrap=True)
     name = written(made)
