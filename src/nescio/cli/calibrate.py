@@ -30,7 +30,6 @@ from nescio.cli.options import (
     what_was_read,
     working,
 )
-from nescio.detectors.default import AUTO, default_detector
 from nescio.errors import MissingInputError, ParameterError, about
 
 if TYPE_CHECKING:
@@ -96,6 +95,10 @@ def calibrate(
 
     Example: nescio calibrate val.npy --detector joint_energy --tpr 0.95 -o tagger.nescio
     """
+    from nescio.detectors import steps
+    from nescio.detectors.default import AUTO, default_detector
+    from nescio.detectors.naming import written
+
     check_target(output, force=force)
     refuse_overwriting(output, held_out, train)
     columns = chosen_columns(id_column, labels, ignore)
@@ -117,9 +120,10 @@ def calibrate(
     reason = ""
     if made is None:
         made, reason = default_detector(learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise")
-    if learned_from is not None and made.learned:
+    if learned_from is not None and made.learns_from:
         with working("learning"), about(str(train)):
-            made.fit(learned_from)
+            # Unlike fit, this does not score the training data: calibrate sets the threshold.
+            steps.learn(made, learned_from, None)
     groups = "label_count" if by_label_count else None
     with working("calibrating"), about(held_out):
         made.calibrate(data, confidence=confidence, groups=groups)
@@ -136,8 +140,6 @@ def calibrate(
         }
         typer.echo(to_json(saved | calibration_facts(calibration)))
         return
-    from nescio.detectors.naming import written
-
     console = terminal()
     console.print(what_was_read(data), soft_wrap=True)
     if reason:
