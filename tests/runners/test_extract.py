@@ -37,6 +37,11 @@ def test_outputs_are_what_the_network_gives(checkpoint, coco_tree, tmp_path):
     assert outputs.label_names == made.label_names
     assert outputs.manifest["model_hash"] == made.content_hash()
     assert outputs.manifest["dataset"] == "coco"
+    # The last layer and its input come along, for detectors that read them.
+    head, hidden = outputs.head, outputs.get("penultimate")
+    assert hidden.shape == (14, 16)
+    np.testing.assert_allclose(hidden @ head.weight.T + head.bias, logits, rtol=1e-4, atol=1e-5)
+    assert outputs.manifest["layers"] == ["pooled", "penultimate"]
     assert not list(tmp_path.glob("*.parts"))
 
 
