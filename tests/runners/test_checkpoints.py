@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 import nescio as ns  # noqa: E402
+from fixtures.own_detectors import ReAct  # noqa: E402
 from nescio.errors import ParameterError  # noqa: E402
 from nescio.networks.checkpoint import Architecture, Checkpoint  # noqa: E402
 from nescio.runners import make_runner  # noqa: E402
@@ -90,6 +91,18 @@ def test_the_layers_of_a_network_of_ones_own(own_module, pixels):
     # The same without a checkpoint: the module itself, by its name.
     plain = make_runner(f"module:{own_module}", features="penultimate")
     assert plain.run(made.preprocessing.normalise(pixels))["features"].shape == (5, 4)
+
+
+def test_a_detector_decides_which_layer_its_features_are(checkpoint, pixels):
+    """If the caller does not: the layer it was made with, or the input of the head it reads."""
+    made, truth = checkpoint(), np.eye(3)[[0, 1, 2, 0, 1]]
+    fitted = ns.wrap(made, features="penultimate", detector="mahalanobis").fit(pixels, truth)
+    for model in (made, make_runner(make_runner(made), label_names=made.label_names)):
+        assert ns.wrap(model, detector=fitted.detector).runner.features == "penultimate"
+        assert ns.wrap(model, detector="mahalanobis").runner.features == "pooled"
+        assert ns.wrap(model, detector=ReAct()).runner.features == "penultimate"
+    chosen = ns.wrap(made, features="pooled", detector=fitted.detector)
+    assert chosen.runner.layers == ("pooled",)
 
 
 def test_a_runner_is_made_again_with_other_settings(checkpoint):

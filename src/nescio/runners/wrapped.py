@@ -359,10 +359,12 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
         return runner
     named = sorted(reads - {FEATURES, "head", *runner.array_names})
     missing = tuple(name for name in named if runner.has_layer(name))
-    first = runner.layers
-    if not first:
-        first = _features_of(runner, detector) if FEATURES in reads else missing[:1] or (AUTO,)
-    layers = (*first, *missing)
+    layers = runner.layers
+    if FEATURES in reads and (not layers or runner.layers_are_default):
+        layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
+    elif not layers:
+        layers = missing[:1] or (AUTO,)
+    layers += missing
     return runner if layers == runner.layers else runner.changed(features=layers)
 
 
@@ -373,11 +375,11 @@ def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
         return made_with
     if FEATURES in getattr(runner, "output_names", ()):  # an ONNX file that names them
         return (FEATURES,)
-    if hasattr(detector, "n_columns_"):  # made with features, but it is not known which
-        return ()
     reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
-    # A detector that reads features and head takes the features as the input of the head.
-    return (PENULTIMATE if reads_head and runner.has_layer(PENULTIMATE) else AUTO,)
+    if reads_head and runner.has_layer(PENULTIMATE):  # it takes the features as the head's input
+        return (PENULTIMATE,)
+    unknown = hasattr(detector, "n_columns_")  # made with features, but not known which
+    return () if unknown or runner.layers else (AUTO,)
 
 
 def with_only_layer(runner: Runner, detector: Detector) -> Runner:
