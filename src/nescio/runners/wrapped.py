@@ -314,7 +314,7 @@ class Wrapped:
 
     def _check_detector(self, detector: Detector) -> None:
         """Raise if the model cannot give what the detector reads."""
-        reads = {*detector.scores_from, *detector.learns_from}
+        reads = _read_by(detector)
         if reads & {FEATURES, "head", PENULTIMATE} and not self.runner.layers:
             why = "the model has no layer that is known to be suitable. Choose one"
             outputs = ", ".join(getattr(self.runner, "output_names", ()))
@@ -352,9 +352,14 @@ class Wrapped:
         return f"Wrapped({', '.join(parts)})"
 
 
+def _read_by(detector: Detector) -> set[str]:
+    """Return the names of all arrays that a detector reads."""
+    return {*detector.scores_from, *detector.learns_from}
+
+
 def with_layers(runner: Runner, detector: Detector) -> Runner:
     """Return a runner that also gives the layers that the detector reads, if the model has them."""
-    reads = {*detector.scores_from, *detector.learns_from} - {"logits", "labels"}
+    reads = _read_by(detector) - {"logits", "labels"}
     if not reads:
         return runner
     named = sorted(reads - {FEATURES, "head", *runner.array_names})
@@ -385,9 +390,9 @@ def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
 def with_only_layer(runner: Runner, detector: Detector) -> Runner:
     """Return a runner whose features are the only layer that the detector scores, if it is one."""
     scored = [name for name in detector.scores_from if name in runner.array_names[1:]]
-    if len(scored) != 1 or FEATURES in detector.scores_from:
+    if FEATURES in detector.scores_from or len(scored) != 1 or scored[0] == runner.features:
         return runner
-    return runner.changed(features=(scored[0], scored[0]))
+    return runner.changed(features=scored * 2)  # under its own name too
 
 
 def _detector(given: Any) -> Detector:
