@@ -33,7 +33,17 @@ class Learner(Detector):
         return -((arrays.logits - self.mean_) ** 2).sum(1)
 
 
-@pytest.mark.parametrize("detector", [MedianLogit(), Learner()])
+class HeldOutLearner(Learner):
+    """Distance to the mean of held-out data."""
+
+    name = "held_out_learner"
+    learns_from, learns_from_held_out = (), ("logits",)
+
+    def _learn_held_out(self, arrays):
+        self.mean_ = arrays.logits.mean(0)
+
+
+@pytest.mark.parametrize("detector", [MedianLogit(), Learner(), HeldOutLearner()])
 def test_a_users_own_detector_passes(detector):
     check_detector(detector)
 
@@ -55,6 +65,13 @@ class ForgetsWhatItLearned(Learner):
     def _score(self, arrays):
         mean = getattr(self, "mean_", np.zeros(arrays.logits.shape[1]))
         return -((arrays.logits - mean) ** 2).sum(1)
+
+
+class LearnsFromAllHeldOutData(HeldOutLearner):
+    def calibrate(self, X, **settings):
+        super().calibrate(X, **settings)
+        self._learn_held_out(X)
+        return self
 
 
 class GivesTwoColumns(MedianLogit):
@@ -95,6 +112,10 @@ class PosesAsNescios(MedianLogit):
         (RanksTheBatch(), checks.check_samples_are_independent),
         (WritesToItsInput(), checks.check_input_is_left_alone),
         (ForgetsWhatItLearned(), checks.check_survives_saving),
+        (
+            LearnsFromAllHeldOutData(),
+            checks.check_calibrates_on_data_that_it_has_not_learned_from,
+        ),
         (GivesTwoColumns(), checks.check_scores_one_number_per_sample),
         (IsNotFinite(), checks.check_scores_one_number_per_sample),
         (HasNoSource(), checks.check_says_what_it_is),

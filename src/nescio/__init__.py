@@ -8,11 +8,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from nescio._version import __version__ as __version__
 
+# Not that of typing: Ctrl-C while typing is imported here would print a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from nescio import (
         calibration as calibration,
         checks as checks,
@@ -27,26 +30,41 @@ if TYPE_CHECKING:
     )
     from nescio.data.preprocessing import Preprocessing as Preprocessing
     from nescio.detectors import (
+        ASH as ASH,
         DETECTORS as DETECTORS,
+        DICE as DICE,
+        GEN as GEN,
         MSP as MSP,
         ODIN as ODIN,
         Arrays as Arrays,
         Assessment as Assessment,
+        CalibratedMax as CalibratedMax,
+        Combined as Combined,
+        CoOccurrence as CoOccurrence,
         Detector as Detector,
+        Entropy as Entropy,
+        GradNorm as GradNorm,
         IsolationForest as IsolationForest,
         JointEnergy as JointEnergy,
+        LabelGap as LabelGap,
         LocalOutlierFactor as LocalOutlierFactor,
         Mahalanobis as Mahalanobis,
         MaxEnergy as MaxEnergy,
         MaxLogit as MaxLogit,
         MaxProb as MaxProb,
+        NearestNeighbours as NearestNeighbours,
+        NNGuide as NNGuide,
         NotCalibratedError as NotCalibratedError,
         PerturbedMahalanobis as PerturbedMahalanobis,
+        ReAct as ReAct,
+        RelativeMahalanobis as RelativeMahalanobis,
+        Scale as Scale,
         SumLogit as SumLogit,
         SumProb as SumProb,
         TopKJointEnergy as TopKJointEnergy,
         TopKLogit as TopKLogit,
         TopKProb as TopKProb,
+        ViM as ViM,
         load as load,
         register as register,
     )

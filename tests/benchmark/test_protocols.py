@@ -1,6 +1,7 @@
 """The paper's protocol and that of its authors' code, in the settings and in a run."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from nescio.benchmark.paper import paper_tables
 from nescio.benchmark.protocols import PROTOCOLS, with_protocol
 from nescio.benchmark.spec import load_spec, parse_benchmark, shipped_specs
-from nescio.errors import ParameterError
+from nescio.errors import DatasetError, ParameterError
 
 PAPER_SPECS = [name for name in shipped_specs() if name.startswith("paper-")]
 
@@ -79,6 +80,10 @@ BAD = {
     "a split": (SPEC.format("fit_on = { lof = 'test' }"), "fit_on.lof must be 'train' or 'val'"),
     "a detector": (SPEC.format("fit_on = { lfo = 'val' }"), "there is no detector 'lfo'"),
     "nothing to learn": (SPEC.format("fit_on = { msp = 'val' }"), "msp learns from no data"),
+    "held-out data": (
+        SPEC.format("fit_on = { combined = 'val' }"),
+        "combined cannot be fitted on val, which is the held-out data",
+    ),
     "a label": (SPEC.format("[tune.odin]\nlabel = 'x'"), r"\[tune.odin\]: label must be"),
     "another step": (
         SPEC.format("[tune.mahalanobis]\nstep = 'x'"),
@@ -144,6 +149,24 @@ def test_the_specs_of_the_paper_run_in_miniature(protocol, paper_data, tmp_path)
     check_manifest(run.lines[-1].manifest, protocol)
 
 
+def test_voc_runs_without_its_test_images(paper_data, tmp_path):
+    pytest.importorskip("torchvision")
+    from nescio.benchmark.run import run_benchmark
+
+    data = tmp_path / "data"
+    voc = shutil.copytree(paper_data / "VOCdevkit", data / "VOCdevkit") / "VOC2012"
+    (voc / "ImageSets" / "Main" / "test.txt").unlink()
+    for image in (voc / "JPEGImages").glob("test_*"):
+        image.unlink()
+    shutil.copytree(paper_data / "imagenet22k", data / "imagenet22k")
+    wanted = in_miniature("paper-main", "paper").with_data(data).only(["PASCAL-VOC"], [])
+    with pytest.raises(DatasetError, match="nescio bench voc-trainval"):
+        run_benchmark(wanted, tmp_path)
+    run = run_benchmark(in_miniature("voc-trainval", "paper").with_data(data), tmp_path)
+    assert {line.detector for line in run.lines if line.evaluation} == set(wanted.detectors)
+    assert run.lines[0].manifest["data"]["id"]["n_images"] == 5
+
+
 def check_manifest(manifest, protocol):
     """The manifest of the last spec, on NUS-WIDE, says what the protocol changed."""
     theirs = protocol == "authors"
@@ -170,3 +193,17 @@ def test_lof_learns_from_the_validation_data_if_told_to(small_spec, bench_folder
     for before, after in zip(on_train.lines, on_val.lines, strict=True):
         same = before.evaluation == after.evaluation
         assert same == (before.detector == "msp")
+
+
+def test_a_combination_is_calibrated_on_the_validation_data(small_spec, bench_folder):
+    from nescio.benchmark.run import run_benchmark
+
+    text = "combined(detectors=[max_logit, mahalanobis], weights=[2, 1])"
+    spec = replace(small_spec, name="combined", detectors=("msp", text), seeds=(0,))
+    lines = run_benchmark(spec, bench_folder).lines
+    assert {line.detector for line in lines} == {"msp", text}
+    assert all(line.evaluation is not None for line in lines), lines[-1].skipped
+    manifest = lines[0].manifest
+    assert manifest["held_out"] == {"val": [text]}
+    assert manifest["data"]["val"]["split"] == "val"
+    assert run_benchmark(spec, bench_folder).lines == lines

@@ -74,6 +74,10 @@ def test_the_papers_specs_cover_all_eight_tables():
 
 def test_the_mean_number_of_labels_takes_the_place_of_k():
     assert resolve_detector("top_k_joint_energy(k=mean_labels)", mean_labels=3).k == 3
+    nested = resolve_detector(
+        "combined(detectors=[msp, top_k_logit(k = mean_labels)])", mean_labels=3
+    )
+    assert nested.detectors[1] == "top_k_logit(k=3)"
 
 
 def test_a_detector_of_your_own_is_named_by_its_class(own_detectors):

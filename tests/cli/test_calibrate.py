@@ -113,3 +113,29 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(here):
     assert finished.returncode == 1
     assert finished.stderr == "error: cannot write x.nescio: File too large.\n"
     assert sorted(here.iterdir()) == before
+
+
+def test_a_combination_is_written_in_brackets(here, nescio):
+    name = "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], weights=[1, 2])"
+    code, out, err = nescio("calibrate", "val.npy", "-d", name, "-o", "x.nescio")
+    assert code == 0, err
+    assert "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], rule=fisher, weights" in out
+    assert "With 250 calibration samples" in out  # half of them
+    code, out, err = nescio(
+        *("calibrate", "held.safetensors", "--train", "train.safetensors", "-d", "combined"),
+        *("--set", "rule=cauchy", "--set", "weights=[3, 1]", "-o", "y.nescio", "--json"),
+    )
+    assert code == 0, err
+    assert json.loads(out)["parameters"] == {
+        "detectors": ["joint_energy", "mahalanobis"],
+        "rule": "cauchy",
+        "weights": [3, 1],
+    }
+    code, out, err = nescio("info", "y.nescio")
+    assert code == 0, err
+    assert "detectors=joint_energy, mahalanobis" in out
+    code, _, err = nescio("calibrate", "held.safetensors", "-d", "combined", "-o", "z.nescio")
+    assert code == 1
+    assert "combined learns from data: pass training outputs with --train" in err
+    code, _, err = nescio("score", "y.nescio", "far.safetensors")
+    assert code == 0, err

@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 from fixtures.commands import in_a_process
+from nescio import DETECTORS
 
 
 def test_masked_labels_leave_out_only_the_detectors_that_cannot_take_them(here, nescio):
@@ -17,7 +18,12 @@ def test_masked_labels_leave_out_only_the_detectors_that_cannot_take_them(here, 
     found = json.loads(out)
     assert {"lof", "isolation_forest"} <= set(found["skipped"])
     assert "masked labels" in found["skipped"]["lof"]
-    assert len(found["results"]) == 10
+    able = {
+        name
+        for name, kind in DETECTORS.items()
+        if kind.accepts_masked and {*kind().scores_from, *kind().learns_from} == {"logits"}
+    }
+    assert {line["detector"] for line in found["results"]} == able > {"joint_energy", "msp"}
 
 
 def test_eval_does_as_it_is_told(here, nescio):
@@ -71,6 +77,14 @@ def test_the_table_is_sorted_and_marks_the_best_in_plain_text(here, nescio):
     assert "*" not in out
 
 
+def test_a_detector_with_parameters_is_added_to_all(here, nescio):
+    files = ("--id", "test.npy", "--ood", "objects.npy", "--bootstrap", "0", "--json")
+    added = ("-d", "all", "-d", "top_k_joint_energy(k=2)", "-d", "msp")
+    rows = [json.loads(nescio("eval", *files, *more)[1])["results"] for more in ((), added)]
+    everything, found = ([row["detector"] for row in of] for of in rows)
+    assert sorted(found) == sorted([*everything, "top_k_joint_energy(k=2)"])
+
+
 def test_swapped_files_are_said(here, nescio):
     swapped = ("--id", "textures.npy", "--ood", "test.npy", "--bootstrap", "50")
     detectors = ("-d", "joint_energy", "-d", "max_logit")
@@ -81,3 +95,21 @@ def test_swapped_files_are_said(here, nescio):
     assert "swapped" in found["notes"]["test"]
     right = ("--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "50")
     assert "chance" not in nescio("eval", *right, *detectors)[1]
+
+
+def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio):
+    files = ("eval", "--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "0", "--json")
+    name = "combined(detectors=[joint_energy, max_logit])"
+    code, out, err = nescio(*files, "-d", "msp", "-d", name)
+    assert code == 0, err
+    assert "pass such outputs (--held-out)" in json.loads(out)["skipped"][name]
+    code, out, err = nescio(*files, "-d", "msp", "-d", name, "--held-out", "val.npy")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["skipped"] == {}
+    assert {row["detector"] for row in found["results"]} == {"msp", name}
+    for option, twice in (("--id", "test.npy"), ("--train", "val.npy")):
+        more = ("--train", "val.npy", "--held-out", twice)
+        code, _, err = nescio(*files, "-d", name, *more)
+        assert code == 1
+        assert f"{twice} is given as {option} and as --held-out" in err

@@ -206,3 +206,28 @@ def test_a_terminal_without_bars_and_other_alphabets(here):
         assert len(dog) - len(cat) == (0 if encoding == "ascii" else 3)
         legend = "# this input  | in-dist" if encoding == "ascii" else "█ this input  │ in-dist"
         assert lines[-1].startswith(legend)
+
+
+def test_a_combination_is_explained_by_part(here, nescio):
+    parts = "combined(detectors=[joint_energy, msp, top_k_logit(k=2)])"
+    code, _, err = nescio("calibrate", "held.safetensors", "-d", parts, "-o", "both.nescio")
+    assert code == 0, err
+    code, out, err = nescio("explain", "both.nescio", "new.safetensors", "--row", "7", "--top", "2")
+    assert (code, err) == (0, "")
+    reason = ns.load("both.nescio").explain(ns.Outputs.load("new.safetensors"))[7]
+    lines = out.splitlines()
+    assert lines[:2] == [f"row 7, img7: {reason.headline()}", reason.summary()]
+    assert lines[3].split() == ["part", "score", "p-value", "share"]
+    assert [line.split()[0] for line in lines[4:7]] == [part.detector for part in reason.parts]
+    assert "joint_energy: Its largest energy is " in out
+    assert "top_k_logit(k=2): Its largest logit is " in out
+    assert "4 other labels" in out
+    code, out, err = nescio("explain", "both.nescio", "new.safetensors", "--row", "7", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["row"], found["id"]) == (7, "img7")
+    assert [part["detector"] for part in found["parts"]] == [p.detector for p in reason.parts]
+    options = ("--row", "7", "--train", "held.safetensors")
+    code, _, err = nescio("explain", "both.nescio", "new.safetensors", *options)
+    assert code == 1
+    assert "held.safetensors: the samples have no ids. Omit --train." in err

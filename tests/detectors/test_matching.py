@@ -113,7 +113,16 @@ def test_without_names_only_the_number_counts(outputs):
     detector.predict(outputs.logits)
     with pytest.raises(ShapeError, match=r"made for 6 labels, got 7\. Pass Outputs with label_na"):
         detector.predict(np.zeros((3, 7)))
+    for n_labels in (5, 7):
+        with pytest.raises(
+            ShapeError, match=r"by name\. The detector has 'label 0', .*'label 5'\."
+        ):
+            detector.predict(ns.Outputs(np.zeros((3, n_labels))))
     unnamed = ns.JointEnergy().calibrate(outputs.logits)
+    with pytest.raises(
+        ShapeError, match=r"6 labels, got 2\. The data has 'a', 'b'; the detector d"
+    ):
+        unnamed.predict(ns.Outputs(np.zeros((3, 2)), label_names=["a", "b"]))
     message = r"^the detector was made for 6 labels, got 7\. In the terms of scikit-learn: X has 7"
     with pytest.raises(ShapeError, match=message):
         unnamed.predict(np.zeros((3, 7)))

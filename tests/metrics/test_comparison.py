@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from nescio import DETECTORS, Outputs
+from nescio import DETECTORS, Combined, Outputs
 from nescio.benchmark.results import Line, comparison_lines
 from nescio.checks import make_outputs
-from nescio.errors import LabelMismatchError, ShapeError
+from nescio.errors import InputError, LabelMismatchError, ShapeError
 from nescio.metrics import auroc, delong_test
 from nescio.metrics.comparison import Scored, compare, find_lead
 
@@ -24,6 +26,7 @@ def test_every_detector_on_every_ood_set(splits):
         test,
         {"far": far, "near": near},
         train=train,
+        held_out=make_outputs(100, seed=4),
         n_bootstrap=50,
         on_step=done.append,
     )
@@ -108,16 +111,57 @@ def test_what_cannot_run_is_left_out_and_why(splits):
     bare = {"far": Outputs(far.logits)}
     detectors = {name: detector() for name, detector in DETECTORS.items()}
     found = compare(detectors, Outputs(test.logits), bare, n_bootstrap=0)
-    learn = {"mahalanobis", "mahalanobis_perturbed", "lof", "isolation_forest"}
-    assert set(found.skipped) == {*learn, "odin"}
+    learn = {name for name, detector in detectors.items() if detector.learned}
+    read_more = {name for name, one in detectors.items() if set(one.scores_from) != {"logits"}}
+    assert {"lof", "odin"} <= learn | read_more == set(found.skipped)
     assert "reads features" in found.skipped["mahalanobis"]
     assert "--train" in found.skipped["lof"]
     no_labels = Outputs(train.logits, train.features)
     found = compare(detectors, test, {"far": far}, train=no_labels, n_bootstrap=0)
-    assert set(found.skipped) == {"mahalanobis", "mahalanobis_perturbed"}
+    missing = {"labels", "head", "penultimate"}
+    unable = {name for name, one in detectors.items() if missing & set(one.learns_from)}
+    assert {"mahalanobis", "react"} <= unable == set(found.skipped)
     assert "learns from labels" in found.skipped["mahalanobis"]
     only = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
     assert (only.results, list(only.skipped)) == ({"far": {}}, ["lof"])
+
+
+def test_detectors_that_learn_from_held_out_data(splits):
+    train, test, far = splits
+    held_out, given = make_outputs(100, seed=4), {"far": far}
+    detectors = {
+        "both": Combined(),
+        "logits": Combined(["joint_energy", "max_logit"]),
+        "with lof": Combined(["joint_energy", "lof"]),
+    }
+
+    def skipped(**data):
+        return compare(detectors, test, given, n_bootstrap=0, **data).skipped
+
+    assert skipped(train=train, held_out=held_out) == {}
+    assert set(skipped(held_out=held_out)) == {"both", "with lof"}
+    missing = "it learns from held-out data: pass such outputs (--held-out)."
+    assert skipped(train=train) == dict.fromkeys(detectors, missing)
+    bare = Outputs(held_out.logits)
+    assert skipped(train=train, held_out=bare) == {
+        "both": "it learns from features, but the held-out data has none."
+    }
+    few = skipped(train=train, held_out=held_out[:20])
+    assert set(few) == set(detectors)
+    assert "needs at least 19 calibration samples, got 10. Half of the held-out" in few["logits"]
+    masked = held_out.logits.copy()
+    masked[0, 0] = -np.inf
+    without = skipped(train=train, held_out=replace(held_out, logits=masked))
+    assert list(without) == ["with lof"]
+    assert "masked labels (-inf), but the held-out data has some" in without["with lof"]
+    with pytest.raises(InputError, match="learned from this very data"):
+        skipped(train=train, held_out=train)
+    with pytest.raises(ShapeError, match="the held-out outputs has 3"):
+        skipped(held_out=Outputs(held_out.logits[:, :3]))
+    found = compare(detectors, test, given, train=train, held_out=held_out, n_bootstrap=0)
+    ready = Combined().fit(train).calibrate(held_out)
+    np.testing.assert_array_equal(found.scores["both"].id_scores, ready.score_samples(test))
+    assert not hasattr(detectors["logits"], "detectors_")
 
 
 def test_the_result_is_plain_data(splits):

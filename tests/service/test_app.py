@@ -205,6 +205,22 @@ def test_explain_gives_each_label_a_part(client, detector_file, some_logits):
     assert answer.json()["score"] == ns.load(file).assess(logits.astype(np.float64)).scores.tolist()
 
 
+def test_a_combination_is_explained_by_part_and_by_label(client, some_logits, tmp_path):
+    detector = ns.Combined([ns.JointEnergy(), "msp"]).calibrate(some_logits(200))
+    detector.save(tmp_path / "both.nescio")
+    service, logits = client(tmp_path / "both.nescio"), some_logits(2)
+    described = service.get("/v1/detector").json()
+    assert described["explains"] is True
+    assert described["params"]["detectors"][1] == "msp"
+    answer = service.post("/v1/score", json={"logits": logits.tolist()}, params={"explain": "true"})
+    reason = answer.json()["explanation"][0]
+    assert reason["summary"] == detector.explain(logits)[0].summary()
+    assert {part["detector"] for part in reason["parts"]} == {"joint_energy", "msp"}
+    assert (reason["term"], len(reason["labels"])) == ("energy", 4)
+    ns.Combined(["msp"]).calibrate(some_logits(200)).save(tmp_path / "msp.nescio")
+    assert client(tmp_path / "msp.nescio").get("/v1/detector").json()["explains"] is False
+
+
 def test_explain_answers_binary_bodies_in_json(client, some_logits):
     body = encode_tensors({"logits": some_logits(2)}, {})
     answer = score(client(), body, SAFETENSORS, explain="true")

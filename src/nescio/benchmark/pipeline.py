@@ -29,6 +29,7 @@ import torch
 from nescio._io.files import replacing
 from nescio._io.locks import locked
 from nescio.benchmark.image_checks import checked_sets
+from nescio.benchmark.outliers import refuse_test_images
 from nescio.benchmark.progress import READING, Report, Watch, in_turn, unwatched
 from nescio.benchmark.spec import BenchmarkSet, BenchmarkSpec
 from nescio.data import BadFile, Split, content_hash, load
@@ -50,7 +51,7 @@ from nescio.training import (
     train,
     tune,
 )
-from nescio.training.train import TRAINING_VERSION, initial_network
+from nescio.training.train import TRAINING_VERSION, initial_network, load_outliers
 from nescio.training.tuning import TUNING_VERSION
 
 _BEST = "best.json"
@@ -114,6 +115,7 @@ class Pipeline:
     batch_size: int  # of tuning and extraction; training has its own in the settings
     watch: Watch
     position: str = ""  # such as "network 2 of 6"
+    outliers: Split | None = None  # what the settings name by an address
 
     @property
     def title(self) -> str:
@@ -157,8 +159,11 @@ class Pipeline:
     def _best_file(self) -> Path:
         """Return the file that says which epoch is the best; it is written after the training."""
         weights = Path(self.settings.model.weights)
+        settings = _changed(asdict(self.settings), asdict(TrainSettings()))
+        if self.outliers is not None:  # which images they are, and not where
+            settings["training.outliers"] = self.outliers.manifest()
         facts = {
-            "settings": _changed(self.settings.as_dict(), TrainSettings().as_dict()),
+            "settings": settings,
             "train": self.data.train.manifest(),
             "val": self.data.val.manifest(),
             "weights": content_hash(weights) if weights.is_file() else None,
@@ -171,7 +176,8 @@ class Pipeline:
         training = self.stage("training", self.settings.training.epochs * n_train)
         with ExitStack() as shown:
             if self.settings.model.freeze:
-                features = self.stage("computing features", n_train + n_val)
+                n_images = n_train + n_val + len(self.outliers or ())
+                features = self.stage("computing features", n_images)
                 on_reading, on_images = shown.enter_context(in_turn(features, training))
             else:
                 on_reading = on_images = shown.enter_context(training)
@@ -320,9 +326,12 @@ def make_pipelines(
         for source in spec.sets:
             sets.append(LoadedSet.of(source, spec))
             advance(1)
+    outliers = load_outliers(settings)
+    if outliers is not None:
+        refuse_test_images(outliers, sets)
     where = torch.device(device)
     pipelines = [
-        Pipeline(spec, data, seed, seeded[seed], cache, where, batch_size, watch)
+        Pipeline(spec, data, seed, seeded[seed], cache, where, batch_size, watch, outliers=outliers)
         for data in checked_sets(sets, cache, check, watch)
         for seed in spec.seeds
     ]

@@ -130,8 +130,10 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
     checkpoint, training = pipeline.network()
     train = Outputs.load(pipeline.outputs(checkpoint, data.train))
     tuning = pipeline.tuning(checkpoint, train)
-    on_val = spec.fitted_on_val()
-    val = Outputs.load(pipeline.outputs(checkpoint, data.val)) if on_val else None
+    fitted_on_val, calibrated_on_val = spec.fitted_on_val(), spec.calibrated_on_val()
+    val = None
+    if fitted_on_val or calibrated_on_val:
+        val = Outputs.load(pipeline.outputs(checkpoint, data.val))
     splits = {data.name: data.test, **data.ood}
     paths = {
         name: pipeline.outputs(checkpoint, split, tuning, train) for name, split in splits.items()
@@ -155,7 +157,8 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
             id_outputs,
             outputs,
             train=train,
-            train_of={} if val is None else dict.fromkeys(on_val, val),
+            train_of={} if val is None else dict.fromkeys(fitted_on_val, val),
+            held_out=val if calibrated_on_val else None,
             n_bootstrap=spec.bootstrap,
             on_step=advance,
         )
@@ -203,6 +206,7 @@ def _manifest(
         "device": pipeline.device.type,
         "features": ",".join(train.manifest["layers"]),
         "fit_on": dict(pipeline.spec.fit_on),
+        **({"held_out": {"val": on_val}} if (on_val := pipeline.spec.calibrated_on_val()) else {}),
         "bootstrap": pipeline.spec.bootstrap,
         "versions": {
             "nescio": __version__,

@@ -178,8 +178,14 @@ class BenchmarkSpec:
         checked_choice("protocol", self.protocol, PROTOCOLS)
         for name, split in self.fit_on.items():
             checked_choice(f"fit_on.{name}", split, ("train", "val"))
-            if not build_detector(name, {}).learned:
+            detector = build_detector(name, {})
+            if not detector.learns_from:
                 raise ParameterError(f"fit_on: {name} learns from no data.")
+            if detector.learns_from_held_out and split == "val":
+                raise ParameterError(
+                    f"fit_on: {name} cannot be fitted on val, which is the held-out data that it "
+                    "is calibrated on."
+                )
         for key in self.paper_tables:
             find_paper_table(key)
         _refuse_duplicates("seed", self.seeds)
@@ -213,6 +219,14 @@ class BenchmarkSpec:
             if self.fit_on.get(parse_detector(text)[0], "train") == "val"
         )
 
+    def calibrated_on_val(self) -> tuple[str, ...]:
+        """Return the detectors that learn from held-out data, which is the validation data."""
+        return tuple(
+            text
+            for text in self.detectors
+            if resolve_detector(text, mean_labels=1).learns_from_held_out
+        )
+
     def split_name(self, source: BenchmarkSet, part: str) -> str:
         """Return the name of the split that is a set's "train", "val" or "test" part."""
         halves = parse_address(source.data).kind == "nus-wide" and part in ("val", "test")
@@ -220,12 +234,21 @@ class BenchmarkSpec:
 
     def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
         """Return a copy with `{data}` replaced by a folder, which may be None if it is not used."""
-        if folder is None and any(_DATA in text for one in self.sets for text in one.paths()):
+        training = self.train.get("training")
+        outliers = training.get("outliers") if isinstance(training, Mapping) else None
+        paths = [text for one in self.sets for text in one.paths()]
+        train = self.train
+        if isinstance(outliers, str):  # for anything else, `TrainSettings` raises an error
+            paths.append(outliers)
+            outliers = outliers.replace(_DATA, str(folder))
+            train = {**train, "training": {**train["training"], "outliers": outliers}}
+        if folder is None and any(_DATA in text for text in paths):
             raise ParameterError(
                 f"the benchmark {self.name} needs to know where its data is. Name the folder with "
                 "--data."
             )
-        return replace(self, sets=tuple(one.with_data(str(folder)) for one in self.sets))
+        sets = tuple(one.with_data(str(folder)) for one in self.sets)
+        return replace(self, sets=sets, train=train)
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
@@ -246,10 +269,7 @@ class BenchmarkSpec:
 
 def resolve_detector(text: str, *, mean_labels: int) -> Detector:
     """Return a detector by its name in a spec, with k=mean_labels replaced by the number."""
-    name, settings = parse_detector(text)
-    if settings.get("k") == MEAN_LABELS:
-        settings["k"] = str(mean_labels)
-    return build_detector(name, settings)
+    return build_detector(re.sub(rf"\bk\s*=\s*{MEAN_LABELS}\b", f"k={mean_labels}", text))
 
 
 def shipped_specs() -> dict[str, str]:

@@ -8,6 +8,7 @@ from nescio.calibration.calibration import (
     MIN_GROUP_SIZE,
     Calibration,
     benjamini_hochberg,
+    checked_groups,
 )
 from nescio.calibration.firing import Firing
 from nescio.calibration.thresholds import (
@@ -28,6 +29,7 @@ __all__ = [
     "Scores",
     "Threshold",
     "benjamini_hochberg",
+    "checked_groups",
     "checked_scores",
     "conformal_rank",
     "empirical_threshold",

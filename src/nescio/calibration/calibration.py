@@ -98,7 +98,7 @@ class Calibration:
         if groups is None:
             threshold = Threshold.from_scores(scores, tpr=tpr, confidence=confidence)
             return cls({_ALL: threshold})
-        names = _checked_groups(groups, len(scores))
+        names = checked_groups(groups, len(scores))
         return cls(_threshold_by_group(scores, names, tpr, confidence), by=CUSTOM)
 
     @classmethod
@@ -185,7 +185,7 @@ class Calibration:
                 "the detector was calibrated by group: pass groups, with one of "
                 f"{_listed(self.thresholds)} per sample."
             )
-        names = _checked_groups(groups, n_samples)
+        names = checked_groups(groups, n_samples)
         unknown = sorted(set(names.tolist()) - set(self.thresholds))
         if unknown:
             raise InputError(
@@ -292,7 +292,8 @@ def _listed(thresholds: Mapping[str, Threshold]) -> str:
     return ", ".join(map(repr, thresholds))
 
 
-def _checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
+def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
+    """Return the group name of each sample; raise unless there is one for each."""
     names = np.asarray(groups)
     if names.shape != (n_samples,):
         raise ShapeError(

@@ -97,14 +97,14 @@ def calibrate(
     refuse_overwriting(output, held_out, train)
     columns = chosen_columns(id_column, labels, ignore)
     made = build_detector(detector, settings, tpr=tpr, nonfinite=nonfinite)
-    if made.learned and train is None:
+    if made.learns_from and train is None:
         raise MissingInputError(
             f"{detector} learns from data: pass training outputs with --train. (Calibrating on "
             "data that it has learned from would void the guarantee.)"
         )
     if train is not None:
-        if not made.learned:
-            raise ParameterError(f"{detector} does not learn from data: omit --train.")
+        if not made.learns_from:
+            raise ParameterError(f"{detector} does not learn from training data: omit --train.")
         if same_file(train, held_out):
             raise ParameterError(
                 "--train and the held-out data are the same file. Calibrating on data that the "
@@ -131,10 +131,11 @@ def calibrate(
         }
         typer.echo(to_json(saved | calibration_facts(calibration)))
         return
+    from nescio.detectors.naming import written
+
     console = terminal()
     console.print(what_was_read(data), soft_wrap=True)
-    settings_shown = ", ".join(f"{key}={value}" for key, value in _parameters(made).items())
-    name = f"{made.name}({settings_shown})" if settings_shown else made.name
+    name = written(made)
     for group, threshold in calibration.thresholds.items():
         which = "" if calibration.by is None else f" (predicted labels: {group})"
         console.print(

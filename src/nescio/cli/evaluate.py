@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -46,6 +46,14 @@ Train = Annotated[
     Path | None,
     typer.Option(readable=False, help="Training outputs, for the detectors that learn."),
 ]
+HeldOut = Annotated[
+    Path | None,
+    typer.Option(
+        readable=False,
+        help="Held-out in-distribution outputs, for the detectors that learn from such data "
+        "(combined). Neither training nor test data.",
+    ),
+]
 
 
 def evaluate_detectors(
@@ -63,6 +71,7 @@ def evaluate_detectors(
         ),
     ] = None,
     train: Train = None,
+    held_out: HeldOut = None,
     tpr: Annotated[
         float,
         typer.Option(help="The share of in-distribution samples to keep. The FPR is at this TPR."),
@@ -89,18 +98,17 @@ def evaluate_detectors(
     wanted = names or ["all"]
     if settings and (len(wanted) > 1 or "all" in wanted):
         raise ParameterError("--set goes with a single --detector.")
-    chosen = detector_names() if "all" in wanted else list(dict.fromkeys(wanted))
+    chosen = [name for one in wanted for name in (detector_names() if one == "all" else [one])]
     detectors = {name: build_detector(name, settings, nonfinite=nonfinite) for name in chosen}
     columns = chosen_columns(id_column, labels, ignore)
-    id_outputs, ood_outputs, training = read_sets(
-        id_path, ood_paths, train, from_probs=from_probs, columns=columns
-    )
-    with progress_bar("evaluating", len(detectors) * len(ood_outputs)) as advance:
+    sets = read_sets(id_path, ood_paths, train, held_out, from_probs=from_probs, columns=columns)
+    with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
         comparison = compare(
             detectors,
-            id_outputs,
-            ood_outputs,
-            train=training,
+            sets.id,
+            sets.ood,
+            train=sets.train,
+            held_out=sets.held_out,
             tpr=tpr,
             n_bootstrap=bootstrap,
             seed=seed,
@@ -165,21 +173,31 @@ def _cell(text: str, *, is_best: bool) -> Text:
     return Text(text + (" *" if is_best else "  "), style="bold" if is_best else "")
 
 
+class Sets(NamedTuple):
+    """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
+
+    id: Outputs
+    ood: dict[str, Outputs]
+    train: Outputs | None
+    held_out: Outputs | None
+
+
 def read_sets(
     id_path: Path,
     ood_paths: list[Path],
     train: Path | None,
+    held_out: Path | None,
     *,
     from_probs: bool | None,
     columns: Columns,
-) -> tuple[Outputs, dict[str, Outputs], Outputs | None]:
-    """The outputs in the files: ID, OOD by a short name, and training, if any.
-
-    The labels of the ID file are looked for in the other files.
-    """
+) -> Sets:
+    """The outputs in the files. The labels of the ID file are looked for in the other files."""
     for path in ood_paths:
         if same_file(id_path, path):
             raise ParameterError(f"{path} is given as --id and as --ood.")
+    for other, option in ((id_path, "--id"), (train, "--train")):
+        if held_out is not None and other is not None and same_file(held_out, other):
+            raise ParameterError(f"{held_out} is given as {option} and as --held-out.")
     id_outputs = read_outputs(id_path, from_probs=from_probs, columns=columns)
 
     def read(path: Path) -> Outputs:
@@ -188,7 +206,8 @@ def read_sets(
     ood_outputs = {
         label: read(path) for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
     }
-    return id_outputs, ood_outputs, None if train is None else read(train)
+    others = (None if path is None else read(path) for path in (train, held_out))
+    return Sets(id_outputs, ood_outputs, *others)
 
 
 def _labels(paths: list[Path]) -> list[str]:

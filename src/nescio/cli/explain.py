@@ -1,4 +1,4 @@
-"""nescio explain: why an input was flagged, label by label."""
+"""nescio explain: why an input was flagged, label by label, and part by part of a combination."""
 
 from __future__ import annotations
 
@@ -30,7 +30,14 @@ from nescio.cli.options import (
     working,
 )
 from nescio.errors import InputError, ParameterError, about
-from nescio.explain import LabelTerm, Reason, cells, checked_terms
+from nescio.explain import (
+    LabelTerm,
+    PartsExplanation,
+    PartsReason,
+    Reason,
+    cells,
+    checked_terms,
+)
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -61,6 +68,14 @@ def explain(
         str | None, typer.Option("--id", metavar="NAME", help="The id of the input to explain.")
     ] = None,
     top: Annotated[int, typer.Option(help="Number of labels to show; JSON has all.")] = 10,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="The training outputs, to show the nearest training samples by their ids instead "
+            "of their rows.",
+        ),
+    ] = None,
     id_column: IdColumn = None,
     labels: LabelColumns = None,
     ignore: IgnoreColumns = None,
@@ -70,18 +85,27 @@ def explain(
 ) -> None:
     """Show the share of each label in the score of one input, next to in-distribution medians.
 
+    For a combination of detectors, show what each part says.
+
     Example: nescio explain tagger.nescio new.parquet --id IMG_0142
     """
     checked_whole("--top", top, minimum=1)
     if row is not None and sample_id is not None:
         raise ParameterError("--row and --id both choose an input. Pass only one of them.")
     loaded = load_detector(detector, nonfinite=nonfinite)
-    checked_terms(loaded.label_terms(), loaded.name)
+    if not loaded.explains:
+        checked_terms(None, loaded.name)
     columns = chosen_columns(id_column, labels, ignore)
     outputs = read_for(loaded, data, from_probs=from_probs, columns=columns)
     with about(data):
         row = _row(loaded, outputs, row, sample_id)
-        reason = loaded.explain(outputs[[row]])[0]
+        explanation = loaded.explain(outputs[[row]])
+    if train is not None and isinstance(explanation, PartsExplanation):
+        names = read_for(loaded, train, from_probs=from_probs, columns=columns).ids
+        if names is None:
+            raise InputError(f"{train}: the samples have no ids. Omit --train.")
+        explanation = explanation.with_train_ids(names)
+    reason = explanation[0]
     if as_json:
         typer.echo(to_json({"row": row} | reason.as_dict()))
         return
@@ -91,7 +115,30 @@ def explain(
     name, summary = (_printable(text, console.encoding) for text in (name, reason.summary()))
     console.print(Text.assemble(f"{name}: ", (reason.headline(), style)))
     console.print(summary, end="\n\n")
-    _print_bars(console, reason, reason.most_telling(top))
+    if isinstance(reason, PartsReason):
+        _print_parts(console, reason, top)
+    else:
+        _print_bars(console, reason, reason.most_telling(top))
+
+
+def _print_parts(console: Console, reason: PartsReason, top: int) -> None:
+    """Print a table of the parts, then what each of them knows besides its score."""
+    rows = reason.rows()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells_of_row in rows:
+        numbers = (f"  {cell:>{w}}" for cell, w in zip(cells_of_row, widths[1:], strict=True))
+        console.print(f"{name:<{widths[0]}}" + "".join(numbers), soft_wrap=True)
+    for part in reason.parts:
+        if part.nearest:
+            text = f"{part.detector}: nearest training samples {part.nearest_text()}"
+            console.print("\n" + _printable(text, console.encoding), soft_wrap=True)
+        if part.reason is not None:
+            text = f"{part.detector}: {part.reason.summary()}"
+            console.print("\n" + _printable(text, console.encoding), end="\n\n", soft_wrap=True)
+        if isinstance(part.reason, PartsReason):
+            _print_parts(console, part.reason, top)
+        elif part.reason is not None:
+            _print_bars(console, part.reason, part.reason.most_telling(top))
 
 
 def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str | None) -> int:

@@ -25,6 +25,7 @@ def detectors(as_json: AsJson = False) -> None:
             "name": name,
             "scores_from": list(detector().scores_from),
             "learns_from": list(detector().learns_from),
+            "learns_from_held_out": list(detector().learns_from_held_out),
             "summary": (detector.__doc__ or "").partition("\n")[0],
             "paper": detector.paper,
         }

@@ -9,7 +9,7 @@ import typer
 
 from nescio._io.files import check_target
 from nescio._io.tables import require
-from nescio.cli.evaluate import IdPath, OodPaths, Train, read_sets
+from nescio.cli.evaluate import HeldOut, IdPath, OodPaths, Train, read_sets
 from nescio.cli.options import (
     Force,
     FromProbs,
@@ -41,6 +41,7 @@ def report(
     id_path: IdPath = None,
     ood_paths: OodPaths = None,
     train: Train = None,
+    held_out: HeldOut = None,
     images: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,6 +77,7 @@ def report(
     if results is not None:
         only_for_outputs = {
             "--train": train,
+            "--held-out": held_out,
             "--images": images,
             "--id-column": id_column,
             "--labels": labels,
@@ -89,27 +91,31 @@ def report(
     else:
         if id_path is None or not ood_paths:
             raise ParameterError("--id and --ood must be used together.")
-        refuse_overwriting(output, id_path, train, *ood_paths)
-        id_outputs, ood_outputs, training = read_sets(
+        refuse_overwriting(output, id_path, train, held_out, *ood_paths)
+        sets = read_sets(
             id_path,
             ood_paths,
             train,
+            held_out,
             from_probs=from_probs,
             columns=chosen_columns(id_column, labels, ignore),
         )
-        name = id_path.stem if id_path.stem not in ood_outputs else str(id_path)
+        name = id_path.stem if id_path.stem not in sets.ood else str(id_path)
         detectors = {
             name: build_detector(name, None, nonfinite=nonfinite) for name in detector_names()
         }
-        with progress_bar("evaluating", len(detectors) * len(ood_outputs)) as advance:
+        files = {"id": id_path, "train": train, "held_out": held_out}
+        with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(
                 name,
-                id_outputs,
-                ood_outputs,
+                sets.id,
+                sets.ood,
                 detectors,
-                train=training,
-                image_roots=_image_roots(images or [], {name, *ood_outputs}),
-                files={"id": str(id_path), "ood": list(map(str, ood_paths)), "train": str(train)},
+                train=sets.train,
+                held_out=sets.held_out,
+                image_roots=_image_roots(images or [], {name, *sets.ood}),
+                files={"ood": list(map(str, ood_paths))}
+                | {kind: str(path) for kind, path in files.items() if path is not None},
                 on_step=advance,
             )
     title = title or lines[0].manifest.get("title") or lines[0].spec

@@ -225,7 +225,8 @@ def read_label_names(source: str) -> tuple[str, ...]:
     """Return label names from a data set (KIND:PATH) or a text file with one name per line."""
     kind = source.partition(":")[0].partition("@")[0]
     if kind in DATASETS and ":" in source:
-        names = _load_named(source, "val").label_names
+        # Photographs that a copy lacks do not change the names.
+        names = _load_named(source, "val", skip_bad=True).label_names
         if names is None:
             raise ParameterError(f"{source} has no label names.")
         return names

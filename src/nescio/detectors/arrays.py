@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from nescio._io.frames import is_frame, read_frame
+from nescio._io.frames import is_frame, read_features, read_frame, read_truth
 from nescio._validation import (
     Array,
     BoolArray,
@@ -28,12 +28,14 @@ from nescio.errors import (
     NonFiniteError,
     ProbabilitiesWarning,
     ShapeError,
+    listed,
     warn,
 )
 from nescio.outputs import Outputs
 
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5
+_NAMED_LABELS = 10
 
 
 class Known(NamedTuple):
@@ -88,6 +90,10 @@ class Arrays:
         """Return the arrays that are matrices of numbers with one row per sample."""
         return {name: a for name, a in self._arrays.items() if name not in _NOT_MATRICES}
 
+    def only(self, names: Sequence[str]) -> Arrays:
+        """Return the arrays of these names."""
+        return Arrays({name: self[name] for name in names})
+
     def get(self, name: str) -> Any:
         """Return one array by its name; None if it was not declared."""
         return self._arrays.get(name)
@@ -103,11 +109,16 @@ class Given:
     """What a detector was given: the arrays it declared, and what calibration needs besides."""
 
     arrays: Arrays
-    data: Any  # Outputs, Arrays, or as it was passed
+    data: Any  # all of it: Outputs, Arrays, or as it was passed
     logits: FloatArray | None
     label_names: tuple[str, ...] | None
     ids: Array | None
     columns: tuple[str, ...] | None = None  # the names of the columns of a data frame
+
+    def __getitem__(self, rows: BoolArray) -> Given:
+        """Return some of the rows."""
+        logits, ids = (None if a is None else a[rows] for a in (self.logits, self.ids))
+        return replace(self, arrays=self.arrays[rows], logits=logits, ids=ids)
 
     def label_counts(self) -> Array | None:
         """Return how many labels the model predicts for each sample; None without logits."""
@@ -179,11 +190,19 @@ def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Kn
     """Read a data frame: its columns are the labels or, for a detector of features, features."""
     of_logits = "logits" in names
     expected = known.labels if of_logits else known.columns
-    outputs = Outputs(**read_frame(frame, expected))
+    found = (read_frame if of_logits else read_features)(frame, expected)
+    if "labels" in names and is_frame(y):
+        y = read_truth(y, found.get("label_names") if of_logits else None, found.get("ids"))
+    outputs = Outputs(**found)
     ignored = outputs.manifest.get("ignored_columns", ())
     warn_of_ignored([name for name in ignored if not name.startswith("__index_level_")], "column")
     matrices = [name for name in names if name not in _NOT_MATRICES]
     if of_logits or any(name in outputs.names for name in matrices):
+        if "labels" in names and np.ndim(y) == 1:  # one class per sample, which Outputs do not have
+            others = [name for name in names if name != "labels"]
+            given = _of_outputs(outputs, others, detector, None, known)
+            with_y = {name: given.arrays[name] for name in others} | {"labels": to_numpy(y)}
+            return replace(given, arrays=Arrays(with_y), columns=outputs.label_names)
         if "labels" in names and outputs.labels is None:
             outputs, y = replace(outputs, labels=y), None
         given = _of_outputs(outputs, names, detector, y, known)
@@ -250,7 +269,7 @@ def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
         raise InputError(" ".join(str(error).split())) from error
     found: dict[str, Any] = {name: matrix}
     if "labels" in names:
-        found["labels"] = None if y is None else to_numpy(y)
+        found["labels"] = read_truth(y) if is_frame(y) else None if y is None else to_numpy(y)
     return Given(Arrays(found), data, matrix if name == "logits" else None, None, None)
 
 
@@ -307,15 +326,29 @@ def check_columns(known: Mapping[str, int], given: Given, detector: Any) -> None
         message = f"the detector was made for {expected} {what}, got {n_columns}."
         if len(matrix) == expected:
             message += f" {transposed_hint(matrix.shape)}"
-        elif name == "logits" and n_columns > expected and given.label_names is None:
-            named = getattr(detector, "label_names_", None) is not None
-            message += " Pass Outputs with label_names to find labels by name." if named else ""
+        elif name == "logits":
+            message += _names_hint(getattr(detector, "label_names_", None), given.label_names)
         if not isinstance(given.data, Outputs | Arrays):  # scikit-learn's checks look for this
             message += (
                 f" In the terms of scikit-learn: X has {n_columns} features, but "
                 f"{type(detector).__name__} is expecting {expected} features as input."
             )
         raise ShapeError(message)
+
+
+def _names_hint(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> str:
+    """Return which labels there are, where they cannot be matched by name."""
+    if ours is not None and theirs is None:
+        return (
+            f" Pass Outputs with label_names, or a table with named columns, to find labels by "
+            f"name. The detector has {listed(ours, _NAMED_LABELS)}."
+        )
+    if theirs is not None and ours is None:
+        return (
+            f" The data has {listed(theirs, _NAMED_LABELS)}; the detector does not know the names "
+            "of its labels, because it was made from data without names."
+        )
+    return ""
 
 
 def transposed_hint(shape: tuple[int, ...]) -> str:

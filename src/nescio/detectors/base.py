@@ -1,7 +1,8 @@
 """The interface of every detector: learn, calibrate, decide, explain, save and load.
 
 A method declares the arrays it reads by name and writes `_score` (one number per sample, higher
-means more in-distribution) and, if it learns from data, `_learn`.
+means more in-distribution) and, if it learns from data, `_learn` (from training data) or
+`_learn_held_out` (from a part of the held-out data).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nescio.detectors import plausibility, steps
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.profile import Profile
-from nescio.explain import Explanation, Terms, checked_terms
+from nescio.explain import Explanation, PartsExplanation, Terms, checked_terms
 
 
 class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn is untyped
@@ -66,7 +67,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     """The publication that the method comes from."""
 
     learned: ClassVar[tuple[str, ...]] = ()
-    """The attributes that `_learn` sets: arrays, detectors, or lists of detectors."""
+    """The attributes that `_learn` and `_learn_held_out` set: arrays, or lists of detectors."""
 
     accepts_masked: ClassVar[bool] = True
     """Whether a logit of -inf may mark a masked label."""
@@ -77,6 +78,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     @property
     def learns_from(self) -> tuple[str, ...]:
         """The arrays that `_learn` gets: logits, features, labels, head, or names of your own."""
+        return ()
+
+    @property
+    def learns_from_held_out(self) -> tuple[str, ...]:
+        """The arrays that `_learn_held_out` gets."""
         return ()
 
     @property
@@ -95,7 +101,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """Return one score per row of the arrays in `scores_from`."""
 
     def _learn(self, arrays: Arrays) -> None:
-        """Learn from the arrays in `learns_from` and set the attributes named in `learned`."""
+        """Learn from the arrays in `learns_from` and set attributes named in `learned`."""
+
+    def _learn_held_out(self, arrays: Arrays) -> None:
+        """Learn from held-out data, which sets no threshold; set attributes named in `learned`."""
 
     def _check_params(self) -> None:
         """Raise a `ParameterError` for a parameter outside of what is allowed."""
@@ -108,6 +117,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def label_terms(self) -> Terms | None:
         """Return each label's term if the score is a sum of the largest of them, else None."""
         return None
+
+    @property
+    def explains(self) -> bool:
+        """Whether `explain` can say how the score came about."""
+        return self.label_terms() is not None
 
     # --- learning and calibrating ---
 
@@ -127,14 +141,16 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         """
         with steps.unchanged_on_error(self):
             self._check_params()
-            for name in ("calibration_", "profile_", "offset_"):
+            for name in ("calibration_", "profile_", "offset_", *self.learned):
                 self.__dict__.pop(name, None)
             if self.learns_from:
                 steps.learn(self, X, y)
-            if steps.has_all(X, self.scores_from) or not self.learns_from:
-                given, scores = steps.score(self, X, reset=not self.learns_from, remember=True)
+            names = steps.read_in_calibration(self)
+            if steps.has_all(X, names) or not self.learns_from:
+                given = steps.read(self, X, names, y, reset=not self.learns_from, remember=True)
                 plausibility.warn_of_large_k(self, given)
-                self.offset_ = empirical_threshold(scores, self.tpr)
+                steps.learn_held_out(self, given)
+                self.offset_ = empirical_threshold(steps.score_given(self, given), self.tpr)
         return self
 
     def calibrate(
@@ -151,6 +167,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         long-run share kept is at least `tpr` with that confidence instead. After a parameter has
         been changed, calibrate again.
 
+        A detector that learns from held-out data (`learns_from_held_out`) learns from a random half
+        of the rows, and only the other half sets the threshold.
+
         Parameters
         ----------
         X : array, tensor, data frame or Outputs
@@ -165,12 +184,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             `predict` and `assess` then need too.
         """
         with steps.unchanged_on_error(self):
-            given, scores = steps.score(self, X, reset=not self.learns_from, remember=True)
-            plausibility.check_held_out(self, given)
-            plausibility.warn_of_large_k(self, given)
-            plausibility.warn_of_constant_labels(given)
+            given = whole = steps.read_held_out(self, X)
+            if self.learns_from_held_out:
+                given, groups = steps.learn_from_half(self, given, groups)
+            scores = steps.score_given(self, given)
             share = self.tpr if tpr is None else tpr
-            self.calibration_ = steps.calibrated(given, scores, share, confidence, groups)
+            self.calibration_ = steps.calibrated(self, given, scores, share, confidence, groups)
+            plausibility.warn_of_transposed(whole)
             self.offset_ = next(iter(self.calibration_.thresholds.values())).value
             names = steps.groups_of(self.calibration_, given, groups)
             usable = ~np.isneginf(scores)
@@ -215,7 +235,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         kept = getattr(found.given.data, "kept", {})
         return Assessment(found.scores, p_values, inside, found.groups, found.given.ids, kept)
 
-    def explain(self, X: Any, *, groups: Any = None) -> Explanation:
+    def explain(self, X: Any, *, groups: Any = None) -> Explanation | PartsExplanation:
         """Return each label's share of the score, against the in-distribution medians.
 
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for

@@ -1,6 +1,7 @@
 """A detector by name, with parameters: "joint_energy", "top_k_joint_energy(k=5)", "my.module:Knn".
 
-A detector of your own is named by its class, as package.module:Class.
+A detector of your own is named by its class, as package.module:Class. Lists are written in square
+brackets: "combined(detectors=[joint_energy, mahalanobis(aggregate=sum)], weights=[2, 1])".
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from nescio.detectors.registry import DETECTORS, register
 from nescio.errors import ParameterError
 
 # What is not a name, such as "Max Logit", is let through: detector_class says what was meant.
-_WRITTEN = re.compile(r"\s*(?P<name>[\w./ -]+?(?::\w+)?)\s*(?:\((?P<settings>[^()]*)\))?\s*")
-_OF_EVERY_DETECTOR = {"tpr", "nonfinite"}
+_WRITTEN = re.compile(r"\s*(?P<name>[\w./ -]+?(?::\w+)?)\s*(?:\((?P<settings>.*)\))?\s*", re.DOTALL)
+_OF_EVERY_DETECTOR = ("tpr", "nonfinite")
+_CLOSING = {"(": ")", "[": "]"}
 
 
 def parse_detector(text: str) -> tuple[str, dict[str, str]]:
@@ -33,20 +35,66 @@ def parse_detector(text: str) -> tuple[str, dict[str, str]]:
     ('odin', {'aggregate': 'sum'})
     """
     match = _WRITTEN.fullmatch(text)
+    parts = None if match is None else _split(match["settings"] or "")
     settings = {}
-    for part in (match["settings"] or "").split(",") if match else ():
+    for part in parts or ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if part.strip() and not (key and equals and value):
-            match = None
+        if not (key and equals and value):
+            parts = None
             break
-        if part.strip():
-            settings[key] = value
-    if match is None:
+        settings[key] = value
+    if match is None or parts is None:
         raise ParameterError(
             f"cannot read the detector {text!r}: expected a name, such as joint_energy, or a name "
             "with parameters, such as top_k_joint_energy(k=5)."
         )
     return match["name"], settings
+
+
+def _split(text: str) -> list[str] | None:
+    """Split at the commas outside of brackets; None if the brackets do not match."""
+    pieces = [""]
+    expected: list[str] = []  # the brackets to close, the innermost last
+    for character in text:
+        if character in _CLOSING:
+            expected.append(_CLOSING[character])
+        elif character in _CLOSING.values() and (not expected or expected.pop() != character):
+            return None
+        if character == "," and not expected:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    return None if expected else [piece.strip() for piece in pieces if piece.strip()]
+
+
+def written(detector: Detector, *, defaults: bool = True) -> str:
+    """Return a detector as `build_detector` reads it, with the parameters of its own.
+
+    With `defaults=False`, without the parameters that have their default values.
+
+    Examples
+    --------
+    >>> written(build_detector("top_k_joint_energy"))
+    'top_k_joint_energy(k=5)'
+    >>> written(build_detector("top_k_joint_energy"), defaults=False)
+    'top_k_joint_energy'
+    """
+    usual = {} if defaults else type(detector)().get_params(deep=False)
+    settings = ", ".join(
+        f"{name}={_value_text(value)}"
+        for name, value in detector.get_params(deep=False).items()
+        if name not in _OF_EVERY_DETECTOR and not (name in usual and value == usual[name])
+    )
+    return f"{detector.name}({settings})" if settings else detector.name
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Detector):
+        return written(value, defaults=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value_text, value))}]"
+    value = getattr(value, "tolist", lambda: value)()  # of NumPy, such as np.int64(5)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def detector_class(name: str) -> type[Detector]:
@@ -119,7 +167,7 @@ def build_detector(name: str, settings: Mapping[str, str] | None = None, **given
     name, written = parse_detector(name)
     kind = detector_class(name)
     defaults = kind().get_params(deep=False)
-    known = set(defaults) - _OF_EVERY_DETECTOR
+    known = set(defaults) - set(_OF_EVERY_DETECTOR)
     values = {}
     for key, text in {**written, **(settings or {})}.items():
         if key not in known:
@@ -155,12 +203,27 @@ def _value(text: str, kind: type, setting: str) -> Any:
     """Return the text as a value of the same type as the parameter's default."""
     if kind is str:
         return text
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
+    if kind in (list, tuple):
+        items = _split(text[1:-1]) if text[:1] + text[-1:] == "[]" else None
+        if items is None:
+            raise ParameterError(f"{setting}: expected a list in square brackets, as in [2, 1].")
+        return kind(map(_item, items))
+    value = _plain_value(text)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
         raise ParameterError(f"{setting}: expected a value of type {kind.__name__}.")
     return value
+
+
+def _item(text: str) -> Any:
+    """Return an entry of a list: a number, or text; a detector if it is written with its class."""
+    value = _plain_value(text)
+    return build_detector(text) if isinstance(value, str) and ":" in value else value
+
+
+def _plain_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

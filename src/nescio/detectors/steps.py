@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
-from nescio._validation import to_numpy
-from nescio.calibration import LABEL_COUNT, Calibration, Scores
+from nescio._validation import BoolArray, to_numpy
+from nescio.calibration import LABEL_COUNT, Calibration, Scores, checked_groups
 from nescio.detectors import arrays as reading, plausibility
 from nescio.detectors.arrays import Arrays, Given, Known
 from nescio.errors import (
@@ -114,24 +114,47 @@ def learn(detector: Detector, data: Any, y: Any) -> None:
     plausibility.remember_learned_data(detector, data, arrays)
 
 
-def score(
-    detector: Detector, data: Any, *, reset: bool = False, remember: bool = False
-) -> tuple[Given, Scores]:
-    """Score every row; rows that cannot be used get -inf."""
+def learn_held_out(detector: Detector, given: Given) -> None:
+    """Let the method learn from the rows of held-out data that can be used, if it does."""
+    if not detector.learns_from_held_out:
+        return
+    arrays = given.arrays.only(detector.learns_from_held_out)
+    n_rows = len(arrays)
+    usable = reading.usable_rows(arrays, detector) if n_rows else np.zeros(0, np.bool_)
+    if not usable.any():
+        raise TooFewSamplesError(
+            f"{detector.name} learns from held-out data, but none of the {n_rows:,} rows that it "
+            "gets (half of them, in calibrate) can be used. Pass more held-out data."
+        )
+    detector._learn_held_out(arrays if usable.all() else arrays[usable])
+
+
+def score(detector: Detector, data: Any) -> tuple[Given, Scores]:
+    """Read and score every row."""
     detector._check_params()
     if not all(hasattr(detector, name) for name in detector.learned):
-        raise NotCalibratedError(
-            f"{type(detector).__name__} learns from data: call fit(training_data) first, "
-            "then calibrate(held_out)."
-        )
-    given = read(detector, data, detector.scores_from, reset=reset, remember=remember)
-    usable = reading.usable_rows(given.arrays, detector)
+        raise _not_learned(detector)
+    given = read(detector, data, detector.scores_from)
+    return given, score_given(detector, given)
+
+
+def score_given(detector: Detector, given: Given) -> Scores:
+    """Score every row; rows that cannot be used get -inf."""
+    arrays = given.arrays.only(detector.scores_from)
+    usable = reading.usable_rows(arrays, detector)
     if usable.all():
-        return given, _scores_of(detector, given.arrays)
+        return _scores_of(detector, arrays)
     scores = np.full(len(usable), -np.inf)
     if usable.any():
-        scores[usable] = _scores_of(detector, given.arrays[usable])
-    return given, scores
+        scores[usable] = _scores_of(detector, arrays[usable])
+    return scores
+
+
+def _not_learned(detector: Detector) -> NotCalibratedError:
+    first = "call fit(training_data) first, then calibrate(held_out)."
+    if not detector.learns_from:
+        first = "call calibrate(held_out) first."
+    return NotCalibratedError(f"{type(detector).__name__} learns from data: {first}")
 
 
 def _scores_of(detector: Detector, arrays: Arrays) -> Scores:
@@ -150,17 +173,67 @@ def _scores_of(detector: Detector, arrays: Arrays) -> Scores:
 # --- calibrating and deciding -----------------------------------------------------------------
 
 
+def read_in_calibration(detector: Detector) -> tuple[str, ...]:
+    """Return the arrays that the detector reads from held-out data."""
+    return tuple(dict.fromkeys([*detector.scores_from, *detector.learns_from_held_out]))
+
+
+def read_held_out(detector: Detector, data: Any) -> Given:
+    """Read held-out data, and check that it is plausible and that the detector does not know it."""
+    detector._check_params()
+    if detector.learns_from and not hasattr(detector, "_learned_from"):
+        raise _not_learned(detector)
+    names = read_in_calibration(detector)
+    given = read(detector, data, names, reset=not detector.learns_from, remember=True)
+    plausibility.check_held_out(detector, given)
+    plausibility.warn_of_large_k(detector, given)
+    plausibility.warn_of_constant_labels(given)
+    return given
+
+
+def learn_from_half(detector: Detector, given: Given, groups: Any) -> tuple[Given, Any]:
+    """Let the method learn from half of the held-out data; return the other half, for calibration.
+
+    The guarantee needs scores that a new sample's score is exchangeable with. Those of the rows
+    that the method has learned from are not.
+    """
+    n_samples = len(given.arrays)
+    learning = learning_half(n_samples)
+    learn_held_out(detector, given[learning])
+    if groups is not None and not isinstance(groups, str):
+        groups = checked_groups(groups, n_samples)[~learning]
+    return given[~learning], groups
+
+
+def learning_half(n_samples: int) -> BoolArray:
+    """Return which rows a detector learns from: half of them, drawn with a fixed seed."""
+    learning = np.zeros(n_samples, dtype=np.bool_)
+    learning[np.random.default_rng(0).permutation(n_samples)[: n_samples // 2]] = True
+    return learning
+
+
 def calibrated(
-    given: Given, scores: Scores, tpr: float, confidence: float | None, groups: Any
+    detector: Detector,
+    given: Given,
+    scores: Scores,
+    tpr: float,
+    confidence: float | None,
+    groups: Any,
 ) -> Calibration:
     """Calibrate the scores of held-out data, by group if asked to."""
     try:
         return _by_groups(given, scores, tpr, confidence, groups)
     except TooFewSamplesError as error:
+        hints = []
+        if detector.learns_from_held_out:
+            hints.append(
+                f"Half of the held-out data goes to the p-values or to whatever else "
+                f"{detector.name} learns from it, so it takes twice as many samples."
+            )
         shape = next(iter(given.arrays.matrices().values())).shape
-        if shape[0] >= shape[1]:
-            raise
-        raise TooFewSamplesError(f"{error} {reading.transposed_hint(shape)}") from error
+        if shape[0] < shape[1]:
+            hints.append(reading.transposed_hint(shape))
+        raise TooFewSamplesError(" ".join([str(error), *hints])) from error
 
 
 def _by_groups(

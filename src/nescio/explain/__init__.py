@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from nescio.explain.explanation import Explanation, LabelTerm, Reason, cells
+from nescio.explain.parts import PartReason, PartsExplanation, PartsReason
 from nescio.explain.terms import Medians, Terms, checked_terms, terms_of
 
 __all__ = [
     "Explanation",
     "LabelTerm",
     "Medians",
+    "PartReason",
+    "PartsExplanation",
+    "PartsReason",
     "Reason",
     "Terms",
     "cells",

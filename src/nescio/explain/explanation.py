@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import Array, BoolArray, FloatArray
+from nescio._validation import FloatArray
+from nescio.explain.judged import Judged, JudgedRows, plain
 from nescio.explain.terms import Floats, Medians, Terms, terms_of
 
 __all__ = ["Explanation", "LabelTerm", "Reason"]
 
-_SHOWN_ROWS = 10
 _SHOWN_LABELS = 10
 
 
@@ -65,52 +65,32 @@ class LabelTerm(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None in place of infinity and NaN."""
-        return _plain(self._asdict() | {"difference": self.difference})
+        return plain(self._asdict() | {"difference": self.difference})
 
 
 @dataclass(frozen=True, repr=False)
-class Reason:
+class Reason(Judged):
     """The score of one input, label by label.
 
     Attributes
     ----------
-    detector, term : str
-        Name of the detector and name of its terms, such as "energy".
-    id, group : str or None
-        Id and group of the input, if known.
-    score, threshold, p_value : float
-        The p-value is None if the detector is fitted but not calibrated.
-    in_distribution : bool
-        The verdict.
+    term : str
+        Name of the terms, such as "energy".
     labels : tuple of LabelTerm
         The largest term first.
     """
 
-    detector: str
     term: str
-    id: str | None
-    group: str | None
-    score: float
-    threshold: float
-    p_value: float | None
-    in_distribution: bool
     labels: tuple[LabelTerm, ...]
+
+    def by_label(self) -> Reason:
+        """Return itself; the parts of a combination may have no labels."""
+        return self
 
     def most_telling(self, n_labels: int) -> tuple[LabelTerm, ...]:
         """Return the labels with the largest term or median, largest term first."""
         order = sorted(self.labels, key=lambda label: -_height(label))
         return tuple(sorted(order[:n_labels], key=lambda label: label.rank))
-
-    def headline(self) -> str:
-        """Return one line with the verdict, the score and the threshold."""
-        verdict = "in-distribution" if self.in_distribution else "OUT"
-        against = "at least" if self.in_distribution else "below"
-        more = [] if self.p_value is None else [f"p-value {self.p_value:.4f}"]
-        more += [] if self.group is None else [f"group {self.group}"]
-        return (
-            f"{verdict}. {self.detector} {self.score:.5g} is {against} the threshold "
-            f"{self.threshold:.5g}" + (f" ({', '.join(more)})." if more else ".")
-        )
 
     def summary(self) -> str:
         """Return one line that compares the largest term with the usual one."""
@@ -126,13 +106,12 @@ class Reason:
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None in place of infinity and NaN."""
         labels = [label.as_dict() for label in self.labels]
-        return _plain(vars(self)) | {"labels": labels}
+        return plain(vars(self)) | {"labels": labels}
 
     def __repr__(self) -> str:
         shown = self.most_telling(_SHOWN_LABELS)
         width = max(5, *(len(label.label) for label in shown))
-        name = "" if self.id is None else f"{self.id}: "
-        lines = [name + self.headline(), self.summary()]
+        lines = [self.named_headline(), self.summary()]
         titles = (self.term, "share", "median", "rank median")
         lines.append(f"{'label':<{width}} " + " ".join(f"{title:>11}" for title in titles))
         for label in shown:
@@ -168,18 +147,11 @@ def _number(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
-
-
 # --- a batch ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Explanation:
+class Explanation(JudgedRows):
     """The terms of all labels, one row per sample; `explanation[i]` is the `Reason` of one input.
 
     Attributes
@@ -226,13 +198,9 @@ class Explanation:
         labels, ranks = medians.of_samples(columns["groups"], len(logits))
         return cls(detector, how, terms_of(how, logits), labels, ranks, **columns)
 
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @property
-    def in_distribution(self) -> BoolArray:
-        """The verdicts."""
-        return np.asarray(self.scores >= self.thresholds)
+    def named(self, ids: Any, label_names: tuple[str, ...] | None) -> Self:
+        """Return a copy with the ids of the samples and the names of the labels."""
+        return replace(self, ids=ids, label_names=label_names)
 
     @property
     def shares(self) -> Floats:
@@ -240,9 +208,6 @@ class Explanation:
         return _shares(self.terms, self.how.largest)
 
     def __getitem__(self, row: int) -> Reason:
-        def at(column: Array | None) -> Any:
-            return None if column is None else column[row].item()
-
         order = _order(self.terms[[row]])[0]
         names = self.label_names or [f"label {label}" for label in range(len(order))]
         shares = _shares(self.terms[[row]], self.how.largest)[0]
@@ -255,17 +220,7 @@ class Explanation:
             range(1, len(order) + 1),
             self.rank_medians[row].tolist(),
         )
-        return Reason(
-            detector=self.detector,
-            term=self.how.name,
-            id=at(self.ids),
-            group=at(self.groups),
-            score=at(self.scores),
-            threshold=at(self.thresholds),
-            p_value=at(self.p_values),
-            in_distribution=at(self.in_distribution),
-            labels=tuple(labels),
-        )
+        return Reason(**self.verdict_at(row), term=self.how.name, labels=tuple(labels))
 
     def __iter__(self) -> Iterator[Reason]:
         return (self[row] for row in range(len(self)))
@@ -275,18 +230,10 @@ class Explanation:
         return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
 
     def __repr__(self) -> str:
-        lines = [f"{len(self):,} explained, {np.count_nonzero(~self.in_distribution):,} flagged"]
-        lines.append(f"{'':>8} {'score':>12} {'threshold':>12}  verdict  largest {self.how.name}")
-        for row, reason in zip(range(_SHOWN_ROWS), self, strict=False):
-            word = "in" if reason.in_distribution else "OUT"
-            top = ", ".join(f"{label.label} {label.term:.3g}" for label in reason.labels[:3])
-            name = str(row) if reason.id is None else reason.id
-            lines.append(
-                f"{name:>8.8} {reason.score:>12.5g} {reason.threshold:>12.5g}  {word:<7}  {top}"
-            )
-        if len(self) > _SHOWN_ROWS:
-            lines.append(f"{'...':>8}")
-        return "\n".join(lines)
+        def cell(reason: Reason) -> str:
+            return ", ".join(f"{label.label} {label.term:.3g}" for label in reason.labels[:3])
+
+        return self.table(f"largest {self.how.name}", map(cell, self))
 
 
 def _order(terms: FloatArray) -> NDArray[np.intp]:

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nescio.detectors import Arrays, Detector
+from nescio.detectors import Arrays, Detector, NotCalibratedError
 from nescio.errors import ExportError
+from nescio.export import distances
+from nescio.export.combining import CombinedScore
 
 _NEEDS_GRADIENT = (
     "it scores an input that was perturbed along the network's gradient, which a graph of one "
@@ -57,45 +59,23 @@ class TracedScore(nn.Module):
         return scores
 
 
-class MahalanobisScore(nn.Module):
-    """`Mahalanobis._score`: whitening in the precision of the input, distances in float64."""
-
-    def __init__(self, detector: Detector) -> None:
-        super().__init__()
-        # Copies: the arrays of a loaded detector are not writable.
-        center, whitening, means = (
-            torch.from_numpy(np.array(array, dtype=np.float64))
-            for array in (detector.center_, detector.whitening_, detector.means_)
-        )
-        # In both precisions, so that a graph holds only what it needs.
-        for bits, dtype in ((32, torch.float32), (64, torch.float64)):
-            coarse = center.to(dtype)
-            self.register_buffer(f"coarse{bits}", coarse)
-            self.register_buffer(f"fine{bits}", (center - coarse).to(dtype))
-            self.register_buffer(f"whitening{bits}", whitening.to(dtype))
-        self.register_buffer("means", means if detector.aggregate == "max" else means.sum(0)[None])
-        self.register_buffer("mean_norms", (means * means).sum(1))
-        self.n_means = len(means)
-        self.nearest = detector.aggregate == "max"
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features."""
-        inputs: Tensor = arrays.features
-        bits = 64 if inputs.dtype == torch.float64 else 32
-        coarse, fine, whitening = (
-            self.get_buffer(f"{name}{bits}") for name in ("coarse", "fine", "whitening")
-        )
-        z = ((inputs - coarse - fine) @ whitening).double()  # (n_samples, rank)
-        norms = (z * z).sum(1)
-        means, mean_norms = self.get_buffer("means"), self.get_buffer("mean_norms")
-        cross = z @ means.T  # (n_samples, n_labels), or one column for the sum
-        if self.nearest:
-            return -(norms + (mean_norms - 2 * cross).amin(1)).clamp(min=0.0)
-        return 2 * cross[:, 0] - self.n_means * norms - mean_norms.sum()
+def _combined(detector: Detector) -> nn.Module:
+    if not hasattr(detector, "calibration_"):
+        raise NotCalibratedError("combined is not calibrated: call calibrate(held_out) first.")
+    try:
+        scorers = [scorer_of(part) for part in detector.detectors_]
+    except ExportError as error:
+        raise ExportError(f"combined cannot be exported with one of its parts: {error}") from error
+    return CombinedScore(detector, scorers)
 
 
 SCORERS: dict[str, Callable[[Detector], nn.Module]] = {
-    "mahalanobis": MahalanobisScore,
+    "combined": _combined,
+    "mahalanobis": distances.MahalanobisScore,
+    "relative_mahalanobis": distances.RelativeMahalanobisScore,
+    "knn": distances.NearestNeighboursScore,
+    "nnguide": distances.NNGuideScore,
+    "vim": distances.ViMScore,
 }
 """By detector name: makes the module that scores the arrays that the detector reads."""
 

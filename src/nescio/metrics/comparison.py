@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 from sklearn.base import clone
 
 from nescio.calibration import Scores
+from nescio.detectors import steps
 from nescio.detectors.base import Detector
 from nescio.detectors.naming import as_detector
-from nescio.errors import LabelMismatchError, ShapeError, about
+from nescio.errors import LabelMismatchError, ShapeError, TooFewSamplesError, about
 from nescio.metrics.chance import chance_note
 from nescio.metrics.delong import AurocDifference, delong_test
 from nescio.metrics.evaluation import Evaluation, evaluate
@@ -89,6 +90,7 @@ def compare(
     *,
     train: Outputs | None = None,
     train_of: Mapping[str, Outputs] | None = None,
+    held_out: Outputs | None = None,
     tpr: float = 0.95,
     n_bootstrap: int = 1000,
     seed: int = 0,
@@ -96,27 +98,28 @@ def compare(
 ) -> Comparison:
     """Evaluate each detector on each OOD set.
 
-    Detectors that learn are cloned, and the clones are fitted on `train`; without it these
-    detectors are skipped. `train_of` has other outputs to fit some of them on, by the names in
-    `detectors`. Detectors are also skipped if the outputs lack an array that they score
-    from. `on_step` is called with the number of finished steps; there is one step for each pair of
-    a detector and an OOD set.
+    Detectors that learn are cloned. The clones learn from `train`, and those that learn from
+    held-out data are calibrated on `held_out`, which must be neither training nor test data.
+    Without this data, these detectors are skipped. `train_of` has other outputs for some detectors
+    to learn from, by the names in `detectors`. Detectors are also skipped if the outputs lack an
+    array that they score from. `on_step` is called with the number of finished steps; there is one
+    step for each pair of a detector and an OOD set.
     """
-    of_train = {"the training outputs": train} if train is not None else {}
+    given_too = {"the training outputs": train, "the held-out outputs": held_out}
+    others = {name: outputs for name, outputs in given_too.items() if outputs is not None}
     for_some = {f"the data that {name} learns from": one for name, one in (train_of or {}).items()}
-    _check_same_labels(id_outputs, {**ood_outputs, **of_train, **for_some})
+    _check_same_labels(id_outputs, {**ood_outputs, **others, **for_some})
     skipped: dict[str, str] = {}
     scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
     for name, given in detectors.items():
         detector = as_detector(given)
         learned_from = (train_of or {}).get(name, train)
-        reason = _obstacle(detector, id_outputs, ood_outputs, learned_from)
-        if reason is not None:
-            skipped[name] = reason
+        ready = _prepared(detector, id_outputs, ood_outputs, learned_from, held_out)
+        if isinstance(ready, str):
+            skipped[name] = ready
             on_step(len(ood_outputs))
             continue
-        ready = clone(detector).fit(learned_from) if detector.learned else detector
         with about("the ID data"):
             id_scores = ready.score_samples(id_outputs)
         by_ood: dict[str, Scores] = {}
@@ -150,30 +153,64 @@ def _check_same_labels(id_outputs: Outputs, others: Mapping[str, Outputs]) -> No
                 )
 
 
+def _prepared(
+    detector: Detector,
+    id_outputs: Outputs,
+    ood_outputs: Mapping[str, Outputs],
+    train: Outputs | None,
+    held_out: Outputs | None,
+) -> Detector | str:
+    """Return the detector with what it has to learn, or the reason why it cannot run."""
+    reason = _obstacle(detector, id_outputs, ood_outputs, train, held_out)
+    if reason is not None:
+        return reason
+    if not detector.learned:
+        return detector
+    ready: Detector = clone(detector)
+    if detector.learns_from:
+        # Unlike fit, this does not score the training data: no threshold is needed.
+        steps.learn(ready, train, None)
+    if detector.learns_from_held_out:
+        try:
+            ready.calibrate(held_out)
+        except TooFewSamplesError as error:
+            return f"{str(error).rstrip('.')} (held-out data)."
+    return ready
+
+
 def _obstacle(
     detector: Detector,
     id_outputs: Outputs,
     ood_outputs: Mapping[str, Outputs],
     train: Outputs | None,
+    held_out: Outputs | None,
 ) -> str | None:
     """Return the reason why a detector cannot run on this data, or None if it can."""
-    given = {"the ID data": id_outputs, **ood_outputs}
-    for name, outputs in given.items():
-        for needed in detector.scores_from:
-            if outputs.get(needed) is None:
-                return f"it reads {needed}, but {name} has none."
-    if train is not None:
-        given["the training outputs"] = train
-    for name, outputs in given.items():
-        if not detector.accepts_masked and np.isneginf(outputs.logits).any():
-            return f"it does not accept masked labels (-inf), but {name} has some."
-    if not detector.learned:
-        return None
-    if train is None:
-        return "it learns from data: pass training outputs (--train)."
-    for needed in detector.learns_from:
-        if train.get(needed) is None:
-            return f"it learns from {needed}, but the training outputs have none."
+    found = [
+        _lack(detector, outputs, name, "reads", detector.scores_from)
+        for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items()
+    ]
+    in_calibration = steps.read_in_calibration(detector) if detector.learns_from_held_out else ()
+    for outputs, kind, names, missing in (
+        (train, "training", detector.learns_from, "data: pass training outputs (--train)."),
+        (held_out, "held-out", in_calibration, "held-out data: pass such outputs (--held-out)."),
+    ):
+        if names and outputs is None:
+            found.append(f"it learns from {missing}")
+        elif names and outputs is not None:
+            found.append(_lack(detector, outputs, f"the {kind} data", "learns from", names))
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _lack(
+    detector: Detector, outputs: Outputs, name: str, verb: str, names: Sequence[str]
+) -> str | None:
+    """Return which array is missing, or that the detector does not accept masked labels."""
+    for needed in names:
+        if outputs.get(needed) is None:
+            return f"it {verb} {needed}, but {name} has none."
+    if not detector.accepts_masked and np.isneginf(outputs.logits).any():
+        return f"it does not accept masked labels (-inf), but {name} has some."
     return None
 
 

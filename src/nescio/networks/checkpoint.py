@@ -113,11 +113,17 @@ class Checkpoint:
         self,
         path: str | Path,
         *,
+        weights: Mapping[str, Tensor] | None = None,
         state: Mapping[str, Tensor] | None = None,
         force: bool = False,
     ) -> None:
-        """Write the file atomically; `state` holds what else is needed to resume training."""
-        tensors = arrays_of(self.network.state_dict(), _NETWORK) | arrays_of(state or {}, _STATE)
+        """Write the file atomically.
+
+        `weights` replaces the state dict of the network, whose names may be others while it is
+        trained. `state` holds what else is needed to resume training.
+        """
+        weights = self.network.state_dict() if weights is None else weights
+        tensors = arrays_of(weights, _NETWORK) | arrays_of(state or {}, _STATE)
         metadata = {**self._identity(), "training": dict(self.training)}
         _KIND.write(path, tensors, metadata, force=force)
 

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._io.columns import MATRICES, Columns
-from nescio._io.frames import FrameTable, float_values, is_frame, read_frame
+from nescio._io.frames import (
+    FrameTable,
+    check_same_rows,
+    is_frame,
+    read_features,
+    read_frame,
+    read_truth,
+)
 from nescio._validation import (
     Array,
     FloatArray,
@@ -77,10 +84,10 @@ class Outputs:
     logits : array of shape (n_samples, n_labels), or data frame
         Outputs before the sigmoid. A data frame is read as by `from_frame`: it also gives the
         label names and the ids. With `label_names`, the columns with these names are taken.
-    features : array of shape (n_samples, n_features), optional
+    features : array of shape (n_samples, n_features), or data frame, optional
         Activations of an inner layer.
-    labels : array of shape (n_samples, n_labels), optional
-        The multi-hot truth.
+    labels : array of shape (n_samples, n_labels), or data frame, optional
+        The multi-hot truth. The columns of a data frame are matched by name with the labels.
     ids : sequence of str, optional
         One id per sample.
     label_names : sequence of str, optional
@@ -132,24 +139,27 @@ class Outputs:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
+        of_rows = None  # the ids of a data frame, which other data frames must have too
         if type(logits) is not np.ndarray and is_frame(logits):  # an array is the usual case
             found = read_frame(logits, label_names)
             logits = found["logits"]
             features = found.get("features") if features is None else features
             labels = found.get("labels") if labels is None else labels
-            ids = found.get("ids") if ids is None else ids
+            of_rows = found.get("ids")
+            ids = of_rows if ids is None else ids
             label_names = found.get("label_names") if label_names is None else label_names
             manifest = {**found.get("manifest", {}), **(manifest or {})}
             arrays = {**found.get("arrays", {}), **(arrays or {})}
         put("logits", _matrix(logits, "logits"))
         n_labels = self.logits.shape[1]
-        put("features", None if features is None else _matrix(features, "features"))
-        put("labels", None if labels is None else _multi_hot(labels, n_labels))
+        names = None if label_names is None else check_label_names(label_names, n_labels)
+        put("features", None if features is None else _matrix(features, "features", of_rows))
+        put("labels", None if labels is None else _multi_hot(labels, n_labels, names, of_rows))
         put("ids", None if ids is None else _checked_ids(ids))
-        put("arrays", {name: _matrix(array, name) for name, array in (arrays or {}).items()})
+        more = {name: _matrix(array, name, of_rows) for name, array in (arrays or {}).items()}
+        put("arrays", more)
         put("kept", {name: _kept_column(name, column) for name, column in (kept or {}).items()})
         put("head", head)
-        names = None if label_names is None else check_label_names(label_names, n_labels)
         put("label_names", names)
         put("manifest", dict(manifest or {}))
         self._check_rows_and_names()
@@ -409,8 +419,12 @@ def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
     return names
 
 
-def _matrix(values: Any, name: str) -> FloatArray:
-    array = float_values(values)
+def _matrix(values: Any, name: str, ids: Sequence[str] | None = None) -> FloatArray:
+    if type(values) is not np.ndarray and is_frame(values):
+        found = read_features(values)
+        check_same_rows(name, found.get("ids"), ids)
+        values = found["logits"]
+    array = to_float(to_numpy(values))
     check_matrix(array, name)
     return array
 
@@ -437,8 +451,13 @@ def _checked_ids(ids: Any) -> NDArray[np.str_]:
     return np.array(strings, dtype=np.object_ if wasteful else np.str_)
 
 
-def _multi_hot(labels: Any, n_labels: int) -> NDArray[np.uint8]:
-    array = to_numpy(labels)
+def _multi_hot(
+    labels: Any,
+    n_labels: int,
+    names: Sequence[str] | None,
+    ids: Sequence[str] | None,
+) -> NDArray[np.uint8]:
+    array = read_truth(labels, names, ids) if is_frame(labels) else to_numpy(labels)
     if array.ndim != 2 or array.shape[1] != n_labels:
         raise ShapeError(
             f"labels must be multi-hot, of shape (n_samples, {n_labels}), got {array.shape}."

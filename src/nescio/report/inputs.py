@@ -33,12 +33,15 @@ def from_outputs(
     detectors: Mapping[str, Detector],
     *,
     train: Outputs | None,
+    held_out: Outputs | None = None,
     image_roots: Mapping[str, Path],  # for each set, the folder in which its ids are image files
     files: Mapping[str, Any],  # where the outputs came from, for the manifest
     on_step: Callable[[int], object],
 ) -> ReportInputs:
     """Evaluate detectors on the outputs of one network; `name` is that of the ID set."""
-    comparison = compare(detectors, id_outputs, ood_outputs, train=train, on_step=on_step)
+    comparison = compare(
+        detectors, id_outputs, ood_outputs, train=train, held_out=held_out, on_step=on_step
+    )
     manifest = {"files": files, "id": dict(id_outputs.manifest)}
     lines = comparison_lines(comparison, name, name, 0, manifest)
     return lines, [Evidence(name, 0, id_outputs, ood_outputs, comparison.scores, image_roots)]

@@ -13,7 +13,7 @@ from sklearn.base import is_regressor
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.runners.base import Runner
-from nescio.runners.batches import InputBatch
+from nescio.runners.batches import InputBatch, n_rows
 from nescio.runners.features import INPUT, PENULTIMATE
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
@@ -87,11 +87,11 @@ class SklearnRunner(Runner):
         """Cut inputs into batches; a tuple or a generator of texts is a list of texts."""
         if isinstance(inputs, tuple | Iterator):
             items = iter(inputs)
-            first = next(items, None)
-            if isinstance(first, str | bytes):
-                inputs = [first, *items]
-            elif isinstance(inputs, Iterator) and first is not None:
-                inputs = itertools.chain([first], items)
+            first = list(itertools.islice(items, 1))
+            if first and isinstance(first[0], str | bytes | None):  # None: a missing text
+                inputs = [*first, *items]
+            elif isinstance(inputs, Iterator):
+                inputs = itertools.chain(first, items)
         _check_texts(inputs)  # here, where its rows are those that the user knows
         return super().batches(inputs, batch_size)
 
@@ -113,6 +113,12 @@ class SklearnRunner(Runner):
         if found.ndim != 2:
             raise ShapeError(
                 f"{self.output} returns shape {found.shape}; expected (n_samples, n_labels)."
+            )
+        n_samples = n_rows(layers[INPUT])
+        if len(found) != n_samples:  # the model iterated over the columns of a frame
+            raise ShapeError(
+                f"the model returns {len(found):,} rows for {n_samples:,} inputs. If these are the "
+                'texts of a data frame, pass their column: frame["text"].'
             )
         arrays = zip(self.array_names, self.layers, strict=True)
         return {"logits": found, **{name: _dense(layers[layer], layer) for name, layer in arrays}}
@@ -146,7 +152,7 @@ class SklearnRunner(Runner):
 
 def _check_texts(inputs: Any) -> None:
     """Raise if some of these texts are not texts, such as None or NaN."""
-    is_column = getattr(inputs, "ndim", None) == 1 and not is_torch(inputs)
+    is_column = len(getattr(inputs, "shape", ())) == 1 and not is_torch(inputs)
     if not (isinstance(inputs, list) or is_column):
         return
     rows = [at for at, item in enumerate(inputs) if not isinstance(item, str | bytes)]

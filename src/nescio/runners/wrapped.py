@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio._io.frames import index_ids
 from nescio._validation import Array, checked_whole, looks_like_probabilities, to_numpy
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
@@ -23,7 +24,7 @@ from nescio.errors import (
     label_difference,
     warn,
 )
-from nescio.explain import Explanation
+from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
@@ -137,7 +138,8 @@ class Wrapped:
         labels : array of shape (n_samples, n_labels), optional
             Multi-hot truth, to keep with the outputs.
         ids : sequence of str, optional
-            One name per sample.
+            One name per sample. By default the index of a pandas frame, if inputs is one, unless
+            it only counts the rows.
         batch_size : int
             How many samples to run at once. The batches of an iterable are run as they are.
         """
@@ -173,7 +175,7 @@ class Wrapped:
             arrays.pop("logits"),
             features=arrays.pop("features", None),
             labels=np.concatenate(truth) if truth else labels,
-            ids=ids,
+            ids=index_ids(inputs) if ids is None else ids,
             label_names=self.label_names,
             manifest=self.runner.describe(),
             head=head,
@@ -233,7 +235,9 @@ class Wrapped:
         """Return score, p-value and verdict of each sample; takes what `predict` takes."""
         return self.predict(inputs, **options).assessment
 
-    def explain(self, inputs: Any, *, groups: Any = None, batch_size: int = 256) -> Explanation:
+    def explain(
+        self, inputs: Any, *, groups: Any = None, batch_size: int = 256
+    ) -> Explanation | PartsExplanation:
         """Return each label's share of the score, as the detector's `explain` does."""
         detector = self._calibrated()
         outputs = self.outputs(inputs, batch_size=batch_size)
@@ -354,7 +358,7 @@ class Wrapped:
 
 def _read_by(detector: Detector) -> set[str]:
     """Return the names of all arrays that a detector reads."""
-    return {*detector.scores_from, *detector.learns_from}
+    return {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
 
 
 def with_layers(runner: Runner, detector: Detector) -> Runner:

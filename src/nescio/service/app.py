@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from nescio._validation import Array, looks_like_probabilities
 from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
+from nescio.explain import PartsReason, Reason
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
 from nescio.service import charts, openapi
@@ -312,13 +313,17 @@ def _explained(engine: Engine, result: BatchResult) -> dict[str, Any]:
     """Return the reason for each verdict, with the labels that matter most."""
     if len(result.outputs) > _EXPLAINED_ROWS:
         raise HTTPException(413, f"at most {_EXPLAINED_ROWS} rows can be explained in one request.")
-    return {
-        "explanation": [
-            {
-                "term": reason.term,
-                "summary": reason.summary(),
-                "labels": [label.as_dict() for label in reason.most_telling(_EXPLAINED_LABELS)],
-            }
-            for reason in engine.explain(result.outputs)
-        ]
+    return {"explanation": [_reason(reason) for reason in engine.explain(result.outputs)]}
+
+
+def _reason(reason: Reason | PartsReason) -> dict[str, Any]:
+    by_label = reason.by_label()
+    labels = () if by_label is None else by_label.most_telling(_EXPLAINED_LABELS)
+    found = {
+        "term": "" if by_label is None else by_label.term,
+        "summary": reason.summary(),
+        "labels": [label.as_dict() for label in labels],
     }
+    if isinstance(reason, PartsReason):
+        found["parts"] = [part.as_dict() | {"reason": None} for part in reason.parts]
+    return found

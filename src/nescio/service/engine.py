@@ -14,8 +14,9 @@ from nescio.calibration import CUSTOM, Calibration, Threshold
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.matching import match_labels
+from nescio.detectors.saving import plain_params
 from nescio.errors import InputError, ShapeError
-from nescio.explain import Explanation
+from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.service.model import Model
 from nescio.service.settings import Settings
@@ -90,8 +91,8 @@ class Engine:
         with quiet_about_probabilities(outputs):
             return BatchResult(outputs, self.detector.assess(outputs))
 
-    def explain(self, outputs: Outputs) -> Explanation:
-        """Return each label's share of the scores, if the detector's score has such shares."""
+    def explain(self, outputs: Outputs) -> Explanation | PartsExplanation:
+        """Return each label's share of the scores, or that of each part of a combination."""
         with quiet_about_probabilities(outputs):
             return self.detector.explain(outputs)
 
@@ -102,7 +103,7 @@ class Engine:
         names = self.label_names
         return {
             "detector": self.detector.name,
-            "params": {k: v for k, v in self.detector.get_params().items() if k != "tpr"},
+            "params": {k: v for k, v in plain_params(self.detector).items() if k != "tpr"},
             "scores_from": list(self.detector.scores_from),
             "n_columns": self.detector.n_columns_,
             "label_names": None if names is None else list(names),
@@ -113,8 +114,7 @@ class Engine:
             "n_calibration": calibration.n_samples,
             "n_by_group": {name: len(of.scores) for name, of in calibration.thresholds.items()},
             "statement": calibration.statement(),
-            "explains": self.detector.label_terms() is not None
-            and self.detector.profile_.medians is not None,
+            "explains": _explains_labels(self.detector),
             "histogram": self.histogram(None),
             "example": self._example(),
             "model": None if self.model is None else self.model.describe(),
@@ -154,6 +154,15 @@ class Engine:
         row[commonest_first] = np.interp(medians.ranks[at], steps, ladder).round(2)
         ordinary = self.score(Outputs(row[None, :])).assessment.in_distribution[0]
         return row.tolist() if ordinary else None
+
+
+def _explains_labels(detector: Detector) -> bool:
+    """Return whether the score, or that of a part, can be explained label by label."""
+    if detector.label_terms() is not None:
+        return detector.profile_.medians is not None
+    return any(
+        map(_explains_labels, getattr(detector, "detectors_", ()) if detector.explains else ())
+    )
 
 
 def _histogram_range(scores: NDArray[np.float64], thresholds: list[float]) -> tuple[float, float]:

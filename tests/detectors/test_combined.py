@@ -1,0 +1,423 @@
+"""Several detectors as one: the p-values of the parts, the rules, and what is promised."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import nescio as ns
+from fixtures.own_detectors import Neighbours
+from nescio.calibration import Threshold
+from nescio.checks import check_detector, make_outputs
+from nescio.detectors import DETECTORS, build_detector, saving
+from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
+from nescio.detectors.naming import written
+from nescio.detectors.steps import learning_half
+from nescio.errors import (
+    FileFormatError,
+    ImplausibleValuesWarning,
+    InputError,
+    MissingInputError,
+    ParameterError,
+    ParameterWarning,
+    ProbabilitiesWarning,
+)
+
+LOGIT_PARTS = ("joint_energy", "top_k_joint_energy(k=3)")
+
+
+@pytest.fixture
+def combined(logits):
+    return ns.Combined(LOGIT_PARTS).calibrate(logits)
+
+
+def part_p_values(detector, X):
+    """The p-values of the parts, each one computed on its own."""
+    return np.stack(
+        [continuous_p_values(reference_scores(p), p.score_samples(X)) for p in detector.detectors_],
+        axis=1,
+    )
+
+
+# --- p-values ---------------------------------------------------------------------------------
+
+
+@given(
+    hnp.arrays(np.float64, st.integers(1, 40), elements=st.integers(-5, 5).map(float)),
+    hnp.arrays(np.float64, 30, elements=st.floats(-20, 20)),
+)
+def test_p_values_are_the_conformal_ones_made_continuous(reference, scores):
+    reference, scores = np.sort(reference), np.sort(scores)
+    n = len(reference)
+    found = continuous_p_values(reference, scores)
+    conformal = Threshold(reference, 0.5, None, 1).p_values(scores)
+    inside = scores >= reference[0]
+    assert (found[inside] <= conformal[inside]).all()
+    assert (found[inside] >= conformal[inside] - (1 + 1e-12) / (n + 1)).all()
+    assert ((found > 0) & (found <= n / (n + 1))).all()
+    assert (np.diff(found) >= 0).all()
+    last = np.flatnonzero(np.append(np.diff(reference) > 0, True))  # of equal scores
+    np.testing.assert_allclose(
+        continuous_p_values(reference, reference[last]), (last + 1) / (n + 1)
+    )
+
+
+@pytest.mark.parametrize("reference", [[1.0], [2.0] * 30, [0.0] * 20 + [5.0] * 20])
+def test_samples_below_every_reference_score_keep_their_order(reference):
+    scores = -np.logspace(0, 12, 50)
+    found = continuous_p_values(np.array(reference), scores)
+    assert (np.diff(found) < 0).all()
+    assert (found > 0).all()
+    assert found[0] < 1 / (len(reference) + 1)
+
+
+def test_infinite_scores_of_a_part():
+    reference = np.arange(9.0)
+    found = continuous_p_values(reference, np.array([-np.inf, np.inf, np.nan]))
+    np.testing.assert_array_equal(found, [0.0, 0.9, np.nan])
+
+
+# --- rules ------------------------------------------------------------------------------------
+
+
+def plain_score(rule, p, w):
+    """The score of one sample, from scipy where it has the rule."""
+    w = np.asarray(w) / np.sum(w)
+    if rule == "stouffer":
+        return -stats.combine_pvalues(p, "stouffer", weights=w).statistic
+    if rule == "fisher":
+        return sum(wi * np.log(pi) for wi, pi in zip(w, p, strict=True))
+    if rule == "cauchy":
+        return -sum(wi * np.tan((0.5 - pi) * np.pi) for wi, pi in zip(w, p, strict=True))
+    if rule == "harmonic":
+        return -1 / stats.hmean(p, weights=w)
+    return np.log(min(pi / wi for wi, pi in zip(w, p, strict=True)))
+
+
+@pytest.mark.parametrize("weights", [(), (1, 3)])
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_are_the_plain_formulas(rule, weights, logits):
+    detector = ns.Combined(LOGIT_PARTS, weights, rule).calibrate(logits)
+    new = np.concatenate([logits[:50], logits[:10] - 9])
+    expected = [plain_score(rule, p, weights or (1, 1)) for p in part_p_values(detector, new)]
+    np.testing.assert_allclose(detector.score_samples(new), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("rule", "method"), [("fisher", "fisher"), ("bonferroni", "tippett")])
+def test_with_equal_weights_they_rank_as_scipys_rules_do(rule, method, logits):
+    detector = ns.Combined(LOGIT_PARTS, rule=rule).calibrate(logits)
+    p_values = [
+        stats.combine_pvalues(p, method).pvalue for p in part_p_values(detector, logits[:60])
+    ]
+    scores = detector.score_samples(logits[:60])
+    assert np.array_equal(np.argsort(scores, kind="stable"), np.argsort(p_values, kind="stable"))
+
+
+def test_only_the_ratio_of_weights_matters(logits):
+    for rule in RULES:
+        one, ten = (
+            ns.Combined(LOGIT_PARTS, w, rule).calibrate(logits) for w in ([1, 2], [10, 20.0])
+        )
+        np.testing.assert_allclose(one.score_samples(logits), ten.score_samples(logits))
+
+
+# --- what is promised -------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES)
+def test_the_promised_share_is_kept_though_the_parts_are_dependent(rule):
+    """Over many calibrations on few samples, new samples are kept as often as promised."""
+    kept, read_off = [], []
+    seeds, n_rest = 150, 20
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        logits = rng.normal(0, 2, (240, 3))
+        detector = ns.Combined(["sum_logit", "max_logit"], [1, 2], rule)
+        detector.calibrate(logits[: 2 * n_rest], tpr=0.9)
+        kept.append((detector.predict(logits[2 * n_rest :]) == 1).mean())
+        if rule == "fisher":
+            p_values = part_p_values(detector, logits[2 * n_rest :])
+            read_off.append((stats.chi2.sf(-2 * np.log(p_values).sum(1), 4) > 0.1).mean())
+    promised = 1 - 2 / (n_rest + 1)  # at least 0.9; the rank of the threshold is 2
+    error = np.std(kept) / np.sqrt(seeds)
+    assert abs(np.mean(kept) - promised) < 4 * error
+    if rule == "fisher":  # what the formula gives for dependent parts
+        assert np.mean(read_off) < 0.9 - 4 * error
+
+
+@pytest.mark.slow
+def test_the_p_values_of_a_part_are_uniform_on_average():
+    found = []
+    for seed in range(2000):
+        rng = np.random.default_rng(seed)
+        found.append(continuous_p_values(np.sort(rng.normal(size=19)), rng.normal(size=5)))
+    levels = np.arange(1, 19) / 20
+    shares = (np.ravel(found) <= levels[:, None]).mean(1)
+    np.testing.assert_allclose(shares, levels, atol=0.025)
+
+
+# --- the parts --------------------------------------------------------------------------------
+
+
+def test_parts_that_learn_nothing_need_no_training_data(logits):
+    detector = ns.Combined(["joint_energy", "top_k_joint_energy(k=5)"])
+    assert detector.learns_from == ()
+    assert detector.learns_from_held_out == detector.scores_from == ("logits",)
+    detector.calibrate(logits)
+    assert detector.calibration_.n_samples == 200
+    (part, other) = detector.detectors_
+    reference = np.sort(ns.JointEnergy().score_samples(logits[learning_half(400)]))
+    np.testing.assert_array_equal(reference_scores(part), reference)
+    assert other.k == 5
+
+
+def test_names_texts_classes_and_objects_are_the_same(logits):
+    given = (
+        ("joint_energy", "top_k_joint_energy(k=3)"),
+        [ns.JointEnergy, ns.TopKJointEnergy(3)],
+        build_detector("combined(detectors=[joint_energy, top_k_joint_energy(k=3)])").detectors,
+    )
+    scores = [ns.Combined(parts).calibrate(logits).score_samples(logits) for parts in given]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    np.testing.assert_array_equal(scores[0], scores[2])
+
+
+def test_parts_that_were_passed_are_left_alone(logits):
+    part = ns.JointEnergy().calibrate(logits)
+    before = dict(vars(part))
+    detector = ns.Combined([part, "max_logit"]).calibrate(logits[:100])
+    assert vars(part) == before
+    assert detector.detectors[0] is part
+    assert detector.detectors_[0] is not part
+
+
+def test_parts_of_several_arrays_learn_what_they_need():
+    train, held_out, new = (make_outputs(300, seed=seed) for seed in range(3))
+    detector = ns.Combined(["max_logit", "mahalanobis", "lof"])
+    assert detector.learns_from == ("features", "labels", "logits")
+    assert detector.scores_from == ("logits", "features")
+    with pytest.raises(MissingInputError, match="features and labels and logits: pass Outputs"):
+        detector.fit(train.logits)
+    with pytest.raises(ns.detectors.NotCalibratedError, match=r"call fit\(training_data\) first"):
+        detector.calibrate(held_out)
+    detector.fit(train).calibrate(held_out)
+    alone = ns.Mahalanobis().fit(train).score_samples(new)
+    np.testing.assert_array_equal(detector.detectors_[1].score_samples(new), alone)
+    with pytest.raises(InputError, match="learned from this very data"):
+        detector.calibrate(train)
+    far = make_outputs(50, seed=3, shift=4.0)
+    assert (detector.predict(new) == 1).mean() > 0.85
+    assert (detector.predict(far) == 1).mean() < 0.1
+
+
+def test_a_failed_calibration_leaves_the_parts_as_they_were(combined, logits):
+    scores = combined.score_samples(logits)
+    with pytest.raises(ns.errors.TooFewSamplesError, match="Half of the held-out data goes to the"):
+        combined.calibrate(logits[:30] + 5, tpr=0.95)
+    np.testing.assert_array_equal(combined.score_samples(logits), scores)
+
+
+def test_a_combination_may_be_a_part(logits, tmp_path):
+    detector = ns.Combined([ns.Combined(LOGIT_PARTS), "max_logit"]).calibrate(logits)
+    inner, other = detector.detectors_
+    assert len(reference_scores(other)) == 200
+    assert len(reference_scores(inner)) == 100  # another half made its p-values
+    assert len(reference_scores(inner.detectors_[0])) == 100
+    detector.save(tmp_path / "x.nescio")
+    loaded = ns.load(tmp_path / "x.nescio")
+    np.testing.assert_array_equal(loaded.score_samples(logits), detector.score_samples(logits))
+
+
+def test_masked_labels_count_if_every_part_accepts_them(logits):
+    logits[:, 2] = -np.inf
+    ns.Combined(LOGIT_PARTS).calibrate(logits)
+    assert not ns.Combined(["joint_energy", "lof"]).accepts_masked
+    rows = np.full((1, 6), -np.inf)  # without any label, there is no largest logit
+    detector = ns.Combined(["joint_energy", "max_logit"], rule="cauchy").calibrate(logits)
+    assert np.isneginf(detector.score_samples(rows))
+    assert detector.predict(rows) == -1
+
+
+def test_warnings_come_once(logits):
+    logits[:, 2] = 1.5
+    with pytest.warns(ImplausibleValuesWarning) as found:
+        ns.Combined(LOGIT_PARTS).calibrate(logits)
+    assert len(found) == 1
+    logits[:, 2] = np.arange(400)
+    with pytest.warns(ParameterWarning, match="top_k_logit counts the 9 largest") as found:
+        ns.Combined(["max_logit", "top_k_logit(k=9)"]).calibrate(logits)
+    assert len(found) == 1
+    saturated = np.where(logits > 0, 50.0, logits)
+    ns.Combined(["joint_energy", "max_prob"]).calibrate(saturated)  # ties of a part are no ties
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"detectors": "joint_energy"}, "detectors must be a list of detectors"),
+        ({"detectors": []}, "detectors must be a list of detectors"),
+        ({"detectors": ["joint_energie", "max_logit"]}, "Did you mean joint_energy"),
+        ({"detectors": [3]}, "expected a detector"),
+        ({"detectors": ["top_k_logit(k=0)"]}, "k must be"),
+        ({"detectors": ["fixtures.own_detectors:Neighbours"]}, "register the class"),
+        ({"rule": "pearson"}, "rule must be"),
+        ({"weights": [1]}, "weights must be a list of 2 positive numbers"),
+        ({"weights": [1, 0]}, r"one per part, or empty for equal weights, got \[1, 0\]"),
+        ({"weights": [1, float("nan")]}, "weights must be"),
+        ({"weights": [True, "a"]}, "weights must be"),
+        ({"weights": np.ones(2)}, "weights must be a list"),
+    ],
+)
+def test_wrong_parameters(parameters, message, logits):
+    detector = ns.Combined(**{"detectors": LOGIT_PARTS, **parameters})
+    with pytest.raises(ParameterError, match=message):
+        detector.calibrate(logits)
+
+
+# --- common checks, files and names -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_passes_the_common_checks(rule):
+    check_detector(ns.Combined([ns.Mahalanobis(), "joint_energy"], [1, 2], rule))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [
+        pytest.param(*pair, id=getattr(pair[1], "func", pair[1]).__name__)
+        for pair in estimator_checks_generator(ns.Combined(["max_logit", "lof(n_neighbors=3)"]))
+        if getattr(pair[1], "func", pair[1]).__name__ != "check_array_api_input"
+    ],
+)
+@pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def test_parameters_survive_clone_and_file(logits, tmp_path):
+    detector = ns.Combined(
+        ["joint_energy", ns.TopKLogit(k=4)], weights=[2, 1.5], rule="cauchy"
+    ).calibrate(logits)
+    detector.save(tmp_path / "x.nescio")
+    loaded = ns.load(tmp_path / "x.nescio")
+    for other in (clone(detector), loaded):
+        assert saving.plain_params(other) == saving.plain_params(detector)
+    assert json.loads(json.dumps(saving.plain_params(loaded)))["detectors"][1]["params"]["k"] == 4
+    np.testing.assert_array_equal(loaded.assess(logits).p_values, detector.assess(logits).p_values)
+
+
+def damaged(detector, path, monkeypatch, change):
+    """Save the detector with a changed description, as a file from elsewhere may be."""
+    to_file = saving._to_file
+
+    def changed(one):
+        node, tensors = to_file(one)
+        return (change(node) if one is detector else node), tensors
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "_to_file", changed)
+        detector.save(path, force=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda node: node | {"parts": {"detectors_": []}}, "not those of its parameters"),
+        (
+            lambda node: node | {"parts": {"detectors_": node["parts"]["detectors_"][::-1]}},
+            "damaged",
+        ),
+        (
+            lambda node: (
+                node | {"params": node["params"] | {"detectors": ["os:system", "max_logit"]}}
+            ),
+            "'os:system' names a class",
+        ),
+        (
+            lambda node: (
+                node
+                | {
+                    "params": node["params"]
+                    | {"detectors": ["combined(detectors=[os:system])"] * 2}
+                }
+            ),
+            "names a class",
+        ),
+    ],
+)
+def test_a_file_is_checked_and_chooses_no_code(change, message, combined, tmp_path, monkeypatch):
+    path = tmp_path / "x.nescio"
+    damaged(combined, path, monkeypatch, change)
+    with pytest.raises(FileFormatError, match=message):
+        ns.load(path)
+
+
+def test_it_is_written_as_it_is_read():
+    text = (
+        "combined(detectors=[joint_energy, top_k_joint_energy(k=5), "
+        "combined(detectors=[max_logit, msp], rule=cauchy, weights=[])], "
+        "rule=stouffer, weights=[2, 1, 0.5])"
+    )
+    detector = build_detector(text)
+    assert detector.detectors[1] == "top_k_joint_energy(k=5)"
+    assert detector.weights == (2, 1, 0.5)
+    assert written(detector) == text
+    objects = ns.Combined([ns.JointEnergy(), ns.TopKLogit(k=np.int64(7))], rule="harmonic")
+    assert written(objects) == (
+        "combined(detectors=[joint_energy, top_k_logit(k=7)], rule=harmonic, weights=[])"
+    )
+    again = build_detector(written(objects))
+    assert written(again) == written(objects)
+
+
+def test_a_class_of_ones_own_may_be_a_part(tmp_path):
+    text = "combined(detectors=[joint_energy, fixtures.own_detectors:Neighbours(k=2)])"
+    try:
+        detector = build_detector(text)
+        assert isinstance(detector.detectors[1], Neighbours)
+        detector.fit(make_outputs(200)).calibrate(make_outputs(200, seed=1))
+        detector.save(tmp_path / "x.nescio")
+        assert ns.load(tmp_path / "x.nescio").detectors_[1].k == 2
+    finally:
+        DETECTORS.pop("neighbours", None)
+    with pytest.raises(FileFormatError, match="'neighbours', which is not one of nescio's"):
+        ns.load(tmp_path / "x.nescio")
+
+
+def test_settings_replace_what_is_in_brackets():
+    detector = build_detector("combined(weights=[1, 2])", {"weights": "[3, 4]", "rule": "cauchy"})
+    assert (detector.weights, detector.rule) == ((3, 4), "cauchy")
+    with pytest.raises(ParameterError, match=r"weights=3: expected a list in square brackets"):
+        build_detector("combined(weights=3)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["combined(detectors=[joint_energy)", "combined(detectors=[a](b])", "combined(x)y(z)"],
+)
+def test_brackets_must_match(text):
+    with pytest.raises(ParameterError, match="cannot read the detector"):
+        build_detector(text)
+
+
+def test_groups_and_outputs_with_names(tmp_path):
+    train, held_out = make_outputs(300), make_outputs(1500, seed=1)
+    detector = ns.Combined().fit(train).calibrate(held_out, groups="label_count")
+    assert len(detector.calibration_.thresholds) > 1
+    new = make_outputs(40, seed=2)
+    turned = replace(new.select_labels(new.label_names[::-1]), arrays={})
+    np.testing.assert_allclose(detector.score_samples(turned), detector.score_samples(new))
+
+
+def test_probabilities_are_warned_of_once(rng):
+    with pytest.warns(ProbabilitiesWarning) as found:
+        ns.Combined(LOGIT_PARTS).calibrate(rng.random((400, 6)))
+    assert len(found) == 1
