@@ -318,7 +318,7 @@ class Wrapped:
 
     def _check_detector(self, detector: Detector) -> None:
         """Raise if the model cannot give what the detector reads."""
-        reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
+        reads = _read_by(detector)
         if reads & {FEATURES, "head", PENULTIMATE} and not self.runner.layers:
             why = "the model has no layer that is known to be suitable. Choose one"
             outputs = ", ".join(getattr(self.runner, "output_names", ()))
@@ -356,17 +356,24 @@ class Wrapped:
         return f"Wrapped({', '.join(parts)})"
 
 
+def _read_by(detector: Detector) -> set[str]:
+    """Return the names of all arrays that a detector reads."""
+    return {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
+
+
 def with_layers(runner: Runner, detector: Detector) -> Runner:
     """Return a runner that also gives the layers that the detector reads, if the model has them."""
-    reads = {*detector.scores_from, *detector.learns_from} - {"logits", "labels"}
+    reads = _read_by(detector) - {"logits", "labels"}
     if not reads:
         return runner
     named = sorted(reads - {FEATURES, "head", *runner.array_names})
     missing = tuple(name for name in named if runner.has_layer(name))
-    first = runner.layers
-    if not first:
-        first = _features_of(runner, detector) if FEATURES in reads else missing[:1] or (AUTO,)
-    layers = (*first, *missing)
+    layers = runner.layers
+    if FEATURES in reads and (not layers or runner.layers_are_default):
+        layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
+    elif not layers:
+        layers = missing[:1] or (AUTO,)
+    layers += missing
     return runner if layers == runner.layers else runner.changed(features=layers)
 
 
@@ -377,19 +384,19 @@ def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
         return made_with
     if FEATURES in getattr(runner, "output_names", ()):  # an ONNX file that names them
         return (FEATURES,)
-    if hasattr(detector, "n_columns_"):  # made with features, but it is not known which
-        return ()
     reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
-    # A detector that reads features and head takes the features as the input of the head.
-    return (PENULTIMATE if reads_head and runner.has_layer(PENULTIMATE) else AUTO,)
+    if reads_head and runner.has_layer(PENULTIMATE):  # it takes the features as the head's input
+        return (PENULTIMATE,)
+    unknown = hasattr(detector, "n_columns_")  # made with features, but not known which
+    return () if unknown or runner.layers else (AUTO,)
 
 
 def with_only_layer(runner: Runner, detector: Detector) -> Runner:
     """Return a runner whose features are the only layer that the detector scores, if it is one."""
     scored = [name for name in detector.scores_from if name in runner.array_names[1:]]
-    if len(scored) != 1 or FEATURES in detector.scores_from:
+    if FEATURES in detector.scores_from or len(scored) != 1 or scored[0] == runner.features:
         return runner
-    return runner.changed(features=(scored[0], scored[0]))
+    return runner.changed(features=scored * 2)  # under its own name too
 
 
 def _detector(given: Any) -> Detector:
