@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nescio.detectors.base import Detector
-from nescio.detectors.combined import Combined
+from nescio.detectors.combined import DEFAULT_PARTS, Combined
 from nescio.detectors.label_scores import JointEnergy
 from nescio.outputs import Outputs
 
@@ -47,7 +47,9 @@ def default_detector(
     >>> default_detector().detector
     JointEnergy()
     """
-    combined = Combined(tpr=tpr, nonfinite=nonfinite)
+    few = train is not None and train.n_labels <= 5  # then the five largest are all labels
+    parts = ("joint_energy", *DEFAULT_PARTS[1:]) if few else DEFAULT_PARTS
+    combined = Combined(parts, tpr=tpr, nonfinite=nonfinite)
     if obstacle := _obstacle(combined, train, held_out):
         return Default(
             JointEnergy(tpr=tpr, nonfinite=nonfinite),
@@ -56,8 +58,8 @@ def default_detector(
         )
     return Default(
         combined,
-        "Chosen: a combination of the five largest label energies and the distance of the "
-        "features to the training data (relative Mahalanobis).",
+        f"Chosen: a combination of {'joint energy' if few else 'the five largest label energies'} "
+        "and the distance of the features to the training data (relative Mahalanobis).",
     )
 
 
