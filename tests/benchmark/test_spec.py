@@ -10,6 +10,8 @@ from nescio.benchmark.spec import (
     shipped_specs,
 )
 from nescio.data import parse_address
+from nescio.detectors import DETECTORS
+from nescio.detectors.naming import parse_detector
 from nescio.errors import FileError, FileFormatError, ParameterError
 
 SPEC = """
@@ -93,6 +95,18 @@ def test_without_perturbed_inputs_there_is_nothing_to_tune():
     assert load_spec("paper-topk").aggregates() == ()
     assert load_spec("paper-main").aggregates() == ("max",)
     assert load_spec("digits").aggregates() == ("max", "sum")
+
+
+def test_the_quick_digits_are_the_same_data_and_network_with_every_detector_without_tuning():
+    quick, full = load_spec("digits-quick"), load_spec("digits")
+    assert (quick.sets, quick.train) == (full.sets, full.train)
+    assert quick.aggregates() == ()
+    tuned = {"odin", "mahalanobis_perturbed"}
+    own = {name for name, kind in DETECTORS.items() if kind.__module__.startswith("nescio.")}
+    assert {parse_detector(text)[0] for text in quick.detectors} == own - tuned
+    assert {text for text in full.detectors if parse_detector(text)[0] not in tuned} <= {
+        *quick.detectors
+    }
 
 
 def test_some_of_it():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,12 @@ class Column:
 
     title: str
     number: bool = True
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as text: "a", "a and b", "a, b and c"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 TableCell = tuple[TablePart, ...]

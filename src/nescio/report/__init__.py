@@ -18,6 +18,7 @@ from nescio._version import __version__
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line
 from nescio.errors import InputError
+from nescio.report.introduction import Introduction, introduced
 from nescio.report.monitoring import draw_monitor
 from nescio.report.page import chapters, joint_rocs, manifests
 from nescio.report.svg import Markup, chart_style, resource
@@ -25,7 +26,13 @@ from nescio.report.svg import Markup, chart_style, resource
 __all__ = ["build_report", "draw_monitor", "write_report"]
 
 
-def build_report(lines: Sequence[Line], evidence: Sequence[Evidence], *, title: str) -> str:
+def build_report(
+    lines: Sequence[Line],
+    evidence: Sequence[Evidence],
+    *,
+    title: str,
+    introduction: Introduction | None = None,
+) -> str:
     """Return the report as HTML.
 
     Parameters
@@ -37,6 +44,8 @@ def build_report(lines: Sequence[Line], evidence: Sequence[Evidence], *, title: 
         significance of a lead is tested in all seeds. Without evidence there are only tables.
     title : str
         Title of the page.
+    introduction : Introduction, optional
+        What comes before the summary; it shows inputs of the first evidence, which must be there.
     """
     if not lines:
         raise InputError("a report needs at least one result line, got none.")
@@ -52,6 +61,7 @@ def build_report(lines: Sequence[Line], evidence: Sequence[Evidence], *, title: 
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     page: str = environment.get_template("page.html.j2").render(
         title=title,
+        introduction=introduction and introduced(introduction, evidence[0]),
         joint_rocs=joint_rocs(lines, evidence),
         chapters=chapters(lines, evidence),
         manifests=manifests(lines),
@@ -70,10 +80,11 @@ def write_report(
     evidence: Sequence[Evidence],
     *,
     title: str,
+    introduction: Introduction | None = None,
     force: bool = False,
 ) -> None:
     """Write the report to one file, atomically; replace an existing file only with `force`."""
     check_target(path, force=force)
-    page = build_report(lines, evidence, title=title)
+    page = build_report(lines, evidence, title=title, introduction=introduction)
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, "utf-8")

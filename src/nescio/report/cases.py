@@ -82,9 +82,9 @@ def _group(evidence: Evidence, pair: _Pair, medians: Values) -> dict[str, Any]:
     shown = [name for name in pair.values if name in (JOINT, MAX, pair.right, pair.wrong)]
     cases = []
     for row in rows[np.argsort(-pair.apart[rows], kind="stable")[:_CASES]].tolist():
-        case = _case(evidence, pair.set_name, outputs, row, medians)
+        case = input_case(evidence, pair.set_name, outputs, row, medians)
         case["verdicts"] = [
-            _verdict(name, float(pair.values[name][row]), pair.thresholds[name], is_id=is_id)
+            input_verdict(name, float(pair.values[name][row]), pair.thresholds[name], is_id=is_id)
             for name in shown
         ]
         cases.append(case)
@@ -122,7 +122,7 @@ def _share_below(id_scores: Values, values: Values) -> Values:
     return below
 
 
-def _case(
+def input_case(
     evidence: Evidence, set_name: str, outputs: Outputs, row: int, medians: Values
 ) -> dict[str, Any]:
     """Return one input: its name, its picture (a data URI, or empty), its labels and energies."""
@@ -138,7 +138,8 @@ def _case(
     }
 
 
-def _verdict(detector: str, score: float, threshold: float, *, is_id: bool) -> dict[str, Any]:
+def input_verdict(detector: str, score: float, threshold: float, *, is_id: bool) -> dict[str, Any]:
+    """Return what a detector says about one input, and whether this is right."""
     inside = score >= threshold
     return {
         "detector": detector,

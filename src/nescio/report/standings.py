@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nescio.benchmark.evidence import Evidence
+from nescio.benchmark.formats import listed
 from nescio.benchmark.results import MEASURES, Line, Spread
 from nescio.metrics import Estimate, Evaluation
 from nescio.metrics.chance import chance_note, points_at_data
@@ -74,7 +75,7 @@ def _sentence(
     if JOINT in leaders:
         leaders = [JOINT, *(name for name in leaders if name != JOINT)]
     have = "has" if len(leaders) == 1 else "have"
-    head = f"{_and(leaders)} {have} the lowest {fpr_name} ({best}{over})"
+    head = f"{listed(leaders)} {have} the lowest {fpr_name} ({best}{over})"
     if JOINT not in fpr:
         detectors = "one detector" if len(ranked) == 1 else f"{len(ranked)} detectors"
         return f"{pair}{head}; {JOINT} is not among the {detectors}."
@@ -100,10 +101,6 @@ def _chance(lines: Sequence[Line], ranked: Sequence[str], spreads: Spreads) -> d
         "chance": chance_note(worse, unsure, len(ranked)),
         "is_alarming": points_at_data(len(worse), len(ranked)),
     }
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _ordinal(place: int) -> str:
