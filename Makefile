@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint types imports docs unit lesser bench serve-bench coco70 format clean
 
-demo: $(VENV)/.installed ## the whole job on data that ships with scikit-learn, with a report
+demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
 
 test: lint types imports docs unit ## everything CI runs

@@ -154,12 +154,12 @@ def _described(
         ood: float((detector.predict(outputs) == -1).mean())
         for ood, outputs in first.ood_outputs.items()
     }
-    shares = listed([f"{share:.1%} of {ood}" for ood, share in flagged.items()])
+    shares = listed([f"{100 * share:.1f} % of {ood}" for ood, share in flagged.items()])
     sentences = (
         *_setting(run, first),
         *((chosen.reason,) if chosen.reason else ()),
-        f"{detector.name}, calibrated on validation scenes to keep {detector.tpr:.0%}, keeps "
-        f"{kept:.1%} of the new scenes and flags {shares}.",
+        f"{detector.name}, calibrated on validation scenes to keep {100 * detector.tpr:g} %, "
+        f"keeps {100 * kept:.1f} % of the new scenes and flags {shares}.",
         *compared_sentences(rows, default),
     )
     table = _table(run, shown, n_hidden=len(rows) - len(shown))

@@ -123,9 +123,12 @@ def _share_below(id_scores: Values, values: Values) -> Values:
 
 
 def input_case(
-    evidence: Evidence, set_name: str, outputs: Outputs, row: int, medians: Values
+    evidence: Evidence, set_name: str, outputs: Outputs, row: int, medians: Values | None = None
 ) -> dict[str, Any]:
-    """Return one input: its name, its picture (a data URI, or empty), its labels and energies."""
+    """Return one input: its name, its picture (a data URI, or empty), its labels and energies.
+
+    The energies are drawn beside their medians over ID; without these, they are left out.
+    """
     names = label_names(evidence)
     name = f"input {row}" if outputs.ids is None else str(outputs.ids[row])
     root = evidence.image_roots.get(set_name)
@@ -134,7 +137,9 @@ def input_case(
         "name": name,
         "picture": "" if root is None or outputs.ids is None else _picture(root, name),
         "truth": ", ".join(names[at] for at in truth) if outputs is evidence.id_outputs else "",
-        "bars": energy_bars(names, label_energies(outputs.logits[[row]])[0], medians),
+        "bars": ""
+        if medians is None
+        else energy_bars(names, label_energies(outputs.logits[[row]])[0], medians),
     }
 
 

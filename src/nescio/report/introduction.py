@@ -13,8 +13,7 @@ from nescio.benchmark.formats import Table
 from nescio.detectors import Detector
 from nescio.outputs import Outputs
 from nescio.report.cases import input_case, input_verdict
-from nescio.report.panels import label_energies, label_names
-from nescio.report.svg import Values
+from nescio.report.panels import label_names
 
 _SHOWN = 6
 
@@ -41,20 +40,19 @@ def introduced(introduction: Introduction, evidence: Evidence) -> dict[str, Any]
 
     The inputs are the first ones, so that they are not chosen by their verdicts.
     """
-    medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
     sets = {evidence.id_name: evidence.id_outputs, **evidence.ood_outputs}
     return {
         "sentences": introduction.sentences,
         "table": introduction.table,
         "sets": [
-            _shown_set(introduction.detector, evidence, name, outputs, medians)
+            _shown_set(introduction.detector, evidence, name, outputs)
             for name, outputs in sets.items()
         ],
     }
 
 
 def _shown_set(
-    detector: Detector, evidence: Evidence, name: str, outputs: Outputs, medians: Values
+    detector: Detector, evidence: Evidence, name: str, outputs: Outputs
 ) -> dict[str, Any]:
     """Return the first inputs of one set, and how many of all are flagged."""
     is_id = outputs is evidence.id_outputs
@@ -62,7 +60,7 @@ def _shown_set(
     labels = label_names(evidence)
     cases = []
     for row in range(min(_SHOWN, len(outputs))):
-        case = input_case(evidence, name, outputs, row, medians)
+        case = input_case(evidence, name, outputs, row)
         predicted = np.flatnonzero(outputs.logits[row] > 0)
         case["predicted"] = ", ".join(labels[at] for at in predicted) or "nothing"
         score = float(verdicts.scores[row])
