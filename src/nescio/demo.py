@@ -8,7 +8,8 @@ noise, beside other detectors (the benchmark `digits-quick`). The full demo is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,8 +107,9 @@ def run_demo(
     folder.mkdir(parents=True, exist_ok=True)
     for name in (REPORT, DETECTOR, TEST, UNSEEN):
         check_target(folder / name, force=force)
-    run = run_benchmark(spec, folder, device=device, watch=watch)
-    chosen = _calibrated(spec, folder, device, watch, full=full)
+    with _one_thread():
+        run = run_benchmark(spec, folder, device=device, watch=watch)
+        chosen = _calibrated(spec, folder, device, watch, full=full)
     with watch("writing the report", 0):
         evidence = run.evidence()
         wanted = (ALL,) if full else tuple(detectors)
@@ -125,6 +127,21 @@ def _spec(*, full: bool, seeds: int | None, detectors: Sequence[str]) -> Benchma
         seeds=spec.seeds if seeds is None else tuple(range(seeds)),
         detectors=(*spec.detectors, *more),
     )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run torch in one thread.
+
+    With a network this small, two are no faster. They wait for each other, so they are several
+    times slower if something else runs on one of two cores, such as the threads that read images.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _calibrated(
