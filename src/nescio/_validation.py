@@ -138,3 +138,10 @@ def checked_choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     if value not in allowed:
         raise ParameterError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}.")
     return str(value)
+
+
+def checked_flag(name: str, value: Any) -> bool:
+    """Return `value`; raise unless it is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ParameterError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)

@@ -36,6 +36,36 @@ def test_scores_are_the_papers(data, rng, aggregate, dtype):
     np.testing.assert_allclose(detector.score_samples(new.astype(dtype)), expected, rtol=tolerance)
 
 
+@pytest.mark.parametrize("aggregate", ["max", "sum"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_normalised_features_are_those_divided_by_their_length(data, rng, aggregate, dtype):
+    features, labels = data
+    new = rng.normal(0, 4, (40, 12))
+    unit, unit_new = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (features, new))
+    expected = ns.Mahalanobis(aggregate).fit(unit, labels).score_samples(unit_new)
+    detector = ns.Mahalanobis(aggregate, normalise=True).fit(features.astype(dtype), labels)
+    tolerance = 1e-9 if dtype == np.float64 else 1e-4
+    for scale in (1, 1e-10, 1e10):
+        found = detector.score_samples((new * scale).astype(dtype))
+        np.testing.assert_allclose(found, expected, rtol=tolerance)
+    zero = ns.Mahalanobis(aggregate).fit(unit, labels).score_samples(np.zeros((1, 12)))
+    found = detector.score_samples(np.zeros((1, 12), dtype))
+    np.testing.assert_allclose(found, zero, rtol=tolerance)
+
+
+def test_a_flag_on_the_command_line():
+    assert ns.detectors.build_detector("mahalanobis(normalise=true)").normalise is True
+
+
+def test_another_layer():
+    train, new = make_outputs(300), make_outputs(20, seed=1)
+    detector = ns.Mahalanobis(layer="mahalanobis_max").fit(train)
+    expected = ns.Mahalanobis().fit(train.arrays["mahalanobis_max"], train.labels)
+    np.testing.assert_array_equal(
+        detector.score_samples(new), expected.score_samples(new.arrays["mahalanobis_max"])
+    )
+
+
 def test_dead_and_copied_features_do_not_matter(data, rng):
     features, labels = data
     wide = np.hstack([features, np.zeros((300, 3)), features[:, :2]])
@@ -110,6 +140,10 @@ def test_bad_labels_are_explained(data):
         ns.Mahalanobis().fit(features, 0 * labels)
     with pytest.raises(ParameterError, match="'max' or 'sum'"):
         ns.Mahalanobis("mean").fit(features, labels)
+    with pytest.raises(ParameterError, match="normalise must be True or False, got 'yes'"):
+        ns.Mahalanobis(normalise="yes").fit(features, labels)
+    with pytest.raises(ParameterError, match="layer must be 'features' or the name"):
+        ns.Mahalanobis(layer="head").fit(features, labels)
 
 
 def test_bad_rows_are_not_learned_from(data):

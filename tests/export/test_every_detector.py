@@ -11,7 +11,18 @@ from nescio.export.graphs import detector_graph, to_bytes
 from nescio.export.parity import run_graph, session_of
 from nescio.export.tracing import traced
 
-from .test_fused import LOGIT_DETECTORS, mahalanobis, rows_to_judge
+from .test_fused import LOGIT_DETECTORS, mahalanobis, of_features, rows_to_judge
+
+FEATURE_DETECTORS = {
+    "mahalanobis max": ns.Mahalanobis("max"),
+    "mahalanobis sum": ns.Mahalanobis("sum"),
+    "mahalanobis normalised": ns.Mahalanobis(normalise=True),
+    "relative_mahalanobis": ns.RelativeMahalanobis(),
+    "relative_mahalanobis not normalised": ns.RelativeMahalanobis(normalise=False),
+    "knn": ns.NearestNeighbours(),
+    "nnguide": ns.NNGuide(),
+    "vim": ns.ViM(),
+}
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
 
@@ -61,11 +72,12 @@ def scored(request):
         name: ns.DETECTORS[name](nonfinite="out").calibrate(some_logits())
         for name in LOGIT_DETECTORS
     }
-    detectors["mahalanobis max"], given = mahalanobis("max")
-    detectors["mahalanobis sum"], _ = mahalanobis("sum")
+    for name, detector in FEATURE_DETECTORS.items():
+        detectors[name], given = of_features(detector)
     rows = rows_to_judge().astype(request.param)
     features = 2 * given.features[: len(rows)].astype(request.param)
     features[:3, 0] = np.nan, np.inf, -np.inf
+    features[3], features[4], features[5] = 0.0, 1e4, given.features[0]
     feed = {"logits": rows, "features": features}
     graph = traced(
         _AllScores(detectors.values()).eval(),
@@ -81,12 +93,14 @@ def scored(request):
     return {name: (found[name], detectors[name].assess(outputs).scores) for name in detectors}
 
 
-@pytest.mark.parametrize("name", [*LOGIT_DETECTORS, "mahalanobis max", "mahalanobis sum"])
+@pytest.mark.parametrize("name", [*LOGIT_DETECTORS, *FEATURE_DETECTORS])
 def test_the_scores_of_every_detector(name, scored):
     found, wanted = scored[name]
     # Relative, so that scores of inputs far away, as small as 1e-13, count too.
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    if name.startswith("mahalanobis"):
+    # Those of features may be small differences of large numbers.
+    atol = 1e-5 if name in FEATURE_DETECTORS else 0
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=atol)
+    if name in FEATURE_DETECTORS:
         assert (found[:3] == -np.inf).all()
 
 

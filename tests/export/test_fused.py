@@ -8,9 +8,17 @@ from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeE
 
 torch = pytest.importorskip("torch")
 
-from fixtures.export import N_LABELS, a_network, mahalanobis, some_inputs, some_logits  # noqa: E402
-from nescio.export import DetectorHead, FusedModel  # noqa: E402
+from fixtures.export import (  # noqa: E402
+    N_LABELS,
+    a_network,
+    mahalanobis,
+    of_features,
+    some_inputs,
+    some_logits,
+)
+from nescio.export import DetectorHead, FusedModel, distances  # noqa: E402
 from nescio.export.parity import check_parity  # noqa: E402
+from nescio.export.scoring import SCORERS  # noqa: E402
 
 LOGIT_DETECTORS = [name for name, kind in ns.DETECTORS.items() if kind.traceable]
 REFUSED = ("odin", "mahalanobis_perturbed", "lof", "isolation_forest")
@@ -33,7 +41,7 @@ def same(assessment, outputs):
 
 
 def test_every_detector_is_exported_or_says_why_not():
-    assert set(ns.DETECTORS) == {*LOGIT_DETECTORS, "mahalanobis", *REFUSED}
+    assert set(ns.DETECTORS) == {*LOGIT_DETECTORS, *SCORERS, *REFUSED}
 
 
 @pytest.mark.parametrize("groups", [None, "label_count"])
@@ -60,6 +68,23 @@ def test_the_mahalanobis_head(aggregate, groups, dtype):
     np.testing.assert_allclose(found.score.numpy(), wanted.scores, rtol=1e-5)
     assert (found.in_distribution.numpy() == wanted.in_distribution).mean() > 0.99
     assert not found.in_distribution[:3].any()
+
+
+@pytest.mark.parametrize("kind", [ns.NearestNeighbours, ns.NNGuide])
+def test_a_large_bank_is_refused(kind, monkeypatch):
+    detector, outputs = of_features(kind())
+    assert DetectorHead(detector)(*map(torch.from_numpy, (outputs.logits, outputs.features)))
+    monkeypatch.setattr(distances, "_LARGEST_BANK", 100 * 9 * 4)
+    with pytest.raises(ExportError, match=r"its 200 training samples .* with bank=100 or less"):
+        DetectorHead(detector)
+    DetectorHead(of_features(kind(bank=100))[0])
+
+
+def test_relative_mahalanobis_that_learned_without_labels():
+    detector, outputs = of_features(ns.RelativeMahalanobis())
+    detector.fit(outputs.features[:200]).calibrate(outputs.features[200:])
+    found = DetectorHead(detector).judge(None, torch.from_numpy(outputs.features))[0]
+    np.testing.assert_allclose(found, detector.score_samples(outputs.features), rtol=1e-6)
 
 
 def test_scores_that_tie_with_tau_are_in():

@@ -40,7 +40,11 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
         Mahalanobis as Mahalanobis,
         PerturbedMahalanobis as PerturbedMahalanobis,
     )
+    from nescio.detectors.nearest_neighbours import NearestNeighbours as NearestNeighbours
+    from nescio.detectors.nnguide import NNGuide as NNGuide
     from nescio.detectors.odin import ODIN as ODIN
+    from nescio.detectors.relative_mahalanobis import RelativeMahalanobis as RelativeMahalanobis
+    from nescio.detectors.vim import ViM as ViM
 
 find_own()
 globals().update({kind.__name__: kind for kind in DETECTORS.values()})

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from nescio._validation import Array, FloatArray, check_multi_hot, checked_choice, to_numpy
+from nescio._validation import Array, FloatArray, checked_choice, checked_flag
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
-from nescio.errors import EmptyLabelWarning, InputError, ShapeError, warn
-
-Matrix = NDArray[np.float64]
-
-_ROWS_AT_ONCE = 1024
+from nescio.detectors.features import checked_layer
+from nescio.detectors.gaussians import Gaussians, learn_gaussians, minus_distances
+from nescio.errors import ShapeError
 
 
 class Mahalanobis(Detector):
@@ -32,6 +25,11 @@ class Mahalanobis(Detector):
     ----------
     aggregate : {"max", "sum"}
         The paper's method takes the max; its ablation takes the sum.
+    normalise : bool
+        Divide features by their Euclidean length first ("Mahalanobis++", Mueller & Hein, ICML
+        2025). A row of zeros stays as it is.
+    layer : str
+        The array to read: "features", or a name in `Outputs.arrays`.
 
     Attributes
     ----------
@@ -54,43 +52,44 @@ class Mahalanobis(Detector):
 
     name = "mahalanobis"
     paper = "Lee et al., NeurIPS 2018; multi-label as in Wang et al., NeurIPS 2021"
-    learns_from = ("features", "labels")
-    scores_from: tuple[str, ...] = ("features",)
     learned = ("center_", "whitening_", "means_")
 
     def __init__(
-        self, aggregate: str = "max", *, tpr: float = 0.95, nonfinite: str = "raise"
+        self,
+        aggregate: str = "max",
+        normalise: bool = False,
+        layer: str = "features",
+        *,
+        tpr: float = 0.95,
+        nonfinite: str = "raise",
     ) -> None:
         super().__init__(tpr=tpr, nonfinite=nonfinite)
         self.aggregate = aggregate
+        self.normalise = normalise
+        self.layer = layer
+
+    @property
+    def learns_from(self) -> tuple[str, ...]:
+        """The features of the layer, and labels."""
+        return (self.layer, "labels")
+
+    @property
+    def scores_from(self) -> tuple[str, ...]:
+        """The features of the layer."""
+        return (self.layer,)
 
     def _check_params(self) -> None:
         super()._check_params()
         checked_choice("aggregate", self.aggregate, ("max", "sum"))
+        checked_flag("normalise", self.normalise)
+        checked_layer(self.layer)
 
     def _learn(self, arrays: Arrays) -> None:
-        features = arrays.features.astype(np.float64)
-        member = _memberships(arrays.labels, len(features))  # (n_samples, n_labels)
-        counts = member.sum(0)
-        if not counts.all():
-            _warn_of_empty(counts)
-            member, counts = member[:, counts > 0], counts[counts > 0]
-        weight = member.sum(1)  # how many labels each sample carries
-        self.center_ = weight @ features / weight.sum()
-        features -= self.center_
-        means = member.T @ features / counts[:, None]
-        # The sum over memberships of (x - mean)(x - mean)^T, without forming them.
-        total = features.T @ (weight[:, None] * features)
-        scatter = total - means.T @ (counts[:, None] * means)
-        # A feature that does not vary around the label means leaves only rounding errors.
-        still = np.diag(scatter) <= len(features) * np.finfo(np.float64).eps * np.diag(total)
-        scatter[still], scatter[:, still] = 0.0, 0.0
-        self.whitening_ = _whitening(scatter / weight.sum())
-        self.means_ = means @ self.whitening_
+        self.center_, self.whitening_, self.means_ = learn_gaussians(
+            arrays[self.layer], arrays.labels, normalise=self.normalise
+        )
 
     def _score(self, arrays: Arrays) -> Array:
-        # The costly product is computed in the precision of the input, the distances in float64;
-        # blocks of rows keep the memory bounded.
         (name,) = self.scores_from
         inputs: FloatArray = arrays[name]
         if inputs.shape[1] != len(self.center_):
@@ -98,38 +97,13 @@ class Mahalanobis(Detector):
                 f"{self.name} learned from {len(self.center_)} features, but {name} has "
                 f"{inputs.shape[1]} columns."
             )
-        whitening = self.whitening_.astype(inputs.dtype)
-        # The centre is split in two, so that features far from zero lose no precision in float32.
-        coarse = self.center_.astype(inputs.dtype)
-        fine = (self.center_ - coarse).astype(inputs.dtype)
-        mean_norms = np.einsum("ij,ij->i", self.means_, self.means_)
-        scores = np.empty(len(inputs))
-        for start in range(0, len(inputs), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            centred = inputs[rows] - coarse
-            centred -= fine
-            z = (centred @ whitening).astype(np.float64)
-            norms = np.einsum("ij,ij->i", z, z)
-            if self.aggregate == "max":
-                nearest = (mean_norms - 2 * (z @ self.means_.T)).min(1)
-                scores[rows] = -np.maximum(norms + nearest, 0.0)
-            else:
-                cross = z @ self.means_.sum(0)
-                scores[rows] = 2 * cross - len(self.means_) * norms - mean_norms.sum()
-        return scores
+        return minus_distances(inputs, self._gaussians(), self.aggregate, normalise=self.normalise)
+
+    def _gaussians(self) -> Gaussians:
+        return Gaussians(self.center_, self.whitening_, self.means_)
 
     def _check_learned(self) -> None:
-        rank = self.whitening_.shape[1] if self.whitening_.ndim == 2 else -1
-        fits = (
-            self.center_.shape == (self.n_features_in_,)
-            and self.whitening_.shape == (self.n_features_in_, rank)
-            and self.means_.ndim == 2
-            and len(self.means_) > 0
-            and self.means_.shape[1] == rank
-        )
-        arrays = (self.center_, self.whitening_, self.means_)
-        if not fits or not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError("its means and covariance do not fit each other")
+        self._gaussians().check(self.n_features_in_)
 
 
 class PerturbedMahalanobis(Mahalanobis):
@@ -147,54 +121,13 @@ class PerturbedMahalanobis(Mahalanobis):
 
     name = "mahalanobis_perturbed"
 
+    def __init__(
+        self, aggregate: str = "max", *, tpr: float = 0.95, nonfinite: str = "raise"
+    ) -> None:
+        # The perturbation was computed for features as they are.
+        super().__init__(aggregate, tpr=tpr, nonfinite=nonfinite)
+
     @property
-    def scores_from(self) -> tuple[str, ...]:  # type: ignore[override]
+    def scores_from(self) -> tuple[str, ...]:
         """The features of perturbed inputs, for the aggregate."""
         return (f"mahalanobis_{self.aggregate}",)
-
-
-def _memberships(labels: Any, n_samples: int) -> Matrix:
-    """Return multi-hot labels as floats; one class per sample is one-hot, no labels one class."""
-    if labels is None:
-        return np.ones((n_samples, 1))
-    array = to_numpy(labels)
-    if array.ndim == 1:
-        array = (array[:, None] == np.unique(array)).astype(np.float64)
-    if array.ndim != 2 or len(array) != n_samples:
-        raise ShapeError(
-            f"labels must have shape ({n_samples}, n_labels), multi-hot, got {array.shape}."
-        )
-    check_multi_hot(array)
-    if not array.any():
-        raise InputError("labels are all 0: no sample has a label to learn from.")
-    return array.astype(np.float64)
-
-
-def _warn_of_empty(counts: Matrix) -> None:
-    empty = np.flatnonzero(counts == 0)
-    warn(
-        f"{len(empty)} of {len(counts)} labels have no sample and are left out "
-        f"(the first is label {empty[0]}).",
-        EmptyLabelWarning,
-    )
-
-
-def _whitening(covariance: Matrix) -> Matrix:
-    """Return W with W W^T the inverse of the covariance, or a pseudo-inverse if it is singular.
-
-    Features are scaled to unit variance first, so that small ones do not count as constant.
-    """
-    scale = np.sqrt(np.diag(covariance))
-    scale[scale == 0] = 1.0
-    correlation = covariance / np.outer(scale, scale)
-    epsilon = len(covariance) * np.finfo(np.float64).eps
-    try:
-        factor = np.linalg.cholesky(correlation)
-        if np.diag(factor).min() ** 2 > epsilon:
-            return np.linalg.inv(factor).T / scale[:, None]
-    except np.linalg.LinAlgError:
-        pass
-    values, vectors = np.linalg.eigh(correlation)
-    kept = values > epsilon * max(values[-1], 0.0)
-    whitening: Matrix = vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
-    return whitening

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nescio.detectors import Arrays, Detector
 from nescio.errors import ExportError
+from nescio.export import distances
 
 _NEEDS_GRADIENT = (
     "it scores an input that was perturbed along the network's gradient, which a graph of one "
@@ -57,45 +58,12 @@ class TracedScore(nn.Module):
         return scores
 
 
-class MahalanobisScore(nn.Module):
-    """`Mahalanobis._score`: whitening in the precision of the input, distances in float64."""
-
-    def __init__(self, detector: Detector) -> None:
-        super().__init__()
-        # Copies: the arrays of a loaded detector are not writable.
-        center, whitening, means = (
-            torch.from_numpy(np.array(array, dtype=np.float64))
-            for array in (detector.center_, detector.whitening_, detector.means_)
-        )
-        # In both precisions, so that a graph holds only what it needs.
-        for bits, dtype in ((32, torch.float32), (64, torch.float64)):
-            coarse = center.to(dtype)
-            self.register_buffer(f"coarse{bits}", coarse)
-            self.register_buffer(f"fine{bits}", (center - coarse).to(dtype))
-            self.register_buffer(f"whitening{bits}", whitening.to(dtype))
-        self.register_buffer("means", means if detector.aggregate == "max" else means.sum(0)[None])
-        self.register_buffer("mean_norms", (means * means).sum(1))
-        self.n_means = len(means)
-        self.nearest = detector.aggregate == "max"
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features."""
-        inputs: Tensor = arrays.features
-        bits = 64 if inputs.dtype == torch.float64 else 32
-        coarse, fine, whitening = (
-            self.get_buffer(f"{name}{bits}") for name in ("coarse", "fine", "whitening")
-        )
-        z = ((inputs - coarse - fine) @ whitening).double()  # (n_samples, rank)
-        norms = (z * z).sum(1)
-        means, mean_norms = self.get_buffer("means"), self.get_buffer("mean_norms")
-        cross = z @ means.T  # (n_samples, n_labels), or one column for the sum
-        if self.nearest:
-            return -(norms + (mean_norms - 2 * cross).amin(1)).clamp(min=0.0)
-        return 2 * cross[:, 0] - self.n_means * norms - mean_norms.sum()
-
-
 SCORERS: dict[str, Callable[[Detector], nn.Module]] = {
-    "mahalanobis": MahalanobisScore,
+    "mahalanobis": distances.MahalanobisScore,
+    "relative_mahalanobis": distances.RelativeMahalanobisScore,
+    "knn": distances.NearestNeighboursScore,
+    "nnguide": distances.NNGuideScore,
+    "vim": distances.ViMScore,
 }
 """By detector name: makes the module that scores the arrays that the detector reads."""
 

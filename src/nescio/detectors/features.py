@@ -1,0 +1,87 @@
+"""What methods that read features share: the layer, and products that no batch changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._validation import FloatArray
+from nescio.errors import ParameterError
+
+_LARGEST_BLOCK = 2**23  # elements of 8 bytes: 64 MB
+_MOST_ROWS = 1024
+# Kernels of BLAS take 2 to 24 rows at a time: with this number no rest remains, which they would
+# add in another order. More rows would cost time for a single one, fewer for a large batch.
+_PRODUCT_ROWS = 24
+_NO_LAYERS = ("logits", "labels", "head")
+
+
+def checked_layer(layer: Any) -> str:
+    """Return the name of the array to read as features; raise unless it can be one."""
+    if not isinstance(layer, str) or not layer or layer in _NO_LAYERS:
+        raise ParameterError(
+            "layer must be 'features' or the name of another array of features in "
+            f"Outputs.arrays, got {layer!r}."
+        )
+    return layer
+
+
+def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
+    """Give blocks of rows so small that a temporary array of this width has at most 64 MB."""
+    step = min(_MOST_ROWS, max(1, _LARGEST_BLOCK // width))
+    for start in range(0, n_rows, step):
+        yield slice(start, start + step)
+
+
+def unit_rows(rows: FloatArray) -> FloatArray:
+    """Return the rows scaled to length 1, in their own precision; a row of zeros stays as it is.
+
+    Examples
+    --------
+    >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0], [1e200, 0.0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ],
+           [1. , 0. ]])
+    """
+    result = np.empty_like(rows)
+    for block in row_blocks(len(rows), rows.shape[1]):
+        wide = rows[block].astype(np.float64)
+        wide /= _or_one(np.abs(wide).max(1))  # so that no square overflows
+        wide /= _or_one(np.sqrt(np.einsum("ij,ij->i", wide, wide)))
+        result[block] = wide
+    return result
+
+
+def _or_one(divisors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return divisors as a column, with 1 in place of 0."""
+    return np.where(divisors > 0, divisors, 1.0)[:, None]
+
+
+def centred(rows: FloatArray, center: NDArray[np.float64]) -> FloatArray:
+    """Return rows minus a centre, in the precision of the rows.
+
+    The centre is split in two, so that features far from zero lose no precision in float32.
+    """
+    coarse = center.astype(rows.dtype)
+    found = rows - coarse
+    found -= (center - coarse).astype(rows.dtype)
+    return found
+
+
+def product(rows: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return the product; a row of it is the same alone and in any batch.
+
+    BLAS adds in an order that depends on the number of rows, so it always gets the same number of
+    them. What remains is that some processors round by the position in the block, in float32 or
+    with several threads.
+    """
+    result = np.empty((len(rows), matrix.shape[1]), rows.dtype)
+    padded = np.zeros((_PRODUCT_ROWS, rows.shape[1]), rows.dtype)
+    for start in range(0, len(rows), _PRODUCT_ROWS):
+        block = rows[start : start + _PRODUCT_ROWS]
+        padded[: len(block)] = block
+        result[start : start + len(block)] = (padded @ matrix)[: len(block)]
+    return result
