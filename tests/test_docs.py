@@ -9,6 +9,7 @@ import re
 import shlex
 import tomllib
 import unicodedata
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,18 @@ def test_relative_links_resolve(page):
 _UNPUBLISHED = re.compile(r"""pip install\s+(?:-\S+\s+)*['"]?nescio\b|nescio\[\w+\]""")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
+_EXTRAS = re.compile(r"""['"]\.\[([\w,]+)\]['"]""")
+
+
+@pytest.mark.parametrize("page", [*PAGES, README, ROOT / "Makefile", ROOT / "src"], ids=name_of)
 def test_nothing_is_installed_from_an_index_without_a_release(page):
     """nescio has no release: only pip install '.[extra]' from a clone works, not nescio[extra]."""
-    assert not _UNPUBLISHED.findall(page.read_text("utf-8"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for file in page.rglob("*.py") if page.is_dir() else [page]:
+        text = file.read_text("utf-8")
+        assert not _UNPUBLISHED.findall(text), file
+        named = {extra for group in _EXTRAS.findall(text) for extra in group.split(",")}
+        assert named <= set(extras["optional-dependencies"]), file
 
 
 def test_navigation_holds_every_page_once():
@@ -302,6 +311,37 @@ RESULTS = {
     name: read_lines(ROOT / "benchmarks" / "results" / f"{name}.jsonl")
     for name in ("coco70", "digits")
 }
+
+
+def test_every_difference_to_the_authors_code_has_its_commit_and_its_setting():
+    pytest.importorskip("torch")
+    page = (DOCS / "how-to" / "reproduce-the-paper.md").read_text("utf-8")
+    lines = page.partition("## Where the numbers may differ")[2].splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line[:1] == "|"]
+    differences = [row for row in rows if len(row) in (3, 5) and row[0].strip("- ")]
+    assert [row[0] for row in differences if not re.search(r"\b[0-9a-f]{7}\b", row[1])] == []
+    settings = [row[4].partition(":")[0] for row in differences if len(row) == 5]
+    named = [name for text in settings for name in re.findall(r"`([a-z_]+)`", text)]
+    paper, authors = (load_spec("paper-main", protocol=name) for name in ("paper", "authors"))
+    changed = {
+        name
+        for ours, theirs in (
+            *zip(settings_of(paper), settings_of(authors), strict=True),
+            (vars(paper), vars(authors)),
+        )
+        for name in ours
+        if ours[name] != theirs[name]
+    }
+    assert set(named) == changed - {"name", "protocol", "train", "tune"}
+
+
+def settings_of(spec) -> list[dict]:
+    """Return the sections of training and tuning of a spec."""
+    from nescio.training import TrainSettings
+
+    tune = asdict(spec.tune)
+    train = TrainSettings().updated(spec.train).as_dict()
+    return [*train.values(), tune.pop("odin"), tune.pop("mahalanobis"), tune]
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -8,11 +8,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from nescio._version import __version__ as __version__
 
+# Not that of typing: Ctrl-C while typing is imported here would print a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from nescio import (
         calibration as calibration,
         checks as checks,

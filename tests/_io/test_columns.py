@@ -43,6 +43,11 @@ def roles_of(columns, **said):
         ("year", [2024.0] * 60, "only whole numbers"),
         ("truth", [0, 1] * 30, "only whole numbers"),
         ("seconds", np.arange(60) + 1.7e9 + 0.25, "too large for logits"),
+        ("taken_at", np.arange(60) * 7 % 61 / 8 + 0.1, "named like a time"),
+        ("dateTime", 45000 + np.arange(60) * 7 % 61 / 8, "named like a time"),
+        ("price", 10 + np.arange(60) * 7 % 61 / 0.8, "never negative and up to 85"),
+        ("top_prob", np.arange(60) * 7 % 61 / 61, "from 0 to 1, unlike other columns"),
+        ("elapsed", np.arange(60) / 8, "never negative and in sorted order"),
         ("note", [np.nan] * 60, "empty"),
         ("note", np.array([None] * 60), "empty"),
     ],
@@ -62,15 +67,36 @@ def test_a_column_that_may_not_be_a_label_is_an_error(logits, name, values, reas
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("covid", np.arange(60) + 0.5),
+        ("covid", np.arange(60) - 9.5),
         ("photo_id", np.arange(60) - 0.5),  # a label of identity cards, with fractions
         ("masked", [-np.inf] * 60),
         ("never", np.zeros(60)),
         ("some", [np.nan] * 30 + [0.5] * 30),
+        ("date", np.arange(60) * 7 % 61 / 8 - 1),  # the fruit
+        ("person", np.arange(60) * 7 % 61 / 8 + 0.1),  # in every picture
+        ("half", (np.arange(60) * 7 % 61 / 8 - 1).astype(np.float16)),
     ],
 )
 def test_columns_that_stay_labels(logits, name, values):
     assert roles_of(logits | {name: values}) == (("cat", "dog", "zebra", name), [])
+
+
+def test_a_label_is_like_the_others_if_most_are_so(rng):
+    sizes = {name: rng.uniform(0, 80, 60) for name in ("cat", "dog", "fox")}
+    assert roles_of(sizes | {"cow": rng.normal(size=60)})[0] == ("cat", "dog", "fox", "cow")
+    large = {name: rng.normal(0, 200, 60) for name in ("cat", "dog", "fox")}
+    assert roles_of(large | {"cow": rng.uniform(50, 400, 60)})[0][3] == "cow"
+    few = {name: rng.normal(size=9) for name in ("cat", "dog", "fox")}
+    assert roles_of(few | {"price": np.arange(9) + 50.5})[0][3] == "price"
+
+
+def test_features_may_have_any_scale(logits):
+    columns = logits | {"wide": np.arange(60) + 50.5}
+    with pytest.raises(InputError, match=r"'wide' .never negative"):
+        roles_of(columns)
+    assert roles_of(columns, of_features=True)[0][3] == "wide"
+    with pytest.raises(InputError, match=r"^2 columns do not look like a feature: .* Drop them"):
+        roles_of(columns | {"text": ["x"] * 60, "user_id": np.arange(60)}, of_features=True)
 
 
 def test_tables_of_whole_numbers_are_quantised_logits(rng):

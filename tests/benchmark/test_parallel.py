@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from fixtures import tasks  # noqa: E402
+from nescio.benchmark.folder import BenchmarkRun  # noqa: E402
 from nescio.benchmark.parallel import device_of, run_in_processes  # noqa: E402
 from nescio.benchmark.pipeline import make_pipelines  # noqa: E402
 from nescio.benchmark.progress import unwatched  # noqa: E402
@@ -26,15 +27,13 @@ def one_thread(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_results_are_those_of_one_process(small_spec, tmp_path, one_thread):
-    stages = []
-
-    def watch(stage, total):
-        stages.append(stage)
-        return unwatched(stage, total)
-
+def test_the_results_are_those_of_one_process(nescio, small_spec, spec_text, tmp_path, one_thread):
+    file = tmp_path / "small.toml"
+    file.write_text(spec_text, "utf-8")
+    data = small_spec.sets[0].data.removeprefix("digits:").removesuffix("/digits")
     run_benchmark(small_spec, tmp_path / "one")
-    found = run_benchmark(small_spec, tmp_path / "two", jobs=2, watch=watch)
+    code, _, err = nescio("bench", file, "--data", data, "-o", tmp_path / "two", "--jobs", 2)
+    assert code == 0, err
     for name in ("results.jsonl", "runs/digits-seed-1.jsonl"):
         first, second = (tmp_path / folder / "small" / name for folder in ("one", "two"))
         assert first.read_bytes() == second.read_bytes()
@@ -43,9 +42,9 @@ def test_the_results_are_those_of_one_process(small_spec, tmp_path, one_thread):
         for folder in ("one", "two")
     ]
     assert networks[0] == networks[1]
-    assert len(found.evidence()) == 2
-    assert "network 1 of 2, digits, seed 0: training" in stages
-    assert "network 2 of 2, digits, seed 1: evaluating" in stages
+    assert len(BenchmarkRun.load(tmp_path / "two" / "small").evidence()) == 2
+    assert "network 1 of 2, digits, seed 0: training\n" in err
+    assert "network 2 of 2, digits, seed 1: evaluating\n" in err
 
 
 @pytest.mark.slow

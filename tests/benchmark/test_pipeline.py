@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
+from safetensors.torch import save_file  # noqa: E402
 
 from nescio._io.locks import locked  # noqa: E402
 from nescio.benchmark import pipeline as pipelines, run as runs  # noqa: E402
@@ -19,6 +20,8 @@ from nescio.benchmark.run import run_benchmark  # noqa: E402
 from nescio.data import split as splits  # noqa: E402
 from nescio.errors import DatasetError, FileError, ParameterError  # noqa: E402
 from nescio.networks import checkpoint as checkpoints  # noqa: E402
+from nescio.networks.backbones import _build_small  # noqa: E402
+from nescio.outputs import Outputs  # noqa: E402
 from nescio.training import TrainSettings  # noqa: E402
 
 
@@ -227,6 +230,35 @@ def test_a_frozen_backbone_sees_training_images_once(small_spec, tmp_path):
     with hook:
         run_benchmark(spec, tmp_path / "bench")
     assert sum(seen) == 160 + 48 + 3 * 48  # train, val, and the three test sets
+
+
+def test_the_seeds_share_the_features_of_a_frozen_backbone(small_spec, tmp_path):
+    """The backbone sees each image once; each head gives the logits of the same features."""
+    weights, seen = tmp_path / "backbone.safetensors", []
+    backbone, _ = _build_small(None)
+    save_file(backbone.state_dict(), weights)
+    model = {**small_spec.train["model"], "freeze": True, "weights": str(weights)}
+    spec = replace(
+        small_spec,
+        train={**small_spec.train, "model": model},
+        detectors=("joint_energy", "mahalanobis"),
+    )
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, _: seen.append(len(inputs[0])) if is_first(module) else None
+    )
+    with hook:
+        run_benchmark(spec, tmp_path / "bench")
+    assert sum(seen) == 160 + 48 + 3 * 48  # not once for each of the two seeds
+    hidden = []
+    for pipeline in make_pipelines(spec, tmp_path / "bench" / "cache"):
+        checkpoint, _ = pipeline.network()
+        outputs = Outputs.load(pipeline.outputs(checkpoint, pipeline.data.test))
+        with torch.no_grad():
+            logits = checkpoint.network.head(torch.tensor(outputs.features))
+        np.testing.assert_allclose(outputs.logits, logits, rtol=1e-4, atol=1e-5)
+        hidden.append(outputs.get("penultimate"))
+        assert outputs.head is not None
+    assert not np.allclose(*hidden)  # the heads are those of two seeds
 
 
 def is_first(module):

@@ -1,6 +1,7 @@
 """The paper's protocol and that of its authors' code, in the settings and in a run."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from nescio.benchmark.paper import paper_tables
 from nescio.benchmark.protocols import PROTOCOLS, with_protocol
 from nescio.benchmark.spec import load_spec, parse_benchmark, shipped_specs
-from nescio.errors import ParameterError
+from nescio.errors import DatasetError, ParameterError
 
 PAPER_SPECS = [name for name in shipped_specs() if name.startswith("paper-")]
 
@@ -146,6 +147,24 @@ def test_the_specs_of_the_paper_run_in_miniature(protocol, paper_data, tmp_path)
             assert f"Protocol: {protocol}." in beside
             assert "not run" not in beside
     check_manifest(run.lines[-1].manifest, protocol)
+
+
+def test_voc_runs_without_its_test_images(paper_data, tmp_path):
+    pytest.importorskip("torchvision")
+    from nescio.benchmark.run import run_benchmark
+
+    data = tmp_path / "data"
+    voc = shutil.copytree(paper_data / "VOCdevkit", data / "VOCdevkit") / "VOC2012"
+    (voc / "ImageSets" / "Main" / "test.txt").unlink()
+    for image in (voc / "JPEGImages").glob("test_*"):
+        image.unlink()
+    shutil.copytree(paper_data / "imagenet22k", data / "imagenet22k")
+    wanted = in_miniature("paper-main", "paper").with_data(data).only(["PASCAL-VOC"], [])
+    with pytest.raises(DatasetError, match="nescio bench voc-trainval"):
+        run_benchmark(wanted, tmp_path)
+    run = run_benchmark(in_miniature("voc-trainval", "paper").with_data(data), tmp_path)
+    assert {line.detector for line in run.lines if line.evaluation} == set(wanted.detectors)
+    assert run.lines[0].manifest["data"]["id"]["n_images"] == 5
 
 
 def check_manifest(manifest, protocol):

@@ -1,6 +1,8 @@
 """Running a benchmark: the lines, their manifest, and continuing after an interruption."""
 
 import shutil
+from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -52,6 +54,38 @@ def test_a_second_run_does_nothing(small_spec, small_run, bench_folder, counted)
     assert not any("evaluating" in stage for stage in stages)
     assert again.lines == small_run.lines
     assert (bench_folder / "small" / "results.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_every_stage_reports_all_of_its_steps(small_spec, tmp_path, freeze):
+    """Or its time left would be wrong."""
+    model = {**small_spec.train["model"], "freeze": freeze}
+    spec = replace(
+        small_spec,
+        detectors=("joint_energy", "odin"),
+        seeds=(0,),
+        train={**small_spec.train, "model": model},
+    )
+    totals, done = {}, Counter()
+
+    @contextmanager
+    def watch(stage, total):
+        name = stage.rpartition(": ")[2]
+        totals[name] = total
+        yield lambda steps: done.update({name: steps})
+
+    run_benchmark(spec, tmp_path / "bench", watch=watch)
+    assert totals == {
+        "reading the data sets": 1,
+        "checking images": 160 + 4 * 48,
+        **({"computing features": 160 + 48} if freeze else {}),
+        "training": 160,
+        "extracting digits-train": 160,
+        "tuning ODIN and Mahalanobis": 6 * 6,
+        **{f"extracting digits-{name}": 48 for name in ("test", "unseen", "noise")},
+        "evaluating": 2 * 2,
+    }
+    assert done == totals
 
 
 def test_an_interrupted_run_goes_on(small_spec, small_run, bench_folder, counted):

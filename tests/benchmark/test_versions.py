@@ -26,8 +26,8 @@ from nescio.training.tuning import TUNING_VERSION  # noqa: E402
 
 # version -> training and validation loss of two epochs
 TRAINING = {1: [0.6240, 0.6177, 0.4829, 0.4680]}
-# version -> mean and standard deviation of logits and features
-EXTRACTION = {1: [0.77693, 0.062141, 0.15111, 0.18290]}
+# version -> mean and standard deviation of logits, features and the penultimate layer
+EXTRACTION = {2: [0.77693, 0.062141, 0.15111, 0.18290, 0.35310, 0.47590]}
 FEATURES = {1: [0.15111, 0.18290]}
 # version -> setting -> its mean score of the images, and of the synthetic ones. The label of the
 # step decides the score of ODIN, the seed that of Mahalanobis.
@@ -133,7 +133,7 @@ def test_the_defaults_of_training():
 def test_extraction(checkpoint, split, tmp_path):
     extract(checkpoint, split, tmp_path / "outputs.safetensors")
     outputs = Outputs.load(tmp_path / "outputs.safetensors")
-    arrays = np.asarray(outputs.logits), np.asarray(outputs.features)
+    arrays = (outputs.get(name) for name in ("logits", "features", "penultimate"))
     found = [value for array in arrays for value in (array.mean(), array.std())]
     assert found == pytest.approx(EXTRACTION[EXTRACTION_VERSION], rel=2e-3)
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -253,6 +254,20 @@ def test_ctrl_c_is_one_line_at_any_moment(here, module):
     )  # fmt: skip
     assert (finished.returncode, finished.stderr) == (130, "interrupted\n")
     assert not (here / "x.nescio").exists()
+
+
+def test_almost_nothing_is_imported_before_ctrl_c_is_caught():
+    """Until `run` is called, Ctrl-C prints a traceback: typing alone took most of this time."""
+    code = (
+        f"import sys; sys.path.append({str(Path(ns.__file__).parents[1])!r})\n"
+        "old = set(sys.modules); import nescio.__main__; print(*set(sys.modules) - old)"
+    )
+    # -S: without the modules that an environment imports at the start.
+    command = [sys.executable, "-S", "-c", code]
+    new = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    small = ("nescio", "importlib", "warnings", "_")  # and private modules
+    assert [name for name in new if not name.startswith(small)] == []
+    assert "nescio.cli" not in new
 
 
 @pytest.mark.parametrize("use", [("--use", "my:Class"), ("--use=my:Class",)])

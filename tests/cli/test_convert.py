@@ -1,6 +1,7 @@
 """nescio convert."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -84,6 +85,20 @@ def test_from_the_authors_files_to_the_tables(nescio, paper_data, tmp_path):
     assert "nescio beside Table 1" in out
     code, out, err = nescio("tables", tmp_path / "bench" / "theirs-authors", "--paper", "main")
     assert (code, "Protocol: authors." in out) == (0, True), err
+
+
+def test_label_names_need_no_complete_set_of_photographs(nescio, paper_data, tmp_path):
+    """Most copies of NUS-WIDE lack some."""
+    lists = shutil.copytree(paper_data / "nus-wide", tmp_path / "nus-wide")
+    for photo in (lists / "Flickr" / "test").glob("000*"):
+        photo.unlink()
+    backbone, head = paper_files(tmp_path, 81)
+    code, out, err = nescio(
+        *("convert", "densenet121", "--weights", backbone, "--head", head, "--json"),
+        *("--labels", f"nus-wide:{lists}", "-o", tmp_path / "nus-wide.safetensors"),
+    )
+    assert code == 0, err
+    assert len(json.loads(out)["label_names"]) == 81
 
 
 def test_a_network_of_ones_own_is_converted_and_extracted(nescio, own_module, coco_tree, tmp_path):

@@ -71,6 +71,14 @@ def test_the_table_is_sorted_and_marks_the_best_in_plain_text(here, nescio):
     assert "*" not in out
 
 
+def test_a_detector_with_parameters_is_added_to_all(here, nescio):
+    files = ("--id", "test.npy", "--ood", "objects.npy", "--bootstrap", "0", "--json")
+    added = ("-d", "all", "-d", "top_k_joint_energy(k=2)", "-d", "msp")
+    rows = [json.loads(nescio("eval", *files, *more)[1])["results"] for more in ((), added)]
+    everything, found = ([row["detector"] for row in of] for of in rows)
+    assert sorted(found) == sorted([*everything, "top_k_joint_energy(k=2)"])
+
+
 def test_swapped_files_are_said(here, nescio):
     swapped = ("--id", "textures.npy", "--ood", "test.npy", "--bootstrap", "50")
     detectors = ("-d", "joint_energy", "-d", "max_logit")

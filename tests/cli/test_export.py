@@ -209,7 +209,8 @@ def test_features_that_were_not_named(tmp_path, capsys):
     assert main([*arguments, "--model", str(model), "--logits", "in_distribution"]) == 1
     told = capsys.readouterr().err
     assert "mahalanobis reads features" in told
-    assert "--features NAME, one of in_distribution, hidden, unused" in told
+    assert "Choose the one that it was made with (features=..., --features)" in told
+    assert "The file has the outputs in_distribution, hidden, unused." in told
 
 
 def test_what_cannot_be_exported(tmp_path, capsys):

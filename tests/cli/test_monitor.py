@@ -114,7 +114,8 @@ def test_the_time_since_which_inputs_have_changed_is_named(files, nescio, suffix
     else:
         table.to_parquet("timed.parquet", index=False)
     run = ("monitor", f"timed.{suffix}", *WITH)
-    code, out, _ = nescio(*run, "--time-column", "taken", "--json")
+    code, out, err = nescio(*run, "--time-column", "taken", "--json")
+    assert err == ""
     since = json.loads(out)["change"]["since"]
     assert code == 3
     assert since["id"] == f"strange {since['at'] - 1}"
@@ -122,6 +123,17 @@ def test_the_time_since_which_inputs_have_changed_is_named(files, nescio, suffix
     code, _, err = nescio(*run, "--time-column", "time")
     assert code == 1
     assert "has no column 'time'; it has 'id', 'score'" in err
+
+
+@pytest.mark.filterwarnings("always::nescio.errors.NescioWarning")
+def test_rows_that_are_not_in_order_of_time_get_a_warning(files, nescio):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_csv("strange.csv")
+    table["taken"] = pandas.date_range("2026-01-01", periods=len(table), freq="h")[::-1]
+    table.to_csv("timed.csv", index=False)
+    code, _, err = nescio("monitor", "timed.csv", *WITH, "--time-column", "taken")
+    assert code == 3
+    assert err.startswith("warning: the rows of timed.csv are not in order of time: row 1 (2026-")
 
 
 def test_detectors_by_label_count_work(files, nescio):

@@ -103,14 +103,24 @@ def test_one_set_of_options_serves_all_files(tables, nescio, kind):
         code, out, err = nescio("eval", *files, *evaluate, *options)
         assert (code, err) == (0, "")
         assert json.dumps(json.loads(out)["results"]) == json.dumps(clean["results"])
-    if kind == "x.csv":
-        report = ("report", *files, "-o", "r.html")
-        assert nescio(*report)[0] == 1
-        assert nescio(*report, "--labels", "bus,cat,dog")[::2] == (0, "")
-        page = Path("r.html").read_text()
-        assert all(name in page for name in ("bus", "cat", "dog", "far-x", "test-"))
-        ignored = ", ".join(f"&#34;{name}&#34;" for name in ("user_id", "zebra", "taken", "text"))
-        assert f"[{ignored}]" in page
+
+
+def test_a_report_of_tables_has_the_numbers_of_the_clean_matrix(tables, nescio):
+    report = ("report", "--id", "test-x.parquet", "--ood", "far-x.parquet", "-o", "r.html")
+    assert nescio(*report)[0] == 1
+    assert nescio(*report, "--labels", "bus,cat,dog")[::2] == (0, "")
+    page = Path("r.html").read_text("utf-8")
+    assert all(name in page for name in ("bus", "cat", "dog", "far-x", "test-"))
+    ignored = ", ".join(f"&#34;{name}&#34;" for name in ("user_id", "zebra", "taken", "text"))
+    assert f"[{ignored}]" in page
+    for name in ("test", "far"):
+        np.save(f"{name}-x.npy", np.load(f"{name}.npy")[:, [3, 0, 1]])
+    report = ("report", "--id", "test-x.npy", "--ood", "far-x.npy", "-o", "clean.html")
+    assert nescio(*report)[::2] == (0, "")
+    clean = Path("clean.html").read_text("utf-8")
+    found, expected = (re.findall(r"\d+\.\d\d(?=[ <,\]])", text) for text in (page, clean))
+    assert len(expected) > 100
+    assert found == expected
 
 
 def test_a_detector_takes_its_labels_by_name(tables, nescio):

@@ -93,7 +93,7 @@ def test_the_authors_halves_follow_the_order_of_their_list(nus_wide):
 
 
 def test_the_authors_halves_need_their_list(nus_wide):
-    with pytest.raises(DatasetError, match=r"no file .*nus_wide_test_imglist.txt"):
+    with pytest.raises(DatasetError, match=r"no file .*imglist.txt\. Copy it .*nus_wide_halves"):
         load_nus_wide(nus_wide, "authors-val")
     (nus_wide / "nus_wide_test_imglist.txt").write_text("Flickr/elsewhere/0001_1.jpg 2\n")
     with pytest.raises(DatasetError, match="names no image of the official Test list"):

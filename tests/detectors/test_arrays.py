@@ -176,6 +176,21 @@ def test_features_in_a_data_frame_are_matched_too(library, rng):
     assert not hasattr(detector, "feature_names_in_")
 
 
+def test_a_truth_in_a_data_frame_belongs_to_the_rows(rng):
+    pandas = pytest.importorskip("pandas")
+    features = pandas.DataFrame(rng.normal(size=(300, 3)), rng.permutation(300)).add_prefix("f")
+    truth = pandas.DataFrame(np.eye(2)[rng.integers(0, 2, 300)], features.index, ["cat", "dog"])
+    expected = ns.Mahalanobis().fit(features.to_numpy(), truth.to_numpy()).offset_
+    for data in (features, features.to_numpy()):
+        assert ns.Mahalanobis().fit(data, truth).offset_ == pytest.approx(expected)
+    with pytest.raises(InputError, match="row 0 of labels has the id"):
+        ns.Mahalanobis().fit(features, truth[::-1])
+    with pytest.raises(InputError, match=r"does not look like a feature: 'text' .*Drop it"):
+        ns.Mahalanobis().fit(features.assign(text="x"), truth)
+    detector = ns.JointEnergy().fit(features, truth[::-1])  # it does not read the truth
+    assert detector.label_names_ == ("f0", "f1", "f2")
+
+
 def test_labels_come_from_one_place(rng):
     outputs = ns.Outputs(rng.normal(size=(50, 3)), rng.normal(size=(50, 2)))
     with pytest.raises(MissingInputError, match="reads labels, which these outputs do not have"):

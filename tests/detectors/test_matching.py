@@ -46,6 +46,20 @@ def test_the_head_is_matched_with_the_logits(outputs):
     np.testing.assert_array_equal(found, detector.score_samples(some))
 
 
+def test_layers_are_not_matched(outputs, reordered):
+    """A detector that reads one can be used with labels in any order."""
+    hidden = {"penultimate": np.asarray(outputs.logits[:, :2])}
+    manifest = {"layers": ["pooled", "hidden"]}
+    for name, facts in (("penultimate", {}), ("hidden", manifest)):
+        given = replace(reordered, arrays={name: hidden["penultimate"]}, manifest=facts)
+        for reads in ((), (name,)):
+            found = match_labels(given, outputs.label_names, reads)
+            np.testing.assert_array_equal(found.get(name), hidden["penultimate"])
+    unknown = replace(reordered, arrays={"hidden": hidden["penultimate"]}, manifest={})
+    with pytest.raises(InputError, match="which columns of 'hidden'"):
+        match_labels(unknown, outputs.label_names, ("hidden",))
+
+
 def test_labels_to_learn_from_are_matched(outputs, reordered):
     matched = match_labels(reordered, outputs.label_names)
     for name in ("logits", "labels"):
@@ -99,7 +113,16 @@ def test_without_names_only_the_number_counts(outputs):
     detector.predict(outputs.logits)
     with pytest.raises(ShapeError, match=r"made for 6 labels, got 7\. Pass Outputs with label_na"):
         detector.predict(np.zeros((3, 7)))
+    for n_labels in (5, 7):
+        with pytest.raises(
+            ShapeError, match=r"by name\. The detector has 'label 0', .*'label 5'\."
+        ):
+            detector.predict(ns.Outputs(np.zeros((3, n_labels))))
     unnamed = ns.JointEnergy().calibrate(outputs.logits)
+    with pytest.raises(
+        ShapeError, match=r"6 labels, got 2\. The data has 'a', 'b'; the detector d"
+    ):
+        unnamed.predict(ns.Outputs(np.zeros((3, 2)), label_names=["a", "b"]))
     message = r"^the detector was made for 6 labels, got 7\. In the terms of scikit-learn: X has 7"
     with pytest.raises(ShapeError, match=message):
         unnamed.predict(np.zeros((3, 7)))

@@ -92,6 +92,18 @@ def test_masked_labels_and_labels_that_differ_late_are_not_constant(logits):
     ns.JointEnergy().calibrate(logits)
 
 
+def test_more_labels_than_samples_may_be_a_transposed_array(rng):
+    """With 20 labels or more, a transposed array has enough rows to calibrate on."""
+    logits = rng.normal(-2, 3, (300, 20))
+    hint = r"20 rows and 300 columns, .*array\.T"
+    with pytest.warns(ImplausibleValuesWarning, match=hint) as said:
+        ns.JointEnergy().calibrate(logits.T)
+    assert len(said) == 1
+    names = [f"label {at}" for at in range(300)]
+    ns.JointEnergy().calibrate(ns.Outputs(logits.T, label_names=names))  # named, so meant
+    ns.JointEnergy().calibrate(logits[:20])  # a square
+
+
 def test_constant_scores_are_told(logits):
     logits[:] = logits[0]
     with (

@@ -86,6 +86,18 @@ def test_map_is_the_mean_over_labels_with_a_positive(rng):
         metrics.mean_average_precision(np.zeros((3, 2)), np.zeros((3, 1)))
 
 
+def test_map_matches_the_columns_of_data_frames_by_name(rng):
+    pandas = pytest.importorskip("pandas")
+    labels = pandas.DataFrame(rng.integers(0, 2, (80, 3)), columns=["cat", "dog", "fox"])
+    scores = labels + rng.normal(size=(80, 3)) * [0.5, 1, 2]
+    expected = metrics.average_precisions(labels.to_numpy(), scores.to_numpy())
+    for truth in (labels, labels[["fox", "dog", "cat"]], labels == 1, labels.to_numpy()):
+        np.testing.assert_array_equal(metrics.average_precisions(truth, scores), expected)
+    ids = [f"x{i}" for i in range(80)]
+    with pytest.raises(InputError, match="row 0 of labels has the id 'x79'"):
+        metrics.mean_average_precision(labels.set_axis(ids)[::-1], scores.set_axis(ids))
+
+
 def test_minus_infinity_is_a_score_like_any_other():
     assert metrics.auroc([1.0, 2.0], [-np.inf, -np.inf]) == 1.0
 

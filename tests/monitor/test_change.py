@@ -69,6 +69,16 @@ def test_id_and_time_of_the_start_are_named_also_after_a_restart(detector, rng, 
     assert monitor.change is None
 
 
+def test_times_of_a_shuffled_frame_belong_to_its_rows(detector, rng):
+    pandas = pytest.importorskip("pandas")
+    times = pandas.Series(pandas.date_range("2026-01-01", periods=200, freq="h"))
+    times = times.sample(frac=1, random_state=0)
+    monitor = Monitor(detector)
+    monitor.update(detector.assess(logits_of(rng, 200, shift=-1.5)), times=times)
+    since = monitor.change.since
+    assert since.time == str(times.iloc[since.at - 1])
+
+
 def test_times_must_be_as_many_as_the_inputs(detector, rng):
     assessment = detector.assess(logits_of(rng, 5))
     with pytest.raises(ShapeError, match="one entry per assessed input, 5, got 2"):

@@ -18,11 +18,11 @@ def test_evidence_and_alarm_are_told(detector, rng):
     assert max(value for at, value in evidence.items() if at < report.alarm_at) < 2
 
 
-def test_an_alarm_says_first_what_changed_and_since_when_and_last_why(detector, rng):
+def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why(detector, rng):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 1000))
     fed(monitor, detector, logits_of(rng, 700, shift=-1.0))
     report = monitor.report()
-    first, *_, advice, last = report.summary().split("\n")
+    first, advice, *_, last = report.summary().split("\n")
     since = report.change.since.at
     assert first == (
         f"ALARM: since about input {since:,}, the inputs score lower than the calibration data. "

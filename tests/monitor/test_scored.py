@@ -1,5 +1,7 @@
 """Scored tables, and outputs of the same rows."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,30 @@ def test_missing_ids_and_times_are_empty(tmp_path, suffix):
     assert read_times(path, "text")[1] == ""
     with pytest.raises(ParameterError, match="has no column 'at'; it has 'score', 'p_value'"):
         read_times(path, "at")
+
+
+@pytest.mark.parametrize(
+    ("times", "row"),
+    [
+        (["2026-01-02 03:00", "", "2026-01-02 04:00", "2026-01-02 03:30"], 3),
+        (["2026-01-02 03:00:00+01:00", "2026-01-02T02:30Z", "2026-01-02T02:00:00Z"], 2),
+        (["8", "9.5", "10", "9.75"], 3),
+        (["2026-01-02T03:00:00.123456789", "2026-01-02T03:00:00.123456790"], None),
+        (["2026-03-29 01:59:59+01:00", "2026-03-29 03:00:00+02:00"], None),
+        (["8", "9", "10", "10"], None),
+        (["Tuesday", "Monday"], None),
+        (["2026-01-02", "2026-01-01T00:00:00Z"], None),
+        (["", ""], None),
+    ],
+)
+def test_times_that_are_not_in_order_get_a_warning(tmp_path, times, row):
+    (tmp_path / "x.csv").write_text("score,when\n" + "".join(f"1.5,{time}\n" for time in times))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert read_times(tmp_path / "x.csv", "when") == times
+    said = [str(one.message) for one in caught]
+    assert len(said) == (row is not None)
+    assert row is None or f"row {row} ({times[row]}) is earlier" in said[0]
 
 
 def test_logits_of_the_same_rows_are_taken(detector, rng):

@@ -177,3 +177,6 @@ def test_logits_in_a_data_frame_are_matched_by_name(rng):
     assert counts[0] == counts[1]
     with pytest.raises(InputError, match="Missing: 'f'"):
         Monitor(detector).update(assessment, new[[*"abcde"]])
+    new.index = [f"x{row}" for row in range(300)]
+    with pytest.raises(InputError, match="logits has the id 'x299', but row 0 of the assessment"):
+        Monitor(detector).update(detector.assess(new), new[::-1])

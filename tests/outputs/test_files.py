@@ -412,7 +412,8 @@ def test_files_of_schema_1_stay_readable():
 def test_everything_survives_saving(whole, tmp_path):
     whole.save(tmp_path / "x.safetensors")
     loaded = Outputs.load(tmp_path / "x.safetensors")
-    assert loaded.names == whole.names == ("logits", "features", "labels", "head", "mine")
+    known = ("logits", "features", "labels", "head", "penultimate", "mine")
+    assert loaded.names == whole.names == known
     assert loaded.head.same_as(whole.head)
     np.testing.assert_array_equal(loaded.get("mine"), whole.arrays["mine"])
     assert loaded.get("nothing") is None

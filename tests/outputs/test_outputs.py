@@ -112,6 +112,34 @@ def test_labels_are_selected_by_name_or_position(whole):
             whole.select_labels(unknown)
 
 
+def test_the_penultimate_layer_is_the_input_of_the_head(whole, rng):
+    """An array of that name, or else the features if there is a head."""
+    assert whole.get("penultimate") is whole.features
+    assert "penultimate" in whole.names
+    without = replace(whole, head=None)
+    assert without.get("penultimate") is None
+    assert "penultimate" not in without.names
+    hidden = rng.normal(size=(6, 2))
+    for outputs in (replace(whole, arrays={"penultimate": hidden}), replace(whole, features=None)):
+        expected = outputs.arrays.get("penultimate")
+        assert outputs.get("penultimate") is expected
+        assert outputs.names.count("penultimate") == (expected is not None)
+
+
+def test_layers_stay_when_labels_are_selected(whole, rng):
+    """Their columns are no labels. Of other arrays that is not known."""
+    layers = {"penultimate": rng.normal(size=(6, 2)), "conv": rng.normal(size=(6, 3))}
+    outputs = replace(whole, arrays={**whole.arrays, **layers})
+    assert set(outputs.select_labels([0]).arrays) == {"penultimate"}
+    for manifest in ({"layers": ["pooled", "conv"]}, {"layers": 3}):
+        named = replace(outputs, manifest=manifest)
+        expected = {"penultimate", "conv"} if manifest["layers"] != 3 else {"penultimate"}
+        assert set(named.select_labels([0]).arrays) == expected
+        np.testing.assert_array_equal(
+            named.select_labels([0]).get("penultimate"), layers["penultimate"]
+        )
+
+
 def test_a_head_that_does_not_fit_is_refused(rng):
     with pytest.raises(ShapeError, match="one bias per label"):
         Head(np.zeros((3, 2)), np.zeros(2))
@@ -139,3 +167,48 @@ def test_a_data_frame_gives_names_and_ids(rng):
     assert Outputs(pandas.DataFrame(logits), label_names=[*"abc"]).label_names == ("a", "b", "c")
     with pytest.raises(InputError, match=r"'user_id'.*Outputs\.from_frame\(frame, \.\.\.\)"):
         Outputs(frame.assign(user_id=np.arange(20.0) + 1e4))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_the_truth_in_a_data_frame_is_matched_by_name(rng, library):
+    pytest.importorskip("narwhals")
+    module = pytest.importorskip(library)
+    make = module.table if library == "pyarrow" else module.DataFrame
+    names, truth = ("bird", "cat", "dog"), rng.integers(0, 2, (20, 3))
+    logits = make({name: rng.normal(size=20) for name in names})
+    columns = dict(zip(names, truth.T, strict=True))
+    columns["cat"] = columns["cat"] == 1
+    turned = {name: columns[name] for name in ("dog", "cat", "bird")}
+    for given in (turned, {"id": [*"abcdefghijklmnopqrst"], **turned, "text": ["x"] * 20}):
+        np.testing.assert_array_equal(Outputs(logits, labels=make(given)).labels, truth)
+    renamed = {f"is_{name}": column for name, column in columns.items()}
+    for labels in (make(renamed), truth):
+        np.testing.assert_array_equal(Outputs(logits, labels=labels).labels, truth)
+    unnamed = rng.normal(size=(20, 3))
+    np.testing.assert_array_equal(Outputs(unnamed, labels=make(columns)).labels, truth)
+    for less in (("cat", "dog"), ("cat", "dog", "fox")):
+        wrong = make({name: columns.get(name, truth[:, 0]) for name in less})
+        with pytest.raises(LabelMismatchError, match=r"^labels: .*Missing: 'bird'"):
+            Outputs(logits, labels=wrong)
+    with pytest.raises(InputError, match="multi-hot"):
+        Outputs(logits, labels=make(columns | {"dog": [None, *truth[1:, 0].tolist()]}))
+
+
+def test_rows_of_data_frames_must_be_in_one_order(rng):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("narwhals")
+    index = pandas.Index([f"x{i}" for i in range(20)])
+    logits = pandas.DataFrame(rng.normal(size=(20, 3)), index, ["bird", "cat", "dog"])
+    truth, features = (logits > 0).astype(int), logits * 2
+    for name, frame in (("labels", truth), ("features", features)):
+        Outputs(logits, **{name: frame})
+        message = f"^row 0 of {name} has the id 'x19', but row 0 of the logits has 'x0'.*array"
+        with pytest.raises(InputError, match=message):
+            Outputs(logits, **{name: frame[::-1]})
+        Outputs(logits, **{name: frame[::-1].to_numpy()})
+        Outputs(logits, **{name: frame[::-1].reset_index(drop=True)})
+        Outputs(logits, **{name: frame.set_axis(index + ".jpg")})  # ids of another kind
+    with pytest.raises(InputError, match="row 0 of odd has the id"):
+        Outputs(logits, arrays={"odd": features[::-1]})
+    with pytest.raises(ShapeError, match="labels must have one row per sample"):
+        Outputs(logits, labels=truth[:5])

@@ -61,7 +61,9 @@ def test_a_file_can_be_wrapped(checkpoint, pixels, tmp_path):
     np.testing.assert_array_equal(
         wrapped.outputs(pixels).logits, ns.wrap(made).outputs(pixels).logits
     )
-    assert repr(wrapped) == f"Wrapped(torch: {made.architecture.name}, features='pooled')"
+    assert (
+        repr(wrapped) == f"Wrapped(torch: {made.architecture.name}, features='pooled,penultimate')"
+    )
 
 
 def test_a_network_of_ones_own_has_one_layer(own_module, pixels):

@@ -12,7 +12,7 @@ from nescio.data import load_coco, load_folder  # noqa: E402
 from nescio.detectors import Mahalanobis  # noqa: E402
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
-from nescio.runners import make_runner  # noqa: E402
+from nescio.runners import base, make_runner  # noqa: E402
 from nescio.runners.checkpoints import CheckpointRunner  # noqa: E402
 from nescio.runners.images import Reader  # noqa: E402
 from nescio.runners.perturb import find_directions, step  # noqa: E402
@@ -120,6 +120,24 @@ def test_interrupted_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree
     done = extract(made, split, path, batch_size=1)
     assert done.n_computed == 75 - 48
     assert path.read_bytes() == whole.read_bytes()
+
+
+def test_an_upgrade_goes_on_with_what_was_extracted(checkpoint, coco_tree, tmp_path, monkeypatch):
+    """The version of the extraction decides, and not that of nescio and torch."""
+    made, split = checkpoint(), load_coco(coco_tree(sizes=(("val", 75),)), "val")
+    path = tmp_path / "val.safetensors"
+    with pytest.raises(StopError):
+        extract(made, split, path, batch_size=1, on_images=stopping_after(50))
+    monkeypatch.setattr(base, "__version__", "99.0")
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    assert extract(made, split, path, batch_size=1).n_computed == 75 - 48
+    manifest = Outputs.load(path).manifest
+    assert manifest["nescio_version"] == manifest["torch_version"] == "99.0"
+    monkeypatch.undo()
+    assert extract(made, split, path, batch_size=1).n_computed == 0
+    monkeypatch.setitem(extract.__globals__, "EXTRACTION_VERSION", 99)
+    with pytest.raises(FileError, match=r"its extraction_version is 1, not 99\..*force=True"):
+        extract(made, split, path, batch_size=1)
 
 
 def test_unfinished_work_of_another_network_is_refused(checkpoint, coco_tree, tmp_path):
@@ -249,7 +267,7 @@ def test_tuned_settings_add_what_odin_and_mahalanobis_read(checkpoint, coco_tree
     done = extract(made, split, tmp_path / "v.safetensors", tuning=tuning_for(made, *settings))
     plain = Outputs.load(extract(made, split, tmp_path / "p.safetensors").path)
     outputs = Outputs.load(done.path)
-    assert set(outputs.arrays) == {"odin_max", "mahalanobis_sum"}
+    assert set(outputs.arrays) == {"penultimate", "odin_max", "mahalanobis_sum"}
     np.testing.assert_allclose(outputs.logits, plain.logits, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(outputs.arrays["mahalanobis_sum"], plain.features, rtol=1e-5)
     (batch,) = Reader(split, made.preprocessing).batches([range(14)])

@@ -37,7 +37,7 @@ def count_passes(module):
     return passes
 
 
-@pytest.mark.parametrize("features", ["pooled", "penultimate"])
+@pytest.mark.parametrize("features", ["pooled", "penultimate", None, "penultimate,pooled"])
 def test_cached_features_spare_the_backbone(frozen, features, tmp_path):
     made, splits, cache = frozen
     passes = count_passes(made.network.backbone)
@@ -50,6 +50,9 @@ def test_cached_features_spare_the_backbone(frozen, features, tmp_path):
     one, other = Outputs.load(direct.path), Outputs.load(cached.path)
     np.testing.assert_allclose(one.logits, other.logits, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(one.features, other.features, rtol=1e-5, atol=1e-6)
+    assert one.arrays.keys() == other.arrays.keys()
+    for name in one.arrays:
+        np.testing.assert_allclose(one.arrays[name], other.arrays[name], rtol=1e-5, atol=1e-6)
     assert one.manifest == other.manifest
     assert np.array_equal(one.ids, other.ids)
     assert (one.head is None) == (other.head is None) == (features == "pooled")
@@ -79,7 +82,7 @@ def test_perturbed_outputs_need_the_backbone(frozen, tmp_path):
     tuning = Tuning(made.content_hash(), "pooled", (Setting("odin", "max", 0.0, 1.0, 0.5),), {})
     done = extract(made, splits["val"], tmp_path / "v.safetensors", tuning=tuning, cache=cache)
     assert passes
-    assert set(Outputs.load(done.path).arrays) == {"odin_max"}
+    assert set(Outputs.load(done.path).arrays) == {"penultimate", "odin_max"}
 
 
 def test_a_run_hashes_weights_and_data_once(frozen, tmp_path, monkeypatch):

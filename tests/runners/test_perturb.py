@@ -26,7 +26,7 @@ from nescio.training.tuning import (  # noqa: E402
 
 def as_module(made):
     """The network as a module that gives (logits, pooled features)."""
-    return CheckpointRunner(made).module()
+    return CheckpointRunner(made, features="pooled").module()
 
 
 def direct_outputs(module, inputs, std, aggregate, epsilon):

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
-from nescio.errors import InputError, ParameterError
+from nescio.errors import InputError, ParameterError, ShapeError
 
 _SCALED = make_pipeline(StandardScaler(), MultiOutputClassifier(LogisticRegression()))
 DECISIONS = {
@@ -99,6 +99,10 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     expected = model.decision_function(frame)
     found = ns.wrap(model).outputs(frame, batch_size=50).logits
     np.testing.assert_allclose(found, expected)
+    assert ns.wrap(model).outputs(frame).ids is None
+    turned = ns.wrap(model).calibrate(frame).predict(frame[::-1])
+    assert turned.outputs.ids[:2].tolist() == [str(len(frame) - 1), str(len(frame) - 2)]
+    assert ns.wrap(model).outputs(frame[:2], ids=["a", "b"]).ids.tolist() == ["a", "b"]
     model.fit(inputs, truth)
     for matrix in (sparse.csr_array(inputs), sparse.coo_matrix(inputs)):
         found = ns.wrap(model).outputs(matrix, batch_size=50).logits
@@ -132,6 +136,24 @@ def test_rows_that_are_not_texts_are_named(of_texts, bad, kind):
         wrapped.outputs(kind(mixed), batch_size=4)
 
 
+def test_a_column_of_polars_is_checked_too(of_texts):
+    polars = pytest.importorskip("polars")
+    wrapped, texts = of_texts
+    found = wrapped.outputs(polars.Series(texts)).logits
+    np.testing.assert_array_equal(found, wrapped.outputs(texts).logits)
+    with pytest.raises(InputError, match=r"rows 1 \(row 1 is None\)"):
+        wrapped.outputs(polars.Series(["red", None, "cat"]))
+
+
+def test_a_frame_of_texts_is_not_taken_for_the_names_of_its_columns(of_texts):
+    pandas = pytest.importorskip("pandas")
+    wrapped, texts = of_texts
+    with pytest.raises(ShapeError, match=r"returns 1 rows for 20 inputs.*frame\[\"text\"\]"):
+        wrapped.outputs(pandas.DataFrame({"text": texts}))
+    with pytest.raises(ShapeError, match="returns 1 rows for 20 inputs"):
+        ns.wrap(wrapped, features="penultimate").outputs(pandas.DataFrame({"text": texts}))
+
+
 def test_other_forms_of_texts(of_texts):
     pandas = pytest.importorskip("pandas")
     wrapped, texts = of_texts
@@ -140,6 +162,8 @@ def test_other_forms_of_texts(of_texts):
         np.testing.assert_array_equal(wrapped.outputs(given).logits, expected)
     with pytest.raises(InputError, match="row 2 is"):
         wrapped.outputs(pandas.Series(["red", "cat", None]))
+    with pytest.raises(InputError, match=r"rows 0 \(row 0 is None\)"):
+        wrapped.outputs(text for text in (None, "red"))
     for nothing in ([None, None], [["red cat"]]):
         with pytest.raises(InputError, match="the model cannot run on these inputs"):
             wrapped.outputs(nothing)

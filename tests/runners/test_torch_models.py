@@ -9,7 +9,6 @@ import nescio as ns
 from nescio.errors import (
     InputError,
     LabelMismatchError,
-    MissingInputError,
     ParameterError,
     ProbabilitiesWarning,
     ShapeError,
@@ -324,8 +323,13 @@ def test_features_before_an_activation_in_place_are_those_before():
     [
         ("haed", r"no layer 'haed'. Nearest: head"),
         ("haed:input", r"no layer 'haed'. Nearest: head"),
-        ("", r"no layer ''"),
-        (3, r"must be the name of a layer, got 3"),
+        ("", r"must be the name of a layer, or several.*got ''"),
+        (3, r"must be the name of a layer.*got 3"),
+        ("norm,", r"must be the name of a layer.*got 'norm,'"),
+        (["norm", None], r"must be the name of a layer.*got \['norm', None\]"),
+        ([], r"must be the name of a layer"),
+        ("norm,haed", r"no layer 'haed'. Nearest: head"),
+        (("norm", "logits"), r"'logits' cannot be the name of a further array"),
     ],
 )
 def test_a_layer_that_is_not_there(features, message):
@@ -467,5 +471,6 @@ def test_mahalanobis_reads_the_named_features():
     calibrated = wrapped.calibrate(images(100, seed=1))
     assert calibrated(images(50, seed=2)).in_distribution.mean() > 0.8
     assert not calibrated(images(5, seed=3) + 30).in_distribution.any()
-    with pytest.raises(MissingInputError, match=r"mahalanobis reads features.*features="):
-        ns.wrap(model, detector=calibrated.detector)
+    # The detector remembers the layer.
+    again = ns.wrap(model, detector=calibrated.detector)
+    assert again.runner.layers == ("flat",)

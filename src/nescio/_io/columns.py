@@ -75,6 +75,8 @@ class Columns:
         What these label names belong to, for messages.
     id_required : bool
         Whether it is an error if there is no column `id_column`.
+    of_features : bool
+        Whether the columns are features instead of the logits of labels.
     """
 
     id_column: str | None = None
@@ -84,6 +86,7 @@ class Columns:
     expected: Sequence[str] | None = None
     expected_by: str = "the detector"
     id_required: bool = True
+    of_features: bool = False
 
     @property
     def needs_table(self) -> bool:
@@ -101,7 +104,8 @@ class Columns:
             named = roles.ids == self.id_column
             if not named and roles.ids not in table.index:
                 _refuse_fractions(roles.ids, columns[roles.ids])
-            content["ids"] = _ids(columns[roles.ids], index=not named and roles.ids in table.index)
+            from_index = not named and roles.ids in table.index
+            content["ids"] = (ids_of_index if from_index else as_ids)(columns[roles.ids])
         if roles.ignored:
             content["manifest"] = {"ignored_columns": list(roles.ignored)}
         labels = {name: columns[name] for name in roles.labels if name in columns}
@@ -110,7 +114,7 @@ class Columns:
         if roles.chosen:
             _check_numbers(labels, problems)
         else:
-            refuse_doubtful(roles.labels, roles.ids, labels, problems)
+            refuse_doubtful(roles.labels, roles.ids, labels, problems, of_features=self.of_features)
         return content | {
             "logits": np.column_stack([labels[name] for name in roles.labels]),
             "label_names": None if _are_numbered(roles.labels) else roles.labels,
@@ -264,9 +268,9 @@ def _stacked(name: str, rows: list[Any]) -> Array:
     return np.array([missing if row is None else row for row in rows], dtype=np.float64)
 
 
-def _ids(column: Array, *, index: bool) -> list[str] | None:
-    """Return ids as text; none if an index only counts the rows."""
-    if index and column.dtype.kind in "iu" and np.array_equal(column, np.arange(len(column))):
+def ids_of_index(column: Array) -> list[str] | None:
+    """Return the index of a data frame as ids; None if it only counts the rows."""
+    if column.dtype.kind in "iu" and np.array_equal(column, np.arange(len(column))):
         return None
     return as_ids(column)
 

@@ -6,37 +6,55 @@ import csv
 import io
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from nescio._validation import Array
+from nescio._validation import Array, largest_of_non_negative
 from nescio.errors import InputError
 
 _NAMED = 10  # columns that a message names
 
 # An "id" or "index" at the end of a name, as a word of its own: user_id, photoId, but not covid.
 _ID_NAME = re.compile(r"(?i:(^|[^a-z])(id|ids|idx|uuid|guid|index)$)|[a-z0-9](Id|ID|Idx)$|^Unnamed")
+_TIME_NAME = re.compile(
+    r"(?i:(^|[^a-z])(date|time|datetime|timestamp|epoch)$)|_at$|[a-z0-9](Date|Time|At)$"
+)
 _OF_A_SCORED_TABLE = frozenset({"score", "p_value", "in_distribution"})
 _KINDS = {"b": "true or false", "M": "times", "m": "durations"}
 
 _ENOUGH_ROWS = 10  # to see that a column holds only whole numbers, or that it is sorted
 _ENOUGH_DISTINCT = 50  # quantised logits of so many samples are not all distinct
 _LARGEST_LOGIT = 1e6  # a typical value above this is a time or a count
+_CERTAIN = 37  # the sigmoid of a larger logit is exactly 1
+_MUCH_LARGER = 3  # times as large as the other columns
 _SOME_ROWS = 100  # usually they show what the column holds
 
 
 def refuse_doubtful(
-    names: Sequence[str], ids: str | None, columns: Mapping[str, Array], problems: Mapping[str, str]
+    names: Sequence[str],
+    ids: str | None,
+    columns: Mapping[str, Array],
+    problems: Mapping[str, str],
+    *,
+    of_features: bool = False,
 ) -> None:
-    """Raise if a column may be something else than the logits of a label."""
+    """Raise if a column may be something else than the logits of a label, or than a feature."""
     doubts = dict(problems) | _doubts(columns)
+    if not of_features:  # features may have any scale
+        doubts = _unlike_others(columns, doubts) | doubts
     if not doubts:
         return
     doubtful = [name for name in names if name in doubts]
     reasons = ", ".join(f"{name!r} ({doubts[name]})" for name in doubtful[:_NAMED])
     more = f" and {len(doubtful) - _NAMED:,} more" if len(doubtful) > _NAMED else ""
     one = len(doubtful) == 1
+    verb = " does" if one else "s do"
+    if of_features:
+        raise InputError(
+            f"{len(doubtful):,} column{verb} not look like a feature: {reasons}{more}. Drop "
+            f"{'it' if one else 'them'} from the data frame, or pass the features as an array."
+        )
     hint = ""
     if len(doubtful) <= _NAMED:
         which = "it" if one else "them"
@@ -47,9 +65,9 @@ def refuse_doubtful(
         if ids is None:
             hint += f"If {'it' if one else 'one of them'} holds the ids, pass --id-column. "
     raise InputError(
-        f"{len(doubtful):,} column{' does' if one else 's do'} not look like the logits of a "
-        f"label: {reasons}{more}. {hint}To choose the columns of the labels yourself, pass "
-        "--labels (labels=) with names or patterns."
+        f"{len(doubtful):,} column{verb} not look like the logits of a label: {reasons}{more}. "
+        f"{hint}To choose the columns of the labels yourself, pass --labels (labels=) with names "
+        "or patterns."
     )
 
 
@@ -90,9 +108,53 @@ def _doubt(name: str, column: Array, *, whole: bool, fractions: bool) -> str | N
         steps = np.diff(column.astype(np.float64))
         if (steps >= 0).all() != (steps <= 0).all():
             return "whole numbers in sorted order, as a counter or a time"
-    if len(finite) and np.median(np.abs(finite)) > _LARGEST_LOGIT:
+    if len(finite) and np.median(np.abs(finite.astype(np.float64))) > _LARGEST_LOGIT:
         return "too large for logits"
     return None
+
+
+def _unlike_others(columns: Mapping[str, Array], doubtful: Collection[str]) -> dict[str, str]:
+    """Return columns that are never negative, unlike most others, and look like something else.
+
+    A classifier gives negative logits to absent labels. A label that is always present is never
+    negative either, so this alone is no reason.
+    """
+    sure = {name: column for name, column in columns.items() if name not in doubtful}
+    largest = {
+        name: largest_of_non_negative(column, at_least=_ENOUGH_ROWS)
+        for name, column in sure.items()
+    }
+    never_negative = {name: top for name, top in largest.items() if top is not None}
+    if not never_negative or 2 * len(never_negative) >= len(sure):
+        return {}
+    usual = [_size(c) for name, c in sure.items() if name not in never_negative]
+    limit = max(_CERTAIN, _MUCH_LARGER * float(np.median(usual)))
+    doubts = {
+        name: _positive_doubt(name, sure[name], top, limit) for name, top in never_negative.items()
+    }
+    return {name: doubt for name, doubt in doubts.items() if doubt is not None}
+
+
+def _positive_doubt(name: str, column: Array, largest: float, limit: float) -> str | None:
+    """Return what a column without negative values may be, if not an ever-present label."""
+    finite = column[np.isfinite(column)].astype(np.float64)
+    if not len(finite) or (finite == finite[0]).all():  # a constant label gets a warning
+        return None
+    if _TIME_NAME.search(name):
+        return "never negative, and named like a time"
+    if largest <= 1:
+        return "from 0 to 1, unlike other columns, as probabilities are"
+    if largest > limit:
+        return f"never negative and up to {largest:g}, unlike other columns"
+    if (np.diff(finite) >= 0).all() or (np.diff(finite) <= 0).all():
+        return "never negative and in sorted order, as a counter or a time"
+    return None
+
+
+def _size(column: Array) -> float:
+    """Return the largest absolute value in some rows; 0 if none is finite."""
+    some = column[:_SOME_ROWS].astype(np.float64)
+    return float(np.abs(some[np.isfinite(some)]).max(initial=0.0))
 
 
 def is_whole(column: Array) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.columns import Columns
+from nescio._io.columns import Columns, ids_of_index
 from nescio._io.tables import is_null, require
 from nescio._validation import Array, FloatArray, to_float, to_numpy
-from nescio.errors import InputError
+from nescio.errors import InputError, LabelMismatchError, label_difference
 
 _FRAMES = (
     ("pandas", "DataFrame"),
@@ -31,17 +31,10 @@ def is_frame(value: object) -> bool:
     )
 
 
-def float_values(value: Any, expected: Sequence[str] | None = None) -> FloatArray:
-    """Return the numbers of an array-like, or the labels of a data frame, as floating point.
-
-    Parameters
-    ----------
-    value : array-like or data frame
-    expected : sequence of str, optional
-        The label names to look for in a data frame.
-    """
+def float_values(value: Any) -> FloatArray:
+    """Return the numbers of an array-like, or the labels of a data frame, as floating point."""
     if type(value) is not np.ndarray and is_frame(value):  # an array is the usual case
-        value = read_frame(value, expected)["logits"]
+        value = read_frame(value)["logits"]
     return to_float(to_numpy(value))
 
 
@@ -58,6 +51,64 @@ def read_frame(frame: Any, expected: Sequence[str] | None = None) -> dict[str, A
         ) from error
 
 
+def index_ids(value: object) -> list[str] | None:
+    """Return the index of a pandas frame as ids; None if it only counts the rows, or for others."""
+    index = getattr(value, "index", None)
+    if not is_frame(value) or getattr(index, "nlevels", 0) != 1:
+        return None
+    return ids_of_index(np.asarray(index))
+
+
+def read_features(frame: Any, expected: Sequence[str] | None = None) -> dict[str, Any]:
+    """Read a data frame of features; they are the logits in the result, as of any table."""
+    return Columns(expected=expected, of_features=True).read(FrameTable(frame))
+
+
+def read_truth(
+    frame: Any, names: Sequence[str] | None = None, ids: Sequence[str] | None = None
+) -> Array:
+    """Read the multi-hot truth from a data frame.
+
+    Its columns are matched by name with the labels, unless none of them has the name of a label.
+
+    Parameters
+    ----------
+    frame : data frame
+    names : sequence of str, optional
+        The names of the labels.
+    ids : sequence of str, optional
+        The ids of the samples. It is an error if the frame has other ids.
+    """
+    table = FrameTable(frame, truth=True)
+    columns = set(table.names) - set(table.index)
+    known = [name for name in names or () if name in columns]
+    if names and known and len(known) < len(names):
+        others = [name for name in table.names if name in columns]
+        raise LabelMismatchError(f"labels: {label_difference(names, others, 'the logits')}")
+    found = Columns(labels=known or "*").read(table)
+    check_same_rows("labels", found.get("ids"), ids)
+    return np.asarray(found["logits"])
+
+
+def check_same_rows(
+    name: str, theirs: Sequence[str] | None, ours: Sequence[str] | None, owner: str = "the logits"
+) -> None:
+    """Raise if the ids of a data frame show that it has other rows than the owner of `ours`.
+
+    Ids that have nothing in common with the others are of another kind, and show nothing.
+    """
+    if theirs is None or ours is None or len(theirs) != len(ours):
+        return
+    row = next((row for row, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b), None)
+    if row is None or set(theirs).isdisjoint(ours):
+        return
+    raise InputError(
+        f"row {row} of {name} has the id {theirs[row]!r}, but row {row} of {owner} has "
+        f"{ours[row]!r}. Both must have the same rows in the same order: sort the data frame "
+        f"(in pandas with .loc). If only the ids differ, pass {name} as an array."
+    )
+
+
 class FrameTable:
     """A data frame.
 
@@ -69,9 +120,15 @@ class FrameTable:
         The name of the index, if there is one.
     lists : frozenset of str
         The columns that hold lists.
+
+    Parameters
+    ----------
+    frame : data frame
+    truth : bool
+        Whether true and false count as 1 and 0.
     """
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Any, *, truth: bool = False) -> None:
         narwhals = require("narwhals", "frames")
         if hasattr(frame, "collect"):
             raise InputError("the data frame is lazy: pass frame.collect().")
@@ -87,6 +144,9 @@ class FrameTable:
                 f"expected a data frame of pandas, polars or pyarrow with distinct column names, "
                 f"got {type(frame).__name__}: {error}"
             ) from error
+        if truth:
+            booleans = require("narwhals.selectors", "frames").boolean()
+            self._frame = self._frame.with_columns(booleans.cast(narwhals.Int8))
         self._index = narwhals.maybe_get_index(self._frame)
         self.index: tuple[str, ...] = ()
         if self._index is not None and self._index.nlevels == 1:

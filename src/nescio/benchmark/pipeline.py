@@ -29,6 +29,7 @@ import torch
 from nescio._io.files import replacing
 from nescio._io.locks import locked
 from nescio.benchmark.image_checks import checked_sets
+from nescio.benchmark.outliers import refuse_test_images
 from nescio.benchmark.progress import READING, Report, Watch, in_turn, unwatched
 from nescio.benchmark.spec import BenchmarkSet, BenchmarkSpec
 from nescio.data import BadFile, Split, content_hash, load
@@ -36,7 +37,10 @@ from nescio.data.damage import Thoroughness, without
 from nescio.errors import ParameterError
 from nescio.networks.backbones import OWN
 from nescio.outputs import Outputs
+from nescio.runners.checkpoints import CheckpointRunner
 from nescio.runners.extract import EXTRACTION_VERSION
+from nescio.runners.feature_cache import cached_features
+from nescio.runners.features import POOLED, layer_names
 from nescio.runners.tune_settings import TuneSettings
 from nescio.training import (
     Checkpoint,
@@ -47,7 +51,7 @@ from nescio.training import (
     train,
     tune,
 )
-from nescio.training.train import TRAINING_VERSION, initial_network
+from nescio.training.train import TRAINING_VERSION, initial_network, load_outliers
 from nescio.training.tuning import TUNING_VERSION
 
 _BEST = "best.json"
@@ -111,6 +115,7 @@ class Pipeline:
     batch_size: int  # of tuning and extraction; training has its own in the settings
     watch: Watch
     position: str = ""  # such as "network 2 of 6"
+    outliers: Split | None = None  # what the settings name by an address
 
     @property
     def title(self) -> str:
@@ -154,8 +159,11 @@ class Pipeline:
     def _best_file(self) -> Path:
         """Return the file that says which epoch is the best; it is written after the training."""
         weights = Path(self.settings.model.weights)
+        settings = _changed(asdict(self.settings), asdict(TrainSettings()))
+        if self.outliers is not None:  # which images they are, and not where
+            settings["training.outliers"] = self.outliers.manifest()
         facts = {
-            "settings": _changed(self.settings.as_dict(), TrainSettings().as_dict()),
+            "settings": settings,
             "train": self.data.train.manifest(),
             "val": self.data.val.manifest(),
             "weights": content_hash(weights) if weights.is_file() else None,
@@ -168,7 +176,8 @@ class Pipeline:
         training = self.stage("training", self.settings.training.epochs * n_train)
         with ExitStack() as shown:
             if self.settings.model.freeze:
-                features = self.stage("computing features", n_train + n_val)
+                n_images = n_train + n_val + len(self.outliers or ())
+                features = self.stage("computing features", n_images)
                 on_reading, on_images = shown.enter_context(in_turn(features, training))
             else:
                 on_reading = on_images = shown.enter_context(training)
@@ -203,7 +212,8 @@ class Pipeline:
     ) -> Path:
         """Return the file of the network's outputs on a split; compute it if necessary.
 
-        `train` are the outputs on the training data, which the tuned step may need.
+        All seeds share the features of a frozen backbone, unless the inputs are perturbed. `train`
+        are the outputs on the training data, which the tuned step may need.
         """
         facts = {
             "data": split.manifest(),
@@ -218,6 +228,8 @@ class Pipeline:
         path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
 
         def make() -> None:
+            if self.settings.model.freeze and tuning is None:
+                self._compute_features(checkpoint, split)
             with self.stage(f"extracting {split.title}", len(split)) as advance:
                 extract(
                     checkpoint,
@@ -235,6 +247,16 @@ class Pipeline:
         self._make(path, make)
         return path
 
+    def _compute_features(self, checkpoint: Checkpoint, split: Split) -> None:
+        """Compute the features of a frozen backbone into the cache, if it does not have them."""
+        runner = CheckpointRunner(checkpoint, features=self.spec.features, device=self.device)
+        cache = self.cache / "features"
+        if not runner.is_after_backbone or runner.cached(split, cache) is not None:
+            return
+        backbone = runner.model.get_submodule("backbone")
+        with self.stage(f"computing features of {split.title}", len(split)) as advance:
+            cached_features(backbone, checkpoint, split, cache, self.device, advance)
+
     def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
         """Return the parameters of ODIN and Mahalanobis; None if no detector uses them."""
         aggregates = self.spec.aggregates()
@@ -244,7 +266,7 @@ class Pipeline:
             "data": self.data.val.manifest(),
             "train": self.data.train.manifest(),
             "aggregates": aggregates,
-            "features": self.spec.features,
+            "features": self._tuned_layer,
             "settings": _changed(asdict(self.spec.tune), asdict(TuneSettings())),
             "seed": self.seed,
             "batch_size": self.batch_size,
@@ -264,7 +286,7 @@ class Pipeline:
                 val,
                 train_outputs,
                 self.spec.tune,
-                features=self.spec.features,
+                features=self._tuned_layer,
                 aggregates=self.spec.aggregates(),
                 seed=self.seed,
                 device=self.device,
@@ -272,6 +294,11 @@ class Pipeline:
                 on_images=advance,
             )
         tuning.save(path)
+
+    @property
+    def _tuned_layer(self) -> str:
+        """The layer that Mahalanobis reads."""
+        return (*layer_names(self.spec.features), POOLED)[0]
 
     def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
         folder = self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]
@@ -299,9 +326,12 @@ def make_pipelines(
         for source in spec.sets:
             sets.append(LoadedSet.of(source, spec))
             advance(1)
+    outliers = load_outliers(settings)
+    if outliers is not None:
+        refuse_test_images(outliers, sets)
     where = torch.device(device)
     pipelines = [
-        Pipeline(spec, data, seed, seeded[seed], cache, where, batch_size, watch)
+        Pipeline(spec, data, seed, seeded[seed], cache, where, batch_size, watch, outliers=outliers)
         for data in checked_sets(sets, cache, check, watch)
         for seed in spec.seeds
     ]

@@ -204,7 +204,7 @@ def _manifest(
         },
         "batch_size": pipeline.batch_size,
         "device": pipeline.device.type,
-        "features": pipeline.spec.features,
+        "features": ",".join(train.manifest["layers"]),
         "fit_on": dict(pipeline.spec.fit_on),
         **({"held_out": {"val": on_val}} if (on_val := pipeline.spec.calibrated_on_val()) else {}),
         "bootstrap": pipeline.spec.bootstrap,

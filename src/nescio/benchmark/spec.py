@@ -40,6 +40,7 @@ from nescio.data import parse_address
 from nescio.detectors import Detector
 from nescio.detectors.naming import build_detector, parse_detector
 from nescio.errors import ParameterError
+from nescio.runners.features import layer_names
 from nescio.runners.tune_settings import TuneSettings
 
 MEAN_LABELS = "mean_labels"
@@ -136,9 +137,9 @@ class BenchmarkSpec:
         Keys of the paper's tables that the results are compared with.
     bootstrap : int
         Number of resamples for the intervals.
-    features : str
-        The features that detectors read, as `extract` takes them. "penultimate" are the inputs of
-        the last layer, so that detectors can read the head too.
+    features : str, optional
+        The layers that detectors read, as `extract` takes them, such as "pooled,penultimate", which
+        is the default for nescio's networks. The first are the features.
     fit_on : mapping of str to {"train", "val"}
         The split that a detector learns from, by the name of the detector; by default "train".
     nus_wide_halves : {"nescio", "authors"}
@@ -156,7 +157,7 @@ class BenchmarkSpec:
     tune: TuneSettings = field(default_factory=TuneSettings)
     paper_tables: tuple[str, ...] = ()
     bootstrap: int = 1000
-    features: str = "pooled"
+    features: str | None = None
     fit_on: Mapping[str, str] = field(default_factory=dict)
     nus_wide_halves: str = "nescio"
     protocol: str = "paper"
@@ -172,6 +173,7 @@ class BenchmarkSpec:
         for seed in self.seeds:
             checked_whole("each seed", seed, minimum=0)
         checked_whole("bootstrap", self.bootstrap, minimum=0)
+        layer_names(self.features)  # raises an error if it names none
         checked_choice("nus_wide_halves", self.nus_wide_halves, ("nescio", "authors"))
         checked_choice("protocol", self.protocol, PROTOCOLS)
         for name, split in self.fit_on.items():
@@ -232,12 +234,21 @@ class BenchmarkSpec:
 
     def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
         """Return a copy with `{data}` replaced by a folder, which may be None if it is not used."""
-        if folder is None and any(_DATA in text for one in self.sets for text in one.paths()):
+        training = self.train.get("training")
+        outliers = training.get("outliers") if isinstance(training, Mapping) else None
+        paths = [text for one in self.sets for text in one.paths()]
+        train = self.train
+        if isinstance(outliers, str):  # for anything else, `TrainSettings` raises an error
+            paths.append(outliers)
+            outliers = outliers.replace(_DATA, str(folder))
+            train = {**train, "training": {**train["training"], "outliers": outliers}}
+        if folder is None and any(_DATA in text for text in paths):
             raise ParameterError(
                 f"the benchmark {self.name} needs to know where its data is. Name the folder with "
                 "--data."
             )
-        return replace(self, sets=tuple(one.with_data(str(folder)) for one in self.sets))
+        sets = tuple(one.with_data(str(folder)) for one in self.sets)
+        return replace(self, sets=sets, train=train)
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """Return a copy with some of the sets and seeds; an empty list keeps all of them."""

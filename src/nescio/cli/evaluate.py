@@ -98,7 +98,7 @@ def evaluate_detectors(
     wanted = names or ["all"]
     if settings and (len(wanted) > 1 or "all" in wanted):
         raise ParameterError("--set goes with a single --detector.")
-    chosen = detector_names() if "all" in wanted else list(dict.fromkeys(wanted))
+    chosen = [name for one in wanted for name in (detector_names() if one == "all" else [one])]
     detectors = {name: build_detector(name, settings, nonfinite=nonfinite) for name in chosen}
     columns = chosen_columns(id_column, labels, ignore)
     sets = read_sets(id_path, ood_paths, train, held_out, from_probs=from_probs, columns=columns)

@@ -31,12 +31,12 @@ from nescio.cli.vision import (
     Std,
     open_runner,
 )
-from nescio.errors import InputError, MissingInputError, ParameterError
+from nescio.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
     from nescio.export import Exported
-    from nescio.runners import Runner, Wrapped
+    from nescio.runners import Wrapped
 
 
 def export(
@@ -99,6 +99,7 @@ def export(
     for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
         require(package, "export")
     from nescio.export import export_onnx
+    from nescio.runners import wrap
 
     loaded = load_detector(detector)
     settings: dict[str, Any] = {"opset": opset, "tolerance": tolerance, "force": force}
@@ -119,25 +120,10 @@ def export(
                 mean=mean,
                 std=std,
             )
-            wrapped = _wrapped(runner, loaded)
+            wrapped = wrap(runner, detector=loaded)
             inputs = _checked_inputs(wrapped, samples, shape, from_probs=from_probs)
             exported = export_onnx(wrapped, output, samples=inputs, **settings)
     _print(exported, loaded, as_json=as_json)
-
-
-def _wrapped(runner: Runner, detector: Detector) -> Wrapped:
-    """Wrap a model; the features of an ONNX file are its output of that name if none are given."""
-    from nescio.runners import wrap
-
-    if runner.kind == "onnx" and runner.features is None and "features" in detector.scores_from:
-        names = runner.output_names  # type: ignore[attr-defined]
-        if "features" not in names:
-            raise MissingInputError(
-                f"{detector.name} reads features, and no output of {runner.model} has that name. "
-                f"Choose one: --features NAME, one of {', '.join(names)}."
-            )
-        return wrap(runner, features="features", detector=detector)
-    return wrap(runner, detector=detector)
 
 
 def _checked_inputs(

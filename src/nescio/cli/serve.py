@@ -52,7 +52,9 @@ def serve(
     features: Annotated[
         str | None,
         typer.Option(
-            help="The name of the model's output with the features, if the detector needs them."
+            help="The features of the model, if the detector needs them: an output or another "
+            "tensor of the file, 'pooled' or 'penultimate'. Default: the layer that the detector "
+            "was made with, or the output named features."
         ),
     ] = None,
     from_probs: Annotated[

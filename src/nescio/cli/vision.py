@@ -53,9 +53,11 @@ Module = Annotated[
 Features = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
-        help="Which activations are the features: 'pooled' (the default for nescio's networks), "
-        "'penultimate', 'input', the name of a layer, or an output of an ONNX file.",
+        metavar="NAME[,NAME...]",
+        help="Which layers to take: 'pooled', 'penultimate', 'input', 'auto' (the first of these "
+        "that the model has), the name of a layer, or a tensor of an ONNX file. The first are the "
+        "features, and the others have their own names. Default for nescio's networks: "
+        "pooled,penultimate.",
     ),
 ]
 ModelFromProbs = Annotated[
@@ -223,7 +225,8 @@ def read_label_names(source: str) -> tuple[str, ...]:
     """Return label names from a data set (KIND:PATH) or a text file with one name per line."""
     kind = source.partition(":")[0].partition("@")[0]
     if kind in DATASETS and ":" in source:
-        names = _load_named(source, "val").label_names
+        # Photographs that a copy lacks do not change the names.
+        names = _load_named(source, "val", skip_bad=True).label_names
         if names is None:
             raise ParameterError(f"{source} has no label names.")
         return names

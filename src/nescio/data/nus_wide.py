@@ -116,7 +116,14 @@ def _authors_half(
 ) -> NDArray[np.intp]:
     """Return the rows of a half as the authors' loader shuffles their list, with a fixed seed."""
     path = root / AUTHORS_LIST
-    listed = read_lines(f"{_WHAT}, the authors' list of test images", path)
+    if not path.is_file():
+        raise DatasetError(
+            f"the authors' halves of {_WHAT} need the authors' list of test images: no file "
+            f"{path}. Copy it from datasets/nus-wide of their repository, "
+            "deeplearning-wisc/multi-label-ood, or choose other halves: nus_wide_halves = "
+            f'"nescio" in the benchmark\'s file. {HOW_TO}'
+        )
+    listed = read_lines(_WHAT, path)
     # File names are unique, and in a copy with all images in one folder they are all there is.
     row_of = {Path(images[row]).name: row for row in rows}
     names = [Path(_relative(line.split()[0])).name for line in listed]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from nescio._io.frames import is_frame, read_frame
+from nescio._io.frames import is_frame, read_features, read_frame, read_truth
 from nescio._validation import (
     Array,
     BoolArray,
@@ -28,12 +28,14 @@ from nescio.errors import (
     NonFiniteError,
     ProbabilitiesWarning,
     ShapeError,
+    listed,
     warn,
 )
 from nescio.outputs import Outputs
 
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5
+_NAMED_LABELS = 10
 
 
 class Known(NamedTuple):
@@ -188,7 +190,10 @@ def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Kn
     """Read a data frame: its columns are the labels or, for a detector of features, features."""
     of_logits = "logits" in names
     expected = known.labels if of_logits else known.columns
-    outputs = Outputs(**read_frame(frame, expected))
+    found = (read_frame if of_logits else read_features)(frame, expected)
+    if "labels" in names and is_frame(y):
+        y = read_truth(y, found.get("label_names") if of_logits else None, found.get("ids"))
+    outputs = Outputs(**found)
     ignored = outputs.manifest.get("ignored_columns", ())
     warn_of_ignored([name for name in ignored if not name.startswith("__index_level_")], "column")
     matrices = [name for name in names if name not in _NOT_MATRICES]
@@ -222,9 +227,17 @@ def _where_from(name: str) -> str:
         return "nescio extract --tuned adds it."
     if name == "labels":
         return "Add the multi-hot truth: Outputs(..., labels=...)."
-    if name in ("features", "head"):
+    if name == "features":
         return "nescio extract and nescio.wrap(model, features=...) provide it."
-    return f"Add it: Outputs(..., arrays={{{name!r}: ...}})."
+    if name in ("penultimate", "head"):
+        return (
+            "nescio extract and nescio.wrap with features='penultimate' provide it if the model "
+            "ends in a linear layer."
+        )
+    return (
+        f"Add it: Outputs(..., arrays={{{name!r}: ...}}). If it is a layer of the model, nescio "
+        f"extract and nescio.wrap with features='pooled,{name}' provide it."
+    )
 
 
 def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
@@ -251,7 +264,7 @@ def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
         raise InputError(" ".join(str(error).split())) from error
     found: dict[str, Any] = {name: matrix}
     if "labels" in names:
-        found["labels"] = None if y is None else to_numpy(y)
+        found["labels"] = read_truth(y) if is_frame(y) else None if y is None else to_numpy(y)
     return Given(Arrays(found), data, matrix if name == "logits" else None, None, None)
 
 
@@ -308,15 +321,29 @@ def check_columns(known: Mapping[str, int], given: Given, detector: Any) -> None
         message = f"the detector was made for {expected} {what}, got {n_columns}."
         if len(matrix) == expected:
             message += f" {transposed_hint(matrix.shape)}"
-        elif name == "logits" and n_columns > expected and given.label_names is None:
-            named = getattr(detector, "label_names_", None) is not None
-            message += " Pass Outputs with label_names to find labels by name." if named else ""
+        elif name == "logits":
+            message += _names_hint(getattr(detector, "label_names_", None), given.label_names)
         if not isinstance(given.data, Outputs | Arrays):  # scikit-learn's checks look for this
             message += (
                 f" In the terms of scikit-learn: X has {n_columns} features, but "
                 f"{type(detector).__name__} is expecting {expected} features as input."
             )
         raise ShapeError(message)
+
+
+def _names_hint(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> str:
+    """Return which labels there are, where they cannot be matched by name."""
+    if ours is not None and theirs is None:
+        return (
+            f" Pass Outputs with label_names, or a table with named columns, to find labels by "
+            f"name. The detector has {listed(ours, _NAMED_LABELS)}."
+        )
+    if theirs is not None and ours is None:
+        return (
+            f" The data has {listed(theirs, _NAMED_LABELS)}; the detector does not know the names "
+            "of its labels, because it was made from data without names."
+        )
+    return ""
 
 
 def transposed_hint(shape: tuple[int, ...]) -> str:

@@ -48,6 +48,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         The number of columns of each array that the detector reads.
     label_names_ : tuple of str or None
         The labels that the detector was made for, if known.
+    layers_ : tuple of str
+        The layers of the model that features and further arrays were taken from, if known.
     """
 
     offset_: float
@@ -55,6 +57,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     profile_: Profile
     n_columns_: dict[str, int]
     label_names_: tuple[str, ...] | None
+    layers_: tuple[str, ...]
     _learned_from: dict[str, str]
 
     name: ClassVar[str] = ""
@@ -187,6 +190,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             scores = steps.score_given(self, given)
             share = self.tpr if tpr is None else tpr
             self.calibration_ = steps.calibrated(self, given, scores, share, confidence, groups)
+            plausibility.warn_of_transposed(given)
             self.offset_ = next(iter(self.calibration_.thresholds.values())).value
             names = steps.groups_of(self.calibration_, given, groups)
             usable = ~np.isneginf(scores)

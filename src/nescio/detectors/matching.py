@@ -24,8 +24,9 @@ _PERTURBED_FEATURES = ("mahalanobis_max", "mahalanobis_sum")
 def match_labels(outputs: Outputs, names: Sequence[str], reads: Sequence[str] = ()) -> Outputs:
     """Return the outputs with the labels `names`, in this order.
 
-    Logits, labels and head are matched together; features have no labels. Other labels of the
-    outputs are ignored with a warning. Of the further arrays only those in `reads` are kept.
+    Logits, labels and head are matched together; features and other layers have no labels. Other
+    labels of the outputs are ignored with a warning. Of the further arrays only layers and those in
+    `reads` are kept.
 
     Parameters
     ----------
@@ -46,11 +47,12 @@ def match_labels(outputs: Outputs, names: Sequence[str], reads: Sequence[str] = 
     arrays = {
         name: _matched(name, outputs.arrays[name], at, len(theirs))
         for name in reads
-        if name in outputs.arrays
+        if name in outputs.arrays and name not in outputs.layers
     }
     known = set(names)
     warn_of_ignored([name for name in theirs if name not in known])
-    return replace(outputs.select_labels(at), arrays=arrays)
+    matched = outputs.select_labels(at)
+    return replace(matched, arrays={**matched.arrays, **arrays})
 
 
 def _matched(name: str, array: Array, at: Sequence[int], n_theirs: int) -> Array:

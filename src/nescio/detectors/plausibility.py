@@ -1,4 +1,4 @@
-"""Calibration data that is valid but cannot be meant: constant labels, a k above their number.
+"""Calibration data that is valid but cannot be meant: constant labels, few samples, a large k.
 
 Data that the detector has learned from is an error, because it would void the guarantee.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio._validation import Array
-from nescio.detectors.arrays import Arrays, Given
+from nescio.detectors.arrays import Arrays, Given, transposed_hint
 from nescio.errors import ImplausibleValuesWarning, InputError, ParameterWarning, listed, warn
 from nescio.outputs import Outputs
 
@@ -56,6 +56,18 @@ def warn_of_constant_labels(given: Given) -> None:
         + ("" if len(at) == 1 else f": {listed(names)}")
         + ". A constant label tells nothing about a sample. Check the outputs of the model, or "
         "leave the label out (Outputs.select_labels).",
+        ImplausibleValuesWarning,
+    )
+
+
+def warn_of_transposed(given: Given) -> None:
+    """Warn of logits with more labels than samples, unless the labels have names."""
+    logits, inside = given.arrays.get("logits"), isinstance(given.data, Arrays)
+    if logits is None or inside or given.label_names is not None or len(logits) >= logits.shape[1]:
+        return
+    warn(
+        f"the calibration data has more labels than samples. {transposed_hint(logits.shape)} If it "
+        "is not, calibrate on more samples, or pass Outputs with label_names.",
         ImplausibleValuesWarning,
     )
 

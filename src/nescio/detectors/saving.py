@@ -98,6 +98,7 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         "n_columns": getattr(detector, "n_columns_", {}),
         "threshold": getattr(detector, "offset_", None),
         "label_names": getattr(detector, "label_names_", None),
+        "layers": getattr(detector, "layers_", None),
         "calibration": None if calibration is None else _calibration_to_json(calibration),
         "learned_from": getattr(detector, "_learned_from", {}),
         "parts": parts,
@@ -192,6 +193,8 @@ def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensor
     detector.label_names_ = None if label_names is None else tuple(map(str, label_names))
     if detector.label_names_ is not None and n_labels is not None:
         check_label_names(detector.label_names_, n_labels)
+    if isinstance(node.get("layers"), list):  # older files have no entry
+        detector.layers_ = tuple(map(str, node["layers"]))
     if node["threshold"] is not None:
         detector.offset_ = float(node["threshold"])
         if not math.isfinite(detector.offset_):

@@ -69,6 +69,7 @@ def read(
         detector.n_columns_ = {**found, **n_columns}
         detector.n_features_in_ = next(iter(found.values()))
         detector.label_names_ = given.label_names if known.labels is None else known.labels
+        _remember_layers(detector, data, reset=reset)
         _remember_columns(detector, given.columns if known.columns is None else known.columns)
     return given
 
@@ -78,6 +79,15 @@ def _known_names(detector: Detector) -> Known:
     return Known(
         getattr(detector, "label_names_", None), None if columns is None else tuple(columns)
     )
+
+
+def _remember_layers(detector: Detector, data: Any, *, reset: bool) -> None:
+    """Keep which layers of the model the data was made of, so that a runner can give them again."""
+    if reset:
+        detector.__dict__.pop("layers_", None)
+    layers = data.manifest.get("layers") if isinstance(data, Outputs) else None
+    if isinstance(layers, list | tuple):
+        detector.layers_ = tuple(map(str, layers))
 
 
 def _remember_columns(detector: Detector, columns: Sequence[str] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,15 +107,27 @@ def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
 
 
 def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
-    sources = {"logits": runner.output, "features": runner.features}
+    sources = {"logits": runner.output, "features": next(iter(runner.tensors), None)}
     taken = {name: sources[name] for name in takes}
     feed = samples.resized(runner.fixed_batch or _TRACED_ROWS).feed
-    given = runner.session.run(list(taken.values()), feed)
+    wanted = [tensor for tensor in taken.values() if tensor not in feed]
+    given = dict(zip(wanted, runner.session.run(wanted, feed), strict=True)) | feed
     return Classifier(
-        _loaded(runner.path),
+        _with_outputs(_loaded(runner.path), taken.values()),
         taken,
-        {name: torch.from_numpy(array) for name, array in zip(taken, given, strict=True)},
+        {name: torch.from_numpy(given[tensor]) for name, tensor in taken.items()},
     )
+
+
+def _with_outputs(model: Any, tensors: Iterable[str]) -> Any:
+    """Return a graph whose outputs include these tensors."""
+    graph = model.graph
+    values = {value.name: value for node in graph for value in node.outputs}
+    values |= {value.name: value for value in graph.inputs}
+    for name in tensors:
+        if all(output.name != name for output in graph.outputs):
+            graph.outputs.append(values[name])
+    return model
 
 
 def _loaded(path: Path) -> Any:

@@ -28,6 +28,7 @@ from nescio.export.scoring import scorer_of
 from nescio.outputs import Head, Outputs
 from nescio.runners import Runner, Wrapped, wrap
 from nescio.runners.onnx_models import LABEL_NAMES_KEY
+from nescio.runners.wrapped import with_only_layer
 from nescio.scores import label_prob, logits_from_probs
 
 THRESHOLD_KEY = "nescio.threshold"
@@ -226,6 +227,8 @@ def _fused(
     check_kind(runner)
     if detector is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
+    runner = with_only_layer(runner, detector)
+    wrapped = Wrapped(runner, detector)
     scorer_of(detector)  # raises early if there is none
     inputs = sample_inputs(runner, samples, input_shape)
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)

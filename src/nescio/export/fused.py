@@ -15,6 +15,7 @@ from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.scoring import scorer_of
 from nescio.outputs import Head
+from nescio.runners.wrapped import with_only_layer
 
 INPUTS = ("logits", "features")
 """What a classifier's graph can give to a detector's."""
@@ -185,6 +186,8 @@ class FusedModel(nn.Module):
                     f"a {runner.kind} model is not a torch module. Write it as ONNX: export_onnx."
                 )
             detector = own if detector is None else detector
+            if detector is not None:
+                runner = with_only_layer(runner, detector)
             from_probs, classifier = runner.from_probs, runner.module()
         if detector is None:
             raise ParameterError("there is no detector: pass a calibrated one.")
@@ -194,7 +197,7 @@ class FusedModel(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> FusedOutputs:
         """Return predictions and verdicts of one pass."""
         given = self.classifier(*inputs, **named)
-        logits, features = given if isinstance(given, tuple) else (given, None)
+        logits, features = given[:2] if isinstance(given, tuple) else (given, None)
         outputs: FusedOutputs = self.head(logits, features)
         return outputs
 

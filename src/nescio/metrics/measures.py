@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from nescio._io.frames import is_frame
 from nescio._validation import check_multi_hot, checked_choice, to_numpy
 from nescio.errors import InputError, ShapeError
 from nescio.metrics.ranking import Ranking, Values
+from nescio.outputs import Outputs
 
 
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:
@@ -81,16 +83,19 @@ def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Value
 
     Parameters
     ----------
-    labels : array of shape (n_samples, n_labels)
+    labels : array of shape (n_samples, n_labels), or data frame
         The true labels, multi-hot.
-    scores : array of shape (n_samples, n_labels)
-        Logits or probabilities.
+    scores : array of shape (n_samples, n_labels), or data frame
+        Logits or probabilities. The columns of two data frames are matched by name.
     area : {"step", "trapezoid"}
         "step" is the average precision. "trapezoid" connects the points of the precision-recall
         curve with straight lines, which is usually a little different.
     """
     checked_choice("area", area, ("step", "trapezoid"))
     area_of = aupr if area == "step" else _trapezoid
+    if is_frame(labels) or is_frame(scores):
+        outputs = Outputs(scores, labels=labels)
+        labels, scores = outputs.labels, outputs.logits
     truth = to_numpy(labels)
     check_multi_hot(truth)
     truth = truth.astype(bool)

@@ -131,10 +131,9 @@ class MonitorReport:
         """Return a few lines: what has changed and since when, what to do, and the evidence."""
         if not self.n_samples:
             return self.headline()
-        lines = [self.headline(), self._flagged(), *self._windows(), *self._labels()]
-        if self.any_alarm:
-            lines.append(_ADVICE)
-        return "\n".join([*lines, self._evidence()])
+        advice = [_ADVICE] if self.any_alarm else []
+        found = [self._flagged(), *self._windows(), *self._labels(), self._evidence()]
+        return "\n".join([self.headline(), *advice, *found])
 
     def __str__(self) -> str:
         return self.summary()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +24,11 @@ from nescio.errors import (
     FileFormatError,
     InputError,
     MissingInputError,
+    NescioWarning,
     ParameterError,
     ShapeError,
     listed,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +71,10 @@ def read_scored(path: str | Path, *, id_column: str | None = None) -> Assessment
 
 
 def read_times(path: str | Path, column: str) -> list[str]:
-    """Read one column of a scored table as text: the time of each row, empty if it is missing."""
+    """Read one column of a scored table as text: the time of each row, empty if it is missing.
+
+    A warning is given if the times are not in order, because a monitor reads rows as a stream.
+    """
     table = _open(path)
     if column not in table.names:
         raise ParameterError(
@@ -79,7 +86,28 @@ def read_times(path: str | Path, column: str) -> list[str]:
         shown = np.datetime_as_string(values, unit="auto")
         shown[np.isnat(values)] = ""
         values = shown
-    return as_ids(values)
+    times = as_ids(values)
+    row = _first_earlier(times)
+    if row is not None:
+        warn(
+            f"the rows of {path} are not in order of time: row {row} ({times[row]}) is earlier "
+            "than a row before it. A monitor reads the rows in their order, so it cannot say when "
+            f"a change began. Sort the table by {column!r}, and the outputs alike.",
+            NescioWarning,
+        )
+    return times
+
+
+def _first_earlier(times: Sequence[str]) -> int | None:
+    """Return the first row that is earlier than one before it; None if it cannot be told."""
+    for parse in (float, datetime.fromisoformat):
+        try:
+            known: list[Any] = [(row, parse(text)) for row, text in enumerate(times) if text]
+            pairs = itertools.pairwise(known)
+            return next((row for (_, last), (row, time) in pairs if time < last), None)
+        except (TypeError, ValueError):  # of another form, or only some have a time zone
+            continue
+    return None
 
 
 class _JsonLines:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.frames import float_values
+from nescio._io.frames import check_same_rows, is_frame, read_frame
 from nescio._validation import (
     BoolArray,
     check_matrix,
     checked_share,
     checked_whole,
+    to_float,
+    to_numpy,
 )
 from nescio.errors import ShapeError
 from nescio.monitor.betting import Martingale
@@ -159,7 +161,8 @@ class Monitor:
             ids.
         """
         scores, codes = checked_assessment(self.calibration, assessment)
-        matrix = self._checked_logits(logits, len(scores))
+        matrix = self._checked_logits(logits, assessment)
+        times = None if times is None else list(times)  # a pandas Series is indexed by its labels
         if times is not None and len(times) != len(scores):
             raise ShapeError(
                 f"times must have one entry per assessed input, {len(scores):,}, got "
@@ -176,12 +179,17 @@ class Monitor:
             flagged = self._bet(scores[rows], codes[rows], place)
             self._fill_windows(flagged, codes[rows], None if matrix is None else matrix[rows])
 
-    def _checked_logits(self, logits: Any, n_samples: int) -> NDArray[Any] | None:
+    def _checked_logits(self, logits: Any, assessment: Assessment) -> NDArray[Any] | None:
         if logits is None or self.drift_watch is None:
             return None
-        matrix = float_values(logits, expected=self.label_names)
+        if is_frame(logits):
+            found = read_frame(logits, self.label_names)
+            ids = None if assessment.ids is None else assessment.ids.tolist()
+            check_same_rows("logits", found.get("ids"), ids, "the assessment")
+            logits = found["logits"]
+        matrix = to_float(to_numpy(logits))
         check_matrix(matrix)
-        expected = (n_samples, self.drift_watch.calibration.n_labels)
+        expected = (len(assessment), self.drift_watch.calibration.n_labels)
         if matrix.shape != expected:
             raise ShapeError(
                 "logits must have one row per assessed input and one column per label, shape "

@@ -101,23 +101,29 @@ class Checkpoint:
         """Return the layer that "pooled" or "penultimate" stands for; other names are unchanged.
 
         "pooled" is what the head reads, and "penultimate" what the head's last layer reads. In the
-        user's own module, both are the output of the layer that the architecture names.
+        user's own module, "pooled" is the output of the layer that the architecture names.
         """
         if isinstance(self.network, Network):
             known = {"pooled": "backbone", "penultimate": "head.labels:input"}
         else:
-            known = dict.fromkeys(("pooled", "penultimate"), self.architecture.features or "")
+            known = {"pooled": self.architecture.features or ""}
         return known.get(features, features)
 
     def save(
         self,
         path: str | Path,
         *,
+        weights: Mapping[str, Tensor] | None = None,
         state: Mapping[str, Tensor] | None = None,
         force: bool = False,
     ) -> None:
-        """Write the file atomically; `state` holds what else is needed to resume training."""
-        tensors = arrays_of(self.network.state_dict(), _NETWORK) | arrays_of(state or {}, _STATE)
+        """Write the file atomically.
+
+        `weights` replaces the state dict of the network, whose names may be others while it is
+        trained. `state` holds what else is needed to resume training.
+        """
+        weights = self.network.state_dict() if weights is None else weights
+        tensors = arrays_of(weights, _NETWORK) | arrays_of(state or {}, _STATE)
         metadata = {**self._identity(), "training": dict(self.training)}
         _KIND.write(path, tensors, metadata, force=force)
 

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._io.columns import MATRICES, Columns
-from nescio._io.frames import FrameTable, float_values, is_frame, read_frame
+from nescio._io.frames import (
+    FrameTable,
+    check_same_rows,
+    is_frame,
+    read_features,
+    read_frame,
+    read_truth,
+)
 from nescio._validation import (
     Array,
     FloatArray,
@@ -27,17 +34,20 @@ from nescio._validation import (
 from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
 
 MAX_ID_LENGTH = 1024
+PENULTIMATE = "penultimate"
+"""The name of the array that is the input of the head."""
+
 _RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Head:
-    """The last layer of a classifier: logits = features @ weight.T + bias.
+    """The last layer of a classifier: logits = penultimate @ weight.T + bias.
 
     Parameters
     ----------
-    weight : array of shape (n_labels, n_features)
+    weight : array of shape (n_labels, n_units)
     bias : array of shape (n_labels,)
     """
 
@@ -54,7 +64,7 @@ class Head:
             )
 
     def __repr__(self) -> str:
-        return f"Head({self.weight.shape[1]:,} features to {self.weight.shape[0]:,} labels)"
+        return f"Head({self.weight.shape[1]:,} units to {self.weight.shape[0]:,} labels)"
 
     def same_as(self, other: Head | None) -> bool:
         """Return whether two heads have equal weights."""
@@ -74,10 +84,10 @@ class Outputs:
     logits : array of shape (n_samples, n_labels), or data frame
         Outputs before the sigmoid. A data frame is read as by `from_frame`: it also gives the
         label names and the ids. With `label_names`, the columns with these names are taken.
-    features : array of shape (n_samples, n_features), optional
+    features : array of shape (n_samples, n_features), or data frame, optional
         Activations of an inner layer.
-    labels : array of shape (n_samples, n_labels), optional
-        The multi-hot truth.
+    labels : array of shape (n_samples, n_labels), or data frame, optional
+        The multi-hot truth. The columns of a data frame are matched by name with the labels.
     ids : sequence of str, optional
         One id per sample.
     label_names : sequence of str, optional
@@ -86,10 +96,12 @@ class Outputs:
         The origin of the outputs: data set, split, model hash, transform, versions. Anything that
         JSON can hold.
     head : Head, optional
-        The model's last layer, if `features` are its input.
+        The model's last layer, if its input is here: logits = penultimate @ weight.T + bias, where
+        penultimate is `arrays["penultimate"]` if given, else `features`.
     arrays : mapping of str to array of shape (n_samples, n_columns), optional
         Further arrays under names of your choice, for detectors that read them. For example,
-        `nescio extract --tuned` adds "odin_max", the logits for perturbed inputs.
+        "penultimate" is the input of the last layer, and `nescio extract --tuned` adds "odin_max",
+        the logits for perturbed inputs.
     kept : mapping of str to array of shape (n_samples,), optional
         Columns of the user's table, such as a text or a time, which are passed on to the verdicts.
 
@@ -127,24 +139,27 @@ class Outputs:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
+        of_rows = None  # the ids of a data frame, which other data frames must have too
         if type(logits) is not np.ndarray and is_frame(logits):  # an array is the usual case
             found = read_frame(logits, label_names)
             logits = found["logits"]
             features = found.get("features") if features is None else features
             labels = found.get("labels") if labels is None else labels
-            ids = found.get("ids") if ids is None else ids
+            of_rows = found.get("ids")
+            ids = of_rows if ids is None else ids
             label_names = found.get("label_names") if label_names is None else label_names
             manifest = {**found.get("manifest", {}), **(manifest or {})}
             arrays = {**found.get("arrays", {}), **(arrays or {})}
         put("logits", _matrix(logits, "logits"))
         n_labels = self.logits.shape[1]
-        put("features", None if features is None else _matrix(features, "features"))
-        put("labels", None if labels is None else _multi_hot(labels, n_labels))
+        names = None if label_names is None else check_label_names(label_names, n_labels)
+        put("features", None if features is None else _matrix(features, "features", of_rows))
+        put("labels", None if labels is None else _multi_hot(labels, n_labels, names, of_rows))
         put("ids", None if ids is None else _checked_ids(ids))
-        put("arrays", {name: _matrix(array, name) for name, array in (arrays or {}).items()})
+        more = {name: _matrix(array, name, of_rows) for name, array in (arrays or {}).items()}
+        put("arrays", more)
         put("kept", {name: _kept_column(name, column) for name, column in (kept or {}).items()})
         put("head", head)
-        names = None if label_names is None else check_label_names(label_names, n_labels)
         put("label_names", names)
         put("manifest", dict(manifest or {}))
         self._check_rows_and_names()
@@ -181,16 +196,30 @@ class Outputs:
         return int(self.logits.shape[1])
 
     def get(self, name: str) -> Any:
-        """Return logits, features, labels, head or one of `arrays` by name; None if absent."""
+        """Return logits, features, labels, head or one of `arrays` by name; None if absent.
+
+        "penultimate" is the input of the head: the array of that name or, if there is none but a
+        head, the features.
+        """
         if name in (*MATRICES, "head"):
             return getattr(self, name)
+        if name == PENULTIMATE and name not in self.arrays and self.head is not None:
+            return self.features
         return self.arrays.get(name)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names that `get` has something for."""
-        found = [name for name in (*MATRICES, "head") if self.get(name) is not None]
-        return (*found, *self.arrays)
+        known = (*MATRICES, "head", PENULTIMATE)
+        found = [name for name in known if self.get(name) is not None]
+        return (*found, *(name for name in self.arrays if name != PENULTIMATE))
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of those `arrays` that are known to be layers, whose columns are no labels."""
+        listed = self.manifest.get("layers")  # as a runner writes it
+        known = (PENULTIMATE, *(listed if isinstance(listed, list | tuple) else ()))
+        return tuple(name for name in self.arrays if name in known)
 
     # --- selection and concatenation ---
 
@@ -206,8 +235,9 @@ class Outputs:
     def select_labels(self, labels: Sequence[str] | Sequence[int]) -> Outputs:
         """Return the outputs of some labels only, in the given order.
 
-        Logits, labels, label names and the head keep these labels; features stay as they are.
-        `arrays` are left out, because it is not known which of their columns belong to labels.
+        Logits, labels, label names and the head keep these labels; features and other layers stay
+        as they are. Other `arrays` are left out, because it is not known which of their columns
+        belong to labels.
 
         Parameters
         ----------
@@ -221,7 +251,7 @@ class Outputs:
             labels=None if self.labels is None else self.labels[:, at],
             label_names=self.label_names and tuple(self.label_names[i] for i in at),
             head=None if self.head is None else Head(self.head.weight[at], self.head.bias[at]),
-            arrays={},
+            arrays={name: self.arrays[name] for name in self.layers},
         )
 
     def _position(self, label: str | int) -> int:
@@ -389,8 +419,12 @@ def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
     return names
 
 
-def _matrix(values: Any, name: str) -> FloatArray:
-    array = float_values(values)
+def _matrix(values: Any, name: str, ids: Sequence[str] | None = None) -> FloatArray:
+    if type(values) is not np.ndarray and is_frame(values):
+        found = read_features(values)
+        check_same_rows(name, found.get("ids"), ids)
+        values = found["logits"]
+    array = to_float(to_numpy(values))
     check_matrix(array, name)
     return array
 
@@ -417,8 +451,13 @@ def _checked_ids(ids: Any) -> NDArray[np.str_]:
     return np.array(strings, dtype=np.object_ if wasteful else np.str_)
 
 
-def _multi_hot(labels: Any, n_labels: int) -> NDArray[np.uint8]:
-    array = to_numpy(labels)
+def _multi_hot(
+    labels: Any,
+    n_labels: int,
+    names: Sequence[str] | None,
+    ids: Sequence[str] | None,
+) -> NDArray[np.uint8]:
+    array = read_truth(labels, names, ids) if is_frame(labels) else to_numpy(labels)
     if array.ndim != 2 or array.shape[1] != n_labels:
         raise ShapeError(
             f"labels must be multi-hot, of shape (n_samples, {n_labels}), got {array.shape}."

@@ -15,7 +15,15 @@ from nescio.data.split import Split
 from nescio.errors import ParameterError, ShapeError
 from nescio.outputs import Head, check_label_names
 from nescio.runners.batches import InputBatch, batches_of
-from nescio.runners.features import is_head
+from nescio.runners.features import (
+    AUTO,
+    FEATURES,
+    PENULTIMATE,
+    POOLED,
+    Layers,
+    is_head,
+    layer_names,
+)
 from nescio.scores import logits_from_probs
 
 
@@ -28,9 +36,11 @@ class Runner(ABC):
     ----------
     model
         The model: a module, an estimator, a session or a path.
-    features : str, optional
-        Which activations are the features: the name of a layer or an output, "input",
-        "penultimate" or "pooled", as far as the model has them.
+    features : str or sequence of str, optional
+        Which activations are the features: the name of a layer or an output, "pooled",
+        "penultimate" or "input", as far as the model has them; "auto" for the first of these that
+        it has. Of several layers, the first are the features, and the others are arrays under
+        their own names.
     output : str or int, optional
         Which of the model's outputs holds the logits.
     from_probs : bool
@@ -45,13 +55,14 @@ class Runner(ABC):
     """
 
     kind: ClassVar[str] = ""
+    automatic: ClassVar[tuple[str, ...]] = (POOLED, PENULTIMATE)  # what "auto" tries, in order
     fixed_batch: int | None = None  # the only batch size that the model takes; None for any
 
     def __init__(
         self,
         model: Any,
         *,
-        features: str | None = None,
+        features: Layers | None = None,
         output: str | int | None = None,
         from_probs: bool = False,
         label_names: Sequence[str] | None = None,
@@ -59,28 +70,45 @@ class Runner(ABC):
         preprocessing: Preprocessing | None = None,
     ) -> None:
         self.source = self.model = model
-        self.features = features
         self.output = output
         self.from_probs = from_probs
         self.label_names = None if label_names is None else _checked_names(label_names)
         self.device = device
         self.preprocessing = preprocessing
+        self.layers = self._resolved(layer_names(features))
+        self.features = self.layers[0] if self.layers else None
+
+    def _resolved(self, layers: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the layers with "auto" replaced by a layer that the model has, if any."""
+        if AUTO not in layers or self.has_layer(AUTO):
+            return layers
+        found = next((name for name in self.automatic if self.has_layer(name)), "")
+        return tuple(filter(None, (found if name == AUTO else name for name in layers)))
+
+    @property
+    def array_names(self) -> tuple[str, ...]:
+        """The names of the arrays that the layers become, in their order."""
+        return (FEATURES, *self.layers[1:]) if self.layers else ()
 
     def changed(self, **settings: Any) -> Self:
         """Return a runner of the same model with some parameters changed."""
-        names = ("features", "output", "from_probs", "label_names", "device", "preprocessing")
-        kept = {name: getattr(self, name) for name in names}
+        names = ("output", "from_probs", "label_names", "device", "preprocessing")
+        kept = {name: getattr(self, name) for name in names} | {"features": self.layers or None}
         return type(self)(self.source, **{**kept, **settings})
 
     # --- what each kind of model writes ---
 
     @abstractmethod
     def _run(self, inputs: Any) -> dict[str, Any]:
-        """Return "logits" and, if chosen, "features" for one batch."""
+        """Return "logits" and the arrays of the chosen layers for one batch."""
 
     @abstractmethod
     def takes(self, inputs: Any) -> bool:
         """Return whether these are the inputs of samples, not batches to iterate over."""
+
+    def has_layer(self, name: str) -> bool:
+        """Return whether the model has such a layer, as `features` may name it."""
+        return False
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
         """Give weight, of this shape, and bias of layers that may be the last, likeliest first."""
@@ -97,6 +125,7 @@ class Runner(ABC):
             "kind": self.kind,
             "model": f"{kind.__module__}.{kind.__qualname__}",
             "features": self.features,
+            "layers": list(self.layers),
             "output": self.output,
             "from_probs": self.from_probs,
             "nescio_version": __version__,
@@ -109,7 +138,10 @@ class Runner(ABC):
     # --- running ---
 
     def run(self, inputs: Any) -> dict[str, Array]:
-        """Run one batch; return "logits" and, if chosen, "features", with one row per sample."""
+        """Run one batch; return "logits" and the chosen layers, with one row per sample.
+
+        The first layer is "features", each further one has its own name.
+        """
         arrays = {name: to_numpy(values) for name, values in self._run(inputs).items()}
         for name, array in arrays.items():
             check_matrix(array, name)
@@ -133,17 +165,20 @@ class Runner(ABC):
         return self.preprocessing is not None and dtype.removeprefix("torch.") == "uint8"
 
     def head(self, arrays: Mapping[str, Array]) -> Head | None:
-        """Return the model's last layer if it is linear and maps these features to the logits."""
-        if "features" not in arrays:
+        """Return the model's last layer if it is linear and its input is among the arrays.
+
+        The input is "penultimate" if that is there, else the features.
+        """
+        inputs, logits = arrays.get(PENULTIMATE, arrays.get(FEATURES)), arrays["logits"]
+        if inputs is None:
             return None
-        features, logits = arrays["features"], arrays["logits"]
-        for weight, bias in self._last_layers((logits.shape[1], features.shape[1])):
-            if is_head(weight, bias, features, logits):
+        for weight, bias in self._last_layers((logits.shape[1], inputs.shape[1])):
+            if is_head(weight, bias, inputs, logits):
                 return Head(weight, bias)
         return None
 
     def __repr__(self) -> str:
-        chosen = "" if self.features is None else f", features={self.features!r}"
+        chosen = f", features={','.join(self.layers)!r}" if self.layers else ""
         return f"{type(self).__name__}({self.describe()['model']}{chosen})"
 
 

@@ -15,7 +15,8 @@ from nescio.networks.network import Network, prepared
 from nescio.runners.base import Runner
 from nescio.runners.feature_cache import read_features
 from nescio.runners.features import INPUT, PENULTIMATE, POOLED
-from nescio.runners.torch_models import Tap, TorchRunner
+from nescio.runners.taps import Tap
+from nescio.runners.torch_models import TorchRunner
 
 
 class CheckpointRunner(TorchRunner):
@@ -24,24 +25,27 @@ class CheckpointRunner(TorchRunner):
     Parameters
     ----------
     model : Checkpoint
-    features : str
-        "pooled" (what the head reads, the default), "penultimate" (what the head's last layer
-        reads), "input", or the name of a layer.
+    features : str or sequence of str
+        "pooled" (what the head reads), "penultimate" (what the head's last layer reads), "input",
+        or the name of a layer. The default is "pooled,penultimate"; for a module of the user's own,
+        "pooled".
     device : optional
         The CPU if not given.
     """
 
     def __init__(self, model: Checkpoint, **settings: Any) -> None:
         self.checkpoint = model
-        settings["features"] = settings.get("features") or POOLED
+        both = isinstance(model.network, Network)
+        default = (POOLED, PENULTIMATE) if both else (POOLED,)
+        settings["features"] = settings.get("features") or default
         settings["label_names"] = settings.get("label_names") or model.label_names
         settings["preprocessing"] = settings.get("preprocessing") or model.preprocessing
         network = prepared(model.network, settings.get("device") or "cpu")
         super().__init__(network, **settings)
         self.source = model
 
-    def _tap_of(self, features: str) -> Tap:
-        return Tap.parse(self.checkpoint.layer(features), self.model)
+    def _tap_of(self, layer: str) -> Tap:
+        return Tap.parse(self.checkpoint.layer(layer), self.model)
 
     def _preprocessed(self, pixels: Tensor) -> Tensor:
         return super()._preprocessed(pixels).contiguous(memory_format=channels_last)
@@ -59,12 +63,23 @@ class CheckpointRunner(TorchRunner):
     def cached(self, split: Split, folder: str | Path) -> tuple[Array, Runner] | None:
         """Return the backbone's features of a split from a cache, if any, and a runner of the head.
 
-        None also if the runner's features are taken inside of the backbone.
+        None also if one of the runner's layers is inside of the backbone.
         """
-        within_head = {POOLED: INPUT, PENULTIMATE: "labels:input"}
-        if not isinstance(self.model, Network) or self.features not in within_head:
+        if not self.is_after_backbone:
             return None
         pooled = read_features(self.checkpoint, split, Path(folder))
-        if pooled is None:
-            return None
-        return pooled, TorchRunner(self.model.head, features=within_head[self.features])
+        return (
+            None if pooled is None else (pooled, _HeadRunner(self.model.head, features=self.layers))
+        )
+
+    @property
+    def is_after_backbone(self) -> bool:
+        """Whether logits and layers can be computed from the features of the backbone."""
+        return isinstance(self.model, Network) and {*self.layers} <= {POOLED, PENULTIMATE}
+
+
+class _HeadRunner(TorchRunner):
+    """Runs the head of a network, whose input are the pooled features."""
+
+    def _tap_of(self, layer: str) -> Tap:
+        return super()._tap_of(INPUT if layer == POOLED else layer)

@@ -11,6 +11,7 @@ from nescio._io.tables import require
 from nescio.data.preprocessing import Preprocessing
 from nescio.errors import ParameterError
 from nescio.runners.base import Runner
+from nescio.runners.features import Layers
 
 _OWN = "module:"
 
@@ -18,7 +19,7 @@ _OWN = "module:"
 def make_runner(
     model: Any,
     *,
-    features: str | None = None,
+    features: Layers | None = None,
     label_names: Sequence[str] | None = None,
     from_probs: bool = False,
     device: Any = None,
@@ -33,13 +34,17 @@ def make_runner(
         A path is that of an .onnx file or of a checkpoint (.safetensors); a session is one of
         onnxruntime. "module:package.module:factory" names a function that returns a torch module.
         A runner is made again with the parameters that are given here.
-    features : str, optional
-        Which activations are the features. torch and transformers: the dotted name of a layer, as
-        `model.named_modules()` has it, for its output; the same followed by ":input", such as
-        "fc:input", for its input; "penultimate" for the input of the last linear layer; "input"
-        for the model's input. Checkpoints: also "pooled" (the default), the input of the head.
-        ONNX: the name of an output, or "input". scikit-learn: "input". Features of shape
-        (n_samples, n_features, height, width) are averaged over height and width.
+    features : str or sequence of str, optional
+        Which activations are the features. "pooled" is the representation before the task head,
+        "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
+        the first of these that the model has. torch and transformers: also the dotted name of a
+        layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
+        such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
+        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step.
+        Features of shape (n_samples, n_features, height, width) are averaged over height and width.
+        Of several layers, "pooled,penultimate" or a list, the first are the features, and the
+        others are arrays under their own names. The default is none; for checkpoints,
+        "pooled,penultimate".
     label_names : sequence of str, optional
         One name per label, in the model's order. Checkpoints, transformers models and files of
         `nescio export` have their own.

@@ -24,14 +24,17 @@ from nescio.errors import DatasetError, FileError, FileFormatError, ParameterErr
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
+from nescio.runners.features import Layers
 from nescio.runners.images import ImageBatch, Indices, Reader
 from nescio.runners.parts import PartialWork, ReadBatches, difference
 
 if TYPE_CHECKING:
     from nescio.runners.perturb import Tuning
 
-EXTRACTION_VERSION = 1
+EXTRACTION_VERSION = 2
 """Raise it if the same model and images give other outputs than before."""
+
+_OWN_VERSION = "extraction_version"
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def extract(
     split: Split,
     path: str | Path,
     *,
-    features: str | None = None,
+    features: Layers | None = None,
     tuning: Tuning | None = None,
     train: Outputs | None = None,
     device: Any = None,
@@ -84,7 +87,7 @@ def extract(
     path : path
         Ends in .safetensors. During the work, its parts are in a folder next to it.
     features, device : optional
-        Passed to `make_runner`. The features of a checkpoint are "pooled" if not given.
+        Passed to `make_runner`. Those of a checkpoint are "pooled,penultimate" if not given.
     tuning : Tuning, optional
         With it, the outputs also get what ODIN and the perturbed Mahalanobis read. Only for torch
         modules.
@@ -109,13 +112,15 @@ def extract(
         **_described(runner, tuning),
         "batch_size": runner.fixed_batch or batch_size,
         "tuning": None if tuning is None else tuning.chosen(),
+        _OWN_VERSION: EXTRACTION_VERSION,
     }
     if tuning is not None and tuning.needs_train:
         manifest["train_data"] = tuning.checked_train(train).manifest["data_fingerprint"]
     path = Path(path)
     started = time.perf_counter()
-    work = PartialWork(path, manifest, len(split), manifest["batch_size"], skip_bad=skip_bad)
-    if _is_done(path, manifest, skip_bad=skip_bad, force=force):
+    key = _without_other_versions(manifest)
+    work = PartialWork(path, key, len(split), manifest["batch_size"], skip_bad=skip_bad)
+    if _is_done(path, key, skip_bad=skip_bad, force=force):
         work.remove()  # a crash may have left them
         on_images(len(split))
         done = Outputs.load(path)
@@ -125,9 +130,21 @@ def extract(
         work.remove_others()
     read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
     n_computed = work.run(read, compute, on_images)
-    skipped = _assemble(work, runner, split, force=force)
+    skipped = _assemble(work, runner, split, manifest, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
     return Extraction(path, n_images, n_computed, time.perf_counter() - started, skipped)
+
+
+def _without_other_versions(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides the outputs: not the versions of nescio, torch and other libraries.
+
+    So an upgrade neither rejects nor repeats what has been extracted.
+    """
+    return {
+        name: value
+        for name, value in manifest.items()
+        if name == _OWN_VERSION or not name.endswith("_version")
+    }
 
 
 def _described(runner: Runner, tuning: Tuning | None) -> dict[str, Any]:
@@ -185,14 +202,14 @@ def _rows_of(features: Array, batches: Iterable[Indices]) -> Iterator[ImageBatch
         yield ImageBatch(at, np.asarray(features[at]))
 
 
-def _is_done(path: Path, manifest: Mapping[str, Any], *, skip_bad: bool, force: bool) -> bool:
+def _is_done(path: Path, key: Mapping[str, Any], *, skip_bad: bool, force: bool) -> bool:
     """Return whether the file is the result of this very work; raise if it is another result."""
     if path.is_file():
         try:
             theirs = Outputs.load(path).manifest
         except FileFormatError:
             theirs = {}
-        if {name: theirs.get(name) for name in manifest} == dict(manifest):
+        if {name: theirs.get(name) for name in key} == dict(key):
             skipped = theirs.get("skipped", [])
             if skipped and not skip_bad:
                 raise DatasetError(
@@ -203,7 +220,7 @@ def _is_done(path: Path, manifest: Mapping[str, Any], *, skip_bad: bool, force: 
             return True
         if not force:
             raise FileError(
-                f"{path} exists and was made from something else: {difference(manifest, theirs)} "
+                f"{path} exists and was made from something else: {difference(key, theirs)} "
                 "Pass force=True to replace it."
             )
     check_target(path, force=force)
@@ -211,7 +228,7 @@ def _is_done(path: Path, manifest: Mapping[str, Any], *, skip_bad: bool, force: 
 
 
 def _assemble(
-    work: PartialWork, runner: Runner, split: Split, *, force: bool
+    work: PartialWork, runner: Runner, split: Split, about: Mapping[str, Any], *, force: bool
 ) -> tuple[BadFile, ...]:
     """Join the parts into the result and remove them."""
     parts, bad = work.read()
@@ -233,7 +250,7 @@ def _assemble(
                 arrays=part,
             )
         )
-    manifest = {**work.key, "skipped": [asdict(item) for item in skipped]}
+    manifest = {**about, "skipped": [asdict(item) for item in skipped]}
     save_in_parts(work.path, outputs, manifest, force=force)
     work.remove()
     return skipped

@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from nescio._validation import Array
-from nescio.errors import ShapeError
+from nescio.errors import InputError, ParameterError, ShapeError
 
-POOLED, PENULTIMATE, INPUT = "pooled", "penultimate", "input"
+POOLED, PENULTIMATE, INPUT, AUTO = "pooled", "penultimate", "input", "auto"
 """Choices of features that are not the name of a layer or of an output."""
+
+FEATURES = "features"
+"""The name of the first layer among the arrays of a runner; the others have their own."""
+
+Layers = str | Sequence[str]
+"""One layer, or several: "pooled,penultimate" or ["pooled", "penultimate"]."""
 
 HEAD_TOLERANCE = 1e-4
 """How far features @ weight.T + bias may be from the logits, relative to the largest of them."""
+
+
+def layer_names(features: Layers | None) -> tuple[str, ...]:
+    """Return the names of the layers that were chosen; the first are the features.
+
+    >>> layer_names("pooled, penultimate"), layer_names(["fc:input"]), layer_names(None)
+    (('pooled', 'penultimate'), ('fc:input',), ())
+    """
+    if features is None:
+        return ()
+    parts = features.split(",") if isinstance(features, str) else features
+    try:
+        names = [str.strip(part) for part in parts]
+    except TypeError:
+        names = [""]
+    if not all(names) or not names:
+        raise ParameterError(
+            "features must be the name of a layer, or several: 'pooled,penultimate' or "
+            f"['pooled', 'penultimate']; got {features!r}."
+        )
+    first, *others = names
+    for name in others:
+        if name in ("logits", FEATURES, "labels", "head"):
+            raise ParameterError(
+                f"{name!r} cannot be the name of a further array of the outputs. Name this layer "
+                f"first: features='{name},...'."
+            )
+    # The first may be repeated: it is then also an array under its own name.
+    return (first, *dict.fromkeys(others))
 
 
 def pooled(values: Any, what: str) -> Any:
@@ -32,6 +68,19 @@ def pooled(values: Any, what: str) -> Any:
         "n_features, height, width). Name another layer, or the input of the last one, such as "
         "'classifier:input'."
     )
+
+
+def flat_input(values: Any, what: str) -> Any:
+    """Return the input of a model as a matrix: pooled if it is an image, else flattened."""
+    kind = str(getattr(values, "dtype", type(values).__name__))
+    if "float" not in kind:
+        raise InputError(
+            f"{what} {kind}, not numbers of floating point, which features={INPUT!r} needs. Name a "
+            "layer instead."
+        )
+    if values.ndim in (0, 1, 2, 4):
+        return pooled(values, what)
+    return values.reshape(len(values), -1)
 
 
 def is_head(weight: Array, bias: Array, features: Array, logits: Array) -> bool:

@@ -23,7 +23,8 @@ from nescio.errors import (
     ShapeError,
 )
 from nescio.runners.base import Runner
-from nescio.runners.features import INPUT, pooled
+from nescio.runners.features import FEATURES, INPUT, PENULTIMATE, POOLED, flat_input, pooled
+from nescio.runners.onnx_layers import Linear, OnnxGraph
 
 LABEL_NAMES_KEY = "nescio.label_names"
 """Where the metadata of a file keeps the label names."""
@@ -50,8 +51,11 @@ class OnnxRunner(Runner):
     Parameters
     ----------
     model : path or InferenceSession
-    features : str, optional
-        The name of an output, or "input".
+    features : str or sequence of str, optional
+        The name of an output or of another tensor of the graph, "pooled" or "penultimate" (what the
+        linear layers at the end and the last of them read), or "input". "auto" is the output named
+        features, if there is one, else as for other models. Tensors that are not outputs are added
+        to a copy of the graph in memory; for this, the model must be a path.
     device : {"cpu", "cuda"}, optional
 
     Attributes
@@ -62,6 +66,7 @@ class OnnxRunner(Runner):
     """
 
     kind = "onnx"
+    automatic = (FEATURES, POOLED, PENULTIMATE)
 
     def __init__(self, model: Any, **settings: Any) -> None:
         self.path = existing_file(model) if isinstance(model, str | Path) else None
@@ -76,14 +81,18 @@ class OnnxRunner(Runner):
         sizes = [shape[0] for shape in self.input_shapes.values() if shape]
         self.fixed_batch = min((size for size in sizes if isinstance(size, int)), default=None)
         settings["output"] = self._logits_name(settings.get("output"))
-        if settings.get("features") not in (None, INPUT):
-            self._check_output("features", settings["features"])
         if settings.get("label_names") is None:
             settings["label_names"] = self._stored_names()
         if settings.get("preprocessing") is None:
             stored = self.metadata(PREPROCESSING_KEY)
             settings["preprocessing"] = stored and Preprocessing.from_dict(stored)
         super().__init__(model, **settings)
+        self.tensors = [self._tensor(layer) for layer in self.layers]
+        if self.inner_tensors:
+            assert self._graph is not None
+            self._graph.add_outputs(self.inner_tensors)
+            self.session = open_session(self._graph.content(), self.device)
+        self.__dict__.pop("_graph", None)  # its weights take as much memory as those of the session
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -153,6 +162,56 @@ class OnnxRunner(Runner):
             )
         return ""
 
+    # --- layers ---
+
+    @property
+    def inner_tensors(self) -> list[str]:
+        """The chosen tensors that are not outputs of the file."""
+        return [name for name in self.tensors if name not in (*self._outputs, *self._inputs)]
+
+    @cached_property
+    def _graph(self) -> OnnxGraph | None:
+        """The graph; None if there is only a session, or the package onnx is not installed."""
+        if self.path is None or importlib.util.find_spec("onnx") is None:
+            return None
+        return OnnxGraph(self.path)
+
+    def has_layer(self, name: str) -> bool:
+        """Return whether the graph has such a layer."""
+        return self._find(name) is not None
+
+    def _find(self, layer: str) -> str | None:
+        """Return the name of the input, output or other tensor that is a layer."""
+        if layer in self._outputs:
+            return layer
+        if layer == INPUT:
+            return str(next(iter(self._inputs)))
+        return None if self._graph is None else self._graph.find(layer, str(self.output))
+
+    def _tensor(self, layer: str) -> str:
+        found = self._find(layer)
+        if found is not None:
+            return found
+        known = f"It has the outputs {self._listed()}."
+        if self.path is None:
+            raise ParameterError(
+                f"features must be an output of the graph, got {layer!r}: a session does not give "
+                f"access to other tensors. Pass the path of the file. {known}"
+            )
+        if self._graph is None:
+            require("onnx", "onnx")  # raises an error that says how to install it
+        if layer in (PENULTIMATE, POOLED):
+            raise ParameterError(
+                f"the graph has no layer {layer!r}: it does not end in a linear layer (Gemm, or "
+                "MatMul and Add) with constant weights"
+                + (" that follows other layers" if layer == POOLED else "")
+                + f". Name an output or another tensor of the graph. {known}"
+            )
+        raise ParameterError(
+            f"features must be an output of the graph or another of its tensors, got {layer!r}. "
+            f"{known}"
+        )
+
     def _check_output(self, parameter: str, name: Any) -> None:
         if name not in self._outputs:
             raise ParameterError(
@@ -179,19 +238,17 @@ class OnnxRunner(Runner):
                 f"the graph takes exactly {self.fixed_batch} samples at a time, got {rows} "
                 "(perhaps in the last batch). Export it with a dynamic batch size."
             )
-        wanted = {"logits": self.output}
-        if self.features not in (None, INPUT):
-            wanted["features"] = self.features
+        names = dict.fromkeys((self.output, *self.tensors))
+        wanted = [name for name in names if name not in feed]
         try:
-            given = self.session.run(list(wanted.values()), feed)
+            given = dict(zip(wanted, self.session.run(wanted, feed), strict=True)) | feed
         except Exception as error:  # onnxruntime's errors have no common class
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"the graph cannot run on these inputs: {reason}") from error
-        found = dict(zip(wanted, given, strict=True))
-        if self.features == INPUT:
-            found["features"] = next(iter(feed.values()))
-        if self.features is not None:
-            found["features"] = pooled(found["features"], f"output {self.features!r} has")
+        found = {"logits": given[self.output]}
+        for array, tensor in zip(self.array_names, self.tensors, strict=True):
+            as_matrix, what = (flat_input, "input") if tensor in feed else (pooled, "output")
+            found[array] = as_matrix(given[tensor], f"{what} {tensor!r} has")
         return found
 
     def by_name(self, inputs: Any) -> dict[str, Any]:
@@ -227,13 +284,13 @@ class OnnxRunner(Runner):
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
         if self._last_layer is not None:
-            yield self._last_layer
+            yield self._last_layer.weight, self._last_layer.bias
 
     @cached_property
-    def _last_layer(self) -> tuple[Array, Array] | None:
+    def _last_layer(self) -> Linear | None:
         if self.path is None or importlib.util.find_spec("onnx") is None:
             return None
-        return _linear(require("onnx", "onnx"), self.path, str(self.output))
+        return OnnxGraph(self.path).last_linear(str(self.output))
 
     def content_hash(self) -> str | None:
         """Return a hash of the file; None for a session."""
@@ -274,37 +331,3 @@ def open_session(graph: Path | bytes, device: Any = None) -> Any:
         what = graph if isinstance(graph, Path) else "the graph"
         reason = str(error).strip().splitlines()[0]
         raise FileFormatError(f"cannot read {what} as ONNX: {reason}") from error
-
-
-def _linear(onnx: Any, path: Path, output: str) -> tuple[Array, Array] | None:
-    """Return weight and bias of the Gemm, or the MatMul and Add, that an output comes from."""
-    graph = onnx.load(path).graph
-    made_by = {name: node for node in graph.node for name in node.output}
-    constants = {value.name: value for value in graph.initializer}
-
-    def source(name: str) -> Any:
-        node = made_by.get(name)
-        while node is not None and node.op_type in ("Identity", "Sigmoid", "Cast"):
-            node = made_by.get(node.input[0])
-        return node
-
-    def constant(name: str) -> Array | None:
-        found = constants.get(name)
-        return None if found is None else np.asarray(onnx.numpy_helper.to_array(found))
-
-    node, bias = source(output), None
-    if node is not None and node.op_type == "Add":
-        first, second = node.input
-        bias = constant(second) if constant(second) is not None else constant(first)
-        node = source(first if constant(second) is not None else second)
-    if node is None or node.op_type not in ("Gemm", "MatMul"):
-        return None
-    weight = constant(node.input[1])
-    if node.op_type == "Gemm" and len(node.input) > 2:
-        bias = constant(node.input[2])
-    transposed = any(a.name == "transB" and a.i for a in node.attribute)
-    if weight is None or weight.ndim != 2:
-        return None
-    weight = weight if transposed else weight.T
-    bias = np.zeros(len(weight), weight.dtype) if bias is None else bias.reshape(-1)
-    return weight, bias

@@ -177,6 +177,13 @@ class PassOutputs(NamedTuple):
 
     logits: Tensor
     features: Tensor | None
+    others: tuple[Tensor, ...] = ()  # further layers
+
+    @classmethod
+    def of(cls, given: Sequence[Any]) -> PassOutputs:
+        """Take the outputs of a module that gives (logits, features, further layers...)."""
+        logits, features, *others = given
+        return cls(logits, features, tuple(others))
 
 
 class Perturbation(NamedTuple):
@@ -198,8 +205,8 @@ def find_directions(
     Parameters
     ----------
     module : Module
-        From inputs to (logits, features), in eval mode, so that an image's direction depends on
-        that image alone. Its parameters get no gradient.
+        From inputs to (logits, features) and further layers, in eval mode, so that an image's
+        direction depends on that image alone. Its parameters get no gradient.
     inputs : Tensor of shape (n_images, 3, height, width)
     preprocessing : Preprocessing
     names : sequence of {"max", "predicted_max", "sum", "gaussian"}
@@ -212,15 +219,15 @@ def find_directions(
         raise ParameterError("put the network in eval mode first: network.eval().")
     with torch.enable_grad():
         inputs = inputs.detach().requires_grad_(True)
-        logits, features = module(inputs)
+        given = PassOutputs.of(module(inputs))
         directions = {}
         std = preprocessing.per_colour(preprocessing.std, inputs)
         for name in names:
-            loss = _loss(PassOutputs(logits, features), name, gaussian)
+            loss = _loss(given, name, gaussian)
             (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
             directions[name] = gradient.sign_().div_(std)
-    kept = None if features is None else features.detach()
-    return Perturbation(PassOutputs(logits.detach(), kept), directions)
+    kept = [None if part is None else part.detach() for part in (*given[:2], *given.others)]
+    return Perturbation(PassOutputs.of(kept), directions)
 
 
 def _loss(outputs: PassOutputs, direction: str, gaussian: Mahalanobis | None) -> Tensor:
@@ -260,7 +267,7 @@ def step(
     if epsilon == 0:
         return found.outputs
     with torch.inference_mode():
-        return PassOutputs(*module(inputs - epsilon * found.directions[direction]))
+        return PassOutputs.of(module(inputs - epsilon * found.directions[direction]))
 
 
 def run_perturbed(
@@ -272,10 +279,12 @@ def run_perturbed(
     inputs = runner.placed(pixels)
     with runner.running() as module:
         found = find_directions(module, inputs, runner.preprocessing, tuning.directions, gaussian)
-        arrays: dict[str, Tensor | None] = found.outputs._asdict()
+        logits, features, others = found.outputs
+        layers = dict(zip(runner.array_names, (features, *others), strict=False))
+        arrays: dict[str, Tensor | None] = {"logits": logits, **layers}
         for setting in tuning.best:
-            logits, features = step(module, inputs, found, setting.direction, setting.epsilon)
+            moved = step(module, inputs, found, setting.direction, setting.epsilon)
             name = f"{setting.method}_{setting.aggregate}"
             temperature = setting.temperature  # of ODIN; Mahalanobis has none
-            arrays[name] = features if temperature is None else logits / temperature
+            arrays[name] = moved.features if temperature is None else moved.logits / temperature
     return {name: to_numpy(array) for name, array in arrays.items() if array is not None}

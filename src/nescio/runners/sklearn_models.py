@@ -13,8 +13,8 @@ from sklearn.base import is_regressor
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.runners.base import Runner
-from nescio.runners.batches import InputBatch
-from nescio.runners.features import INPUT
+from nescio.runners.batches import InputBatch, n_rows
+from nescio.runners.features import INPUT, PENULTIMATE
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 
@@ -25,20 +25,19 @@ class SklearnRunner(Runner):
     `decision_function` gives the logits if the classifier, or each classifier of a
     `MultiOutputClassifier`, has one: log-odds of a logistic model, margins of others. Otherwise
     `predict_proba` is converted.
+
+    The layers are "input", as it is given, and "penultimate", the input of the classifier at the
+    end of a pipeline, such as standardised columns.
     """
 
     kind = "sklearn"
+    automatic = (PENULTIMATE, INPUT)
 
     def __init__(self, model: Any, **settings: Any) -> None:
         name = type(model).__name__
         if settings.get("device") not in (None, "cpu"):
             raise ParameterError(
                 f"scikit-learn runs on the CPU, got device={settings['device']!r}."
-            )
-        if settings.get("features") not in (None, INPUT):
-            raise ParameterError(
-                f"a scikit-learn model has no layers: features can only be {INPUT!r}, the model's "
-                f"input, got {settings['features']!r}."
             )
         self._final, _ = _final_step(model)
         _check_multi_label(self._final, name)
@@ -58,6 +57,17 @@ class SklearnRunner(Runner):
             raise ParameterError(f"{_DECISIONS} gives no probabilities: leave out from_probs.")
         settings |= {"output": output, "from_probs": output == _PROBS}
         super().__init__(model, **settings)
+        for layer in self.layers:
+            if not self.has_layer(layer):
+                raise ParameterError(
+                    f"a scikit-learn model has no layers: features can only be {INPUT!r}, the "
+                    f"model's input, and for a pipeline {PENULTIMATE!r}, the input of its last "
+                    f"step; got {layer!r} for this {name}."
+                )
+
+    def has_layer(self, name: str) -> bool:
+        """Return whether this is "input" or, for a pipeline, "penultimate"."""
+        return name == INPUT or (name == PENULTIMATE and self._final is not _estimator(self.model))
 
     def _has_decisions(self, model: Any) -> bool:
         if hasattr(model, _DECISIONS):
@@ -77,11 +87,11 @@ class SklearnRunner(Runner):
         """Cut inputs into batches; a tuple or a generator of texts is a list of texts."""
         if isinstance(inputs, tuple | Iterator):
             items = iter(inputs)
-            first = next(items, None)
-            if isinstance(first, str | bytes):
-                inputs = [first, *items]
-            elif isinstance(inputs, Iterator) and first is not None:
-                inputs = itertools.chain([first], items)
+            first = list(itertools.islice(items, 1))
+            if first and isinstance(first[0], str | bytes | None):  # None: a missing text
+                inputs = [*first, *items]
+            elif isinstance(inputs, Iterator):
+                inputs = itertools.chain(first, items)
         _check_texts(inputs)  # here, where its rows are those that the user knows
         return super().batches(inputs, batch_size)
 
@@ -89,9 +99,13 @@ class SklearnRunner(Runner):
         _check_texts(inputs)
         if is_torch(inputs):
             inputs = to_numpy(inputs)
-        features = {"features": _dense(inputs)} if self.features == INPUT else {}
+        model, layers = self.model, {INPUT: inputs}
         try:
-            found = self._decisions(inputs) if self.output == _DECISIONS else self._probs(inputs)
+            if PENULTIMATE in self.layers:  # the steps before the last run only once
+                model, layers[PENULTIMATE] = _final_step(self.model, inputs)
+                inputs = layers[PENULTIMATE]
+            compute = self._decisions if self.output == _DECISIONS else self._probs
+            found = compute(model, inputs)
         except (ValueError, TypeError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
@@ -100,16 +114,22 @@ class SklearnRunner(Runner):
             raise ShapeError(
                 f"{self.output} returns shape {found.shape}; expected (n_samples, n_labels)."
             )
-        return {"logits": found, **features}
+        if len(found) != (n_samples := n_rows(inputs)):  # it iterated over the columns of a frame
+            raise ShapeError(
+                f"the model returns {len(found):,} rows for {n_samples:,} inputs. If these are the "
+                'texts of a data frame, pass their column: frame["text"].'
+            )
+        arrays = zip(self.array_names, self.layers, strict=True)
+        return {"logits": found, **{name: _dense(layers[layer], layer) for name, layer in arrays}}
 
-    def _decisions(self, inputs: Any) -> Array:
-        if hasattr(self.model, _DECISIONS):
-            return _without_constants(np.asarray(self.model.decision_function(inputs)), self._final)
-        final, reached = _final_step(self.model, inputs)
+    def _decisions(self, model: Any, inputs: Any) -> Array:
+        if hasattr(model, _DECISIONS):
+            return _without_constants(np.asarray(model.decision_function(inputs)), self._final)
+        final, reached = _final_step(model, inputs)
         return np.column_stack([part.decision_function(reached) for part in final.estimators_])
 
-    def _probs(self, inputs: Any) -> Array:
-        found = self.model.predict_proba(inputs)
+    def _probs(self, model: Any, inputs: Any) -> Array:
+        found = model.predict_proba(inputs)
         if not isinstance(found, list):
             return np.asarray(found)
         # A list holds one matrix per label, with one column per class of that label.
@@ -131,7 +151,7 @@ class SklearnRunner(Runner):
 
 def _check_texts(inputs: Any) -> None:
     """Raise if some of these texts are not texts, such as None or NaN."""
-    is_column = getattr(inputs, "ndim", None) == 1 and not is_torch(inputs)
+    is_column = len(getattr(inputs, "shape", ())) == 1 and not is_torch(inputs)
     if not (isinstance(inputs, list) or is_column):
         return
     rows = [at for at, item in enumerate(inputs) if not isinstance(item, str | bytes)]
@@ -145,10 +165,14 @@ def _check_texts(inputs: Any) -> None:
     )
 
 
+def _estimator(model: Any) -> Any:
+    """Return what a search has found, or the model itself."""
+    return getattr(model, "best_estimator_", model)
+
+
 def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:
     """Return the classifier at the end of pipelines and searches, and its input, if given."""
-    if hasattr(model, "best_estimator_"):
-        return _final_step(model.best_estimator_, inputs)
+    model = _estimator(model)
     if not hasattr(model, "steps"):
         return model, inputs
     if inputs is not None and len(model.steps) > 1:
@@ -202,11 +226,11 @@ def _positive(probs: Array, kinds: Any) -> Array:
     return probs[:, found[0]] if len(found) else np.zeros(len(probs))
 
 
-def _dense(inputs: Any) -> Array:
+def _dense(inputs: Any, layer: str) -> Array:
     array = np.asarray(inputs.toarray() if hasattr(inputs, "toarray") else inputs)
     if array.ndim != 2 or array.dtype.kind not in "fiub":
         raise InputError(
-            f"features={INPUT!r} needs numeric inputs of shape (n_samples, n_features), got "
+            f"features={layer!r} needs numbers of shape (n_samples, n_features), got "
             f"{array.dtype} of shape {array.shape}."
         )
     return array.astype(np.float64) if array.dtype.kind != "f" else array

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,94 +16,25 @@ from torch import Tensor, nn
 from nescio._validation import Array, to_numpy
 from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.networks.checkpoint import weights_hash
-from nescio.networks.own import nearest
 from nescio.runners.base import Runner
-from nescio.runners.features import INPUT, PENULTIMATE, pooled
-
-_READ = ":input"
+from nescio.runners.taps import Recorder, Tap
 
 # A pass sets the model's mode and hooks for its duration, so only one pass may run at a time.
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _LOCKS_LOCK = threading.Lock()
 
 
-class Tap(NamedTuple):
-    """Where features are taken: the output of a layer, or its input."""
-
-    layer: str  # empty for the model itself
-    reads: bool
-
-    @classmethod
-    def parse(cls, name: str, model: nn.Module) -> Tap:
-        """Return the tap for "layer", "layer:input", "input" or "penultimate"; raise if none."""
-        if not isinstance(name, str):
-            raise ParameterError(f"features must be the name of a layer, got {name!r}.")
-        layers = dict(model.named_modules())
-        if name in layers and name:
-            return cls(name, reads=False)
-        if name == INPUT:
-            return cls("", reads=True)
-        if name == PENULTIMATE:
-            linear = [path for path, part in layers.items() if isinstance(part, nn.Linear)]
-            if linear:
-                return cls(linear[-1], reads=True)
-        layer = name.removesuffix(_READ)
-        if not layer or layer not in layers:
-            raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, layers)}")
-        return cls(layer, reads=True)
-
-    def __str__(self) -> str:
-        return f"layer {self.layer!r}" if self.layer else "the model"
-
-
-class _Recorder:
-    """A forward hook that keeps the output or input of a layer. A class, so it can be copied."""
-
-    def __init__(self, tap: Tap, model: nn.Module) -> None:
-        self.tap = tap
-        self.found: list[Tensor] = []
-        layer = model.get_submodule(tap.layer)
-        if tap.reads:
-            self.handle = layer.register_forward_pre_hook(self.before, with_kwargs=True)
-        else:
-            self.handle = layer.register_forward_hook(self.after)
-
-    def before(self, layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self._keep(inputs[0] if inputs else next(iter(named.values()), None), "takes")
-
-    def after(self, layer: nn.Module, inputs: Any, output: Any) -> None:
-        self._keep(output, "returns")
-
-    def _keep(self, value: Any, verb: str) -> None:
-        features = pooled(value, f"{self.tap} {verb}")
-        # A copy, because a later layer may work in place.
-        self.found.append(features.clone() if features is value else features)
-
-    def features(self, n_samples: int) -> Tensor:
-        """Return the features of the last pass; of the last call, if the layer ran repeatedly."""
-        if not self.found:
-            raise ParameterError(
-                f"{self.tap} was not called in the forward pass. Name a layer that is."
-            )
-        features = self.found[-1]
-        self.found.clear()
-        if features.shape[0] != n_samples:
-            raise ShapeError(
-                f"{self.tap} has features of {features.shape[0]} rows, but there are logits of "
-                f"{n_samples}. Name a layer with one row per sample."
-            )
-        return features
-
-
 class LogitsAndFeatures(nn.Module):
-    """A module from a model's inputs to (logits, features); features are None if none are chosen.
+    """A module from a model's inputs to (logits, features, further layers...).
 
-    It hooks into the model until `release`. One pass at a time.
+    Features are None if none are chosen. It hooks into the model until `release`. One pass at a
+    time.
 
     Parameters
     ----------
     model : Module
-    tap : Tap or None
+    taps : sequence of Tap
+        Where the features are taken, then each further layer.
     output : str, int or None
         Which output holds the logits.
     input_names : tuple of str, optional
@@ -113,7 +44,7 @@ class LogitsAndFeatures(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        tap: Tap | None,
+        taps: Sequence[Tap],
         output: str | int | None,
         input_names: tuple[str, ...] = (),
     ) -> None:
@@ -121,21 +52,21 @@ class LogitsAndFeatures(nn.Module):
         self.model = model
         self.output = output
         self.input_names = input_names
-        self._recorder = None if tap is None else _Recorder(tap, model)
+        self._recorders = [Recorder(tap, model) for tap in taps]
 
-    def forward(self, *inputs: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
-        """Return logits and features of one pass."""
+    def forward(self, *inputs: Any, **named: Any) -> tuple[Any, ...]:
+        """Return logits, features and further layers of one pass."""
         if self.input_names:
             named = {**dict(zip(self.input_names, inputs, strict=False)), **named}
             inputs = inputs[len(self.input_names) :]
         logits = logits_of(self.model(*inputs, **named), self.output)
-        recorder = self._recorder
-        return logits, None if recorder is None else recorder.features(logits.shape[0])
+        found = [recorder.features(logits.shape[0]) for recorder in self._recorders]
+        return (logits, *found) if found else (logits, None)
 
     def release(self) -> None:
-        """Remove the hook from the model."""
-        if self._recorder is not None:
-            self._recorder.handle.remove()
+        """Remove the hooks from the model."""
+        for recorder in self._recorders:
+            recorder.handle.remove()
 
 
 def logits_of(given: Any, output: str | int | None) -> Tensor:
@@ -209,20 +140,27 @@ class TorchRunner(Runner):
         if settings.get("device") is not None:
             settings["device"] = _checked_device(settings["device"], _device_of(model))
         super().__init__(model, **settings)
-        self._tap = None if self.features is None else self._tap_of(self.features)
+        self._taps = [self._tap_of(name) for name in self.layers]
 
-    def _tap_of(self, features: str) -> Tap:
-        return Tap.parse(features, self.model)
+    def _tap_of(self, layer: str) -> Tap:
+        return Tap.parse(layer, self.model)
+
+    def has_layer(self, name: str) -> bool:
+        """Return whether the model has a layer of this name, or one that the name stands for."""
+        try:
+            return bool(self._tap_of(name))
+        except ParameterError:
+            return False
 
     def module(self, example: Any = None) -> LogitsAndFeatures:
         """Return a copy of the model in eval mode, from positional inputs to (logits, features).
 
         The positional inputs are those of `input_names(example)`. Features are None if none are
-        chosen. Probabilities stay probabilities, whatever `from_probs` says. torch.export and
-        torch.onnx.export take it.
+        chosen, and followed by further layers if several are. Probabilities stay probabilities,
+        whatever `from_probs` says. torch.export and torch.onnx.export take it.
         """
         own = copy.deepcopy(self.model).eval()
-        return LogitsAndFeatures(own, self._tap, self.output, self.input_names(example)).eval()
+        return LogitsAndFeatures(own, self._taps, self.output, self.input_names(example)).eval()
 
     def input_names(self, example: Any = None) -> tuple[str, ...]:
         """Return the names of the inputs that `module` takes by position; empty if none."""
@@ -232,7 +170,7 @@ class TorchRunner(Runner):
     def running(self) -> Iterator[LogitsAndFeatures]:
         """Give the model itself as such a module, in eval mode; it is unchanged afterwards."""
         with _left_unchanged(self.model):
-            whole = LogitsAndFeatures(self.model, self._tap, self.output)
+            whole = LogitsAndFeatures(self.model, self._taps, self.output)
             whole.training = False
             try:
                 yield whole
@@ -251,12 +189,12 @@ class TorchRunner(Runner):
         placed = [self.placed(part) for part in parts]
         with self.running() as module:
             try:
-                logits, features = module(*placed, **named)
+                logits, *found = module(*placed, **named)
             except (NescioError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # torch and models raise many kinds
                 raise _failed([*placed, *named.values()], error) from error
-        return {"logits": logits} | ({} if features is None else {"features": features})
+        return {"logits": logits, **dict(zip(self.array_names, found, strict=False))}  # or None
 
     def placed(self, part: Any) -> Any:
         """Return an input as a tensor on the model's device; anything else, such as a flag, as is.

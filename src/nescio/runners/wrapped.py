@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio._io.frames import index_ids
 from nescio._validation import Array, checked_whole, looks_like_probabilities, to_numpy
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
@@ -27,6 +28,7 @@ from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
+from nescio.runners.features import AUTO, FEATURES, PENULTIMATE, Layers
 from nescio.runners.prediction import Prediction
 
 DEFAULT_DETECTOR = "joint_energy"
@@ -36,7 +38,7 @@ def wrap(
     model: Any,
     *,
     detector: Detector | str | Path | None = None,
-    features: str | None = None,
+    features: Layers | None = None,
     label_names: Sequence[str] | None = None,
     from_probs: bool = False,
     device: Any = None,
@@ -58,7 +60,8 @@ def wrap(
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
         "top_k_joint_energy(k=5)"; or the path of a saved one. Joint energy if not given.
     features, label_names, from_probs, device, output, preprocessing
-        As `make_runner` takes them.
+        As `make_runner` takes them. If the detector reads features and none are chosen, they are
+        "auto". Further layers that it reads are added if the model has them.
 
     Examples
     --------
@@ -105,6 +108,7 @@ class Wrapped:
         self.runner = runner
         self.detector = detector
         if detector is not None:
+            self.runner = with_layers(runner, detector)
             self._check_detector(detector)
 
     @property
@@ -122,7 +126,7 @@ class Wrapped:
         ids: Sequence[str] | None = None,
         batch_size: int = 256,
     ) -> Outputs:
-        """Return the model's logits and, if chosen, features.
+        """Return the model's logits and, if chosen or read by the detector, features.
 
         Parameters
         ----------
@@ -134,7 +138,8 @@ class Wrapped:
         labels : array of shape (n_samples, n_labels), optional
             Multi-hot truth, to keep with the outputs.
         ids : sequence of str, optional
-            One name per sample.
+            One name per sample. By default the index of a pandas frame, if inputs is one, unless
+            it only counts the rows.
         batch_size : int
             How many samples to run at once. The batches of an iterable are run as they are.
         """
@@ -170,7 +175,7 @@ class Wrapped:
             arrays.pop("logits"),
             features=arrays.pop("features", None),
             labels=np.concatenate(truth) if truth else labels,
-            ids=ids,
+            ids=index_ids(inputs) if ids is None else ids,
             label_names=self.label_names,
             manifest=self.runner.describe(),
             head=head,
@@ -314,12 +319,19 @@ class Wrapped:
     def _check_detector(self, detector: Detector) -> None:
         """Raise if the model cannot give what the detector reads."""
         reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
-        if reads & {"features", "head"} and self.runner.features is None:
+        if reads & {FEATURES, "head", PENULTIMATE} and not self.runner.layers:
+            why = "the model has no layer that is known to be suitable. Choose one"
+            outputs = ", ".join(getattr(self.runner, "output_names", ()))
+            listed = f" The file has the outputs {outputs}." if outputs else ""
+            if hasattr(detector, "n_columns_"):
+                why = "of which layer is not known. Choose the one that it was made with"
             raise MissingInputError(
-                f"{detector.name} reads {' and '.join(sorted(reads))}. Choose the features "
-                "(features=..., --features)."
+                f"{detector.name} reads {' and '.join(sorted(reads))}, and {why} (features=..., "
+                f"--features).{listed}"
             )
-        others = sorted(reads - {"logits", "features", "head", "labels"})
+        # The features may be the input of the head, under another name.
+        known = {"logits", FEATURES, "head", "labels", PENULTIMATE, *self.runner.array_names}
+        others = sorted(reads - known)
         if others:
             raise MissingInputError(
                 f"{detector.name} reads {', '.join(others)}, which a wrapped model does not give. "
@@ -338,10 +350,46 @@ class Wrapped:
             )
 
     def __repr__(self) -> str:
-        given = {"features": self.runner.features, "detector": self.detector}
+        given = {"features": ",".join(self.runner.layers) or None, "detector": self.detector}
         parts = [f"{self.runner.kind}: {self.runner.describe()['model']}"]
         parts += [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"Wrapped({', '.join(parts)})"
+
+
+def with_layers(runner: Runner, detector: Detector) -> Runner:
+    """Return a runner that also gives the layers that the detector reads, if the model has them."""
+    reads = {*detector.scores_from, *detector.learns_from} - {"logits", "labels"}
+    if not reads:
+        return runner
+    named = sorted(reads - {FEATURES, "head", *runner.array_names})
+    missing = tuple(name for name in named if runner.has_layer(name))
+    first = runner.layers
+    if not first:
+        first = _features_of(runner, detector) if FEATURES in reads else missing[:1] or (AUTO,)
+    layers = (*first, *missing)
+    return runner if layers == runner.layers else runner.changed(features=layers)
+
+
+def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
+    """Return the layer that the features are if the caller chose none; nothing if not known."""
+    made_with: tuple[str, ...] = getattr(detector, "layers_", ())[:1]
+    if made_with and runner.has_layer(made_with[0]):
+        return made_with
+    if FEATURES in getattr(runner, "output_names", ()):  # an ONNX file that names them
+        return (FEATURES,)
+    if hasattr(detector, "n_columns_"):  # made with features, but it is not known which
+        return ()
+    reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
+    # A detector that reads features and head takes the features as the input of the head.
+    return (PENULTIMATE if reads_head and runner.has_layer(PENULTIMATE) else AUTO,)
+
+
+def with_only_layer(runner: Runner, detector: Detector) -> Runner:
+    """Return a runner whose features are the only layer that the detector scores, if it is one."""
+    scored = [name for name in detector.scores_from if name in runner.array_names[1:]]
+    if len(scored) != 1 or FEATURES in detector.scores_from:
+        return runner
+    return runner.changed(features=(scored[0], scored[0]))
 
 
 def _detector(given: Any) -> Detector:

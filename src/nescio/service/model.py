@@ -42,12 +42,11 @@ class Model:
     @classmethod
     def load(cls, settings: Settings, detector: Detector) -> Model:
         """Read the graph, and check that it fits the detector."""
-        needs_features = "features" in detector.scores_from
         wrapped = wrap(
             settings.model,
             detector=detector,
             output=settings.logits,
-            features=settings.features or ("features" if needs_features else None),
+            features=settings.features,
             from_probs=settings.from_probs,
         )
         runner = wrapped.runner

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nescio.runners.images import Indices, Reader
+from nescio.training.distributed import World
+
+_OUTLIERS = 1  # makes the seed of the outliers another one than that of the other examples
 
 
 class ImageExamples:
@@ -53,4 +56,42 @@ class FeatureExamples:
             yield self.features[chosen], self.labels[chosen]
 
 
-Examples = ImageExamples | FeatureExamples
+class WithOutliers:
+    """Examples to train on, and as many outliers in each batch, drawn at random."""
+
+    def __init__(
+        self,
+        examples: ImageExamples | FeatureExamples,
+        outliers: ImageExamples | FeatureExamples,
+        world: World,
+    ) -> None:
+        self.examples = examples
+        self.outliers = outliers
+        self.world = world
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def batches(
+        self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs, the outliers last, and the labels of the inputs that are no outliers."""
+        drawn = self._drawn([len(batch) for batch in batches], seed)
+        for (inputs, labels), (outliers, _) in zip(
+            self.examples.batches(batches, seed),
+            self.outliers.batches(drawn, (*seed, _OUTLIERS)),
+            strict=True,
+        ):
+            yield torch.cat([inputs, outliers]), labels
+
+    def _drawn(self, sizes: Sequence[int], seed: tuple[int, ...]) -> list[NDArray[np.int64]]:
+        """Return this process's share of random outliers; each is used once before any is again."""
+        rng = np.random.default_rng((*seed, _OUTLIERS))
+        rank, n_processes = self.world.rank, self.world.size
+        ends = np.cumsum(sizes) * n_processes
+        n_rounds = -(-int(ends[-1]) // len(self.outliers))
+        order = np.concatenate([rng.permutation(len(self.outliers)) for _ in range(n_rounds)])
+        return [batch[rank::n_processes] for batch in np.split(order[: ends[-1]], ends[:-1])]
+
+
+Examples = ImageExamples | FeatureExamples | WithOutliers

@@ -13,11 +13,19 @@ from typing import Any
 
 from nescio._io.toml import from_table, from_toml, read_toml
 from nescio._validation import checked_choice, checked_whole
+from nescio.data.address import parse_address
 from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.errors import ParameterError
 from nescio.networks.checkpoint import Architecture
 from nescio.networks.network import HIDDEN_UNITS
 from nescio.runners.images import Augmentation
+from nescio.training.losses import LOSSES
+
+# Settings of methods that the paper does not use, by section.
+_ADD_ONS = {
+    "model": ("spectral_norm",),
+    "training": ("loss", "outliers", "energy_gap", "energy_margins"),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,8 @@ class ModelSettings:
         The name of the penultimate layer, for a module of your own.
     freeze : bool
         Whether to keep the backbone as it is, compute its features once, and train only the head.
+    spectral_norm : bool
+        Whether the weights of all trained convolutions and linear layers have the spectral norm 1.
     """
 
     name: str = "densenet121"
@@ -43,6 +53,7 @@ class ModelSettings:
     n_hidden: int = HIDDEN_UNITS
     features: str | None = None
     freeze: bool = False
+    spectral_norm: bool = False
 
     def __post_init__(self) -> None:
         checked_whole("n_hidden", self.n_hidden, minimum=1)
@@ -100,6 +111,17 @@ class OptimiserSettings:
         batch statistics remain those of the first epoch.
     precision : {"auto", "float32"}
         "auto" uses mixed precision on CUDA and float32 on other devices.
+    loss : {"bce", "asymmetric"}
+        The binary cross-entropy, or the asymmetric loss: see `nescio.training.losses`.
+    outliers : str, optional
+        The address of auxiliary outliers, such as "folder:/data/outliers". Training then widens the
+        gap between their joint energy and that of the training data. They must not be the
+        out-of-distribution sets that the network is tested on.
+    energy_gap : float
+        With outliers: the weight of the energy gap in the loss.
+    energy_margins : tuple of two floats
+        With outliers: the joint energy that images with a label should have at least, and the one
+        that outliers should have at most.
     """
 
     epochs: int = 50
@@ -113,6 +135,10 @@ class OptimiserSettings:
     map_area: str = "step"
     freeze_batch_norm: bool = False
     precision: str = "auto"
+    loss: str = "bce"
+    outliers: str | None = None
+    energy_gap: float = 0.1
+    energy_margins: tuple[float, float] = (3.0, 0.05)
 
     def __post_init__(self) -> None:
         checked_whole("epochs", self.epochs, minimum=1)
@@ -122,7 +148,7 @@ class OptimiserSettings:
             raise ParameterError(
                 f"betas must be at least 0 and less than 1, got {list(self.betas)}."
             )
-        for name in ("lr_head", "lr_backbone", "weight_decay"):
+        for name in ("lr_head", "lr_backbone", "weight_decay", "energy_gap"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ParameterError(
                     f"{name} must be a number of at least 0, got {getattr(self, name)!r}."
@@ -130,6 +156,15 @@ class OptimiserSettings:
         checked_choice("select", self.select, ("val_loss", "val_map", "last"))
         checked_choice("map_area", self.map_area, ("step", "trapezoid"))
         checked_choice("precision", self.precision, ("auto", "float32"))
+        checked_choice("loss", self.loss, tuple(LOSSES))
+        if self.outliers is not None:
+            parse_address(self.outliers)
+        inside, outside = self.energy_margins
+        if not 0 <= outside < inside < math.inf:
+            raise ParameterError(
+                "energy_margins must be two joint energies of at least 0, the larger one first, "
+                f"got {list(self.energy_margins)}."
+            )
 
 
 @dataclass(frozen=True)
@@ -164,5 +199,14 @@ class TrainSettings:
         return from_table(TrainSettings, changes, where=where, base=self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all settings as plain data, for JSON."""
-        return asdict(self)
+        """Return the settings as plain data, for JSON.
+
+        A setting of an add-on is left out if it has its default value, so that a run without
+        add-ons records the same as before they existed.
+        """
+        settings, defaults = asdict(self), asdict(TrainSettings())
+        for section, names in _ADD_ONS.items():
+            for name in names:
+                if settings[section][name] == defaults[section][name]:
+                    del settings[section][name]
+        return settings

@@ -27,15 +27,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nescio._version import __version__
+from nescio.data.address import load
 from nescio.data.damage import without_damaged
 from nescio.data.split import Split
 from nescio.errors import DatasetError, FileError, ParameterError
 from nescio.networks.checkpoint import Checkpoint
 from nescio.networks.network import Network, prepared
 from nescio.runners.feature_cache import cached_features
-from nescio.runners.images import Reader
+from nescio.runners.images import Augmentation, Reader
 from nescio.training.distributed import World
-from nescio.training.examples import Examples, FeatureExamples, ImageExamples
+from nescio.training.examples import (
+    Examples,
+    FeatureExamples,
+    ImageExamples,
+    WithOutliers,
+)
 from nescio.training.settings import TrainSettings
 from nescio.training.trainer import BEST, LAST, METRICS, TENSORBOARD, Epoch, Trainer
 
@@ -93,7 +99,8 @@ def train(
         The folder for the features of a frozen backbone; by default the run's folder.
     on_reading, on_images, on_epoch : callable
         Called with the number of images just read before training begins (with `skip_bad` or a
-        frozen backbone), with the number of images just trained on, and with each epoch's metrics.
+        frozen backbone), with the number of images just trained on (or left out, at the end of an
+        epoch, because the last batch is incomplete), and with each epoch's metrics.
     """
     world = World.from_environment()
     device = world.device(torch.device(device))
@@ -101,6 +108,7 @@ def train(
     label_names = train_split.label_names or ()
     world.check_batch_size(settings.training.batch_size)
     _check_trainable(train_split, val_split, world)
+    outliers = load_outliers(settings, skip_bad=skip_bad)
     gpus = [device] if device.type == "cuda" else []
     # The state of the caller's random number generators is kept.
     with world.joined(device), torch.random.fork_rng(devices=gpus):
@@ -110,6 +118,7 @@ def train(
                 without_damaged(split, on_reading) for split in (train_split, val_split)
             )
             _check_trainable(train_split, val_split, world)
+            outliers = outliers and without_damaged(outliers, on_reading)
         torch.manual_seed(settings.training.seed)
         network = initial_network(settings, len(label_names))
         checkpoint = Checkpoint(
@@ -117,10 +126,10 @@ def train(
             settings.model.architecture,
             tuple(label_names),
             settings.preprocessing,
-            _training_facts(settings, train_split, val_split),
+            _training_facts(settings, train_split, val_split, outliers),
         )
         cache = folder if cache is None else Path(cache)
-        splits = train_split, val_split
+        splits = train_split, val_split, outliers
         data = _examples(checkpoint, settings, splits, cache, device, world, on_reading)
         # Another run in the folder is removed only after everything else has been checked.
         world.first_only(lambda: _prepare_folder(folder, keep=resume))
@@ -179,11 +188,22 @@ def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
     return network
 
 
-def _training_facts(settings: TrainSettings, train: Split, val: Split) -> dict[str, Any]:
+def load_outliers(settings: TrainSettings, *, skip_bad: bool = False) -> Split | None:
+    """Index the auxiliary outliers that the settings name; None if they name none."""
+    address = settings.training.outliers
+    return None if address is None else load(address, skip_bad=skip_bad)
+
+
+def _training_facts(
+    settings: TrainSettings, train: Split, val: Split, outliers: Split | None
+) -> dict[str, Any]:
+    splits = {"train": train, "val": val} | ({"outliers": outliers} if outliers else {})
     return {
         "settings": settings.as_dict(),
-        "train": train.manifest() | {"skipped": [asdict(bad) for bad in train.skipped]},
-        "val": val.manifest() | {"skipped": [asdict(bad) for bad in val.skipped]},
+        **{
+            name: split.manifest() | {"skipped": [asdict(bad) for bad in split.skipped]}
+            for name, split in splits.items()
+        },
         "torch_version": torch.__version__,
         "nescio_version": __version__,
     }
@@ -192,30 +212,39 @@ def _training_facts(settings: TrainSettings, train: Split, val: Split) -> dict[s
 def _examples(
     checkpoint: Checkpoint,
     settings: TrainSettings,
-    splits: tuple[Split, Split],
+    splits: tuple[Split, Split, Split | None],
     cache: Path,
     device: torch.device,
     world: World,
     on_reading: Callable[[int], object],
 ) -> tuple[Examples, Examples]:
-    """Return the examples to train on and to validate on."""
-    truths = [split.require_labels(checkpoint.label_names) for split in splits]
-    if not settings.model.freeze:
-        augmented = Reader(splits[0], settings.preprocessing, settings.augmentation)
-        plain = Reader(splits[1], settings.preprocessing)
-        train_truth, val_truth = truths
-        return ImageExamples(augmented, train_truth, device), ImageExamples(
-            plain, val_truth, device
-        )
-    backbone = prepared(checkpoint.network.backbone, device)  # type: ignore[arg-type]
-    found = []
-    for split, truth in zip(splits, truths, strict=True):
+    """Return the examples to train on, with any outliers, and those to validate on."""
+    freeze = settings.model.freeze
+    # prepared() would also stop the gradients of a backbone that is trained.
+    backbone = prepared(checkpoint.network.backbone, device) if freeze else None  # type: ignore[arg-type]
 
-        def cached(split: Split = split) -> NDArray[np.float32]:
+    def examples(
+        split: Split, truth: NDArray[np.uint8], augmentation: Augmentation | None = None
+    ) -> ImageExamples | FeatureExamples:
+        if backbone is None:
+            return ImageExamples(Reader(split, settings.preprocessing, augmentation), truth, device)
+
+        def cached() -> NDArray[np.float32]:
             return cached_features(backbone, checkpoint, split, cache, device, on_reading)
 
         features = world.first_only(cached)
         if features is None:  # another process has computed them; read its file
             features = cached()
-        found.append(FeatureExamples(features, truth, device))
-    return found[0], found[1]
+        return FeatureExamples(features, truth, device)
+
+    train, val, outliers = splits
+    train_truth, val_truth = (
+        split.require_labels(checkpoint.label_names) for split in (train, val)
+    )
+    trained_on = examples(train, train_truth, settings.augmentation)
+    validated_on = examples(val, val_truth)
+    if outliers is None:
+        return trained_on, validated_on
+    no_truth = np.empty((len(outliers), 0), np.uint8)
+    drawn_from = examples(outliers, no_truth, settings.augmentation)
+    return WithOutliers(trained_on, drawn_from, world), validated_on

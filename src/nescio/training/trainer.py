@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nescio._io.files import replacing
 from nescio._io.tables import to_json
@@ -22,13 +21,17 @@ from nescio.errors import NonFiniteError, ParameterError
 from nescio.metrics import mean_average_precision
 from nescio.networks.checkpoint import Checkpoint, load_with_state
 from nescio.networks.network import Network, checked_logits
+from nescio.networks.spectral import SpectralNorm
 from nescio.runners.images import in_batches
 from nescio.training.distributed import World
 from nescio.training.examples import Examples
+from nescio.training.losses import LOSSES, energy_gap
+from nescio.training.same_run import check_same_run
 from nescio.training.settings import OptimiserSettings, TrainSettings
 
 BEST, LAST, METRICS = "best.safetensors", "last.safetensors", "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+_SPECTRAL = "spectral."
 _LOWER_IS_BETTER = {"val_loss": True, "val_map": False}
 
 
@@ -61,8 +64,12 @@ class Trainer:
         self.device = device
         self.world = world
         self.history: list[Epoch] = []
+        self.loss = LOSSES[self.settings.loss]
         network = checkpoint.network.to(device)
         self.trained: nn.Module = network.head if settings.model.freeze else network  # type: ignore[assignment]
+        self.spectral = (
+            SpectralNorm(network, self.trained) if settings.model.spectral_norm else None
+        )
         self.optimiser = torch.optim.Adam(
             _parameter_groups(self.trained, self.settings),
             betas=self.settings.betas,
@@ -99,6 +106,8 @@ class Trainer:
         self, parallel: nn.Module, number: int, on_images: Callable[[int], object]
     ) -> float:
         parallel.train(number == 1 or not self.settings.freeze_batch_norm)
+        if self.spectral:
+            self.spectral.track()
         total = 0.0
         batches = self._batches_of(number)
         for inputs, labels in self.train_data.batches(
@@ -106,17 +115,33 @@ class Trainer:
             seed=(self.settings.seed, number),
         ):
             self.optimiser.zero_grad(set_to_none=True)
-            with torch.autocast(self.device.type, self.half, enabled=self.half is not None):
-                logits = checked_logits(parallel(inputs), labels.shape[1])
-            loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            logits = checked_logits(self._forward(parallel, inputs), labels.shape[1])
+            loss = self._training_loss(logits.float(), labels)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.scaler.step(self.optimiser)
             self.scaler.update()
             total += float(loss.detach())
-            on_images(len(inputs) * self.world.size)
+            on_images(len(labels) * self.world.size)
+        on_images(len(self.train_data) - sum(map(len, batches)))  # of the batch that is dropped
         mean = math.fsum(self.world.gather(total)) / (self.world.size * len(batches))
         _check_finite(mean, "training")
         return mean
+
+    def _forward(self, parallel: nn.Module, inputs: Tensor) -> object:
+        # Spectral norms are computed before autocast, in float32.
+        with (
+            self.spectral.weights() if self.spectral else nullcontext(),
+            torch.autocast(self.device.type, self.half, enabled=self.half is not None),
+        ):
+            return parallel(inputs)
+
+    def _training_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch; logits without labels are those of outliers."""
+        n = len(labels)
+        if len(logits) == n:
+            return self.loss(logits, labels)
+        gap = energy_gap(logits[:n], labels, logits[n:], self.settings.energy_margins)
+        return self.loss(logits[:n], labels) + self.settings.energy_gap * gap
 
     def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
         """Return an epoch's batches in random order; an incomplete last batch is dropped."""
@@ -127,6 +152,8 @@ class Trainer:
 
     def validate(self) -> tuple[float, float]:
         """Return loss and mAP on the validation data; the network is in train mode afterwards."""
+        if self.spectral:
+            self.spectral.settle()
         self.world.share_buffers(self.trained)
         self.trained.eval()
         batches = in_batches(len(self.val_data), self.settings.batch_size)
@@ -142,7 +169,7 @@ class Trainer:
         all_logits, all_labels = (
             torch.cat(_interleaved([part[at] for part in gathered])) for at in (0, 1)
         )
-        loss = float(binary_cross_entropy_with_logits(all_logits.double(), all_labels.double()))
+        loss = float(self.loss(all_logits.double(), all_labels.double()))
         _check_finite(loss, "validation")
         area = self.settings.map_area
         return loss, mean_average_precision(all_labels.numpy(), all_logits.numpy(), area=area)
@@ -155,9 +182,10 @@ class Trainer:
             "history": [asdict(epoch) for epoch in self.history],
         }
         checkpoint = replace(self.checkpoint, training=facts)
+        weights = self.spectral.plain_weights() if self.spectral else None
         if self.best() is self.history[-1]:
-            checkpoint.save(self.folder / BEST, force=True)
-        checkpoint.save(self.folder / LAST, state=self._state(), force=True)
+            checkpoint.save(self.folder / BEST, weights=weights, force=True)
+        checkpoint.save(self.folder / LAST, weights=weights, state=self._state(), force=True)
         self._write_metrics()
 
     def _write_metrics(self) -> None:
@@ -171,8 +199,16 @@ class Trainer:
         module = self.checkpoint.architecture.name.removeprefix("module:")
         own = module != self.checkpoint.architecture.name
         saved, state = load_with_state(path, module=module if own else None)
-        _check_same_run(path, saved.training, self.checkpoint.training)
-        self.checkpoint.network.load_state_dict(saved.network.state_dict())
+        check_same_run(path, saved.training, self.checkpoint.training)
+        if self.spectral:
+            parts = {
+                name.removeprefix(_SPECTRAL): value
+                for name, value in state.items()
+                if name.startswith(_SPECTRAL)
+            }
+            self.spectral.load(saved.network.state_dict(), parts)
+        else:
+            self.checkpoint.network.load_state_dict(saved.network.state_dict())
         self.history = [Epoch(**epoch) for epoch in saved.training["history"]]
         if len(self.history) > self.settings.epochs:
             raise ParameterError(
@@ -189,6 +225,8 @@ class Trainer:
             for index, values in self.optimiser.state_dict()["state"].items()
             for name, value in values.items()
         }
+        if self.spectral:
+            state |= {_SPECTRAL + name: value for name, value in self.spectral.parts().items()}
         if self.scaler.is_enabled():
             found = self.scaler.state_dict()
             state["scaler"] = torch.tensor([found["scale"], found["_growth_tracker"]])
@@ -240,31 +278,6 @@ def _interleaved(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Return the first of each part, then the second of each, and so on."""
     longest = max(map(len, parts))
     return [part[at] for at in range(longest) for part in parts if at < len(part)]
-
-
-def _check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise unless settings and data are those of the saved run; only epochs may differ."""
-
-    def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-        named = {
-            f"[{section}] {name}": list(value) if isinstance(value, tuple) else value
-            for section, values in facts["settings"].items()
-            for name, value in values.items()
-        }
-        del named["[training] epochs"]
-        for part in ("train", "val"):
-            named[f"{part} data"] = facts[part]["data_fingerprint"]
-        return named
-
-    # A setting that did not exist when the run was saved had its default value.
-    defaults = {"settings": TrainSettings().as_dict(), "train": saved["train"], "val": saved["val"]}
-    theirs, mine = flat(defaults) | flat(saved), flat(ours)
-    for name, value in mine.items():
-        if theirs[name] != value:
-            raise ParameterError(
-                f"{path} is from a run with a different {name}: {theirs[name]!r}, not "
-                f"{value!r}. Use the same settings and data, or start again with force=True."
-            )
 
 
 @contextmanager

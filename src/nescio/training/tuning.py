@@ -26,6 +26,7 @@ from nescio.metrics import fpr_at_tpr
 from nescio.networks.checkpoint import Checkpoint
 from nescio.outputs import Outputs
 from nescio.runners.checkpoints import CheckpointRunner
+from nescio.runners.features import layer_names
 from nescio.runners.images import ImageBatch, Reader, in_batches
 from nescio.runners.perturb import (
     AGGREGATES,
@@ -71,7 +72,7 @@ def tune(
     settings : TuneSettings, optional
         The number of images, the synthetic sets and ODIN's step; the paper's by default.
     features : str
-        The features that Mahalanobis reads.
+        The features that Mahalanobis reads; of several layers, the first.
     aggregates : sequence of {"max", "sum"}
     seed : int
         Decides the choice of images and the synthetic sets.
@@ -80,6 +81,7 @@ def tune(
     """
     settings = settings or TuneSettings()
     model_hash = checkpoint.content_hash()
+    features = layer_names(features)[0]
     check_same_network(train, model_hash, features)
     runner = CheckpointRunner(checkpoint, features=features, device=device)
     chosen = split.sample(settings.images, seed)

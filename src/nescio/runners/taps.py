@@ -1,0 +1,145 @@
+"""Where features are taken in a torch module, and the hook that takes them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules import activation, dropout
+
+from nescio.errors import ParameterError, ShapeError
+from nescio.networks.own import nearest
+from nescio.runners.features import INPUT, PENULTIMATE, POOLED, flat_input, pooled
+
+_READ = ":input"
+_SHOWN_LAYERS = 5
+
+
+class Tap(NamedTuple):
+    """Where features are taken: the output of a layer, or its input."""
+
+    layer: str  # empty for the model itself
+    reads: bool
+
+    @classmethod
+    def parse(cls, name: str, model: nn.Module) -> Tap:
+        """Return the tap for a layer, "layer:input", or one of the names that any model has.
+
+        "input" is the model's input, "penultimate" the input of its last linear layer, "pooled"
+        what `find_pooled` finds. Layers are in the order of `named_modules()`.
+        """
+        layers = dict(model.named_modules())
+        if name in layers and name:
+            return cls(name, reads=False)
+        if name == INPUT:
+            return cls("", reads=True)
+        if name in (PENULTIMATE, POOLED):
+            linear = [path for path, part in layers.items() if isinstance(part, nn.Linear)]
+            found = cls(linear[-1], reads=True) if linear else None
+            if name == POOLED:
+                found = find_pooled(model)
+            if found is None:
+                raise _no_such_layer(name, model, any_linear=bool(linear))
+            return found
+        layer = name.removesuffix(_READ)
+        if not layer or layer not in layers:
+            raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, layers)}")
+        return cls(layer, reads=True)
+
+    def __str__(self) -> str:
+        return f"layer {self.layer!r}" if self.layer else "the model"
+
+
+def find_pooled(model: nn.Module) -> Tap | None:
+    """Return where a model has its representation, before its task head; None if not found.
+
+    The task head is the last linear layer together with the linear layers right before it, with
+    nothing but activations, dropout and batch norm between them. Its input is the representation,
+    and the output of an adaptive average pooling if that comes right before it (so maps that are
+    flattened for the head, as in VGG, are averaged instead). If nothing before the head has
+    weights, the model is its own head, and there is no representation.
+    """
+    leaves = [(path, part) for path, part in model.named_modules() if not any(part.children())]
+    linear = [at for at, (_, part) in enumerate(leaves) if isinstance(part, nn.Linear)]
+    if not linear:
+        return None
+    at = first = linear[-1]
+    while at >= 0 and _within_head(leaves[at][1], leaves[first][1]):
+        first = at if isinstance(leaves[at][1], nn.Linear) else first
+        at -= 1
+    of_head = {id(weight) for _, part in leaves[at + 1 :] for weight in part.parameters()}
+    if all(id(weight) in of_head for weight in model.parameters()):
+        return None
+    while at >= 0 and isinstance(leaves[at][1], nn.Flatten | nn.Dropout | nn.Identity):
+        at -= 1
+    if at >= 0 and isinstance(leaves[at][1], nn.AdaptiveAvgPool2d):
+        return Tap(leaves[at][0], reads=False)
+    return Tap(leaves[first][0], reads=True)
+
+
+def _within_head(part: nn.Module, after: Any) -> bool:
+    """Return whether a layer belongs to a task head, of which `after` is the first linear layer."""
+    if part is after:
+        return True
+    if type(part) is nn.Linear:  # its subclass in an attention layer is not called
+        return bool(part.out_features == after.in_features)
+    if isinstance(part, nn.BatchNorm1d):
+        return bool(part.num_features == after.in_features)
+    between = type(part).__module__ in (activation.__name__, dropout.__name__)
+    return between or isinstance(part, nn.Identity)
+
+
+def _no_such_layer(name: str, model: nn.Module, *, any_linear: bool) -> ParameterError:
+    paths = [path for path, part in model.named_modules() if path and not any(part.children())]
+    shown = f" Its last layers are {', '.join(paths[-_SHOWN_LAYERS:])}." if paths else ""
+    if any_linear:
+        return ParameterError(
+            f"the model has no layer {name!r}: before its last linear layers, nothing has weights. "
+            f"Choose 'penultimate', 'input' or the name of a layer.{shown}"
+        )
+    return ParameterError(
+        f"the model has no layer {name!r}, because it has no linear layer. Choose 'input' or the "
+        f"name of a layer.{shown}"
+    )
+
+
+class Recorder:
+    """A forward hook that keeps the output or input of a layer. A class, so it can be copied."""
+
+    def __init__(self, tap: Tap, model: nn.Module) -> None:
+        self.tap = tap
+        self.found: list[Tensor] = []
+        layer = model.get_submodule(tap.layer)
+        if tap.reads:
+            self.handle = layer.register_forward_pre_hook(self.before, with_kwargs=True)
+        else:
+            self.handle = layer.register_forward_hook(self.after)
+
+    def before(self, layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Keep the input of the layer."""
+        self._keep(inputs[0] if inputs else next(iter(named.values()), None), "takes")
+
+    def after(self, layer: nn.Module, inputs: Any, output: Any) -> None:
+        """Keep the output of the layer."""
+        self._keep(output, "returns")
+
+    def _keep(self, value: Any, verb: str) -> None:
+        as_matrix = pooled if self.tap.layer else flat_input
+        features = as_matrix(value, f"{self.tap} {verb}")
+        # A copy, because a later layer may work in place.
+        self.found.append(features.clone() if features is value else features)
+
+    def features(self, n_samples: int) -> Tensor:
+        """Return the features of the last pass; of the last call, if the layer ran repeatedly."""
+        if not self.found:
+            raise ParameterError(
+                f"{self.tap} was not called in the forward pass. Name a layer that is."
+            )
+        features = self.found[-1]
+        self.found.clear()
+        if features.shape[0] != n_samples:
+            raise ShapeError(
+                f"{self.tap} has features of {features.shape[0]} rows, but there are logits of "
+                f"{n_samples}. Name a layer with one row per sample."
+            )
+        return features
