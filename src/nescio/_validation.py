@@ -6,6 +6,7 @@ if the caller passes a tensor, torch is already imported.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from numbers import Real
@@ -122,6 +123,25 @@ def checked_share(name: str, value: Any) -> float:
     number = float(value) if isinstance(value, Real) else -1.0
     if not 0 < number < 1:
         raise ParameterError(f"{name} must lie between 0 and 1 (exclusive), got {value!r}.")
+    return number
+
+
+def checked_percentile(name: str, value: Any) -> float:
+    """Return `value` as a float; raise unless it is strictly between 0 and 100."""
+    number = float(value) if isinstance(value, Real) else -1.0
+    if not 0 < number < 100:
+        raise ParameterError(f"{name} must lie between 0 and 100 (exclusive), got {value!r}.")
+    return number
+
+
+def checked_number(name: str, value: Any, *, minimum: float, maximum: float = math.inf) -> float:
+    """Return `value` as a float; raise unless it is finite and within the limits (inclusive)."""
+    number = float(value) if isinstance(value, Real) else math.nan
+    if not (math.isfinite(number) and minimum <= number <= maximum):
+        most = "" if maximum == math.inf else f" and at most {maximum:g}"
+        raise ParameterError(
+            f"{name} must be a number of at least {minimum:g}{most}, got {value!r}."
+        )
     return number
 
 

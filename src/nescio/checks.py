@@ -265,9 +265,9 @@ def _matrix_name(detector: Detector) -> str:
 
 def _with(outputs: Outputs, name: str, array: Array) -> Outputs:
     """Return the outputs with another array under a name."""
-    if name in outputs.arrays:
-        return replace(outputs, arrays={**outputs.arrays, name: array})
-    return replace(outputs, **{name: array})  # type: ignore[arg-type]
+    if name in ("logits", "features"):
+        return replace(outputs, **{name: array})  # type: ignore[arg-type]
+    return replace(outputs, arrays={**outputs.arrays, name: array})
 
 
 def _fitted(detector: Detector) -> Detector:

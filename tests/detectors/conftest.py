@@ -25,5 +25,5 @@ def files(tmp_path):
         make_outputs(400, seed=seed).save(tmp_path / f"{name}.safetensors")
     make_outputs(100, seed=3, shift=4.0).save(tmp_path / "ood.safetensors")
     yield tmp_path
-    for name in ("neighbours", "react", "together"):  # a command may have registered them
+    for name in ("neighbours", "my_react", "together"):  # a command may have registered them
         DETECTORS.pop(name, None)

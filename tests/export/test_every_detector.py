@@ -5,13 +5,22 @@ import pytest
 import torch
 
 import nescio as ns
-from fixtures.export import N_LABELS, metadata, run, some_logits, threshold_of
+from fixtures.export import (
+    N_LABELS,
+    calibrated,
+    metadata,
+    run,
+    some_logits,
+    threshold_of,
+    whole_outputs,
+)
+from nescio.errors import MissingInputError
 from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes
 from nescio.export.parity import run_graph, session_of
 from nescio.export.tracing import traced
 
-from .test_fused import LOGIT_DETECTORS, mahalanobis, of_features, rows_to_judge
+from .test_fused import TRACEABLE, mahalanobis, of_features, outputs_to_judge, rows_to_judge
 
 FEATURE_DETECTORS = {
     "mahalanobis max": ns.Mahalanobis("max"),
@@ -55,9 +64,9 @@ class _NoVerdict(torch.nn.Module):
 class _AllScores(torch.nn.Module):
     """Several detectors as one graph: a graph takes seconds, however small it is."""
 
-    def __init__(self, detectors):
+    def __init__(self, detectors, head):
         super().__init__()
-        self.heads = torch.nn.ModuleList(map(DetectorHead, detectors))
+        self.heads = torch.nn.ModuleList(DetectorHead(one, head=head) for one in detectors)
         for head in self.heads:
             head.verdict = _NoVerdict()
 
@@ -68,19 +77,17 @@ class _AllScores(torch.nn.Module):
 @pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["float32", "float64"])
 def scored(request):
     """For each detector, the scores that onnxruntime gives, and those that Python gives."""
-    detectors = {
-        name: ns.DETECTORS[name](nonfinite="out").calibrate(some_logits())
-        for name in LOGIT_DETECTORS
-    }
+    detectors = {name: calibrated(name) for name in TRACEABLE}
     for name, detector in FEATURE_DETECTORS.items():
         detectors[name], given = of_features(detector)
-    rows = rows_to_judge().astype(request.param)
-    features = 2 * given.features[: len(rows)].astype(request.param)
-    features[:3, 0] = np.nan, np.inf, -np.inf
-    features[3], features[4], features[5] = 0.0, 1e4, given.features[0]
-    feed = {"logits": rows, "features": features}
+    combined = ns.Combined(["mahalanobis", "max_logit"], [2, 1], "cauchy")
+    detectors["combined"], _ = of_features(combined)
+    outputs = outputs_to_judge(request.param)
+    # Two rows for the distances: one far away, and one of the training data.
+    outputs.features[5], outputs.features[6] = 1e4, given.features[0]
+    feed = {"logits": outputs.logits, "features": outputs.features}
     graph = traced(
-        _AllScores(detectors.values()).eval(),
+        _AllScores(detectors.values(), outputs.head).eval(),
         [torch.from_numpy(array[:3]) for array in feed.values()],
         [{0: torch.export.Dim.DYNAMIC}] * 2,
         input_names=feed,
@@ -89,19 +96,37 @@ def scored(request):
         exact=True,
     )
     found = run_graph(session_of(to_bytes(graph, {})), feed, None)
-    outputs = ns.Outputs(rows, features=features)
     return {name: (found[name], detectors[name].assess(outputs).scores) for name in detectors}
 
 
-@pytest.mark.parametrize("name", [*LOGIT_DETECTORS, *FEATURE_DETECTORS])
+@pytest.mark.parametrize("name", [*TRACEABLE, *FEATURE_DETECTORS])
 def test_the_scores_of_every_detector(name, scored):
     found, wanted = scored[name]
     # Relative, so that scores of inputs far away, as small as 1e-13, count too.
-    # Those of features may be small differences of large numbers.
+    # Those of distances may be small differences of large numbers.
     atol = 1e-5 if name in FEATURE_DETECTORS else 0
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=atol)
-    if name in FEATURE_DETECTORS:
+    if name in FEATURE_DETECTORS or "penultimate" in ns.DETECTORS[name]().scores_from:
         assert (found[:3] == -np.inf).all()
+
+
+def test_the_scores_of_a_combination(scored):
+    found, wanted = scored["combined"]
+    # A p-value may be steep between two reference scores that are close to each other.
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+    assert (found[:3] == -np.inf).all()
+
+
+def test_a_combination_alone(tmp_path):
+    _, given = mahalanobis("max")
+    detector = ns.Combined(nonfinite="out").fit(given[:200])
+    detector.calibrate(given[200:], groups="label_count")
+    path = tmp_path / "alone.onnx"
+    exported = ns.export_onnx(None, path, detector=detector, samples=given[:50])
+    assert list(exported.inputs) == ["logits", "features"]
+    found = run(path, logits=given.logits, features=given.features)
+    close(found, detector.assess(given), detector.calibration_, tolerance=1e-3)
+    assert metadata(path)["nescio.detector"] == "combined"
 
 
 def test_probabilities_in_float64():
@@ -143,6 +168,18 @@ def test_a_detector_of_features_and_label_count_alone(tmp_path):
     assert list(exported.inputs) == ["logits", "features"]
     found = run(path, logits=outputs.logits, features=outputs.features)
     close(found, detector.assess(outputs), detector.calibration_)
+
+
+def test_a_detector_of_the_input_of_the_head_alone(tmp_path):
+    """The graph takes it as features; the head is part of the graph."""
+    detector, outputs = calibrated("react"), whole_outputs(50, seed=7)
+    path = tmp_path / "alone.onnx"
+    exported = ns.export_onnx(None, path, detector=detector, samples=outputs)
+    assert exported.inputs == {"features": ("batch", 9)}
+    found = run(path, features=outputs.features)
+    close(found, detector.assess(outputs), detector.calibration_)
+    with pytest.raises(MissingInputError, match="react reads the classifier's last layer"):
+        ns.export_onnx(None, tmp_path / "no.onnx", detector=detector)
 
 
 def test_rows_that_python_refuses_are_out(tmp_path):

@@ -147,7 +147,7 @@ def test_a_detector_that_reads_features_and_the_last_layer(tmp_path):
     np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
     # Features of another layer: there is no last layer to read.
     other = ns.wrap(a_network(), features="0", detector=wrapped.detector)
-    with pytest.raises(MissingInputError, match="react reads the classifier's last layer"):
+    with pytest.raises(MissingInputError, match="my_react reads the classifier's last layer"):
         ns.export_onnx(other, tmp_path / "other.onnx", samples=inputs[:30])
     with pytest.raises(ExportError, match="neighbours cannot be exported: its _score takes NumPy"):
         DetectorHead(Neighbours())

@@ -21,8 +21,16 @@ from nescio.detectors.saving import load
 from nescio.detectors.steps import NotCalibratedError
 
 if TYPE_CHECKING:  # for type checkers and editors, which do not see the search below
+    from nescio.detectors.ash import ASH as ASH
+    from nescio.detectors.calibrated_max import CalibratedMax as CalibratedMax
+    from nescio.detectors.co_occurrence import CoOccurrence as CoOccurrence
     from nescio.detectors.combined import Combined as Combined
+    from nescio.detectors.dice import DICE as DICE
+    from nescio.detectors.entropy import Entropy as Entropy
+    from nescio.detectors.gen import GEN as GEN
+    from nescio.detectors.gradnorm import GradNorm as GradNorm
     from nescio.detectors.isolation_forest import IsolationForest as IsolationForest
+    from nescio.detectors.label_gap import LabelGap as LabelGap
     from nescio.detectors.label_scores import (
         MSP as MSP,
         JointEnergy as JointEnergy,
@@ -43,7 +51,9 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
     from nescio.detectors.nearest_neighbours import NearestNeighbours as NearestNeighbours
     from nescio.detectors.nnguide import NNGuide as NNGuide
     from nescio.detectors.odin import ODIN as ODIN
+    from nescio.detectors.react import ReAct as ReAct
     from nescio.detectors.relative_mahalanobis import RelativeMahalanobis as RelativeMahalanobis
+    from nescio.detectors.scale import Scale as Scale
     from nescio.detectors.vim import ViM as ViM
 
 find_own()

@@ -198,6 +198,11 @@ def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Kn
     warn_of_ignored([name for name in ignored if not name.startswith("__index_level_")], "column")
     matrices = [name for name in names if name not in _NOT_MATRICES]
     if of_logits or any(name in outputs.names for name in matrices):
+        if "labels" in names and np.ndim(y) == 1:  # one class per sample, which Outputs do not have
+            others = [name for name in names if name != "labels"]
+            given = _of_outputs(outputs, others, detector, None, known)
+            with_y = {name: given.arrays[name] for name in others} | {"labels": to_numpy(y)}
+            return replace(given, arrays=Arrays(with_y), columns=outputs.label_names)
         if "labels" in names and outputs.labels is None:
             outputs, y = replace(outputs, labels=y), None
         given = _of_outputs(outputs, names, detector, y, known)

@@ -184,13 +184,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             `predict` and `assess` then need too.
         """
         with steps.unchanged_on_error(self):
-            given = steps.read_held_out(self, X)
+            given = whole = steps.read_held_out(self, X)
             if self.learns_from_held_out:
                 given, groups = steps.learn_from_half(self, given, groups)
             scores = steps.score_given(self, given)
             share = self.tpr if tpr is None else tpr
             self.calibration_ = steps.calibrated(self, given, scores, share, confidence, groups)
-            plausibility.warn_of_transposed(given)
+            plausibility.warn_of_transposed(whole)
             self.offset_ = next(iter(self.calibration_.thresholds.values())).value
             names = steps.groups_of(self.calibration_, given, groups)
             usable = ~np.isneginf(scores)

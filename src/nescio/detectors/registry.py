@@ -30,7 +30,10 @@ def register(kind: type[Detector]) -> type[Detector]:
 
 
 def find_own() -> None:
-    """Register every detector defined in a module of this package; those that learn come last."""
+    """Register every detector defined in a module of this package.
+
+    Those that can be explained by label come first, joint energy above all; those that learn last.
+    """
     package = __name__.rpartition(".")[0]
     found: list[type[Detector]] = []
     for module_info in pkgutil.iter_modules([str(Path(__file__).parent)]):
@@ -43,5 +46,9 @@ def find_own() -> None:
             and kind.__module__ == module.__name__
             and kind.name
         ]
-    for kind in sorted(found, key=lambda kind: bool(kind.learned)):
+    for kind in sorted(found, key=lambda kind: (bool(kind.learned), not _explains(kind))):
         register(kind)
+
+
+def _explains(kind: type[Detector]) -> bool:
+    return kind.label_terms is not Detector.label_terms

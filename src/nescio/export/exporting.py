@@ -209,8 +209,9 @@ def _expected(feed: Mapping[str, Array], head: Head | None = None) -> Outputs:
     """Return what a detector reads as Outputs, which need logits even if it reads none."""
     rows = len(next(iter(feed.values())))
     n_labels = 1 if head is None else len(head.bias)
-    logits = feed.get("logits", np.zeros((rows, n_labels)))
-    return Outputs(logits, features=feed.get("features"), head=head)
+    logits, features = feed.get("logits", np.zeros((rows, n_labels))), feed.get("features")
+    arrays = {} if features is None else {"penultimate": features}
+    return Outputs(logits, features=features, head=head, arrays=arrays)
 
 
 # --- with the classifier ---

@@ -14,11 +14,15 @@ from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration
 from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.scoring import scorer_of
+from nescio.export.search import count_passed, search_table
 from nescio.outputs import Head
 from nescio.runners.wrapped import with_only_layer
 
 INPUTS = ("logits", "features")
 """What a classifier's graph can give to a detector's."""
+
+# The input of the head: if the head is known, the features are it.
+_SOURCES = {"penultimate": "features"}
 
 
 class FusedOutputs(NamedTuple):
@@ -73,7 +77,7 @@ class DetectorHead(nn.Module):
         detector._check_params()
         self.verdict = VerdictModule(detector.calibration_)
         self.reads = _checked_names(detector)
-        self.n_columns = {name: detector.n_columns_[name] for name in self.reads}
+        self.n_columns = {_source(name): detector.n_columns_[name] for name in self.reads}
         self.reads_head = "head" in detector.scores_from
         self.masked_allowed = detector.accepts_masked
         if self.reads_head:
@@ -91,7 +95,7 @@ class DetectorHead(nn.Module):
         return tuple(
             name
             for name in INPUTS
-            if name in self.reads or (name == "logits" and self.verdict.by_count)
+            if name in self.n_columns or (name == "logits" and self.verdict.by_count)
         )
 
     def forward(self, logits: Tensor, features: Tensor | None = None) -> FusedOutputs:
@@ -107,7 +111,7 @@ class DetectorHead(nn.Module):
         for name in self.needs:
             if given[name] is None:
                 raise MissingInputError(f"the detector reads {name}, which were not given.")
-        arrays = {name: self._checked(name, given[name]) for name in self.reads}
+        arrays = {name: self._checked(_source(name), given[_source(name)]) for name in self.reads}
         usable = torch.stack([self._usable(name, array) for name, array in arrays.items()]).all(0)
         clean: dict[str, Any] = {
             name: torch.where(usable[:, None], array, 0.0) for name, array in arrays.items()
@@ -144,13 +148,18 @@ class DetectorHead(nn.Module):
 
 def _checked_names(detector: Detector) -> tuple[str, ...]:
     """Return the arrays that the detector scores; raise if a graph does not have them."""
-    others = [name for name in detector.scores_from if name not in (*INPUTS, "head")]
+    others = [name for name in detector.scores_from if _source(name) not in (*INPUTS, "head")]
     if others:
         raise ExportError(
             f"{detector.name or type(detector).__name__} cannot be exported: it reads "
             f"{', '.join(others)}, and a graph has only logits, features and the last layer."
         )
-    return tuple(name for name in detector.scores_from if name in INPUTS)
+    return tuple(name for name in detector.scores_from if name != "head")
+
+
+def _source(name: str) -> str:
+    """Return the input of a graph that is the array of this name."""
+    return _SOURCES.get(name, name)
 
 
 class FusedModel(nn.Module):
@@ -203,12 +212,7 @@ class FusedModel(nn.Module):
 
 
 class VerdictModule(nn.Module):
-    """The p-values of scores, and whether they reach their threshold, as `Calibration` has them.
-
-    A binary search with a fixed number of steps, one lookup per row in each, counts the calibration
-    scores at or below a score. Memory grows with the batch, not with the batch times the
-    calibration data.
-    """
+    """The p-values of scores, and whether they reach their threshold, as `Calibration` has them."""
 
     def __init__(self, calibration: Calibration) -> None:
         super().__init__()
@@ -220,13 +224,8 @@ class VerdictModule(nn.Module):
         thresholds = list(calibration.thresholds.values())
         sizes = [threshold.n_samples for threshold in thresholds]
         self.by_count = calibration.by == LABEL_COUNT
-        self.n_steps = max(sizes).bit_length()
-        # One row per group: its scores from the second place on, ascending, then +inf.
-        table = np.full((len(sizes), 2**self.n_steps), np.inf)
-        for row, threshold in zip(table, thresholds, strict=True):
-            row[1 : 1 + threshold.n_samples] = threshold.scores
-        starts = torch.arange(len(sizes)) * 2**self.n_steps
-        self.register_buffer("table", torch.from_numpy(table.reshape(-1)))
+        table, starts, self.n_steps = search_table([one.scores for one in thresholds])
+        self.register_buffer("table", table)
         self.register_buffer("starts", starts)
         self.register_buffer("sizes", torch.tensor(sizes))
         values = [threshold.value for threshold in thresholds]
@@ -246,14 +245,8 @@ class VerdictModule(nn.Module):
             start, size, threshold = (
                 values.index_select(0, group) for values in (start, size, threshold)
             )
-        table = self.get_buffer("table")
-        at = start + torch.zeros_like(
-            scores, dtype=torch.int64
-        )  # the place of the last score passed
-        for step in reversed(range(self.n_steps)):
-            further = at + 2**step
-            at = torch.where(table.index_select(0, further) <= scores, further, at)
-        below = torch.minimum(at - start, size)  # a score of +inf has also passed every +inf
+        passed = count_passed(self.get_buffer("table"), start, self.n_steps, scores)
+        below = torch.minimum(passed, size)  # a score of +inf has also passed every +inf
         return (below.double() + 1.0) / (size.double() + 1.0), scores >= threshold
 
 

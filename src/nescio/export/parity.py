@@ -76,13 +76,22 @@ def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict
     for name, (n_columns, dtype) in shapes.items():
         scales = np.resize(_SCALES, _N_PROBES)[:, None]
         noise = rng.normal(size=(_N_PROBES, n_columns)) * scales
-        center = getattr(detector, "center_", 0.0) if name == "features" else 0.0
+        center = _center(detector) if name == "features" else 0.0
         levels = np.repeat(np.array(_LEVELS)[:, None], n_columns, axis=1)
         bad = np.zeros((4, n_columns))
         bad[[0, 1, 2], 0] = np.nan, np.inf, -np.inf
         bad[3] = -np.inf
         probes[name] = np.concatenate([center + noise, levels, bad]).astype(dtype)
     return probes
+
+
+def _center(detector: Detector) -> Array | float:
+    """Return where the features lie, if the detector or a part of it has learned that."""
+    for one in (detector, *getattr(detector, "detectors_", ())):
+        if hasattr(one, "center_"):
+            found: Array = one.center_
+            return found
+    return 0.0
 
 
 def run_graph(session: Any, feed: Mapping[str, Array], rows_at_once: int | None) -> Feed:

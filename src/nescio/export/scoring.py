@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nescio.detectors import Arrays, Detector
+from nescio.detectors import Arrays, Detector, NotCalibratedError
 from nescio.errors import ExportError
 from nescio.export import distances
+from nescio.export.combining import CombinedScore
 
 _NEEDS_GRADIENT = (
     "it scores an input that was perturbed along the network's gradient, which a graph of one "
@@ -58,7 +59,18 @@ class TracedScore(nn.Module):
         return scores
 
 
+def _combined(detector: Detector) -> nn.Module:
+    if not hasattr(detector, "calibration_"):
+        raise NotCalibratedError("combined is not calibrated: call calibrate(held_out) first.")
+    try:
+        scorers = [scorer_of(part) for part in detector.detectors_]
+    except ExportError as error:
+        raise ExportError(f"combined cannot be exported with one of its parts: {error}") from error
+    return CombinedScore(detector, scorers)
+
+
 SCORERS: dict[str, Callable[[Detector], nn.Module]] = {
+    "combined": _combined,
     "mahalanobis": distances.MahalanobisScore,
     "relative_mahalanobis": distances.RelativeMahalanobisScore,
     "knn": distances.NearestNeighboursScore,

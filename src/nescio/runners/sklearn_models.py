@@ -114,7 +114,8 @@ class SklearnRunner(Runner):
             raise ShapeError(
                 f"{self.output} returns shape {found.shape}; expected (n_samples, n_labels)."
             )
-        if len(found) != (n_samples := n_rows(inputs)):  # it iterated over the columns of a frame
+        n_samples = n_rows(layers[INPUT])
+        if len(found) != n_samples:  # the model iterated over the columns of a frame
             raise ShapeError(
                 f"the model returns {len(found):,} rows for {n_samples:,} inputs. If these are the "
                 'texts of a data frame, pass their column: frame["text"].'
