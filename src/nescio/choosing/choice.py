@@ -10,11 +10,12 @@ import numpy as np
 from scipy import stats
 from sklearn.base import clone
 
-from nescio.choosing.standings import Standing, deviation, mean
+from nescio.choosing.standings import Standing, deviation, mean, shown
 from nescio.detectors import Detector
 from nescio.metrics import Estimate
 
 CONFIDENCE = 0.95
+COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,19 @@ class Choice:
         """The usual name of the FPR at this TPR, such as FPR95."""
         return f"FPR{self.tpr * 100:g}"
 
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the ranking as text, under `COLUMNS`: means ± standard deviations over folds."""
+        return [
+            (
+                one.name,
+                shown(one.criterion, 1, 2),
+                shown(one.near),
+                shown(one.mean_far),
+                "" if one.p_value is None else f"{one.p_value:.2g}",
+            )
+            for one in self.ranking
+        ]
+
     def as_dict(self) -> dict[str, Any]:
         """Return the choice as plain data, for JSON."""
         return {
@@ -168,8 +182,8 @@ class Choice:
         if self.refit == "none":
             found.append(
                 "No head was refitted: the columns of the left-out labels were dropped. This is "
-                "the weaker estimate, because the model has learned these labels. Pass outputs "
-                "with features to refit its head."
+                "the weaker estimate, because the model has learned these labels. Outputs with "
+                "features allow refit='head'."
             )
         else:
             found.append(self._refitted())

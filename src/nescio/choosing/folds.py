@@ -166,8 +166,9 @@ def make_fold(
             far={name: outputs.select_labels(kept) for name, outputs in far.items()},
         )
     fitted, reference, tested = train[rows.train], train[rows.reference], held_out[rows.id]
-    linear = train.get(PENULTIMATE) is train.features  # the features are what the last layer reads
-    head = refit_head(fitted, reference, kept, linear=linear, rng=rng)
+    # A hidden layer only if the model has one between the features and the logits.
+    hidden = PENULTIMATE in train.arrays
+    head = refit_head(fitted, reference, kept, hidden=hidden, rng=rng)
     far = {SHUFFLED: shuffled(tested, rng), **far}
     near = [train[rows.near_train], held_out[rows.near_held_out]]
     return Fold(

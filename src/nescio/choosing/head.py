@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,39 +29,39 @@ class RefittedHead:
     """A head for the labels `kept`: linear, or with one hidden layer."""
 
     kept: list[int]
-    weights: Weights  # two matrices and biases; for a linear head one of each
+    weights: list[NDArray[np.float64]]  # two matrices and biases; for a linear head one of each
 
     def outputs(self, outputs: Outputs) -> Outputs:
         """Return the outputs as a model with this head would give them."""
-        features = outputs.features
-        assert features is not None
+        assert outputs.features is not None
         *inner, weight, bias = self.weights
-        hidden = _hidden(inner, features.astype(np.float32))
-        head = Head(weight.T, bias)
+        # In float64: features may be large numbers that differ little.
+        hidden = _hidden(inner, outputs.features.astype(np.float64))
+        logits = (hidden @ weight + bias).astype(np.float32)
         arrays = {n: outputs.arrays[n] for n in outputs.layers if n != PENULTIMATE}
         if inner:
-            arrays[PENULTIMATE] = hidden
+            arrays[PENULTIMATE] = hidden.astype(np.float32)
         # Arrays that are no layers, such as logits of perturbed inputs, depend on the old head.
         known = replace(outputs, head=None, arrays={}).select_labels(self.kept)
-        return replace(known, logits=hidden @ weight + bias, head=head, arrays=arrays)
+        return replace(known, logits=logits, head=Head(weight.T, bias), arrays=arrays)
 
 
 def refit_head(
-    train: Outputs, check: Outputs, kept: list[int], *, linear: bool, rng: np.random.Generator
+    train: Outputs, check: Outputs, kept: list[int], *, hidden: bool, rng: np.random.Generator
 ) -> RefittedHead:
     """Train a head on the features for the labels `kept`, by Adam on binary cross-entropy.
 
-    The weights are those of the epoch with the lowest loss on `check`. Features are standardised
-    for the training; the result takes them as they are.
+    It is linear, or has one hidden layer. Its weights are those of the epoch with the lowest loss
+    on `check`. Features are standardised for the training; the result takes them as they are.
     """
     assert train.features is not None
     mean = train.features.mean(0, dtype=np.float64)
     scale = train.features.std(0, dtype=np.float64)
     scale[scale <= 1e-6 * np.abs(mean)] = 1.0  # constant but for rounding
     sets = [_Set.of(outputs, kept, mean, scale) for outputs in (train, check)]
-    weights = _trained(*sets, linear=linear, rng=rng)
-    first = weights[0] / scale[:, None]
-    weights[:2] = [first.astype(np.float32), (weights[1] - mean @ first).astype(np.float32)]
+    weights = [w.astype(np.float64) for w in _trained(*sets, hidden=hidden, rng=rng)]
+    weights[0] /= scale[:, None]
+    weights[1] -= mean @ weights[0]
     return RefittedHead(kept, weights)
 
 
@@ -78,9 +79,9 @@ class _Set(NamedTuple):
         return cls(x, outputs.labels[:, kept].astype(np.float32))
 
 
-def _trained(train: _Set, check: _Set, *, linear: bool, rng: np.random.Generator) -> Weights:
+def _trained(train: _Set, check: _Set, *, hidden: bool, rng: np.random.Generator) -> Weights:
     n_batches = max(1, len(train.x) // _BATCH)
-    weights = best = _start(train, linear=linear, rng=rng)
+    weights = best = _start(train, hidden=hidden, rng=rng)
     means = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
     lowest, waited, step = np.inf, 0, 0
     for _ in range(_MOST_EPOCHS):
@@ -98,11 +99,11 @@ def _trained(train: _Set, check: _Set, *, linear: bool, rng: np.random.Generator
     return best
 
 
-def _start(train: _Set, *, linear: bool, rng: np.random.Generator) -> Weights:
+def _start(train: _Set, *, hidden: bool, rng: np.random.Generator) -> Weights:
     """Return weights that predict how often each label occurs, for every sample."""
     n_inputs = train.x.shape[1]
     inner: Weights = []
-    if not linear:
+    if hidden:
         drawn = rng.standard_normal((n_inputs, _N_HIDDEN), np.float32)
         inner = [drawn * np.float32(np.sqrt(2 / n_inputs)), np.zeros(_N_HIDDEN, np.float32)]
         n_inputs = _N_HIDDEN
@@ -111,7 +112,7 @@ def _start(train: _Set, *, linear: bool, rng: np.random.Generator) -> Weights:
     return [*inner, last, logit(share).astype(np.float32)]
 
 
-def _hidden(inner: Weights, x: Array) -> Array:
+def _hidden(inner: Sequence[Array], x: Array) -> Array:
     return np.maximum(x @ inner[0] + inner[1], 0) if inner else x
 
 

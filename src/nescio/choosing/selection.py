@@ -154,13 +154,23 @@ def _obstacles(
         reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
         unclear = sorted((reads & set(held_out.arrays)) - set(held_out.layers))
         if reason is None and unclear:
-            reason = (
-                f"it reads {unclear[0]}, which may depend on the left-out labels. If it is a layer "
-                f"before the head, say so: Outputs(..., manifest={{'layers': [{unclear[0]!r}]}})."
-            )
+            reason = _unclear(unclear[0])
         if reason is not None:
             found[name] = reason
     return found
+
+
+def _unclear(name: str) -> str:
+    """Return why an array that is not known to be a layer cannot be used in the folds."""
+    if name.startswith(("odin_", "mahalanobis_")):
+        return (
+            f"it reads {name}, outputs for perturbed inputs, which cannot be made anew without the "
+            "left-out labels."
+        )
+    return (
+        f"it reads {name}, which may depend on the left-out labels. If it is a layer before the "
+        f"head, say so: Outputs(..., manifest={{'layers': [{name!r}]}})."
+    )
 
 
 def _measured(

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-SMALLEST_BASELINE = 0.01
-"""An FPR is divided by that of joint energy, or by this if that is lower."""
+SMALLEST_BASELINE = 0.05
+"""An FPR is divided by that of joint energy, or by this if that is lower.
+
+Otherwise one sample more or less would decide where joint energy lets almost nothing through.
+"""
 
 Values = tuple[float, ...]
 
@@ -126,3 +129,18 @@ def mean(values: Sequence[float]) -> float:
 def deviation(values: Sequence[float]) -> float | None:
     """Return the standard deviation over folds; None for fewer than two."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def shown(values: Sequence[float], unit: float = 100, digits: int = 1) -> str:
+    """Write the mean ± the standard deviation over folds, by default in per cent.
+
+    Examples
+    --------
+    >>> shown([0.1, 0.2]), shown([0.5], unit=1, digits=2), shown([])
+    ('15.0 ± 7.1', '0.50', '')
+    """
+    if not values:
+        return ""
+    spread = deviation(values)
+    text = f"{unit * mean(values):.{digits}f}"
+    return text if spread is None else f"{text} ± {unit * spread:.{digits}f}"

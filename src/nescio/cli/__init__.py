@@ -19,6 +19,7 @@ from nescio._version import __version__
 from nescio.cli import (
     bench,
     calibrate,
+    choose,
     convert,
     data,
     demo,
@@ -63,6 +64,7 @@ app.command("score")(score.score)
 app.command("explain")(explain.explain)
 app.command("monitor")(monitor.monitor)
 app.command("eval")(evaluate.evaluate_detectors)
+app.command("choose")(choose.choose)
 app.command("detectors")(listing.detectors)
 app.command("info")(listing.info)
 app.command("demo")(demo.demo)
