@@ -182,8 +182,8 @@ class Choice:
         if self.refit == "none":
             found.append(
                 "No head was refitted: the columns of the left-out labels were dropped. This is "
-                "the weaker estimate, because the model has learned these labels. Outputs with "
-                "features allow refit='head'."
+                "the weaker estimate, because the model has learned these labels. The head can "
+                "be refitted if there are features."
             )
         else:
             found.append(self._refitted())

@@ -57,7 +57,8 @@ def refit_head(
     assert train.features is not None
     mean = train.features.mean(0, dtype=np.float64)
     scale = train.features.std(0, dtype=np.float64)
-    scale[scale <= 1e-6 * np.abs(mean)] = 1.0  # constant but for rounding
+    rounding = np.finfo(train.features.dtype).eps
+    scale[scale <= rounding * np.abs(mean)] = 1.0  # constant
     sets = [_Set.of(outputs, kept, mean, scale) for outputs in (train, check)]
     weights = [w.astype(np.float64) for w in _trained(*sets, hidden=hidden, rng=rng)]
     weights[0] /= scale[:, None]

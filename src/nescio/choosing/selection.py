@@ -80,12 +80,11 @@ def choose(
     Examples
     --------
     >>> from nescio.checks import make_outputs
-    >>> choice = choose(
-    ...     make_outputs(900), make_outputs(600, seed=1), detectors=["joint_energy", "knn"]
-    ... )
+    >>> train, held_out = make_outputs(900), make_outputs(600, seed=1)
+    >>> choice = choose(train, held_out, detectors=["joint_energy", "relative_mahalanobis"])
     >>> choice.pick
-    'knn'
-    >>> detector = choice.detector().fit(make_outputs(900)).calibrate(make_outputs(600, seed=1))
+    'relative_mahalanobis'
+    >>> detector = choice.detector().fit(train).calibrate(held_out)
     """
     checked_share("tpr", tpr)
     checked_whole("n_folds", n_folds, minimum=2)

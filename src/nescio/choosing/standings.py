@@ -109,7 +109,7 @@ def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
     Examples
     --------
     >>> paired_p_value([0.9, 1.1, 1.0], [0.5, 0.8, 0.6])
-    0.00823
+    0.00816
     >>> paired_p_value([1.0, 1.0], [1.0, 1.0])
     1.0
     """

@@ -46,6 +46,8 @@ _OPTIONS = {
     "skip_bad=True": "--skip-bad",
     "resume=True": "--resume",
     "nonfinite='out'": "--nonfinite out",
+    "n_folds=2": "--folds 2",
+    "refit='none'": "--refit none",
 }
 _PARAMETER = re.compile("|".join(map(re.escape, _OPTIONS)))
 

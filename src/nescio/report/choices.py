@@ -60,15 +60,15 @@ def _sets(choice: Choice) -> str:
 
 
 def _near_and_far(choice: Choice) -> Markup:
-    scale = Scale(0.0, 1.0)
+    scale, ticks = Scale(-0.03, 1.03), percent_ticks(Scale(0.0, 1.0))  # room for whole dots
     chart = Chart(
         scale,
         scale,
         name="Near and far FPR of each detector",
         x_label=f"near {choice.fpr_name}, %",
         y_label=f"far {choice.fpr_name}, %",
-        x_ticks=percent_ticks(scale),
-        y_ticks=percent_ticks(scale),
+        x_ticks=ticks,
+        y_ticks=ticks,
         **_SIZE,
     )
     baseline = choice.baseline
