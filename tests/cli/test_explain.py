@@ -231,3 +231,19 @@ def test_a_combination_is_explained_by_part(here, nescio):
     code, _, err = nescio("explain", "both.nescio", "new.safetensors", *options)
     assert code == 1
     assert "held.safetensors: the samples have no ids. Omit --train." in err
+
+
+def test_the_nearest_training_samples_are_named(here, nescio):
+    made = make_outputs(1500, seed=4)
+    ids = [f"train{row}" for row in range(1500)]
+    ns.Outputs(made.logits, features=made.features, ids=ids).save("train.safetensors")
+    detector = ns.Combined(["joint_energy", "knn"]).fit(made)
+    detector.calibrate(make_outputs(500, seed=5)).save("knn.nescio")
+    make_outputs(3, seed=6).save("some.safetensors")
+    rows = detector.detectors_[1].nearest(make_outputs(3, seed=6), 3)[1]
+    given = ("explain", "knn.nescio", "some.safetensors", "--row", "1")
+    _, out, _ = nescio(*given)
+    assert f"knn: nearest training samples {', '.join(map(str, rows))}" in out
+    code, out, err = nescio(*given, "--train", "train.safetensors")
+    assert code == 0, err
+    assert f"knn: nearest training samples {', '.join(f'train{row}' for row in rows)}" in out

@@ -2,6 +2,8 @@
 
 import json
 
+from nescio.outputs import Outputs
+
 
 def test_extract_again_is_up_to_date_and_refuses_another_network(
     nescio, checkpoint, coco_tree, tmp_path
@@ -16,6 +18,14 @@ def test_extract_again_is_up_to_date_and_refuses_another_network(
     code, _, err = nescio("extract", tmp_path / "1.safetensors", *command[2:])
     assert code == 1
     assert "made by another network" in err
+
+
+def test_several_layers(nescio, own_module, class_tree, tmp_path):
+    command = ("extract", f"module:{own_module}", f"folder:{class_tree()}", "-o", tmp_path)
+    assert nescio(*command, "--image-size", "32", "--features", "pooled,0,penultimate")[0] == 0
+    outputs = Outputs.load(tmp_path / "objects.safetensors")
+    assert (outputs.features.shape[1], set(outputs.arrays)) == (4, {"0", "penultimate"})
+    assert outputs.head is not None
 
 
 def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tree, tmp_path):

@@ -6,21 +6,9 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from fixtures.own_detectors import Neighbours
 from nescio.checks import make_outputs
 from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
 from nescio.explain import PartsReason, Reason
-
-
-class Near(Neighbours):
-    """Neighbours that can be named."""
-
-    name = "near"
-
-    def nearest(self, X, n):
-        bank = np.linalg.norm(X.features, axis=1, keepdims=True)
-        distances = np.linalg.norm((X.features / bank)[:, None] - self.bank_, axis=2)
-        return np.argsort(distances, axis=1)[:, :n]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +18,7 @@ def train():
 
 @pytest.fixture(scope="module")
 def combined(train):
-    detector = ns.Combined(["joint_energy", "mahalanobis", Near(k=2)], weights=[2, 1, 1])
+    detector = ns.Combined(["joint_energy", "mahalanobis", "knn(k=2)"], weights=[2, 1, 1])
     return detector.fit(train).calibrate(make_outputs(300, seed=1))
 
 
@@ -73,7 +61,7 @@ def test_one_input(combined, train):
     assert [part.share for part in reason.parts] == sorted(explanation.shares[3])[::-1]
     assert reason.summary().startswith(f"{reason.parts[0].detector} has ")
     by_name = {part.detector: part for part in reason.parts}
-    assert set(by_name) == {"joint_energy", "mahalanobis", "near(k=2)"}
+    assert set(by_name) == {"joint_energy", "mahalanobis", "knn(k=2)"}
     energies = by_name["joint_energy"].reason
     assert energies is reason.by_label()
     alone = combined.detectors_[0].explain(new)[3]
@@ -82,12 +70,20 @@ def test_one_input(combined, train):
     assert energies.labels[0].label.startswith("label ")  # the names of the calibration data
     assert energies.id == "d"
     assert by_name["mahalanobis"].reason is None
-    rows = Near.nearest(combined.detectors_[2], new, 3)[3].tolist()
-    assert by_name["near(k=2)"].nearest == tuple(rows)
+    rows = combined.detectors_[2].nearest(new, 3)[3].tolist()
+    assert by_name["knn(k=2)"].nearest == tuple(rows)
     named = explanation.with_train_ids([f"img {row}" for row in range(len(train))])[3]
     found = next(part for part in named.parts if part.nearest)
     assert found.nearest == tuple(f"img {row}" for row in rows)
-    assert f"near(k=2): nearest training samples {found.nearest_text()}" in repr(named)
+    assert f"knn(k=2): nearest training samples {found.nearest_text()}" in repr(named)
+
+
+def test_a_sample_without_neighbours(combined, train):
+    new = make_outputs(2, seed=2)
+    new = ns.Outputs(new.logits, features=new.features * [[1], [0]])
+    for explanation in (combined.explain(new), combined.explain(new).with_train_ids(["a"] * 200)):
+        nearest = [part.nearest for part in explanation[1].parts]
+        assert nearest == [(), (), ()]
 
 
 def test_text_and_json(combined):
@@ -100,7 +96,7 @@ def test_text_and_json(combined):
     assert found["detector"] == "combined"
     parts = {part["detector"]: part for part in found["parts"]}
     assert len(parts["joint_energy"]["reason"]["labels"]) == 6
-    assert len(parts["near(k=2)"]["nearest"]) == 3
+    assert len(parts["knn(k=2)"]["nearest"]) == 3
     assert parts["mahalanobis"]["reason"] is None
     text = str(explanation[0])
     assert text.splitlines()[0] == explanation[0].headline()

@@ -155,6 +155,23 @@ def test_a_detector_that_reads_features_and_the_last_layer(tmp_path):
         DetectorHead(Together())
 
 
+def test_of_several_layers_the_one_that_the_detector_scores_is_exported(tmp_path):
+    path, inputs = tmp_path / "fused.onnx", some_inputs(400)
+    wrapped = ns.wrap(a_network(), features="input,penultimate", detector="react")
+    wrapped = wrapped.fit(inputs[:200]).calibrate(inputs[200:], tpr=0.9)
+    ns.export_onnx(wrapped, path, samples=inputs[:30])
+    found, wanted = run(path, input=inputs), wrapped(inputs)
+    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
+    assert found["features"].shape == (400, 16)
+    for name in ("joint_energy", "knn"):
+        model = ns.wrap(wrapped, detector=name)
+        model = model.fit(inputs[:200]) if model.detector.learned else model
+        model = model.calibrate(inputs[200:], tpr=0.9)
+        with torch.no_grad():
+            scores = ns.FusedModel(model)(torch.from_numpy(inputs)).score
+        np.testing.assert_allclose(scores, model(inputs).assessment.scores, rtol=1e-4, atol=1e-6)
+
+
 def test_torchvision(tmp_path):
     models = pytest.importorskip("torchvision.models")
     torch.manual_seed(0)

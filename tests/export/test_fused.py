@@ -240,3 +240,10 @@ def test_wrong_inputs():
         DetectorHead(mahalanobis()[0])(torch.zeros(2, N_LABELS))
     with pytest.raises(ParameterError, match="no detector"):
         FusedModel(a_network())
+
+
+def test_two_layers_in_one_detector_are_refused():
+    outputs = whole_outputs()
+    detector = ns.Combined(["react", "mahalanobis"], nonfinite="out").fit(outputs[:200])
+    with pytest.raises(ExportError, match="reads two layers, features and penultimate"):
+        DetectorHead(detector.calibrate(outputs[200:]), head=outputs.head)

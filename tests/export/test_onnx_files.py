@@ -67,6 +67,18 @@ def test_feature_maps_are_averaged_and_a_newer_opset_stays(tmp_path):
     np.testing.assert_allclose(found["features"], outputs.features, atol=1e-5)
 
 
+@pytest.mark.parametrize("layer", ["probs", "input"])
+def test_a_layer_that_is_not_an_output_of_the_file(layer, tmp_path):
+    inputs = some_inputs()
+    model = classifier(tmp_path / "model.onnx", input_name="x")
+    wrapped = ns.wrap(model, output="in_distribution", features=layer, detector="mahalanobis")
+    wrapped = wrapped.fit(inputs[:150], some_logits(150) > 0).calibrate(inputs[150:], tpr=0.9)
+    path = tmp_path / "fused.onnx"
+    ns.export_onnx(wrapped, path, samples=inputs[:20])
+    found = agrees(path, wrapped, inputs, "x")
+    np.testing.assert_allclose(found["features"], wrapped.outputs(inputs).features, atol=1e-5)
+
+
 def test_a_fused_file_gets_another_detector(fused, tmp_path):
     wrapped = ns.wrap(fused.path, detector="max_logit").calibrate(some_inputs(), tpr=0.8)
     path = tmp_path / "again.onnx"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 import nescio as ns  # noqa: E402
+from fixtures.own_detectors import ReAct  # noqa: E402
 from nescio.errors import ParameterError  # noqa: E402
 from nescio.networks.checkpoint import Architecture, Checkpoint  # noqa: E402
 from nescio.runners import make_runner  # noqa: E402
@@ -50,6 +52,12 @@ def test_layers_have_names(checkpoint, pixels):
         found = runner.run(pixels)
         np.testing.assert_allclose(found["features"], values, rtol=1e-3, atol=1e-5)
         assert (runner.head(found) is not None) == (features == "penultimate")
+    default = make_runner(made)
+    assert default.layers == ("pooled", "penultimate")
+    found = default.run(pixels)
+    for name, layer in (("features", "pooled"), ("penultimate", "penultimate")):
+        np.testing.assert_allclose(found[name], expected[layer], rtol=1e-3, atol=1e-5)
+    assert default.head(found) is not None
 
 
 def test_a_file_can_be_wrapped(checkpoint, pixels, tmp_path):
@@ -66,15 +74,35 @@ def test_a_file_can_be_wrapped(checkpoint, pixels, tmp_path):
     )
 
 
-def test_a_network_of_ones_own_has_one_layer(own_module, pixels):
+def test_the_layers_of_a_network_of_ones_own(own_module, pixels):
+    """ "pooled" is the layer that the architecture names, and the only one by default."""
     architecture = Architecture(f"module:{own_module}", features="4")
     made = Checkpoint(architecture.build(3).eval(), architecture, ("a", "b", "c"))
     found = {name: make_runner(made, features=name).run(pixels) for name in ("pooled", "4")}
     np.testing.assert_array_equal(found["pooled"]["features"], found["4"]["features"])
+    assert make_runner(made).layers == ("pooled",)
     assert make_runner(made).head(found["pooled"]) is not None
+    maps = Checkpoint(made.network, replace(architecture, features="2"), made.label_names)
+    both = make_runner(maps, features="pooled,penultimate").run(pixels)
+    np.testing.assert_array_equal(
+        both["features"], make_runner(made, features="2").run(pixels)["features"]
+    )
+    np.testing.assert_array_equal(both["penultimate"], found["4"]["features"])
     # The same without a checkpoint: the module itself, by its name.
     plain = make_runner(f"module:{own_module}", features="penultimate")
     assert plain.run(made.preprocessing.normalise(pixels))["features"].shape == (5, 4)
+
+
+def test_a_detector_decides_which_layer_its_features_are(checkpoint, pixels):
+    """If the caller does not: the layer it was made with, or the input of the head it reads."""
+    made, truth = checkpoint(), np.eye(3)[[0, 1, 2, 0, 1]]
+    fitted = ns.wrap(made, features="penultimate", detector="mahalanobis").fit(pixels, truth)
+    for model in (made, make_runner(make_runner(made), label_names=made.label_names)):
+        assert ns.wrap(model, detector=fitted.detector).runner.features == "penultimate"
+        assert ns.wrap(model, detector="mahalanobis").runner.features == "pooled"
+        assert ns.wrap(model, detector=ReAct()).runner.features == "penultimate"
+    chosen = ns.wrap(made, features="pooled", detector=fitted.detector)
+    assert chosen.runner.layers == ("pooled",)
 
 
 def test_a_runner_is_made_again_with_other_settings(checkpoint):

@@ -37,6 +37,11 @@ def test_outputs_are_what_the_network_gives(checkpoint, coco_tree, tmp_path):
     assert outputs.label_names == made.label_names
     assert outputs.manifest["model_hash"] == made.content_hash()
     assert outputs.manifest["dataset"] == "coco"
+    # The last layer and its input come along, for detectors that read them.
+    head, hidden = outputs.head, outputs.get("penultimate")
+    assert hidden.shape == (14, 16)
+    np.testing.assert_allclose(hidden @ head.weight.T + head.bias, logits, rtol=1e-4, atol=1e-5)
+    assert outputs.manifest["layers"] == ["pooled", "penultimate"]
     assert not list(tmp_path.glob("*.parts"))
 
 
@@ -136,7 +141,7 @@ def test_an_upgrade_goes_on_with_what_was_extracted(checkpoint, coco_tree, tmp_p
     monkeypatch.undo()
     assert extract(made, split, path, batch_size=1).n_computed == 0
     monkeypatch.setitem(extract.__globals__, "EXTRACTION_VERSION", 99)
-    with pytest.raises(FileError, match=r"its extraction_version is 1, not 99\..*force=True"):
+    with pytest.raises(FileError, match=r"its extraction_version is \d, not 99\..*force=True"):
         extract(made, split, path, batch_size=1)
 
 

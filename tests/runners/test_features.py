@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
@@ -11,13 +12,13 @@ from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
 from nescio.errors import ParameterError, ShapeError
-from nescio.runners.features import is_head, pooled
+from nescio.runners.features import is_head, layer_names, pooled
 
 
 def maps_to(outputs):
-    """Whether the head of these outputs maps their features to their logits."""
+    """Whether the head of these outputs maps its input to their logits."""
     head = outputs.head
-    found = outputs.features @ head.weight.T + head.bias
+    found = outputs.get("penultimate") @ head.weight.T + head.bias
     np.testing.assert_allclose(found, outputs.logits, atol=1e-4)
     return True
 
@@ -42,6 +43,16 @@ def test_a_head_is_verified(rng):
     assert not is_head(weight, bias, np.maximum(features, 0), logits)
     assert not is_head(weight.T, bias, features, logits)
     assert not is_head(weight, bias, features, np.full_like(logits, np.nan))
+
+
+def test_the_names_of_several_layers():
+    assert layer_names(" pooled , fc:input") == layer_names(["pooled", "fc:input"])
+    # The first may be an array under its own name too.
+    assert layer_names("pooled,pooled,x,x") == ("pooled", "pooled", "x")
+    for name in ("features", "logits", "labels", "head"):
+        assert layer_names([name, "x"]) == (name, "x")
+        with pytest.raises(ParameterError, match=f"{name!r} cannot be the name of a further"):
+            layer_names(["x", name])
 
 
 # --- torch ------------------------------------------------------------------------------------
@@ -75,6 +86,35 @@ def test_a_model_that_does_not_end_in_a_linear_layer(rng):
         ns.wrap(torch.nn.ReLU(), features="penultimate")
     with pytest.raises(ParameterError, match="no layer 'pooled'"):
         ns.wrap(small_network(), features="pooled")
+
+
+def test_several_layers_in_one_pass(rng):
+    torch = pytest.importorskip("torch")
+    model, inputs, seen = small_network(), rng.normal(size=(9, 6)), []
+    model[0].register_forward_hook(lambda *_: seen.append(1))
+    outputs = ns.wrap(model, features=["0", "input", "penultimate"]).outputs(inputs)
+    assert len(seen) == 1
+    with torch.no_grad():
+        first = model[0](torch.tensor(inputs, dtype=torch.float32))
+    np.testing.assert_allclose(outputs.features, first, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outputs.get("input"), inputs, rtol=1e-6)
+    np.testing.assert_allclose(outputs.get("penultimate"), first.relu(), rtol=1e-5, atol=1e-6)
+    assert maps_to(outputs)
+    assert outputs.manifest["features"] == "0"
+    # Without the layer that the head reads, there is no head.
+    assert ns.wrap(model, features="0,input").outputs(inputs).head is None
+
+
+def test_the_layer_that_is_chosen_automatically(rng):
+    torch = pytest.importorskip("torch")
+    body = torch.nn.Sequential(torch.nn.Conv1d(1, 6, 1), torch.nn.Flatten(), *small_network())
+    for model, layers in (
+        (body, ("pooled",)),
+        (small_network(), ("penultimate",)),  # it is its own head
+        (torch.nn.ReLU(), ()),
+    ):
+        assert ns.wrap(model, features="auto").runner.layers == layers
+    assert ns.wrap(small_network(), features="auto,0").runner.layers == ("penultimate", "0")
 
 
 def test_a_layer_without_bias_and_a_model_of_probabilities(rng):
@@ -136,6 +176,38 @@ def test_scikit_learn(model, known, multi_label):
     outputs = ns.wrap(model.fit(inputs + 1, truth), features="input").outputs(inputs)
     np.testing.assert_array_equal(outputs.features, inputs)
     assert maps_to(outputs) if known else outputs.head is None
+
+
+def test_the_input_of_the_last_step_of_a_pipeline(multi_label):
+    """For a table, these may be its standardised columns."""
+    inputs, truth = multi_label
+    calls = []
+    scaler = StandardScaler()
+    model = make_pipeline(scaler, OneVsRestClassifier(LogisticRegression())).fit(inputs * 9, truth)
+    transform = scaler.transform
+    scaler.transform = lambda *args, **kwargs: calls.append(1) or transform(*args, **kwargs)
+    outputs = ns.wrap(model, features="penultimate,input").outputs(inputs * 9, batch_size=300)
+    assert len(calls) == 1  # the logits are computed from the same
+    np.testing.assert_allclose(outputs.features, transform(inputs * 9))
+    np.testing.assert_allclose(outputs.get("input"), inputs * 9)
+    np.testing.assert_allclose(outputs.logits, model.decision_function(inputs * 9), rtol=1e-9)
+    assert maps_to(outputs)
+    assert ns.wrap(model, features="auto").runner.layers == ("penultimate",)
+    plain = OneVsRestClassifier(LogisticRegression()).fit(inputs, truth)
+    assert ns.wrap(plain, features="auto").runner.layers == ("input",)
+    with pytest.raises(ParameterError, match="for a pipeline 'penultimate'"):
+        ns.wrap(plain, features="input,penultimate")
+
+
+@pytest.mark.parametrize("make", [MultiOutputClassifier, OneVsRestClassifier])
+def test_every_way_to_the_logits_of_a_pipeline(make, multi_label):
+    inputs, truth = multi_label
+    for final in (LogisticRegression(), RandomForestClassifier(3, random_state=0)):
+        model = make_pipeline(StandardScaler(), make(final)).fit(inputs, truth)
+        search = GridSearchCV(model, {"standardscaler__with_std": [True]}, cv=2).fit(inputs, truth)
+        for one in (model, search):
+            found = ns.wrap(one, features="penultimate").outputs(inputs)
+            np.testing.assert_allclose(found.logits, ns.wrap(one).outputs(inputs).logits)
 
 
 # --- ONNX -------------------------------------------------------------------------------------

@@ -65,6 +65,23 @@ def test_text(tokens):
     np.testing.assert_allclose(batched.logits, expected, atol=1e-6)
 
 
+def test_pooled_is_what_the_pooler_reads(tokens):
+    model = bert().eval()
+    outputs = ns.wrap(model, features="pooled,penultimate").outputs(tokens)
+    with torch.no_grad():
+        found = model.bert(**tokens)
+    first_token, pooler = found.last_hidden_state[:, 0], found.pooler_output
+    np.testing.assert_allclose(outputs.features, first_token, atol=1e-6)
+    np.testing.assert_allclose(outputs.get("penultimate"), pooler, atol=1e-6)
+    np.testing.assert_array_equal(outputs.head.weight, model.classifier.weight.detach())
+    # Without a pooler, both are the input of the classifier.
+    images = vit()
+    assert ns.wrap(images, features="auto").runner.layers == ("pooled",)
+    pixels = {"pixel_values": torch.randn(5, 3, 16, 16)}
+    outputs = ns.wrap(images, features="pooled,penultimate").outputs(pixels)
+    np.testing.assert_array_equal(outputs.features, outputs.get("penultimate"))
+
+
 def test_images():
     model = vit()
     pixels = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0))

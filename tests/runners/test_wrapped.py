@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
 from nescio.errors import LabelMismatchError, MissingInputError, ParameterError, ShapeError
@@ -39,6 +41,90 @@ def test_fit_and_calibrate_are_all_that_a_feature_detector_needs(model, multi_la
     batches = [(inputs[:150], truth[:150]), (inputs[150:], truth[150:])]
     again = plain.fit(iter(batches)).calibrate(held_out, tpr=0.9)
     assert again.detector.offset_ == pytest.approx(expected.offset_)
+
+
+class Reading(ns.Detector):
+    """Reads the arrays that it is told to."""
+
+    name = "reading"
+
+    def __init__(self, reads=("logits",), *, tpr=0.95, nonfinite="raise"):
+        self.reads = reads
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+
+    @property
+    def scores_from(self):
+        return self.reads
+
+    def _score(self, arrays):
+        return arrays[self.reads[0]].sum(1)
+
+
+def test_features_are_chosen_if_the_detector_reads_them(model, multi_label, held_out):
+    inputs, truth = multi_label
+    wrapped = ns.wrap(model, detector="mahalanobis")
+    assert wrapped.runner.layers == ("input",)
+    fitted = wrapped.fit(inputs, truth).calibrate(held_out)
+    assert not fitted(held_out + 50).in_distribution.any()
+    # Nothing is computed for a detector of logits.
+    assert ns.wrap(model, detector="joint_energy").outputs(held_out).features is None
+    assert ns.wrap(model).calibrate(held_out).runner.layers == ()
+
+
+@pytest.mark.parametrize(
+    ("reads", "chosen", "layers"),
+    [
+        (("logits",), None, ()),
+        (("features",), None, ("pooled",)),
+        (("features", "penultimate", "head"), None, ("pooled", "penultimate")),
+        (("penultimate", "head"), None, ("penultimate", "penultimate")),
+        (("features", "head"), None, ("penultimate",)),  # features are the input of the head
+        (("0", "1"), None, ("0", "0", "1")),
+        (("features", "0"), "input", ("input", "0")),
+        (("features",), ("0", "1"), ("0", "1")),
+        (("1",), ("0", "1"), ("0", "1")),
+        (("features", "head"), "pooled", ("pooled",)),
+    ],
+)
+def test_layers_that_a_detector_reads_are_added(reads, chosen, layers):
+    torch = pytest.importorskip("torch")
+    network = torch.nn.Sequential(
+        *(torch.nn.Conv1d(3, 4, 1), torch.nn.Flatten(), torch.nn.Linear(8, 5), torch.nn.ReLU()),
+        torch.nn.Linear(5, 4),
+    )
+    model = ns.wrap(network, detector=Reading(reads), features=chosen)
+    assert model.runner.layers == layers
+    outputs = model.outputs(torch.randn(9, 3, 2)) if "0" not in layers else None
+    assert outputs is None or set(reads) <= {*outputs.names, "head"}
+
+
+def test_a_layer_that_a_model_does_not_have(model, held_out):
+    with pytest.raises(MissingInputError, match="reads conv, which a wrapped model does not give"):
+        ns.wrap(model, detector=Reading(("conv",)))
+    torch = pytest.importorskip("torch")
+    message = r"reads features, and the model has no layer that is known.*features="
+    with pytest.raises(MissingInputError, match=message):
+        ns.wrap(torch.nn.Conv1d(3, 4, 1), detector=Reading(("features",)))
+
+
+def test_a_detector_remembers_its_layers(model, held_out, multi_label, tmp_path):
+    """Features of another layer would be valid numbers, and wrong."""
+    inputs, truth = multi_label
+    pipeline = make_pipeline(StandardScaler(), model).fit(inputs, truth)
+    wrapped = ns.wrap(pipeline, detector="mahalanobis", features="input")
+    wrapped = wrapped.fit(inputs, truth).calibrate(held_out)
+    assert wrapped.detector.layers_ == ("input",)
+    wrapped.save(tmp_path / "d.nescio")
+    again = ns.wrap(pipeline, detector=tmp_path / "d.nescio")
+    assert again.runner.layers == ("input",)  # "auto" would be "penultimate"
+    np.testing.assert_array_equal(
+        again(held_out).assessment.p_values, wrapped(held_out).assessment.p_values
+    )
+    # Fitted on features of unknown origin, it forgets them, and no layer is guessed.
+    detector = wrapped.detector.fit(inputs, truth).calibrate(held_out)
+    assert not hasattr(detector, "layers_")
+    with pytest.raises(MissingInputError, match=r"of which layer is not known.*features="):
+        ns.wrap(pipeline, detector=detector)
 
 
 def test_assess_and_explain_are_the_detectors_own(model, held_out):
@@ -157,3 +243,17 @@ def test_it_says_what_it_is(model, held_out):
         "Wrapped(sklearn: sklearn.multiclass.OneVsRestClassifier, features='input', "
         "detector=JointEnergy())"
     )
+
+
+def test_the_default_learns_from_features_if_there_are_labels():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (900, 4))
+    inputs = (labels @ rng.normal(size=(4, 7)) + rng.normal(size=(900, 7))).astype("f4")
+    model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.ReLU(), torch.nn.Linear(9, 4))
+    guarded = ns.wrap(model).fit(inputs[:400], labels[:400]).calibrate(inputs[400:])
+    assert guarded.detector.name == "combined"
+    assert guarded(inputs[:5]).in_distribution.shape == (5,)
+    assert ns.wrap(model).fit(inputs[:400]).detector.name == "joint_energy"  # without labels
+    assert ns.wrap(model).calibrate(inputs[400:]).detector.name == "joint_energy"

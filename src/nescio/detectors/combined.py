@@ -30,6 +30,9 @@ _SUMS: dict[str, Callable[[Scores], Scores]] = {
 
 RULES = (*_SUMS, "bonferroni")
 
+DEFAULT_PARTS = ("top_k_joint_energy(k=5)", "relative_mahalanobis")
+"""Chosen with the rule on in-distribution data of COCO-70: docs/explanation/the-default.md."""
+
 _N_NEAREST = 3
 
 
@@ -47,12 +50,13 @@ class Combined(Detector):
     | fisher | sum of w log(p) | exact for independent parts and equal weights only |
     | stouffer | sum of w z(p), divided by the length of w | exact for independent parts only |
     | cauchy | minus the sum of w cot(pi p) | approximate, for small values, under any dependence |
-    | harmonic | minus the sum of w / p | under any dependence after a correction, e log(n_parts) |
+    | harmonic | minus the sum of w / p | under any dependence if multiplied by e log(n_parts) |
     | bonferroni | smallest log(p / w) | valid under any dependence |
 
     z is the quantile of the normal distribution. The third column says when a p-value that is
     computed from the formula would be valid. It is not needed here: the p-value of the combined
-    score comes from the half of the data that calibrates it.
+    score comes from the half of the data that calibrates it. (The factor of the harmonic mean is
+    that of Vovk & Wang, Biometrika 2020.)
 
     The parts' p-values are a continuous form of the conformal (1 + number of reference scores <=
     score) / (n + 1), see `continuous_p_values`. With the latter, all samples that score lower than
@@ -89,9 +93,9 @@ class Combined(Detector):
 
     def __init__(
         self,
-        detectors: Sequence[Any] = ("joint_energy", "mahalanobis"),
+        detectors: Sequence[Any] = DEFAULT_PARTS,
         weights: Sequence[float] = (),
-        rule: str = "fisher",
+        rule: str = "cauchy",
         *,
         tpr: float = 0.95,
         nonfinite: str = "raise",

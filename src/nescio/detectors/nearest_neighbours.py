@@ -36,7 +36,9 @@ class NearestNeighbours(Detector):
         The array to read: "features", or a name in `Outputs.arrays`.
     bank : int
         How many training samples to keep at most, drawn at random with a fixed seed; 0 for all.
-        Memory, the size of the file and the time to score grow with it.
+        Memory, the size of the file and the time to score grow with it. With 20,000 samples of
+        1,024 features, these are 82 MB, and below 10 % of the time of DenseNet-121, even for one
+        image at a time (benchmarks/neighbours.py).
 
     Attributes
     ----------
@@ -61,7 +63,7 @@ class NearestNeighbours(Detector):
         self,
         k: int = 5,
         layer: str = "features",
-        bank: int = 50_000,
+        bank: int = 20_000,
         *,
         tpr: float = 0.95,
         nonfinite: str = "raise",

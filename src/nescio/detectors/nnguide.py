@@ -29,7 +29,9 @@ class NNGuide(Detector):
         The array to read: "features", or a name in `Outputs.arrays`.
     bank : int
         How many training samples to keep at most, drawn at random with a fixed seed; 0 for all.
-        Memory, the size of the file and the time to score grow with it.
+        Memory, the size of the file and the time to score grow with it. With 20,000 samples of
+        1,024 features, these are 82 MB, and below 10 % of the time of DenseNet-121, even for one
+        image at a time (benchmarks/neighbours.py).
 
     Attributes
     ----------
@@ -45,7 +47,7 @@ class NNGuide(Detector):
         self,
         k: int = 50,
         layer: str = "features",
-        bank: int = 50_000,
+        bank: int = 20_000,
         *,
         tpr: float = 0.95,
         nonfinite: str = "raise",

@@ -67,6 +67,11 @@ class DetectorHead(nn.Module):
     ) -> None:
         super().__init__()
         detector = as_detector(detector)
+        if {"features", "penultimate"} <= set(detector.scores_from):
+            raise ExportError(
+                f"{detector.name} reads two layers, features and penultimate, but a graph gives "
+                "one. Use parts that read the same layer, or serve it from Python: nescio serve."
+            )
         self.scorer = scorer_of(detector)
         self.from_probs = from_probs
         if not hasattr(detector, "calibration_"):

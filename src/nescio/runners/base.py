@@ -77,6 +77,7 @@ class Runner(ABC):
         self.preprocessing = preprocessing
         self.layers = self._resolved(layer_names(features))
         self.features = self.layers[0] if self.layers else None
+        self.layers_are_default = False
 
     def _resolved(self, layers: tuple[str, ...]) -> tuple[str, ...]:
         """Return the layers with "auto" replaced by a layer that the model has, if any."""
@@ -93,7 +94,8 @@ class Runner(ABC):
     def changed(self, **settings: Any) -> Self:
         """Return a runner of the same model with some parameters changed."""
         names = ("output", "from_probs", "label_names", "device", "preprocessing")
-        kept = {name: getattr(self, name) for name in names} | {"features": self.layers or None}
+        kept = {name: getattr(self, name) for name in names}
+        kept["features"] = None if self.layers_are_default else self.layers or None
         return type(self)(self.source, **{**kept, **settings})
 
     # --- what each kind of model writes ---

@@ -35,14 +35,16 @@ class CheckpointRunner(TorchRunner):
 
     def __init__(self, model: Checkpoint, **settings: Any) -> None:
         self.checkpoint = model
-        both = isinstance(model.network, Network)
-        default = (POOLED, PENULTIMATE) if both else (POOLED,)
-        settings["features"] = settings.get("features") or default
+        own = not isinstance(model.network, Network)
+        default = settings.get("features") is None
+        if default:
+            settings["features"] = POOLED if own else (POOLED, PENULTIMATE)
         settings["label_names"] = settings.get("label_names") or model.label_names
         settings["preprocessing"] = settings.get("preprocessing") or model.preprocessing
         network = prepared(model.network, settings.get("device") or "cpu")
         super().__init__(network, **settings)
         self.source = model
+        self.layers_are_default = default
 
     def _tap_of(self, layer: str) -> Tap:
         return Tap.parse(self.checkpoint.layer(layer), self.model)

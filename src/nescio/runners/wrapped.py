@@ -14,11 +14,14 @@ from nescio._validation import Array, checked_whole, looks_like_probabilities, t
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment
+from nescio.detectors.combined import Combined
+from nescio.detectors.default import default_detector
 from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
     LabelMismatchError,
     MissingInputError,
+    ParameterError,
     ProbabilitiesWarning,
     ShapeError,
     label_difference,
@@ -58,7 +61,8 @@ def wrap(
         wrapped model is wrapped again, with the parameters that are given here.
     detector : Detector, str or path, optional
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
-        "top_k_joint_energy(k=5)"; or the path of a saved one. Joint energy if not given.
+        "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, `fit` and
+        `calibrate` choose.
     features, label_names, from_probs, device, output, preprocessing
         As `make_runner` takes them. If the detector reads features and none are chosen, they are
         "auto". Further layers that it reads are added if the model has them.
@@ -101,7 +105,8 @@ class Wrapped:
     runner : Runner
         Runs the model.
     detector : Detector or None
-        None if none was chosen; then `calibrate` takes joint energy.
+        None if none was chosen; then `fit` chooses, and `calibrate` without `fit`
+        takes joint energy.
     """
 
     def __init__(self, runner: Runner, detector: Detector | None = None) -> None:
@@ -249,7 +254,8 @@ class Wrapped:
     def fit(self, train: Any, labels: Any = None, *, batch_size: int = 256) -> Wrapped:
         """Return the model with a detector that has learned from training inputs.
 
-        Only for detectors that learn; `calibrate` has to follow.
+        `calibrate` has to follow. If no detector was chosen, it is a combination of logits and
+        features if the labels are given and the model has an inner layer, otherwise joint energy.
 
         Parameters
         ----------
@@ -261,10 +267,14 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
-        detector = self._own_detector()
-        outputs = self.outputs(train, labels=labels, batch_size=batch_size)
+        ready = self if self.detector is not None else self._with_features()
+        outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+        if self.detector is None:
+            detector = default_detector(outputs).detector
+        else:
+            detector = self._own_detector()
         with quiet_about_probabilities(outputs):
-            return Wrapped(self.runner, detector.fit(outputs))
+            return Wrapped(ready.runner, detector.fit(outputs))
 
     def calibrate(
         self,
@@ -297,6 +307,13 @@ class Wrapped:
         """Write the detector as one file; the model is not saved."""
         self._calibrated().save(path, force=force)
 
+    def _with_features(self) -> Wrapped:
+        """Return the model with the layers that the default detector reads, if it has them."""
+        try:
+            return Wrapped(with_layers(self.runner, Combined()))
+        except (MissingInputError, ParameterError):  # the default is then joint energy
+            return self
+
     def _own_detector(self) -> Detector:
         """Return a copy of the detector, or a new one of the default kind."""
         return _detector(
@@ -318,7 +335,7 @@ class Wrapped:
 
     def _check_detector(self, detector: Detector) -> None:
         """Raise if the model cannot give what the detector reads."""
-        reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
+        reads = _read_by(detector)
         if reads & {FEATURES, "head", PENULTIMATE} and not self.runner.layers:
             why = "the model has no layer that is known to be suitable. Choose one"
             outputs = ", ".join(getattr(self.runner, "output_names", ()))
@@ -356,17 +373,24 @@ class Wrapped:
         return f"Wrapped({', '.join(parts)})"
 
 
+def _read_by(detector: Detector) -> set[str]:
+    """Return the names of all arrays that a detector reads."""
+    return {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
+
+
 def with_layers(runner: Runner, detector: Detector) -> Runner:
     """Return a runner that also gives the layers that the detector reads, if the model has them."""
-    reads = {*detector.scores_from, *detector.learns_from} - {"logits", "labels"}
+    reads = _read_by(detector) - {"logits", "labels"}
     if not reads:
         return runner
     named = sorted(reads - {FEATURES, "head", *runner.array_names})
     missing = tuple(name for name in named if runner.has_layer(name))
-    first = runner.layers
-    if not first:
-        first = _features_of(runner, detector) if FEATURES in reads else missing[:1] or (AUTO,)
-    layers = (*first, *missing)
+    layers = runner.layers
+    if FEATURES in reads and (not layers or runner.layers_are_default):
+        layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
+    elif not layers:
+        layers = missing[:1] or (AUTO,)
+    layers += missing
     return runner if layers == runner.layers else runner.changed(features=layers)
 
 
@@ -377,19 +401,19 @@ def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
         return made_with
     if FEATURES in getattr(runner, "output_names", ()):  # an ONNX file that names them
         return (FEATURES,)
-    if hasattr(detector, "n_columns_"):  # made with features, but it is not known which
-        return ()
     reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
-    # A detector that reads features and head takes the features as the input of the head.
-    return (PENULTIMATE if reads_head and runner.has_layer(PENULTIMATE) else AUTO,)
+    if reads_head and runner.has_layer(PENULTIMATE):  # it takes the features as the head's input
+        return (PENULTIMATE,)
+    unknown = hasattr(detector, "n_columns_")  # made with features, but not known which
+    return () if unknown or runner.layers else (AUTO,)
 
 
 def with_only_layer(runner: Runner, detector: Detector) -> Runner:
     """Return a runner whose features are the only layer that the detector scores, if it is one."""
     scored = [name for name in detector.scores_from if name in runner.array_names[1:]]
-    if len(scored) != 1 or FEATURES in detector.scores_from:
+    if FEATURES in detector.scores_from or len(scored) != 1 or scored[0] == runner.features:
         return runner
-    return runner.changed(features=(scored[0], scored[0]))
+    return runner.changed(features=scored * 2)  # under its own name too
 
 
 def _detector(given: Any) -> Detector:

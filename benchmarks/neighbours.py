@@ -1,0 +1,59 @@
+"""Compare the time of knn with that of the network before it, DenseNet-121 at 256 pixels.
+
+    python benchmarks/neighbours.py
+
+Prints milliseconds per image, for banks of several sizes, one image at a time and in batches. The
+network has random weights and the features are noise: the time is the same. All parts are timed in
+turn, so that other load on the machine affects all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from nescio import NearestNeighbours
+from nescio.training import build_network
+
+N_FEATURES = 1024
+N_TRAIN = 100_000
+BANKS = (100_000, 50_000, 20_000)
+BATCHES = (1, 16)
+ROUNDS = 3
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    train = np.maximum(rng.standard_normal((N_TRAIN, N_FEATURES), dtype=np.float32), 0)
+    # fit would also score all of the training data, for a threshold that is not needed here
+    detectors = {}
+    for bank in BANKS:
+        detectors[f"knn(bank={bank})"] = detector = NearestNeighbours(bank=bank)
+        detector.bank_, detector.rows_ = train[:bank], np.arange(bank)
+    network = build_network("densenet121", 80).eval()
+    print(f"{torch.get_num_threads()} threads, {N_FEATURES} features; ms per image (share)")
+    for n_images in BATCHES:
+        images = torch.randn(n_images, 3, 256, 256)
+        features = np.maximum(rng.standard_normal((n_images, N_FEATURES), dtype=np.float32), 0)
+        parts = {"densenet121": lambda images=images: network(images)}
+        for name, detector in detectors.items():
+            parts[name] = lambda d=detector, x=features: d.score_samples(x)
+        times: dict[str, list[float]] = {name: [] for name in parts}
+        with torch.inference_mode():
+            for _ in range(ROUNDS):
+                for name, run in parts.items():
+                    run()  # what ran before has left other data in the cache
+                    start = time.perf_counter()
+                    run()
+                    times[name].append((time.perf_counter() - start) / n_images)
+        medians = {name: statistics.median(found) for name, found in times.items()}
+        print(f"\nbatches of {n_images}")
+        for name, median in medians.items():
+            print(f"  {name:<20}{median * 1e3:>8.1f} {median / medians['densenet121']:>8.1%}")
+
+
+if __name__ == "__main__":
+    main()

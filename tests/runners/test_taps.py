@@ -1,0 +1,129 @@
+"""Where torch modules have their layers "pooled" and "penultimate"."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import nescio as ns  # noqa: E402
+from nescio.errors import InputError, ParameterError, ShapeError  # noqa: E402
+from nescio.runners.taps import Tap, find_pooled  # noqa: E402
+
+nn = torch.nn
+CONVOLUTION = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("layers", "pooled"),
+    [
+        # One linear layer is the head.
+        ((*CONVOLUTION, nn.Flatten(), nn.Linear(144, 5)), Tap("4", reads=True)),
+        # Two of them, with what may lie between them. The pooling before them gives maps.
+        (
+            (
+                *(*CONVOLUTION, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout()),
+                *(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 5)),
+            ),
+            Tap("3", reads=False),
+        ),
+        # Another layer between linear ones: the head is the last one.
+        (
+            (*CONVOLUTION, nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8), nn.Linear(8, 5)),
+            Tap("6", reads=True),
+        ),
+        # A linear layer that gives something else than what the head reads.
+        (
+            (nn.Embedding(9, 4), nn.Linear(4, 3), nn.Flatten(), nn.Linear(6, 5)),
+            Tap("3", reads=True),
+        ),
+        ((nn.EmbeddingBag(9, 4), nn.Linear(4, 3), nn.Linear(3, 5)), Tap("1", reads=True)),
+        # An activation after the logits.
+        ((*CONVOLUTION, nn.Flatten(), nn.Linear(144, 5), nn.Sigmoid()), Tap("4", reads=True)),
+        # Nothing but a head, or no linear layer at all.
+        ((nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)), None),
+        ((nn.BatchNorm1d(6), nn.Linear(6, 5)), None),
+        (CONVOLUTION, None),
+    ],
+)
+def test_the_representation_before_the_head(layers, pooled):
+    assert find_pooled(nn.Sequential(*layers)) == pooled
+
+
+def test_published_architectures():
+    """Names of layers as the libraries have them; no weights are needed for that."""
+    models = pytest.importorskip("torchvision").models
+    timm = pytest.importorskip("timm")
+    expected = {
+        "resnet18": "avgpool",
+        "vgg11": "avgpool",
+        "densenet121": "classifier:input",
+        "mobilenet_v3_small": "avgpool",
+        "convnext_tiny": "classifier.2:input",
+        "timm/vit_tiny_patch16_224": "head:input",
+        "timm/mobilenetv3_small_100": "classifier:input",
+    }
+    for name, layer in expected.items():
+        with torch.device("meta"):
+            if name.startswith("timm/"):
+                model = timm.create_model(name.removeprefix("timm/"))
+            else:
+                model = models.get_model(name, weights=None)
+        assert find_pooled(model) == Tap.parse(layer, model), name
+
+
+def test_linear_layers_that_do_not_belong_to_the_head():
+    class TwoHeads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.left, self.right = nn.Conv1d(3, 4, 1), nn.Linear(4, 2), nn.Linear(4, 5)
+
+    class Attentive(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.head = nn.MultiheadAttention(4, 1), nn.Linear(4, 5)
+
+    assert find_pooled(TwoHeads()) == Tap("right", reads=True)
+    # The linear layer of the attention is never called by itself.
+    assert find_pooled(Attentive()) == Tap("head", reads=True)
+
+
+def test_pooled_maps_are_averaged(rng):
+    torch.manual_seed(0)
+    pool = nn.AdaptiveAvgPool2d(2)
+    model = nn.Sequential(*CONVOLUTION, pool, nn.Flatten(), nn.Linear(16, 8), nn.Linear(8, 5))
+    pixels = torch.randn(7, 3, 8, 8)
+    outputs = ns.wrap(model, features="pooled,penultimate").outputs(pixels, batch_size=4)
+    with torch.no_grad():
+        maps = pool(model[:3].eval()(pixels))
+        hidden = model[5](maps.flatten(1))
+    torch.testing.assert_close(torch.tensor(outputs.features), maps.mean((2, 3)))
+    torch.testing.assert_close(torch.tensor(outputs.get("penultimate")), hidden)
+    torch.testing.assert_close(torch.tensor(outputs.head.weight), model[6].weight.detach())
+    assert outputs.manifest["layers"] == ["pooled", "penultimate"]
+
+
+def test_a_layer_that_cannot_be_found():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+    message = r"no layer 'pooled': before its last linear.*'penultimate'.*last layers are 0, 1, 2"
+    with pytest.raises(ParameterError, match=message):
+        ns.wrap(model, features="pooled")
+    for name in ("pooled", "penultimate"):
+        message = f"no layer '{name}', because it has no linear layer.*last layers are 0, 1, 2"
+        with pytest.raises(ParameterError, match=message):
+            ns.wrap(nn.Sequential(*CONVOLUTION), features=name)
+
+
+def test_the_input_is_a_matrix_of_numbers(rng):
+    signals = torch.randn(7, 3, 4)  # samples, channels, time
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    outputs = ns.wrap(model, features="input").outputs(signals)
+    torch.testing.assert_close(torch.tensor(outputs.features), signals.flatten(1))
+    assert outputs.head is not None
+    words = nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 5))
+    with pytest.raises(InputError, match=r"the model takes torch\.int64, not numbers of floating"):
+        ns.wrap(words, features="input").outputs(torch.ones(7, 3, dtype=torch.long))
+
+
+def test_a_head_that_runs_on_every_token():
+    model = nn.Sequential(nn.Conv1d(3, 4, 1), nn.Linear(6, 5), nn.Flatten())
+    with pytest.raises(ShapeError, match=r"layer '1' takes shape .* Name another layer"):
+        ns.wrap(model, features="pooled").outputs(torch.randn(7, 3, 6))
