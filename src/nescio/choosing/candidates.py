@@ -9,7 +9,7 @@ _OF_LOGITS = (
     "top_k_joint_energy",
     "max_logit",
     "top_k_prob",
-    "combined(detectors=[joint_energy, top_k_joint_energy])",
+    "combined(detectors=[joint_energy, top_k_joint_energy], rule=fisher)",
 )
 _OF_FEATURES = (
     "knn{layer}",
@@ -17,11 +17,10 @@ _OF_FEATURES = (
     "relative_mahalanobis{layer}",
     "vim{layer}",
     "nnguide{layer}",
-    "combined(detectors=[joint_energy, knn{layer}])",
-    "combined(detectors=[top_k_joint_energy, mahalanobis(normalise=true{and_layer})])",
-    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}], rule=cauchy)",
-    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}, knn{layer}], "
-    "rule=cauchy)",
+    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}])",
+    "combined(detectors=[joint_energy, knn{layer}], rule=fisher)",
+    "combined(detectors=[top_k_joint_energy, mahalanobis(normalise=true{and_layer})], rule=fisher)",
+    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}, knn{layer}])",
 )
 
 
