@@ -3,6 +3,7 @@
 import inspect
 import json
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -57,6 +58,50 @@ def test_it_ranks_and_picks_and_the_pick_can_be_used(train, held_out):
     assert len(detector.predict(labelled(20, seed=3))) == 20
     with pytest.raises(ns.NotCalibratedError):
         choice.detector().predict(held_out)  # a new one each time
+
+
+class Witness(ns.Detector):
+    """Notes which samples it learns from and which it scores, by their first feature."""
+
+    name = "witness"
+    learned = ("seen_",)
+    learns_from = learns_from_held_out = scores_from = ("features",)
+    notes: ClassVar = []  # (what, samples) of all clones, in the order of the calls
+
+    def note(self, what, arrays):
+        self.notes.append((what, set(arrays.features[:, 0].tolist())))
+
+    def _learn(self, arrays):
+        self.note("fit", arrays)
+
+    def _learn_held_out(self, arrays):
+        self.note("reference", arrays)
+        self.seen_ = np.zeros(1)
+
+    def _score(self, arrays):
+        self.note("score", arrays)
+        return -np.abs(arrays.features).sum(1)
+
+
+@pytest.mark.parametrize("refit", ["head", "none"])
+def test_detectors_are_tested_on_no_sample_that_they_have_learned_from(train, held_out, refit):
+    Witness.notes.clear()
+    ns.choose(train, held_out, detectors=[Witness()], refit=refit, n_folds=2)
+    assert [what for what, _ in Witness.notes[:2]] == ["fit", "reference"]
+    per_fold = 2 + (4 if refit == "head" else 3)  # calibration, ID, near, and far if refitted
+    assert len(Witness.notes) == 2 * per_fold
+    for start in (0, per_fold):
+        (_, fit), (_, reference), (_, other_half), (_, tested), (_, near), *_ = Witness.notes[
+            start:
+        ]
+        learned = fit | reference | other_half
+        assert not fit & (reference | other_half)
+        assert not learned & tested
+        assert not learned & near
+        assert not tested & near
+        new = set(held_out.features[:, 0].tolist())
+        assert tested <= new
+        assert (reference <= new) == (refit == "none")
 
 
 def test_there_is_no_way_to_pass_out_of_distribution_data():

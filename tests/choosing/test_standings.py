@@ -42,7 +42,8 @@ def test_of_those_within_one_error_the_fewest_parts_then_the_first_are_picked():
     later = standing("later", [0.51, 0.55, 0.52], n_parts=1)  # +0.007, and an error of 0.003
     two = standing("two", [0.50, 0.54, 0.52], n_parts=2)
     sure = standing("worse by little, always", [0.51, 0.55, 0.53], n_parts=1)
-    assert picked([best, later, sure]) is best
+    unsure = standing("unsure", [0.55, 0.53, 0.54], n_parts=1)  # +0.02, and an error of 0.017
+    assert picked([best, later, sure, unsure]) is best
     assert picked([best, two, near]) is near
     assert picked([best, two]) is two
     also = standing("also", near.criterion)
