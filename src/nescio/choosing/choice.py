@@ -151,8 +151,8 @@ class Choice:
         text += f"(joint energy: {self.baseline.mean:.2f}; lower is better)."
         if pick is not best:
             text += (
-                f" {best.name} has {best.mean:.2f}, which is within one standard error of it; the "
-                "pick has fewer parts or comes first in the list."
+                f" The lowest is {best.mean:.2f} ({best.name}). The pick is within one standard "
+                "error of it, and has fewer parts or comes first in the list."
             )
         return text
 
