@@ -168,8 +168,11 @@ def _prepared(
         return detector
     ready: Detector = clone(detector)
     if detector.learns_from:
-        # Unlike fit, this does not score the training data: no threshold is needed.
-        steps.learn(ready, train, None)
+        try:
+            # Unlike fit, this does not score the training data: no threshold is needed.
+            steps.learn(ready, train, None)
+        except TooFewSamplesError as error:
+            return str(error)
     if detector.learns_from_held_out:
         try:
             ready.calibrate(held_out)
