@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Threshold as Threshold,
         benjamini_hochberg as benjamini_hochberg,
     )
+    from nescio.choosing import Choice as Choice, choose as choose
     from nescio.data.preprocessing import Preprocessing as Preprocessing
     from nescio.detectors import (
         ASH as ASH,
@@ -100,6 +101,7 @@ _MODULE_OF = {
     "load": "detectors",
     "register": "detectors",
     "Calibration": "calibration",
+    "Choice": "choosing",
     "Evaluation": "metrics",
     "Explanation": "explain",
     "FusedModel": "export",
@@ -112,6 +114,7 @@ _MODULE_OF = {
     "Threshold": "calibration",
     "Wrapped": "runners",
     "benjamini_hochberg": "calibration",
+    "choose": "choosing",
     "evaluate": "metrics",
     "export_onnx": "export",
     "wrap": "runners",

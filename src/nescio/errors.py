@@ -65,7 +65,7 @@ class LabelMismatchError(InputError):
 
 
 class TooFewSamplesError(NescioError, ValueError):
-    """There are too few calibration samples for the requested guarantee."""
+    """There are too few samples to learn from, or to calibrate with the requested guarantee."""
 
 
 class ParameterError(NescioError, ValueError):

@@ -93,7 +93,7 @@ MISTAKES = {
         "no detector 'softmax'. Choose from: joint_energy",
     ),
     "no such setting": (
-        ("calibrate", "val.npy", "-o", "x.nescio", "--set", "k=3"),
+        ("calibrate", "val.npy", "-o", "x.nescio", "-d", "joint_energy", "--set", "k=3"),
         "joint_energy has no parameter 'k' to set; it has none",
     ),
     "a setting of the wrong type": (
@@ -109,7 +109,10 @@ MISTAKES = {
         "tpr must lie between",
     ),
     "nothing to learn": (
-        ("calibrate", "held.safetensors", "-o", "x.nescio", "--train", "train.safetensors"),
+        (
+            *("calibrate", "held.safetensors", "-o", "x.nescio", "-d", "joint_energy"),
+            *("--train", "train.safetensors"),
+        ),
         "joint_energy does not learn from training data",
     ),
     "calibrating on training data": (

@@ -4,7 +4,7 @@ import pytest
 import nescio as ns
 from nescio.checks import make_outputs
 from nescio.detectors import features as rows_of, neighbours
-from nescio.errors import InputError, NonFiniteError, ParameterError, ShapeError
+from nescio.errors import NonFiniteError, ParameterError, ShapeError, TooFewSamplesError
 
 RIGHT_ANGLE = -np.sqrt(2)
 
@@ -131,8 +131,10 @@ def test_what_is_not_allowed(data):
             ns.NearestNeighbours(layer=wrong).fit(train)
     with pytest.raises(ParameterError, match=r"bank must be 0 \(all .* at least k = 5, got 4"):
         ns.NearestNeighbours(bank=4).fit(train)
-    with pytest.raises(InputError, match="at least 201 training samples, got n_samples = 200"):
+    with pytest.raises(
+        TooFewSamplesError, match="at least 201 training samples, got n_samples = 200"
+    ):
         ns.NearestNeighbours(k=201).fit(train)
     detector = ns.NearestNeighbours(bank=50).fit(train)
-    with pytest.raises(InputError, match="n_samples = 50"):
+    with pytest.raises(TooFewSamplesError, match="n_samples = 50"):
         detector.set_params(k=51, bank=0).score_samples(new)

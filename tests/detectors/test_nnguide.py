@@ -4,7 +4,7 @@ import pytest
 import nescio as ns
 from nescio.checks import make_outputs
 from nescio.detectors import features as rows_of
-from nescio.errors import InputError, ParameterError
+from nescio.errors import ParameterError, TooFewSamplesError
 from nescio.outputs import Outputs
 
 
@@ -78,7 +78,7 @@ def test_another_layer():
 
 def test_what_is_not_allowed():
     train = some(40, 0)
-    with pytest.raises(InputError, match=r"nnguide with k = 50 .*, got n_samples = 40"):
+    with pytest.raises(TooFewSamplesError, match=r"nnguide with k = 50 .*, got n_samples = 40"):
         ns.NNGuide().fit(train)
     with pytest.raises(ParameterError, match="bank must be 0"):
         ns.NNGuide(bank=10).fit(train)
@@ -86,5 +86,5 @@ def test_what_is_not_allowed():
         ns.NNGuide(k=0).fit(train)
     with pytest.raises(ParameterError, match="layer must be"):
         ns.NNGuide(layer="logits").fit(train)
-    with pytest.raises(InputError, match="n_samples = 40"):
+    with pytest.raises(TooFewSamplesError, match="n_samples = 40"):
         ns.NNGuide(k=3).fit(train).set_params(k=41).score_samples(train)

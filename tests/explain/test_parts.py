@@ -18,7 +18,9 @@ def train():
 
 @pytest.fixture(scope="module")
 def combined(train):
-    detector = ns.Combined(["joint_energy", "mahalanobis", "knn(k=2)"], weights=[2, 1, 1])
+    detector = ns.Combined(
+        ["joint_energy", "mahalanobis", "knn(k=2)"], weights=[2, 1, 1], rule="fisher"
+    )
     return detector.fit(train).calibrate(make_outputs(300, seed=1))
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nescio import DETECTORS, Combined, Outputs
+from nescio import DETECTORS, Combined, NearestNeighbours, NNGuide, Outputs
 from nescio.benchmark.results import Line, comparison_lines
 from nescio.checks import make_outputs
 from nescio.errors import InputError, LabelMismatchError, ShapeError
@@ -197,3 +197,11 @@ def test_swapped_data_is_named_as_the_likely_cause(splits):
     note = found.as_dict()["notes"]["test"]
     assert "all 3 detectors. The likely cause: the ID and the OOD data are swapped" in note
     assert all(row["worse_than_chance"] for row in found.as_dict()["results"])
+
+
+def test_a_detector_that_needs_more_training_samples_is_skipped():
+    few, more = make_outputs(20), make_outputs(60, seed=1)
+    given = {"nnguide": NNGuide(k=50), "knn": NearestNeighbours(k=5)}
+    found = compare(given, more, {"far": make_outputs(30, seed=2)}, train=few, n_bootstrap=0)
+    assert list(found.scores) == ["knn"]
+    assert "at least 50 training samples, got n_samples = 20" in found.skipped["nnguide"]

@@ -19,6 +19,7 @@ from nescio._version import __version__
 from nescio.cli import (
     bench,
     calibrate,
+    choose,
     convert,
     data,
     demo,
@@ -45,6 +46,8 @@ _OPTIONS = {
     "skip_bad=True": "--skip-bad",
     "resume=True": "--resume",
     "nonfinite='out'": "--nonfinite out",
+    "n_folds=2": "--folds 2",
+    "refit='none'": "--refit none",
 }
 _PARAMETER = re.compile("|".join(map(re.escape, _OPTIONS)))
 
@@ -63,6 +66,7 @@ app.command("score")(score.score)
 app.command("explain")(explain.explain)
 app.command("monitor")(monitor.monitor)
 app.command("eval")(evaluate.evaluate_detectors)
+app.command("choose")(choose.choose)
 app.command("detectors")(listing.detectors)
 app.command("info")(listing.info)
 app.command("demo")(demo.demo)

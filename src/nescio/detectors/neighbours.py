@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.errors import InputError, ParameterError
+from nescio.errors import ParameterError, TooFewSamplesError
 
 Indices = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ def check_sizes(k: int, bank: int) -> None:
 def check_enough(k: int, n_samples: int, what: str) -> None:
     """Raise if there are fewer than k samples to search."""
     if k > n_samples:
-        raise InputError(
+        raise TooFewSamplesError(
             f"{what} with k = {k} searches at least {k} training samples, got n_samples = "
             f"{n_samples}. Learn from more samples, or choose a smaller k."
         )

@@ -108,7 +108,7 @@ def compare(
     given_too = {"the training outputs": train, "the held-out outputs": held_out}
     others = {name: outputs for name, outputs in given_too.items() if outputs is not None}
     for_some = {f"the data that {name} learns from": one for name, one in (train_of or {}).items()}
-    _check_same_labels(id_outputs, {**ood_outputs, **others, **for_some})
+    check_same_labels(id_outputs, {**ood_outputs, **others, **for_some})
     skipped: dict[str, str] = {}
     scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
@@ -136,7 +136,7 @@ def compare(
     return Comparison(results, lead, skipped, scores)
 
 
-def _check_same_labels(id_outputs: Outputs, others: Mapping[str, Outputs]) -> None:
+def check_same_labels(id_outputs: Outputs, others: Mapping[str, Outputs]) -> None:
     """Raise unless all outputs have the same labels: scores of different labels do not compare."""
     for name, outputs in others.items():
         if outputs.n_labels != id_outputs.n_labels:
@@ -161,15 +161,18 @@ def _prepared(
     held_out: Outputs | None,
 ) -> Detector | str:
     """Return the detector with what it has to learn, or the reason why it cannot run."""
-    reason = _obstacle(detector, id_outputs, ood_outputs, train, held_out)
+    reason = obstacle(detector, id_outputs, ood_outputs, train, held_out)
     if reason is not None:
         return reason
     if not detector.learned:
         return detector
     ready: Detector = clone(detector)
     if detector.learns_from:
-        # Unlike fit, this does not score the training data: no threshold is needed.
-        steps.learn(ready, train, None)
+        try:
+            # Unlike fit, this does not score the training data: no threshold is needed.
+            steps.learn(ready, train, None)
+        except TooFewSamplesError as error:
+            return str(error)
     if detector.learns_from_held_out:
         try:
             ready.calibrate(held_out)
@@ -178,7 +181,7 @@ def _prepared(
     return ready
 
 
-def _obstacle(
+def obstacle(
     detector: Detector,
     id_outputs: Outputs,
     ood_outputs: Mapping[str, Outputs],

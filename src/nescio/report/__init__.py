@@ -1,8 +1,9 @@
 """Reports: pages and figures as files that need nothing else.
 
-`build_report` turns result lines and evidence into one HTML page, `write_report` writes it, and
-`draw_monitor` draws the result of a monitor. The charts are SVG drawn in Python; the script of a
-page only sorts, shows, hides and highlights. The same input gives the same bytes.
+`build_report` turns result lines and evidence into one HTML page, and `write_report` writes it.
+`draw_monitor` and `draw_choice` draw the results of a monitor and of `nescio.choose`. The charts
+are SVG drawn in Python; the script of a page only sorts, shows, hides and highlights. The same
+input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from nescio._version import __version__
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line
 from nescio.errors import InputError
+from nescio.report.choices import draw_choice
 from nescio.report.introduction import Introduction, introduced
 from nescio.report.monitoring import draw_monitor
 from nescio.report.page import chapters, joint_rocs, manifests
 from nescio.report.svg import Markup, chart_style, resource
 
-__all__ = ["build_report", "draw_monitor", "write_report"]
+__all__ = ["build_report", "draw_choice", "draw_monitor", "write_report"]
 
 
 def build_report(

@@ -12,6 +12,7 @@ import numpy as np
 from nescio._io.files import check_target, replacing
 from nescio.errors import ParameterError
 from nescio.monitor import MonitorReport
+from nescio.report.plain import plain_page
 from nescio.report.svg import (
     BarRow,
     BarRows,
@@ -27,14 +28,6 @@ from nescio.report.svg import (
 _WIDTH, _HEIGHT = 760, 280
 _LABEL_BARS = BarRows(width=_WIDTH, row=20, start=200, longest=410, n_characters=28)
 _MOST_LABELS = 20
-_PAGE_STYLE = """
-body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
-  color: var(--ink); font: 15px/1.5 var(--sans); }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .2rem; }
-p { color: var(--muted); margin: .2rem 0 .6rem; }
-pre { white-space: pre-wrap; font: inherit; }
-svg { max-width: 100%; }
-"""
 _PICTURE_STYLE = """
 .paper { fill: var(--paper); } .head { font: 600 15px var(--sans); fill: var(--ink); }
 """
@@ -176,19 +169,11 @@ def _label_drifts(report: MonitorReport) -> _MonitorFigure:
 
 
 def _page(report: MonitorReport, figures: list[_MonitorFigure]) -> str:
-    sections = "\n".join(
-        f"<section><h2>{escape(figure.title)}</h2><p>{escape(figure.text)}</p>"
-        f"{figure.drawing}</section>"
-        for figure in figures
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>nescio monitor</title><style>{chart_style()}{_PAGE_STYLE}</style></head><body>"
-        "<h1>Does the stream still look like the calibration data?</h1>"
-        f"<pre>{escape(report.summary())}</pre>\n{sections}\n</body></html>\n"
+    return plain_page(
+        "nescio monitor",
+        "Does the stream still look like the calibration data?",
+        report.summary(),
+        [(figure.title, figure.text, figure.drawing) for figure in figures],
     )
 
 

@@ -1,0 +1,180 @@
+"""Folds that leave labels out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fixtures.labelled import N_LABELS, labelled
+from nescio.choosing.folds import FEWEST, check_usable, label_folds, make_fold, shuffled
+from nescio.errors import InputError, TooFewSamplesError
+from nescio.outputs import Outputs
+
+ARRAYS = ("logits", "features", "labels")
+
+
+def folds_of(train, held_out, n_folds=4, seed=0, *, refit=True):
+    return label_folds(train, held_out, n_folds, seed, refit=refit)
+
+
+def made(train, held_out, rows, far=None, *, refit=True):
+    return make_fold(train, held_out, far or {}, rows, np.random.default_rng(5), refit=refit)
+
+
+def changed(outputs, rows):
+    """The same outputs, with other features and logits in some rows."""
+    features, logits = outputs.features.copy(), outputs.logits.copy()
+    features[rows] += 50
+    logits[rows] -= 50
+    return replace(outputs, features=features, logits=logits)
+
+
+def same(a, b):
+    return all(np.array_equal(a.get(name), b.get(name)) for name in ARRAYS)
+
+
+@pytest.mark.parametrize("refit", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_samples_are_where_their_labels_say_and_nowhere_twice(seed, refit):
+    train, held_out = labelled(seed=seed), labelled(seed=seed + 10, per_sample=3)
+    left_out = []
+    for rows in folds_of(train, held_out, seed=seed, refit=refit):
+        removed = np.setdiff1d(np.arange(N_LABELS), rows.kept)
+        left_out += removed.tolist()
+        known = [outputs.labels[:, rows.kept].any(1) for outputs in (train, held_out)]
+        reference_of = 0 if refit else 1
+        for at, some in (
+            (0, rows.train),
+            (reference_of, rows.reference),
+            (1, rows.id),
+        ):
+            assert len(some)
+            assert known[at][some].all()
+        for at, some in enumerate((rows.near_train, rows.near_held_out)):
+            assert not known[at][some].any()
+        taken = [[*rows.train, *rows.near_train], [*rows.id, *rows.near_held_out]]
+        taken[reference_of] += [*rows.reference]
+        for some, outputs in zip(taken, (train, held_out), strict=True):
+            assert len(set(some)) == len(some)
+            if refit:
+                assert len(some) == len(outputs)
+        assert refit or not len(rows.near_train)
+    assert sorted(left_out) == list(range(N_LABELS))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_left_out_and_tested_samples_reach_neither_the_head_nor_what_detectors_learn(hidden):
+    train, held_out = labelled(), labelled(200, seed=1)
+    if hidden:
+        train, held_out = (
+            replace(one, head=None, arrays={"penultimate": one.features})
+            for one in (train, held_out)
+        )
+    rows = folds_of(train, held_out)[0]
+    before = made(train, held_out, rows)
+    left_out = made(changed(train, rows.near_train), changed(held_out, rows.near_held_out), rows)
+    for name in ("train", "reference", "id"):
+        assert same(getattr(before, name), getattr(left_out, name))
+    assert not same(before.near, left_out.near)
+    tested = made(train, changed(held_out, rows.id), rows)
+    for name in ("train", "reference", "near"):
+        assert same(getattr(before, name), getattr(tested, name))
+    learned = made(changed(train, rows.train), held_out, rows)
+    assert not np.array_equal(before.id.logits, learned.id.logits)
+
+
+def test_a_refitted_head_knows_nothing_of_the_left_out_labels_or_of_the_old_logits():
+    train, held_out = labelled(), labelled(200, seed=1)
+    rows = folds_of(train, held_out)[0]
+    removed = np.setdiff1d(np.arange(N_LABELS), rows.kept)
+    blind = []
+    for outputs in (train, held_out):
+        labels = outputs.labels.copy()
+        labels[:, removed] = 0
+        blind.append(replace(outputs, logits=-outputs.logits, labels=labels, head=None))
+    with_labels, without = made(train, held_out, rows), made(*blind, rows)
+    for name in ("train", "reference", "id", "near"):
+        assert same(getattr(with_labels, name), getattr(without, name))
+    assert with_labels.id.n_labels == len(rows.kept)
+
+
+def test_without_refitting_the_columns_of_the_left_out_labels_are_gone():
+    train, held_out = (
+        labelled(seed=seed, features=False, arrays={"odin_max": np.zeros((400, 8))})
+        for seed in (0, 1)
+    )
+    rows = folds_of(train, held_out, refit=False)[0]
+    far = {"jigsaw": replace(held_out, logits=held_out.logits - 9)}
+    fold = made(train, held_out, rows, far, refit=False)
+    for name, source, some in (
+        ("train", train, rows.train),
+        ("reference", held_out, rows.reference),
+        ("id", held_out, rows.id),
+        ("near", held_out, rows.near_held_out),
+    ):
+        found = getattr(fold, name)
+        assert np.array_equal(found.logits, source.logits[some][:, rows.kept])
+        assert not found.arrays
+    assert list(fold.far) == ["jigsaw"]
+    assert np.array_equal(fold.far["jigsaw"].logits, fold.id.logits - 9)
+
+
+def test_labels_that_no_sample_or_every_sample_has_are_never_left_out():
+    def special(outputs):
+        labels = outputs.labels.copy()
+        labels[:, 2], labels[:, 5] = 0, 1
+        labels[~np.delete(labels, [2, 5], 1).any(1), 0] = 1
+        return replace(outputs, labels=labels)
+
+    train, held_out = special(labelled()), special(labelled(seed=1))
+    folds = folds_of(train, held_out)
+    for rows in folds:
+        assert {2, 5} <= set(rows.kept)
+        assert rows.usable  # the label that all have makes no sample known
+        assert np.isfinite(made(train, held_out, rows).id.logits).all()
+
+
+def test_samples_without_labels_are_in_no_fold():
+    train, held_out = labelled(), labelled(seed=1)
+    empty = np.arange(30)
+    for outputs in (train, held_out):
+        outputs.labels[empty] = 0
+    for rows in folds_of(train, held_out):
+        for name in ("train", "reference", "id", "near_train", "near_held_out"):
+            assert not set(getattr(rows, name)) & set(empty.tolist())
+
+
+def test_too_many_labels_per_sample_say_what_to_do():
+    labels = np.ones((50, 4), int)
+    labels[0] = [1, 1, 0, 0]
+    labels[1] = [0, 0, 1, 1]
+    outputs = Outputs(np.zeros((50, 4)), labels=labels)
+    folds = label_folds(outputs, outputs, 4, 0, refit=True)
+    with pytest.raises(TooFewSamplesError, match=r"at most 0 samples .* fewer folds.*n_folds=2"):
+        check_usable(folds)
+    with pytest.raises(TooFewSamplesError, match="more held-out data"):
+        check_usable(label_folds(labelled(), labelled(FEWEST - 1, seed=1), 4, 0, refit=True))
+
+
+@pytest.mark.parametrize("labels", [np.ones((30, 3)), np.eye(3)[[0] * 30]])
+def test_labels_that_tell_no_samples_apart_are_an_error(labels):
+    outputs = Outputs(np.zeros((30, 3)), labels=labels)
+    with pytest.raises(InputError, match=r"0 of 3 labels .* at least two"):
+        label_folds(outputs, outputs, 5, 0, refit=True)
+
+
+def test_there_are_at_most_as_many_folds_as_labels():
+    assert len(folds_of(labelled(), labelled(seed=1), n_folds=50)) == N_LABELS
+
+
+def test_shuffled_features_have_the_same_values_in_another_order(rng):
+    outputs = labelled(100, arrays={"layer": np.arange(200.0).reshape(100, 2)})
+    found = shuffled(outputs, rng)
+    for before, after in (
+        (outputs.features, found.features),
+        (outputs.arrays["layer"], found.arrays["layer"]),
+    ):
+        assert np.array_equal(np.sort(before, 0), np.sort(after, 0))
+        assert (before != after).any(1).mean() > 0.9
+    layer = found.arrays["layer"]
+    assert (layer[:, 1] != layer[:, 0] + 1).any()  # each column for itself
