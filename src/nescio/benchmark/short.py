@@ -16,7 +16,11 @@ from nescio.detectors import Combined
 from nescio.detectors.naming import parse_detector
 
 JOINT = "joint_energy"
-_BESIDE = {JOINT: "joint energy", "max_logit": "the largest logit"}
+_BESIDE = {
+    JOINT: "joint energy",
+    "max_logit": "the largest logit",
+    "combined": "joint energy and knn together",
+}
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ _OF_FEATURES = (
     "relative_mahalanobis{layer}",
     "vim{layer}",
     "nnguide{layer}",
-    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}])",
+    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}], rule=cauchy)",
     "combined(detectors=[joint_energy, knn{layer}], rule=fisher)",
     "combined(detectors=[top_k_joint_energy, mahalanobis(normalise=true{and_layer})], rule=fisher)",
-    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}, knn{layer}])",
+    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}, knn{layer}], "
+    "rule=cauchy)",
 )
 
 

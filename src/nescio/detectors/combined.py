@@ -30,9 +30,6 @@ _SUMS: dict[str, Callable[[Scores], Scores]] = {
 
 RULES = (*_SUMS, "bonferroni")
 
-DEFAULT_PARTS = ("top_k_joint_energy(k=5)", "relative_mahalanobis")
-"""Chosen with the rule on in-distribution data of COCO-70: docs/explanation/the-default.md."""
-
 _N_NEAREST = 3
 
 
@@ -70,7 +67,9 @@ class Combined(Detector):
         One positive number per part; equal weights if empty.
     rule : {"fisher", "stouffer", "cauchy", "harmonic", "bonferroni"}
         How the p-values are combined. Fisher's and Stouffer's rules add up what each part says;
-        the others follow the part with the smallest p-value.
+        the others follow the part with the smallest p-value. Under Cauchy's and Stouffer's rules a
+        part whose p-value is close to 1 can outweigh the alarm of another, because their terms
+        have no upper bound.
 
     Attributes
     ----------
@@ -93,9 +92,9 @@ class Combined(Detector):
 
     def __init__(
         self,
-        detectors: Sequence[Any] = DEFAULT_PARTS,
+        detectors: Sequence[Any] = ("joint_energy", "knn"),
         weights: Sequence[float] = (),
-        rule: str = "cauchy",
+        rule: str = "fisher",
         *,
         tpr: float = 0.95,
         nonfinite: str = "raise",

@@ -14,14 +14,11 @@ from nescio._validation import Array, checked_whole, looks_like_probabilities, t
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.combined import Combined
-from nescio.detectors.default import default_detector
 from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
     LabelMismatchError,
     MissingInputError,
-    ParameterError,
     ProbabilitiesWarning,
     ShapeError,
     label_difference,
@@ -61,8 +58,7 @@ def wrap(
         wrapped model is wrapped again, with the parameters that are given here.
     detector : Detector, str or path, optional
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
-        "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, `fit` and
-        `calibrate` choose.
+        "top_k_joint_energy(k=5)"; or the path of a saved one. Joint energy if not given.
     features, label_names, from_probs, device, output, preprocessing
         As `make_runner` takes them. If the detector reads features and none are chosen, they are
         "auto". Further layers that it reads are added if the model has them.
@@ -105,8 +101,7 @@ class Wrapped:
     runner : Runner
         Runs the model.
     detector : Detector or None
-        None if none was chosen; then `fit` chooses, and `calibrate` without `fit`
-        takes joint energy.
+        None if none was chosen; then `calibrate` takes joint energy.
     """
 
     def __init__(self, runner: Runner, detector: Detector | None = None) -> None:
@@ -254,8 +249,7 @@ class Wrapped:
     def fit(self, train: Any, labels: Any = None, *, batch_size: int = 256) -> Wrapped:
         """Return the model with a detector that has learned from training inputs.
 
-        `calibrate` has to follow. If no detector was chosen, it is a combination of logits and
-        features if the labels are given and the model has an inner layer, otherwise joint energy.
+        Only for detectors that learn; `calibrate` has to follow.
 
         Parameters
         ----------
@@ -267,14 +261,10 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
-        ready = self if self.detector is not None else self._with_features()
-        outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
-        if self.detector is None:
-            detector = default_detector(outputs).detector
-        else:
-            detector = self._own_detector()
+        detector = self._own_detector()
+        outputs = self.outputs(train, labels=labels, batch_size=batch_size)
         with quiet_about_probabilities(outputs):
-            return Wrapped(ready.runner, detector.fit(outputs))
+            return Wrapped(self.runner, detector.fit(outputs))
 
     def calibrate(
         self,
@@ -306,13 +296,6 @@ class Wrapped:
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file; the model is not saved."""
         self._calibrated().save(path, force=force)
-
-    def _with_features(self) -> Wrapped:
-        """Return the model with the layers that the default detector reads, if it has them."""
-        try:
-            return Wrapped(with_layers(self.runner, Combined()))
-        except (MissingInputError, ParameterError):  # the default is then joint energy
-            return self
 
     def _own_detector(self) -> Detector:
         """Return a copy of the detector, or a new one of the default kind."""
