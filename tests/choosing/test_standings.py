@@ -72,3 +72,9 @@ def test_p_values_without_spread():
     assert paired_p_value([0.3, 0.4], [0.1, 0.2]) == 0
     assert paired_p_value([0.3], [0.1]) is None
     assert np.isfinite(paired_p_value([0.3, 0.4], [0.1, 0.3]))
+
+
+def test_an_erratic_detector_is_not_picked():
+    steady = standing("steady", [0.51, 0.5, 0.5, 0.5, 0.5])
+    erratic = standing("erratic", [0.1, 0.1, 0.1, 0.1, 9.6])  # worse than joint energy
+    assert picked([erratic, steady]) is steady

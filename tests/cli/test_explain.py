@@ -247,3 +247,8 @@ def test_the_nearest_training_samples_are_named(here, nescio):
     code, out, err = nescio(*given, "--train", "train.safetensors")
     assert code == 0, err
     assert f"knn: nearest training samples {', '.join(f'train{row}' for row in rows)}" in out
+    others = make_outputs(1500, seed=7)
+    ns.Outputs(others.logits, features=others.features, ids=ids).save("others.safetensors")
+    code, _, err = nescio(*given, "--train", "others.safetensors")
+    assert code == 1
+    assert "others.safetensors: the detector has not learned from this data" in err

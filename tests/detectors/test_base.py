@@ -202,3 +202,17 @@ def test_a_detector_works_inside_scikit_learn(logits):
     pipeline = make_pipeline(FunctionTransformer(), ns.TopKJointEnergy()).fit(logits)
     assert (pipeline.predict(logits) == 1).mean() >= 0.95
     assert [ns.TopKJointEnergy(**grid).k for grid in ParameterGrid({"k": [1, 2]})] == [1, 2]
+
+
+def test_features_of_another_layer_are_an_error_though_their_width_is_the_same():
+    def given(layer, seed):
+        rng = np.random.default_rng(seed)
+        features = rng.normal(size=(60, 4))
+        return ns.Outputs(rng.normal(size=(60, 3)), features, manifest={"layers": [layer]})
+
+    detector = ns.NearestNeighbours().fit(given("pooled", 0)).calibrate(given("pooled", 1))
+    with pytest.raises(InputError, match=r"layer 'penultimate', but knn was made with .*pool"):
+        detector.assess(given("penultimate", 2))
+    with pytest.raises(InputError, match="Choose the same layer"):
+        detector.calibrate(given("input", 2))
+    assert len(detector.assess(given("features", 2))) == 60  # an ONNX output of that name

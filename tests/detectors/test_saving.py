@@ -363,3 +363,14 @@ def test_a_detector_cut_short_is_truncated(saved):
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(FileFormatError, match="truncated"):
         ns.load(path)
+
+
+def test_the_columns_of_features_are_matched_by_name_after_loading(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    values = np.random.default_rng(0).normal(size=(90, 4))
+    frame = pandas.DataFrame(values, columns=list("abcd"))
+    detector = ns.NearestNeighbours().fit(frame[:40]).calibrate(frame[40:])
+    detector.save(tmp_path / "x.nescio")
+    loaded = ns.load(tmp_path / "x.nescio")
+    wanted = detector.score_samples(frame[40:])
+    np.testing.assert_array_equal(loaded.score_samples(frame[40:][list("dcba")]), wanted)

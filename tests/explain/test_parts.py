@@ -8,6 +8,7 @@ import pytest
 import nescio as ns
 from nescio.checks import make_outputs
 from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
+from nescio.errors import InputError
 from nescio.explain import PartsReason, Reason
 
 
@@ -151,3 +152,11 @@ def test_groups(train):
     np.testing.assert_array_equal(explanation.groups, assessed.groups)
     np.testing.assert_array_equal(explanation.in_distribution, assessed.in_distribution)
     assert f"group {explanation[0].group})" in explanation[0].headline()
+
+
+def test_few_training_samples_and_ids_that_are_too_few(train):
+    detector = ns.Combined(["joint_energy", "knn(k=1, bank=2)"]).fit(train)
+    explanation = detector.calibrate(make_outputs(100, seed=1)).explain(make_outputs(5, seed=2))
+    assert explanation.nearest[1].shape == (5, 2)
+    with pytest.raises(InputError, match="Pass the ids of the training data"):
+        explanation.with_train_ids(["only one"])

@@ -119,7 +119,11 @@ def test_what_cannot_run_is_left_out_and_why(splits):
     no_labels = Outputs(train.logits, train.features)
     found = compare(detectors, test, {"far": far}, train=no_labels, n_bootstrap=0)
     missing = {"labels", "head", "penultimate"}
-    unable = {name for name, one in detectors.items() if missing & set(one.learns_from)}
+    unable = {
+        name
+        for name, one in detectors.items()
+        if missing & set(one.learns_from) or one.learns_from_held_out
+    }
     assert {"mahalanobis", "react"} <= unable == set(found.skipped)
     assert "learns from labels" in found.skipped["mahalanobis"]
     only = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})

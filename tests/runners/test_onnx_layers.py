@@ -169,3 +169,17 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no protobuf at all")
     with pytest.raises(FileFormatError, match=r"cannot read the graph of .*bad\.onnx"):
         OnnxGraph(tmp_path / "bad.onnx")
+
+
+def test_the_pooled_layer_of_a_module_is_not_looked_up_in_a_graph(network, inputs, rng):
+    # A detector that a torch module was wrapped with: "pooled" of a graph may be another layer.
+    def given(n):
+        manifest = {"layers": ["pooled"]}
+        return ns.Outputs(rng.normal(size=(n, 4)), rng.normal(size=(n, 6)), manifest=manifest)
+
+    detector = ns.NearestNeighbours().fit(given(50)).calibrate(given(50))
+    path = network()
+    with pytest.raises(MissingInputError, match="features="):
+        ns.wrap(path, detector=detector)
+    chosen = ns.wrap(path, detector=detector, features="pooled")  # the user knows it is the same
+    assert chosen.outputs(inputs).features.shape == (10, 6)

@@ -1,5 +1,6 @@
 """Where torch modules have their layers "pooled" and "penultimate"."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -127,3 +128,13 @@ def test_a_head_that_runs_on_every_token():
     model = nn.Sequential(nn.Conv1d(3, 4, 1), nn.Linear(6, 5), nn.Flatten())
     with pytest.raises(ShapeError, match=r"layer '1' takes shape .* Name another layer"):
         ns.wrap(model, features="pooled").outputs(torch.randn(7, 3, 6))
+
+
+def test_a_layer_that_works_in_place_does_not_change_the_features():
+    model = torch.nn.Sequential(
+        torch.nn.ReLU(inplace=True), torch.nn.Flatten(), torch.nn.Linear(12, 4)
+    )
+    inputs = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
+    wanted = inputs.flatten(1).numpy().copy()
+    found = ns.wrap(model, features="input").outputs(inputs.clone()).features
+    np.testing.assert_array_equal(found, wanted)

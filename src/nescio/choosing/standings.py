@@ -79,11 +79,14 @@ def picked(standings: Sequence[Standing]) -> Standing:
     """Return the standing of the detector to use.
 
     Of those within one standard error of the best, it has the fewest parts; of several, it is the
-    first one. The standard error is that of the paired differences over folds.
+    best one, and the first one if they are equal. The standard error is that of the paired
+    differences over folds. It is large for an erratic detector, so one that is worse than joint
+    energy, whose criterion is 1, is not picked.
     """
     best = min(standings, key=lambda one: one.mean)
-    close = [one for one in standings if _within_one_error(one, best)]
-    return min(close, key=lambda one: one.n_parts)
+    limit = max(1.0, best.mean)
+    close = [one for one in standings if one.mean <= limit and _within_one_error(one, best)]
+    return min(close, key=lambda one: (one.n_parts, one.mean))
 
 
 def _within_one_error(one: Standing, best: Standing) -> bool:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nescio._io.tables import to_json
-from nescio._validation import checked_whole
+from nescio._validation import Array, checked_whole
 from nescio.cli.options import (
     AsJson,
     DetectorFile,
@@ -101,10 +101,9 @@ def explain(
         row = _row(loaded, outputs, row, sample_id)
         explanation = loaded.explain(outputs[[row]])
     if train is not None and isinstance(explanation, PartsExplanation):
-        names = read_for(loaded, train, from_probs=from_probs, columns=columns).ids
-        if names is None:
-            raise InputError(f"{train}: the samples have no ids. Omit --train.")
-        explanation = explanation.with_train_ids(names)
+        learned_from = read_for(loaded, train, from_probs=from_probs, columns=columns)
+        with about(train):
+            explanation = explanation.with_train_ids(_train_ids(loaded, learned_from))
     reason = explanation[0]
     if as_json:
         typer.echo(to_json({"row": row} | reason.as_dict()))
@@ -119,6 +118,23 @@ def explain(
         _print_parts(console, reason, top)
     else:
         _print_bars(console, reason, reason.most_telling(top))
+
+
+def _train_ids(detector: Detector, train: Outputs) -> Array:
+    """Return the ids of the rows that the detector has learned from."""
+    from nescio.detectors import arrays
+    from nescio.detectors.plausibility import has_learned_from
+
+    if train.ids is None:
+        raise InputError("the samples have no ids. Omit --train.")
+    if not has_learned_from(detector, train):
+        raise InputError(
+            "the detector has not learned from this data. Pass its training data to --train, with "
+            "the rows in the same order."
+        )
+    usable = arrays.usable_rows(arrays.read(train, detector.learns_from, detector).arrays, detector)
+    ids: Array = train.ids[usable]
+    return ids
 
 
 def _print_parts(console: Console, reason: PartsReason, top: int) -> None:

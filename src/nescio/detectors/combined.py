@@ -273,7 +273,9 @@ class Combined(Detector):
 
 
 def _nearest(part: Detector, arrays: Arrays) -> Array | None:
-    found: Array | None = part.nearest(arrays, _N_NEAREST) if hasattr(part, "nearest") else None
+    if not hasattr(part, "nearest"):
+        return None
+    found: Array = part.nearest(arrays, min(_N_NEAREST, len(part.bank_)))
     return found
 
 

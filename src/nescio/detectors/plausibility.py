@@ -93,6 +93,16 @@ def check_held_out(detector: Detector, given: Given) -> None:
             )
 
 
+def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
+    """Return whether these are the outputs that the detector has learned from, in any order."""
+    learned: dict[str, str] = getattr(detector, "_learned_from", {})
+    found = {name: outputs.get(name) for name in learned}
+    return bool(learned) and all(
+        matrix is not None and _fingerprint(matrix) == learned[name]
+        for name, matrix in found.items()
+    )
+
+
 def _fingerprint(matrix: Array) -> str:
     """Return a hash of the rows in any order, the same for float32 and float64."""
     # The hash of a row is the sum of its bits, as whole numbers, times fixed random numbers.

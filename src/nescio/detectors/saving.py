@@ -92,6 +92,7 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         tensors[_CALIBRATION_SCORES] = np.concatenate([group.scores for group in groups])
         profile = detector.profile_.arrays()
         tensors |= {_PROFILE + name: array for name, array in profile.items()}
+    columns = getattr(detector, "feature_names_in_", None)
     node = {
         "detector": detector.name,
         "params": plain_params(detector),
@@ -99,6 +100,7 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         "threshold": getattr(detector, "offset_", None),
         "label_names": getattr(detector, "label_names_", None),
         "layers": getattr(detector, "layers_", None),
+        "columns": None if columns is None else list(columns),
         "calibration": None if calibration is None else _calibration_to_json(calibration),
         "learned_from": getattr(detector, "_learned_from", {}),
         "parts": parts,
@@ -195,6 +197,8 @@ def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensor
         check_label_names(detector.label_names_, n_labels)
     if isinstance(node.get("layers"), list):  # older files have no entry
         detector.layers_ = tuple(map(str, node["layers"]))
+    if isinstance(node.get("columns"), list):
+        detector.feature_names_in_ = np.array([str(name) for name in node["columns"]], dtype=object)
     if node["threshold"] is not None:
         detector.offset_ = float(node["threshold"])
         if not math.isfinite(detector.offset_):

@@ -17,6 +17,7 @@ from nescio.detectors import arrays as reading, plausibility
 from nescio.detectors.arrays import Arrays, Given, Known
 from nescio.errors import (
     DetectorError,
+    InputError,
     MissingInputError,
     NescioError,
     ParameterError,
@@ -64,6 +65,8 @@ def read(
     known = Known() if reset else _known_names(detector)
     given = reading.read(data, names, detector, y, known=known)
     reading.check_columns(n_columns, given, detector)
+    if not reset:
+        _check_layers(detector, data)
     if remember:
         found = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
         detector.n_columns_ = {**found, **n_columns}
@@ -79,6 +82,23 @@ def _known_names(detector: Detector) -> Known:
     return Known(
         getattr(detector, "label_names_", None), None if columns is None else tuple(columns)
     )
+
+
+_KINDS_OF_LAYER = {"pooled", "penultimate", "input"}
+
+
+def _check_layers(detector: Detector, data: Any) -> None:
+    """Raise if the features are known to be of another layer: the widths may be the same."""
+    if not isinstance(data, Outputs) or "features" not in detector.scores_from:
+        return
+    listed = data.manifest.get("layers")
+    ours = getattr(detector, "layers_", ())[:1]
+    theirs = tuple(map(str, listed[:1])) if isinstance(listed, list | tuple) else ()
+    if ours != theirs and {*ours, *theirs} <= _KINDS_OF_LAYER and ours and theirs:
+        raise InputError(
+            f"the features are of the layer {theirs[0]!r}, but {detector.name} was made with those "
+            f"of {ours[0]!r}. Choose the same layer (features={ours[0]!r}, --features {ours[0]})."
+        )
 
 
 def _remember_layers(detector: Detector, data: Any, *, reset: bool) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array
+from nescio.errors import InputError
 from nescio.explain.explanation import Explanation, Reason
 from nescio.explain.judged import Judged, JudgedRows, plain
 from nescio.explain.terms import Floats
@@ -161,8 +162,17 @@ class PartsExplanation(JudgedRows):
     def with_train_ids(self, train_ids: Sequence[str] | NDArray[np.str_]) -> Self:
         """Return a copy that names the nearest training samples by their ids.
 
-        `train_ids` are the ids of the data that the detector was fitted on: `train.ids`.
+        `train_ids` are the ids of the rows that the detector has learned from, in their order:
+        `train.ids`, without rows of NaN or infinity.
         """
+        largest = max(
+            (rows.max(initial=-1) for rows in self.nearest if rows is not None), default=-1
+        )
+        if largest >= len(train_ids):
+            raise InputError(
+                f"the detector has learned from at least {largest + 1:,} samples, but there are "
+                f"{len(train_ids):,} ids. Pass the ids of the training data."
+            )
         ids = np.append(np.asarray(train_ids, dtype=object), "")  # -1 is no sample
         nearest = tuple(None if rows is None else ids[rows] for rows in self.nearest)
         inner = tuple(

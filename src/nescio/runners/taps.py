@@ -127,7 +127,8 @@ class Recorder:
         as_matrix = pooled if self.tap.layer else flat_input
         features = as_matrix(value, f"{self.tap} {verb}")
         # A copy, because a later layer may work in place.
-        self.found.append(features.clone() if features is value else features)
+        same = features is value or not self.tap.layer  # flattened inputs share their memory
+        self.found.append(features.clone() if same else features)
 
     def features(self, n_samples: int) -> Tensor:
         """Return the features of the last pass; of the last call, if the layer ran repeatedly."""

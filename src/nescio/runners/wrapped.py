@@ -28,7 +28,7 @@ from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
-from nescio.runners.features import AUTO, FEATURES, PENULTIMATE, Layers
+from nescio.runners.features import AUTO, FEATURES, PENULTIMATE, POOLED, Layers
 from nescio.runners.prediction import Prediction
 
 DEFAULT_DETECTOR = "joint_energy"
@@ -380,10 +380,13 @@ def with_layers(runner: Runner, detector: Detector) -> Runner:
 def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
     """Return the layer that the features are if the caller chose none; nothing if not known."""
     made_with: tuple[str, ...] = getattr(detector, "layers_", ())[:1]
-    if made_with and runner.has_layer(made_with[0]):
-        return made_with
-    if FEATURES in getattr(runner, "output_names", ()):  # an ONNX file that names them
+    outputs: tuple[str, ...] = tuple(getattr(runner, "output_names", ()))
+    if FEATURES in outputs:  # an ONNX file that names them
         return (FEATURES,)
+    # "pooled" of a graph may be another layer than that of the module it was exported from.
+    in_a_graph = bool(outputs) and made_with == (POOLED,)
+    if made_with and not in_a_graph and runner.has_layer(made_with[0]):
+        return made_with
     reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
     if reads_head and runner.has_layer(PENULTIMATE):  # it takes the features as the head's input
         return (PENULTIMATE,)
