@@ -29,7 +29,7 @@ def default_candidates(layers: Sequence[str]) -> list[str]:
     """Return the detectors of logits, and those of features once for each layer.
 
     Simple ones come first: of detectors that are about as good, the one with the fewest parts is
-    picked, and the first of several.
+    picked, and the first of equal ones.
 
     Examples
     --------

@@ -152,7 +152,7 @@ class Choice:
         if pick is not best:
             text += (
                 f" The lowest is {best.mean:.2f} ({best.name}). The pick is within one standard "
-                "error of it, and has fewer parts or comes first in the list."
+                "error of it, and has fewer parts."
             )
         return text
 

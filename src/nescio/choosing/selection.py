@@ -45,7 +45,7 @@ def choose(
     inputs that are near. Features that are shuffled over the samples stand for unknown inputs that
     are far. The criterion is the mean of two ratios, near and far: the FPR divided by that of joint
     energy. Of the detectors within one standard error of the best, the pick is the one with the
-    fewest parts, then the first in the list.
+    fewest parts, then the lowest criterion. One that is worse than joint energy is not picked.
 
     There is no parameter for out-of-distribution data. A choice that was made on such data says
     nothing about its results on it, and little about other data.
@@ -112,7 +112,7 @@ def choose(
         name, reason = next(iter(skipped.items()))
         raise MissingInputError(f"{name} cannot be ranked: {reason}")
     baseline, *standings = _standings({_BASELINE: JointEnergy(), **able}, measured)
-    pick = picked(standings)
+    pick = picked(standings, baseline)
     return Choice(
         pick.name,
         ordered(standings, pick),

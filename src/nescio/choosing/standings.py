@@ -75,16 +75,16 @@ def with_criterion(one: Standing, baseline: Standing) -> Standing:
     return replace(one, criterion=tuple(np.mean(parts, axis=0).tolist()))
 
 
-def picked(standings: Sequence[Standing]) -> Standing:
+def picked(standings: Sequence[Standing], baseline: Standing) -> Standing:
     """Return the standing of the detector to use.
 
     Of those within one standard error of the best, it has the fewest parts; of several, it is the
     best one, and the first one if they are equal. The standard error is that of the paired
-    differences over folds. It is large for an erratic detector, so one that is worse than joint
-    energy, whose criterion is 1, is not picked.
+    differences over folds. It is large for an erratic detector, so one that is worse than the
+    baseline is not picked, unless all are.
     """
     best = min(standings, key=lambda one: one.mean)
-    limit = max(1.0, best.mean)
+    limit = max(baseline.mean, best.mean)
     close = [one for one in standings if one.mean <= limit and _within_one_error(one, best)]
     return min(close, key=lambda one: (one.n_parts, one.mean))
 
