@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         IsolationForest as IsolationForest,
         JointEnergy as JointEnergy,
         LabelGap as LabelGap,
+        LabelNeighbours as LabelNeighbours,
+        LinearProbe as LinearProbe,
         LocalOutlierFactor as LocalOutlierFactor,
         Mahalanobis as Mahalanobis,
         MaxEnergy as MaxEnergy,

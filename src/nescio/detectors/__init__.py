@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
     from nescio.detectors.gradnorm import GradNorm as GradNorm
     from nescio.detectors.isolation_forest import IsolationForest as IsolationForest
     from nescio.detectors.label_gap import LabelGap as LabelGap
+    from nescio.detectors.label_neighbours import LabelNeighbours as LabelNeighbours
     from nescio.detectors.label_scores import (
         MSP as MSP,
         JointEnergy as JointEnergy,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
         TopKLogit as TopKLogit,
         TopKProb as TopKProb,
     )
+    from nescio.detectors.linear_probe import LinearProbe as LinearProbe
     from nescio.detectors.local_outlier_factor import LocalOutlierFactor as LocalOutlierFactor
     from nescio.detectors.mahalanobis import (
         Mahalanobis as Mahalanobis,

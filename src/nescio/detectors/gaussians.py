@@ -44,7 +44,7 @@ def learn_gaussians(features: FloatArray, labels: Any, *, normalise: bool = Fals
     moved: FloatArray = features.astype(np.float64)
     if normalise:
         moved = unit_rows(moved)
-    member = _memberships(labels, len(moved))  # (n_samples, n_labels)
+    member = memberships(labels, len(moved))  # (n_samples, n_labels)
     counts = member.sum(0)
     if not counts.all():
         _warn_of_empty(counts)
@@ -88,7 +88,7 @@ def minus_distances(
     return scores
 
 
-def _memberships(labels: Any, n_samples: int) -> Matrix:
+def memberships(labels: Any, n_samples: int) -> Matrix:
     """Return multi-hot labels as floats; one class per sample is one-hot, no labels one class."""
     if labels is None:
         return np.ones((n_samples, 1))

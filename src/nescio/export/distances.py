@@ -115,6 +115,48 @@ class NearestNeighboursScore(nn.Module):
         return -torch.where(directed, distances, math.sqrt(2))
 
 
+class LabelNeighboursScore(nn.Module):
+    """`LabelNeighbours._score`: the training samples are a constant of the graph."""
+
+    def __init__(self, detector: Any) -> None:
+        super().__init__()
+        self.register_buffer("bank", _bank_of(detector))
+        self.layer, self.k = detector.layer, detector.k
+        of_labels = np.split(detector.members_, detector.starts_[1:-1])
+        self.known = [label for label, members in enumerate(of_labels) if len(members)]
+        self.members = [torch.from_numpy(of_labels[label].copy()) for label in self.known]
+
+    def forward(self, arrays: Arrays) -> Tensor:
+        """Return one score per row of features and logits."""
+        bank = self.get_buffer("bank")
+        products = _unit_rows(arrays[self.layer]).to(bank.dtype) @ bank.T  # (n_samples, n_bank)
+        similarities = [
+            products.index_select(1, members).topk(min(self.k, len(members)), dim=1).values
+            for members in self.members
+        ]
+        means = torch.stack([nearest.double().mean(1) for nearest in similarities], 1)
+        weights = scores.label_energy(arrays.logits.double())[:, self.known]
+        total = weights.sum(1, keepdim=True)
+        weights = torch.where(total > 0, weights / _or_one(total[:, 0]), 1 / len(self.known))
+        return (weights * means).sum(1)
+
+
+class LinearProbeScore(nn.Module):
+    """`LinearProbe._score`: the product in the precision of the input, its squares in float64."""
+
+    def __init__(self, detector: Any) -> None:
+        super().__init__()
+        self.outputs = _Affine(detector.center_, detector.weights_)
+        self.register_buffer("shares", _tensor(detector.shares_))
+        self.layer = detector.layer
+
+    def forward(self, arrays: Arrays) -> Tensor:
+        """Return one score per row of features."""
+        found: Tensor = self.outputs(_unit_rows(arrays[self.layer])) + self.get_buffer("shares")
+        positive = found.clamp(min=0.0)
+        return (positive * positive).sum(1) + found.amax(1).clamp(max=0.0)
+
+
 class NNGuideScore(nn.Module):
     """`NNGuide._score`: the training samples are a constant of the graph."""
 

@@ -74,6 +74,8 @@ SCORERS: dict[str, Callable[[Detector], nn.Module]] = {
     "mahalanobis": distances.MahalanobisScore,
     "relative_mahalanobis": distances.RelativeMahalanobisScore,
     "knn": distances.NearestNeighboursScore,
+    "label_neighbours": distances.LabelNeighboursScore,
+    "linear_probe": distances.LinearProbeScore,
     "nnguide": distances.NNGuideScore,
     "vim": distances.ViMScore,
 }

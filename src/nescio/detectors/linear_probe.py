@@ -1,0 +1,153 @@
+"""The labels that a linear probe of the features finds, however the model itself ranks them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._validation import Array, FloatArray
+from nescio.detectors.arrays import Arrays
+from nescio.detectors.base import Detector
+from nescio.detectors.features import centred, checked_layer, product, row_blocks, unit_rows
+from nescio.detectors.gaussians import memberships
+from nescio.errors import InputError, MissingInputError
+
+Matrix = NDArray[np.float64]
+
+_PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
+_ROWS = 4_096  # a mean error over this number of samples tells penalties apart
+
+
+class LinearProbe(Detector):
+    """Sum of the squares of the positive outputs of a ridge regression of the labels.
+
+    The regression predicts the labels (0 or 1) from features of length 1. It is a second opinion:
+    a head that was fitted in closed form, with another error than the model's own. Its penalty is
+    the one with the smallest leave-one-out error on the training data, so there is nothing to set.
+    The square makes sure that many weak labels do not count as much as one clear label. If no
+    output is positive, the score is the largest one.
+
+    A linear function goes on growing outside of the training data, so an input that is far from
+    everything can score high. Combine it with a distance, as `combined` does.
+
+    Parameters
+    ----------
+    layer : str
+        The array to read: "features", or a name in `Outputs.arrays`.
+
+    Attributes
+    ----------
+    center_ : array of shape (n_features,)
+        The mean of the training features, at length 1.
+    weights_ : array of shape (n_features, n_labels)
+        The coefficients.
+    shares_ : array of shape (n_labels,)
+        The share of training samples that carry each label: the output at the centre.
+    penalty_ : array of shape ()
+        The penalty that was chosen, relative to the mean eigenvalue of the features' scatter.
+
+    Examples
+    --------
+    >>> from nescio import Outputs
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.eye(3, dtype=int)[rng.integers(0, 3, 300)]
+    >>> features = 4 * labels @ np.eye(3, 6) + rng.normal(size=(300, 6))
+    >>> train = Outputs(np.where(labels, 4.0, -4.0), features=features, labels=labels)
+    >>> detector = LinearProbe().fit(train)
+    >>> detector.predict(Outputs(np.zeros((2, 3)), features=[[4.0] + [0] * 5, [0] * 5 + [4.0]]))
+    array([ 1, -1])
+    """
+
+    name = "linear_probe"
+    paper = "nescio; ridge regression, Hoerl & Kennard, Technometrics 1970"
+    learned = ("center_", "weights_", "shares_", "penalty_")
+
+    def __init__(
+        self, layer: str = "features", *, tpr: float = 0.95, nonfinite: str = "raise"
+    ) -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.layer = layer
+
+    @property
+    def learns_from(self) -> tuple[str, ...]:
+        """The features of the layer, and labels."""
+        return (self.layer, "labels")
+
+    @property
+    def scores_from(self) -> tuple[str, ...]:
+        """The features of the layer."""
+        return (self.layer,)
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_layer(self.layer)
+
+    def _learn(self, arrays: Arrays) -> None:
+        moved: Matrix = unit_rows(arrays[self.layer].astype(np.float64))
+        if arrays.labels is None:
+            raise MissingInputError(
+                f"{self.name} learns the labels of the training samples: pass them as y, or pass "
+                "Outputs that have labels."
+            )
+        targets = memberships(arrays.labels, len(moved))
+        self.center_, self.shares_ = moved.mean(0), targets.mean(0)
+        moved -= self.center_
+        targets -= self.shares_
+        eigenvalues, directions = np.linalg.eigh(moved.T @ moved)
+        if eigenvalues[-1] <= len(moved) * np.finfo(np.float64).eps:
+            raise InputError(
+                f"{self.name} found no difference between the features of the {len(moved):,} "
+                "training samples, at length 1. Check the features."
+            )
+        eigenvalues = np.maximum(eigenvalues, 0.0)
+        shared = directions.T @ (moved.T @ targets)  # (n_features, n_labels)
+        scales = eigenvalues[:, None] + _PENALTIES * eigenvalues.mean()  # one column per penalty
+        rows = np.random.default_rng(0).permutation(len(moved))[:_ROWS]
+        errors = _left_out_errors(
+            moved[rows] @ directions, targets[rows], shared, scales, len(moved)
+        )
+        best = int(np.argmin(errors))
+        self.penalty_ = np.array(_PENALTIES[best])
+        self.weights_ = directions @ (shared / scales[:, best, None])
+
+    def _score(self, arrays: Arrays) -> Array:
+        inputs: FloatArray = arrays[self.layer]
+        weights = self.weights_.astype(inputs.dtype)
+        result = np.empty(len(inputs))
+        for rows in row_blocks(len(inputs), max(weights.shape)):
+            moved = centred(unit_rows(inputs[rows]), self.center_)
+            found = product(moved, weights) + self.shares_  # (n_rows, n_labels), float64
+            positive = np.maximum(found, 0.0)
+            result[rows] = np.einsum("ij,ij->i", positive, positive) + np.minimum(found.max(1), 0.0)
+        return result
+
+    def _check_learned(self) -> None:
+        n_features, n_labels = self.n_features_in_, self.shares_.size
+        fits = (
+            self.center_.shape == (n_features,)
+            and self.shares_.shape == (n_labels,)
+            and self.weights_.shape == (n_features, n_labels)
+            and self.penalty_.shape == ()
+            and n_labels > 0
+        )
+        arrays = (self.center_, self.weights_, self.shares_, self.penalty_)
+        if not fits or not all(np.isfinite(array).all() for array in arrays):
+            raise ValueError("its coefficients do not fit its features")
+
+
+def _left_out_errors(
+    rotated: Matrix, targets: Matrix, shared: Matrix, scales: Matrix, n_samples: int
+) -> list[float]:
+    """Return the mean squared error, for each penalty, on samples that the fit has not seen.
+
+    The residual without a sample is its residual divided by 1 - leverage, for ridge regression
+    too; so no fit is repeated.
+    """
+    squares = rotated**2
+    errors = []
+    for scale in scales.T:
+        leverage = squares @ (1 / scale) + 1 / n_samples
+        residuals = targets - rotated @ (shared / scale[:, None])
+        unseen = residuals / np.maximum(1 - leverage, 1e-6)[:, None]
+        errors.append(float(np.mean(unseen**2)))
+    return errors
