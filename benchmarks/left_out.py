@@ -29,15 +29,20 @@ from nescio.networks.network import TwoLayerHead
 from nescio.outputs import Outputs
 
 DETECTORS = (
-    "combined(detectors=[top_k_joint_energy(k=5), relative_mahalanobis], rule=cauchy)",
     "combined",
     "joint_energy",
     "max_logit",
+    "top_k_joint_energy(k=20)",
     "top_k_joint_energy(k=5)",
-    "top_k_prob(k=12)",
+    "label_neighbours",
+    "linear_probe",
     "knn",
     "relative_mahalanobis",
     "nnguide",
+    "combined(detectors=[joint_energy, label_neighbours])",
+    "combined(detectors=[joint_energy, label_neighbours, linear_probe], rule=fisher)",
+    "combined(detectors=[joint_energy, knn], rule=fisher)",
+    "combined(detectors=[top_k_joint_energy(k=5), relative_mahalanobis], rule=cauchy)",
 )
 EPOCHS, BATCH = 20, 64
 

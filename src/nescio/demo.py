@@ -23,15 +23,11 @@ from nescio.benchmark.pipeline import make_pipelines
 from nescio.benchmark.progress import Watch, unwatched
 from nescio.benchmark.results import Spread
 from nescio.benchmark.run import CACHE, run_benchmark
-from nescio.benchmark.short import (
-    JOINT,
-    Row,
-    compared_sentences,
-    comparison_rows,
-    comparison_table,
-)
+from nescio.benchmark.short import Row, compared_sentences, comparison_rows, comparison_table
 from nescio.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.detectors import Detector, JointEnergy
+from nescio.detectors.default import Default, default_detector
+from nescio.detectors.naming import written
 from nescio.errors import FileError
 from nescio.outputs import Outputs
 from nescio.report import write_report
@@ -113,11 +109,11 @@ def run_demo(
         check_target(folder / name, force=force)
     with _one_thread():
         run = run_benchmark(spec, folder, device=device, watch=watch)
-        detector = _calibrated(spec, folder, device, watch)
+        chosen = _calibrated(spec, folder, device, watch, full=full)
     with watch("writing the report", 0):
         evidence = run.evidence()
         wanted = (ALL,) if full else tuple(detectors)
-        demo = _described(folder, run, detector, evidence[0], wanted)
+        demo = _described(folder, run, chosen, evidence[0], wanted)
         _write(demo, evidence, wanted, spec.title, force=force)
     return demo
 
@@ -149,20 +145,26 @@ def _one_thread() -> Iterator[None]:
 
 
 def _calibrated(
-    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch
-) -> Detector:
+    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch, *, full: bool
+) -> Default:
     """Return a detector for the first network, calibrated on the validation scenes."""
     first = make_pipelines(spec, folder / CACHE, device=device, watch=watch)[0]
     network, _ = first.network()
-    val = Outputs.load(first.outputs(network, first.data.val))
-    return JointEnergy().calibrate(val)
+    train, val = (
+        Outputs.load(first.outputs(network, split)) for split in (first.data.train, first.data.val)
+    )
+    chosen = Default(JointEnergy(), "") if full else default_detector(train, val)
+    chosen.detector.fit(train).calibrate(val)
+    return chosen
 
 
 def _described(
-    folder: Path, run: BenchmarkRun, detector: Detector, first: Evidence, wanted: Sequence[str]
+    folder: Path, run: BenchmarkRun, chosen: Default, first: Evidence, wanted: Sequence[str]
 ) -> Demo:
     """Return the results in numbers and words; the table has the short rows and those wanted."""
-    rows = comparison_rows(run.lines, near=_UNSEEN_SET, default=JOINT)
+    detector = chosen.detector
+    default = written(detector, defaults=False) if chosen.reason else ""
+    rows = comparison_rows(run.lines, near=_UNSEEN_SET, default=default)
     shown = tuple(row for row in rows if row.what or {ALL, *row.detectors}.intersection(wanted))
     kept = float((detector.predict(first.id_outputs) == 1).mean())
     flagged = {
@@ -172,9 +174,10 @@ def _described(
     shares = listed([f"{100 * share:.1f} % of {ood}" for ood, share in flagged.items()])
     sentences = (
         *_setting(run, first),
+        *((chosen.reason,) if chosen.reason else ()),
         f"{detector.name}, calibrated on validation scenes to keep {100 * detector.tpr:g} %, "
         f"keeps {100 * kept:.1f} % of the new scenes and flags {shares}.",
-        *compared_sentences(rows, JOINT),
+        *compared_sentences(rows, default),
     )
     table = _table(run, shown, n_hidden=len(rows) - len(shown))
     return Demo(folder, run, detector, kept, flagged, sentences, shown, table)

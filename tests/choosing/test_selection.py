@@ -164,7 +164,7 @@ def test_layers_are_compared(train, held_out):
         for one in (train, held_out)
     )
     ranked = {one.name for one in ns.choose(a, b, n_folds=2).ranking}
-    both = "combined(detectors=[joint_energy, knn(layer=early)])"
+    both = "combined(detectors=[joint_energy, label_neighbours(layer=early)])"
     assert {"knn", "knn(layer=early)", both} <= ranked
     only_one = ns.choose(a, held_out, n_folds=2).ranking
     assert not any("early" in one.name for one in only_one)

@@ -119,23 +119,41 @@ def test_a_combination_is_written_in_brackets(here, nescio):
     name = "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], weights=[1, 2])"
     code, out, err = nescio("calibrate", "val.npy", "-d", name, "-o", "x.nescio")
     assert code == 0, err
-    assert "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], rule=fisher, weights" in out
+    assert "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], rule=harmonic" in out
     assert "With 250 calibration samples" in out  # half of them
     code, out, err = nescio(
         *("calibrate", "held.safetensors", "--train", "train.safetensors", "-d", "combined"),
-        *("--set", "rule=cauchy", "--set", "weights=[3, 1]", "-o", "y.nescio", "--json"),
+        *("--set", "rule=fisher", "--set", "weights=[3, 1, 1]", "-o", "y.nescio", "--json"),
     )
     assert code == 0, err
     assert json.loads(out)["parameters"] == {
-        "detectors": ["joint_energy", "knn"],
-        "rule": "cauchy",
-        "weights": [3, 1],
+        "detectors": ["joint_energy", "label_neighbours", "linear_probe"],
+        "rule": "fisher",
+        "weights": [3, 1, 1],
     }
     code, out, err = nescio("info", "y.nescio")
     assert code == 0, err
-    assert "detectors=joint_energy, knn" in out
+    assert "detectors=joint_energy, label_neighbours, linear_probe" in out
     code, _, err = nescio("calibrate", "held.safetensors", "-d", "combined", "-o", "z.nescio")
     assert code == 1
     assert "combined learns from data: pass training outputs with --train" in err
     code, _, err = nescio("score", "y.nescio", "far.safetensors")
     assert code == 0, err
+
+
+def test_the_default_is_chosen_by_what_is_there(here, nescio):
+    code, out, err = nescio("calibrate", "val.npy", "-o", "x.nescio")
+    assert code == 0, err
+    assert "Chosen: joint energy" in out
+    assert "--train" in out
+    train = ("--train", "train.safetensors", "--force", "--json")
+    code, out, err = nescio("calibrate", "held.safetensors", "-o", "x.nescio", *train)
+    assert code == 0, err
+    saved = json.loads(out)
+    expected = ns.detectors.default.default_detector(
+        ns.Outputs.load("train.safetensors"), ns.Outputs.load("held.safetensors")
+    )
+    assert (saved["detector"], saved["reason"]) == (expected.detector.name, expected.reason)
+    code, _, err = nescio("calibrate", "val.npy", "-o", "y.nescio", "--set", "k=2")
+    assert code != 0
+    assert "--detector" in err

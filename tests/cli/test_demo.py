@@ -11,20 +11,26 @@ from nescio.benchmark.spec import load_spec
 pytest.importorskip("torchvision")
 
 
-def test_the_demo_leaves_a_report_a_detector_and_what_to_try(nescio, few_scenes, tmp_path):
+def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
+    nescio, few_scenes, monkeypatch, tmp_path
+):
+    from nescio.data import digits
+
+    # As many held-out scenes as the default detector needs.
+    monkeypatch.setitem(digits.N_SCENES, "val", 400)
     folder = tmp_path / "demo"
     code, out, err = nescio("demo", "-o", folder)
     assert code == 0, err
     assert "network 1 of 1, digits, seed 0: training" in err
     assert "writing the report" in err
     assert "one seed" in out
-    assert "joint_energy, calibrated on validation scenes" in out
-    assert "the default" in out
+    assert "Chosen: a combination" in out
+    assert "combined lets through " in out
     assert out.count("in hindsight") in (1, 2)
     assert f"Report, with pictures: {folder / 'report.html'}" in out
     page = (folder / "report.html").read_text("utf-8")
     assert page.count("data:image/jpeg;base64,") >= 4 * 6
-    assert page.index("calibrated on validation scenes") < page.index('id="summary"')
+    assert page.index("combined lets through ") < page.index('id="summary"')
     tries = [line for line in out.splitlines() if line[:2] == "  " and "nescio " in line]
     commands = [line.split("nescio ", 1)[1] for line in tries]
     for command in commands[:2]:
@@ -57,6 +63,7 @@ def test_the_full_demo_is_the_benchmark_digits(nescio, few_scenes, tmp_path):
     code, out, err = nescio("demo", "-o", folder, "--full", "--seeds", 1, "-d", "knn(k=2)")
     assert code == 0, err
     assert "joint_energy, calibrated on validation scenes" in out
+    assert "the default" not in out
     page = (folder / "report.html").read_text("utf-8")
     assert {*rows_of(page)} == {*load_spec("digits").detectors, "knn(k=2)"}
 

@@ -243,3 +243,17 @@ def test_it_says_what_it_is(model, held_out):
         "Wrapped(sklearn: sklearn.multiclass.OneVsRestClassifier, features='input', "
         "detector=JointEnergy())"
     )
+
+
+def test_the_default_learns_from_features_if_there_are_labels():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (900, 4))
+    inputs = (labels @ rng.normal(size=(4, 7)) + rng.normal(size=(900, 7))).astype("f4")
+    model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.ReLU(), torch.nn.Linear(9, 4))
+    guarded = ns.wrap(model).fit(inputs[:400], labels[:400]).calibrate(inputs[400:])
+    assert guarded.detector.name == "combined"
+    assert guarded(inputs[:5]).in_distribution.shape == (5,)
+    assert ns.wrap(model).fit(inputs[:400]).detector.name == "joint_energy"  # without labels
+    assert ns.wrap(model).calibrate(inputs[400:]).detector.name == "joint_energy"

@@ -16,11 +16,7 @@ from nescio.detectors import Combined
 from nescio.detectors.naming import parse_detector
 
 JOINT = "joint_energy"
-_BESIDE = {
-    JOINT: "joint energy",
-    "max_logit": "the largest logit",
-    "combined": "joint energy and knn together",
-}
+_BESIDE = {JOINT: "joint energy", "max_logit": "the largest logit"}
 
 
 @dataclass(frozen=True)

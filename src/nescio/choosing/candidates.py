@@ -6,22 +6,23 @@ from collections.abc import Sequence
 
 _OF_LOGITS = (
     "joint_energy",
+    "top_k_joint_energy(k=20)",
     "top_k_joint_energy",
     "max_logit",
     "top_k_prob",
-    "combined(detectors=[joint_energy, top_k_joint_energy], rule=fisher)",
 )
 _OF_FEATURES = (
     "knn{layer}",
+    "label_neighbours{layer}",
+    "linear_probe{layer}",
     "mahalanobis(normalise=true{and_layer})",
     "relative_mahalanobis{layer}",
     "vim{layer}",
     "nnguide{layer}",
-    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}], rule=cauchy)",
+    "combined(detectors=[joint_energy, label_neighbours{layer}, linear_probe{layer}])",
+    "combined(detectors=[joint_energy, label_neighbours{layer}])",
     "combined(detectors=[joint_energy, knn{layer}], rule=fisher)",
     "combined(detectors=[top_k_joint_energy, mahalanobis(normalise=true{and_layer})], rule=fisher)",
-    "combined(detectors=[top_k_joint_energy, relative_mahalanobis{layer}, knn{layer}], "
-    "rule=cauchy)",
 )
 
 
@@ -34,9 +35,9 @@ def default_candidates(layers: Sequence[str]) -> list[str]:
     Examples
     --------
     >>> default_candidates([])[:2]
-    ['joint_energy', 'top_k_joint_energy']
-    >>> default_candidates(["features", "input"])[14:16]
-    ['knn(layer=input)', 'mahalanobis(normalise=true, layer=input)']
+    ['joint_energy', 'top_k_joint_energy(k=20)']
+    >>> default_candidates(["features", "input"])[16:18]
+    ['knn(layer=input)', 'label_neighbours(layer=input)']
     """
     found = list(_OF_LOGITS)
     for name in layers:

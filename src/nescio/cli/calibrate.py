@@ -52,10 +52,12 @@ def calibrate(
             "--detector",
             "-d",
             help="The name of the detector, with parameters if needed: top_k_joint_energy(k=5). "
-            "'nescio detectors' lists them; package.module:Class names one of your own.",
+            "'nescio detectors' lists them; package.module:Class names one of your own. auto takes "
+            "a combination of logits and features if --train has features and labels, otherwise "
+            "joint energy, with more than 20 labels that of the 20 largest.",
             autocompletion=detector_names,
         ),
-    ] = "joint_energy",
+    ] = "auto",
     tpr: Annotated[
         float, typer.Option(help="The share of in-distribution samples to keep.")
     ] = 0.95,
@@ -94,6 +96,7 @@ def calibrate(
     Example: nescio calibrate val.npy --detector joint_energy --tpr 0.95 -o tagger.nescio
     """
     from nescio.detectors import steps
+    from nescio.detectors.default import AUTO, default_detector
     from nescio.detectors.naming import written
 
     check_target(output, force=force)
@@ -104,15 +107,23 @@ def calibrate(
             "--train and the held-out data are the same file. Calibrating on data that the "
             "detector has learned from would void the guarantee."
         )
-    made = build_detector(detector, settings, tpr=tpr, nonfinite=nonfinite)
-    _check_train(made, detector, train)
+    made = None
+    if detector != AUTO:
+        made = build_detector(detector, settings, tpr=tpr, nonfinite=nonfinite)
+        _check_train(made, detector, train)
+    elif settings:
+        raise ParameterError("--set needs a detector: name it with --detector.")
     data = read_outputs(held_out, from_probs=from_probs, columns=columns)
+    learned_from = None
     if train is not None:
-        with working("learning"):
-            learned_from = read_others(train, data, from_probs=from_probs, columns=columns)
-            with about(train):
-                # Unlike fit, this does not score the training data: calibrate sets the threshold.
-                steps.learn(made, learned_from, None)
+        learned_from = read_others(train, data, from_probs=from_probs, columns=columns)
+    reason = ""
+    if made is None:
+        made, reason = default_detector(learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise")
+    if learned_from is not None and made.learns_from:
+        with working("learning"), about(str(train)):
+            # Unlike fit, this does not score the training data: calibrate sets the threshold.
+            steps.learn(made, learned_from, None)
     groups = "label_count" if by_label_count else None
     with working("calibrating"), about(held_out):
         made.calibrate(data, confidence=confidence, groups=groups)
@@ -121,6 +132,7 @@ def calibrate(
     if as_json:
         saved = {
             "detector": made.name,
+            "reason": reason,
             "parameters": _parameters(made),
             "output": str(output),
             "n_labels": data.n_labels,
@@ -130,6 +142,8 @@ def calibrate(
         return
     console = terminal()
     console.print(what_was_read(data), soft_wrap=True)
+    if reason:
+        console.print(reason, soft_wrap=True)
     name = written(made)
     for group, threshold in calibration.thresholds.items():
         which = "" if calibration.by is None else f" (predicted labels: {group})"

@@ -30,6 +30,9 @@ _SUMS: dict[str, Callable[[Scores], Scores]] = {
 
 RULES = (*_SUMS, "bonferroni")
 
+DEFAULT_PARTS = ("joint_energy", "label_neighbours", "linear_probe")
+"""How they were chosen, with the rule: docs/explanation/the-default.md."""
+
 _N_NEAREST = 3
 
 
@@ -67,7 +70,9 @@ class Combined(Detector):
         One positive number per part; equal weights if empty.
     rule : {"fisher", "stouffer", "cauchy", "harmonic", "bonferroni"}
         How the p-values are combined. Fisher's and Stouffer's rules add up what each part says;
-        the others follow the part with the smallest p-value. Under Cauchy's and Stouffer's rules a
+        the others follow the part with the smallest p-value. The harmonic mean does so without
+        silencing the others, and a part that sees nothing strange cannot outweigh one that does.
+        Under Cauchy's and Stouffer's rules a
         part whose p-value is close to 1 can outweigh the alarm of another, because their terms
         have no upper bound.
 
@@ -92,9 +97,9 @@ class Combined(Detector):
 
     def __init__(
         self,
-        detectors: Sequence[Any] = ("joint_energy", "knn"),
+        detectors: Sequence[Any] = DEFAULT_PARTS,
         weights: Sequence[float] = (),
-        rule: str = "fisher",
+        rule: str = "harmonic",
         *,
         tpr: float = 0.95,
         nonfinite: str = "raise",

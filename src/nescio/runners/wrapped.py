@@ -14,11 +14,14 @@ from nescio._validation import Array, checked_whole, looks_like_probabilities, t
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment
+from nescio.detectors.combined import Combined
+from nescio.detectors.default import AUTO as THE_DEFAULT, default_detector
 from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
     LabelMismatchError,
     MissingInputError,
+    ParameterError,
     ProbabilitiesWarning,
     ShapeError,
     label_difference,
@@ -30,8 +33,6 @@ from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
 from nescio.runners.features import AUTO, FEATURES, PENULTIMATE, POOLED, Layers
 from nescio.runners.prediction import Prediction
-
-DEFAULT_DETECTOR = "joint_energy"
 
 
 def wrap(
@@ -58,7 +59,9 @@ def wrap(
         wrapped model is wrapped again, with the parameters that are given here.
     detector : Detector, str or path, optional
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
-        "top_k_joint_energy(k=5)"; or the path of a saved one. Joint energy if not given.
+        "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, or "auto", it is the
+        default: `fit` with labels takes a combination of logits and features, `calibrate` alone
+        joint energy.
     features, label_names, from_probs, device, output, preprocessing
         As `make_runner` takes them. If the detector reads features and none are chosen, they are
         "auto". Further layers that it reads are added if the model has them.
@@ -88,6 +91,8 @@ def wrap(
         output=output,
         preprocessing=preprocessing,
     )
+    if isinstance(detector, str) and detector == THE_DEFAULT:
+        return Wrapped(runner)
     return Wrapped(runner, own if detector is None else _detector(detector))
 
 
@@ -101,7 +106,7 @@ class Wrapped:
     runner : Runner
         Runs the model.
     detector : Detector or None
-        None if none was chosen; then `calibrate` takes joint energy.
+        None if none was chosen; then `fit` chooses, or `calibrate` without `fit`.
     """
 
     def __init__(self, runner: Runner, detector: Detector | None = None) -> None:
@@ -249,7 +254,8 @@ class Wrapped:
     def fit(self, train: Any, labels: Any = None, *, batch_size: int = 256) -> Wrapped:
         """Return the model with a detector that has learned from training inputs.
 
-        Only for detectors that learn; `calibrate` has to follow.
+        `calibrate` has to follow. If no detector was chosen, it is a combination of logits and
+        features if the labels are given and the model has an inner layer, otherwise joint energy.
 
         Parameters
         ----------
@@ -261,10 +267,11 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
-        detector = self._own_detector()
-        outputs = self.outputs(train, labels=labels, batch_size=batch_size)
+        ready = self if self.detector is not None else self._with_features()
+        outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+        detector = self._own_detector(outputs)
         with quiet_about_probabilities(outputs):
-            return Wrapped(self.runner, detector.fit(outputs))
+            return Wrapped(ready.runner, detector.fit(outputs))
 
     def calibrate(
         self,
@@ -287,8 +294,8 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
-        detector = self._own_detector()
         outputs = self.outputs(held_out, batch_size=batch_size)
+        detector = self._own_detector(held_out=outputs)
         with quiet_about_probabilities(outputs):
             detector.calibrate(outputs, tpr=tpr, confidence=confidence, groups=groups)
         return Wrapped(self.runner, detector)
@@ -297,11 +304,20 @@ class Wrapped:
         """Write the detector as one file; the model is not saved."""
         self._calibrated().save(path, force=force)
 
-    def _own_detector(self) -> Detector:
-        """Return a copy of the detector, or a new one of the default kind."""
-        return _detector(
-            DEFAULT_DETECTOR if self.detector is None else copy.deepcopy(self.detector)
-        )
+    def _with_features(self) -> Wrapped:
+        """Return the model with the layers that the default detector reads, if it has them."""
+        try:
+            return Wrapped(with_layers(self.runner, Combined()))
+        except (MissingInputError, ParameterError):  # the default is then joint energy
+            return self
+
+    def _own_detector(
+        self, train: Outputs | None = None, held_out: Outputs | None = None
+    ) -> Detector:
+        """Return a copy of the detector, or the default for these outputs."""
+        if self.detector is not None:
+            return copy.deepcopy(self.detector)
+        return default_detector(train, held_out).detector
 
     def _calibrated(self) -> Detector:
         if self.detector is None:

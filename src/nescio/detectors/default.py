@@ -1,0 +1,90 @@
+"""The detector to take if the user names none: the best that the given data allows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nescio.detectors.base import Detector
+from nescio.detectors.combined import Combined
+from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
+from nescio.outputs import Outputs
+
+AUTO = "auto"
+"""In place of a detector's name: `default_detector` chooses."""
+
+MOST_LABELS = 20
+"""With more labels, those that are surely absent add up to noise that hides the others."""
+
+MIN_HELD_OUT = 400  # half of them make the p-values of the parts: a step of half a per cent
+
+
+class Default(NamedTuple):
+    """A detector, not fitted yet, and the sentence that says why it was chosen."""
+
+    detector: Detector
+    reason: str
+
+
+def default_detector(
+    train: Outputs | None = None,
+    held_out: Outputs | None = None,
+    *,
+    tpr: float = 0.95,
+    nonfinite: str = "raise",
+) -> Default:
+    """Return the combination of logits and features if it can be learned.
+
+    Otherwise it is the joint energy of the 20 largest labels, which needs nothing but logits. The
+    documentation says why these two: docs/explanation/the-default.md.
+
+    Parameters
+    ----------
+    train : Outputs, optional
+        The training outputs, which the combination learns from.
+    held_out : Outputs, optional
+        The data to calibrate on, if it is already there.
+    tpr, nonfinite
+        As for every detector.
+
+    Examples
+    --------
+    >>> default_detector().detector
+    JointEnergy()
+    """
+    combined = Combined(tpr=tpr, nonfinite=nonfinite)
+    obstacle = _obstacle(combined, train, held_out)
+    if not obstacle:
+        return Default(
+            combined,
+            "Chosen: joint energy, the similarity to training samples with the same labels, and a "
+            "linear probe of the features, combined.",
+        )
+    logits = held_out or train
+    many = logits is not None and logits.n_labels > MOST_LABELS
+    alone: Detector = (
+        TopKJointEnergy(MOST_LABELS, tpr=tpr, nonfinite=nonfinite)
+        if many
+        else JointEnergy(tpr=tpr, nonfinite=nonfinite)
+    )
+    which = f" of the {MOST_LABELS} largest labels" if many else ""
+    return Default(
+        alone,
+        f"Chosen: joint energy{which}, which reads the logits alone. A combination with features "
+        f"separates better, but {obstacle}.",
+    )
+
+
+def _obstacle(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
+    """Return why the combination cannot be made of this data; nothing if it can."""
+    if train is None:
+        return "it needs training outputs (--train, fit) with features and labels"
+    for what, outputs, names in (
+        ("training outputs", train, combined.learns_from),
+        ("held-out outputs", held_out, combined.scores_from),
+    ):
+        absent = [name for name in names if outputs is not None and outputs.get(name) is None]
+        if absent:
+            return f"the {what} have no {' and no '.join(absent)}"
+    if held_out is not None and len(held_out) < MIN_HELD_OUT:
+        return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
+    return ""

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from nescio import Outputs
+from nescio.detectors.default import MIN_HELD_OUT, default_detector
+
+
+def outputs(n, seed=0, **without):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, (n, 6))
+    features = labels @ np.eye(6, 8) + 0.3 * rng.normal(size=(n, 8))
+    logits = 4 * labels - 2 + rng.normal(size=(n, 6))
+    return Outputs(logits, **({"features": features, "labels": labels} | without))
+
+
+def test_features_and_labels_make_a_combination_that_can_be_used():
+    train, held_out = outputs(300), outputs(MIN_HELD_OUT, 1)
+    detector, reason = default_detector(train, held_out, tpr=0.9)
+    assert detector.name == "combined"
+    assert "linear probe" in reason
+    assessed = detector.fit(train).calibrate(held_out).assess(outputs(2000, 2))
+    assert 0.85 < assessed.in_distribution.mean() < 0.95
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "why"),
+    [
+        (None, outputs(500), "it needs training outputs"),
+        (outputs(300, features=None), outputs(500), "training outputs have no features"),
+        (outputs(300, labels=None), outputs(500), "training outputs have no labels"),
+        (outputs(300), outputs(500, features=None), "held-out outputs have no features"),
+        (outputs(300), outputs(MIN_HELD_OUT - 1), "needs 400 held-out samples, and there are 399"),
+    ],
+)
+def test_otherwise_it_is_joint_energy_and_the_reason_is_said(train, held_out, why):
+    detector, reason = default_detector(train, held_out, nonfinite="out")
+    assert detector.name == "joint_energy"
+    assert detector.nonfinite == "out"
+    assert why in reason
+
+
+@pytest.mark.parametrize(("n_labels", "name"), [(20, "joint_energy"), (21, "top_k_joint_energy")])
+def test_of_many_labels_the_largest_count(n_labels, name):
+    held_out = Outputs(np.random.default_rng(0).normal(-2, 3, (500, n_labels)))
+    detector, reason = default_detector(held_out=held_out, tpr=0.9)
+    assert (detector.name, detector.tpr) == (name, 0.9)
+    assert detector.get_params().get("k", 20) == 20
+    assert ("20 largest labels" in reason) == (n_labels > 20)
