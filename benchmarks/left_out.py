@@ -2,12 +2,13 @@
 
     python benchmarks/left_out.py --train train.safetensors --held-out val.safetensors
 
-The outputs need features and labels. For each seed, the labels are divided into five parts. For
-each part, the paper's head is trained on the features without these labels, as `nescio train` does
-(Adam, 1e-4, the epoch with the lowest loss on a sixth of the training samples, which also serve as
-held-out data). Samples that carry only left-out labels count as out-of-distribution, held-out
-samples with another label as in-distribution. `nescio choose` measures the same with a smaller head
-that needs no torch; for its results, one JSON object per line and seed:
+The outputs need features and labels. The detectors are those of the benchmark coco70-methods. For
+each seed, the labels are divided into five parts. For each part, the paper's head is trained on the
+features without these labels, as `nescio train` does (Adam, 1e-4, the epoch with the lowest loss on
+a sixth of the training samples, which also serve as held-out data). Samples that carry only
+left-out labels count as out-of-distribution, held-out samples with another label as
+in-distribution. `nescio choose` measures the same with a smaller head that needs no torch; for its
+results, one JSON object per line and seed:
 
     python benchmarks/left_out.py --choices benchmarks/results/choose-coco70.jsonl
 
@@ -24,26 +25,12 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from nescio.benchmark.spec import load_spec
 from nescio.metrics.comparison import compare
 from nescio.networks.network import TwoLayerHead
-from nescio.outputs import Outputs
+from nescio.outputs import Head, Outputs
 
-DETECTORS = (
-    "combined",
-    "joint_energy",
-    "max_logit",
-    "top_k_joint_energy(k=20)",
-    "top_k_joint_energy(k=5)",
-    "label_neighbours",
-    "linear_probe",
-    "knn",
-    "relative_mahalanobis",
-    "nnguide",
-    "combined(detectors=[joint_energy, label_neighbours])",
-    "combined(detectors=[joint_energy, label_neighbours, linear_probe], rule=fisher)",
-    "combined(detectors=[joint_energy, knn], rule=fisher)",
-    "combined(detectors=[top_k_joint_energy(k=5), relative_mahalanobis], rule=cauchy)",
-)
+DETECTORS = load_spec("coco70-methods").detectors
 EPOCHS, BATCH = 20, 64
 
 
@@ -71,6 +58,16 @@ def trained_head(features, labels, reference, truth, seed):
     return head.eval()
 
 
+def outputs_of(head, features, labels):
+    """Return all that the detectors of coco70-methods read."""
+    with torch.inference_mode():
+        hidden = head.hidden(torch.as_tensor(features))
+        logits = head.labels(hidden)
+    last = Head(head.labels.weight.detach().numpy(), head.labels.bias.detach().numpy())
+    arrays = {"penultimate": hidden.numpy()}
+    return Outputs(logits.numpy(), features, labels=labels, head=last, arrays=arrays)
+
+
 def fold_fpr(train, held_out, gone, seed):
     """Return the FPR95 of each detector if the labels `gone` are left out."""
     kept = np.setdiff1d(np.arange(train.n_labels), gone)
@@ -86,9 +83,7 @@ def fold_fpr(train, held_out, gone, seed):
     x["id"] = held_out.features[known_held]
     x["ood"] = np.concatenate([train.features[unknown], held_out.features[unknown_held]])
     head = trained_head(x["train"], y["train"], x["reference"], y["reference"], seed)
-    with torch.inference_mode():
-        logits = {name: head(torch.as_tensor(rows)).numpy() for name, rows in x.items()}
-    made = {name: Outputs(logits[name], x[name], labels=y.get(name)) for name in x}
+    made = {name: outputs_of(head, rows, y.get(name)) for name, rows in x.items()}
     found = compare(
         {name: name for name in DETECTORS},
         made["id"],
