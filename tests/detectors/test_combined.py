@@ -54,10 +54,10 @@ def part_p_values(detector, X):
 )
 def test_p_values_are_the_conformal_ones_made_continuous(reference, scores):
     reference, scores = np.sort(reference), np.sort(scores)
-    n = len(reference)
-    found = continuous_p_values(reference, scores)
-    conformal = Threshold(reference, 0.5, None, 1).p_values(scores)
-    inside = scores >= reference[0]
+    n, threshold = len(reference), Threshold(reference, 0.5, None, 1)
+    found = continuous_p_values(reference, scores, threshold.limits)
+    conformal = threshold.p_values(scores)
+    inside = scores >= threshold.limits[0]
     assert (found[inside] <= conformal[inside]).all()
     assert (found[inside] >= conformal[inside] - (1 + 1e-12) / (n + 1)).all()
     assert ((found > 0) & (found <= n / (n + 1))).all()

@@ -130,8 +130,8 @@ def test_relative_mahalanobis_that_learned_without_labels():
 
 def test_scores_that_tie_with_tau_are_in():
     detector = ns.MaxLogit().calibrate(some_logits(), tpr=0.9)
-    at_tau = np.full((1, N_LABELS), detector.offset_, np.float32)
-    below = np.nextafter(at_tau, np.float32(-np.inf))
+    tau = np.full((1, N_LABELS), detector.offset_, np.float32)
+    at_tau, below = (np.nextafter(tau, np.float32(side)) for side in (np.inf, -np.inf))
     outputs = DetectorHead(detector)(torch.from_numpy(np.concatenate([at_tau, below])))
     assert outputs.in_distribution.tolist() == [True, False]
     same(detector.assess(np.concatenate([at_tau, below])), outputs)

@@ -18,6 +18,7 @@ from nescio.calibration.thresholds import (
     conformal_rank,
     empirical_threshold,
     required_samples,
+    tie_limits,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "conformal_rank",
     "empirical_threshold",
     "required_samples",
+    "tie_limits",
 ]
