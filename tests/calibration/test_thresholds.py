@@ -40,6 +40,18 @@ def test_at_least_the_share_asked_is_kept_ties_included(scores, tpr):
 
 
 @ties_are_meant
+@given(tied_scores, shares, st.integers(0, 1000))
+def test_scores_that_differ_by_rounding_are_tied(scores, tpr, seed):
+    threshold = Threshold.from_scores(scores, tpr=tpr)
+    noise = 2.0**-20 * np.random.default_rng(seed).uniform(-1, 1, (2, len(scores)))
+    one, other = scores + noise * np.maximum(scores, np.median(scores))
+    noisy = Threshold.from_scores(one, tpr=tpr)
+    np.testing.assert_array_equal(noisy.p_values(other), threshold.p_values(scores))
+    np.testing.assert_array_equal(other >= noisy.value, scores >= threshold.value)
+    assert noisy.tpr_interval() == threshold.tpr_interval()
+
+
+@ties_are_meant
 @given(tied_scores, shares)
 def test_an_input_is_flagged_exactly_when_its_p_value_is_small(scores, tpr):
     threshold = Threshold.from_scores(scores, tpr=tpr)

@@ -12,6 +12,7 @@ from nescio.calibration.calibration import (
 )
 from nescio.calibration.firing import Firing
 from nescio.calibration.thresholds import (
+    TIE_TOLERANCE,
     Scores,
     Threshold,
     checked_scores,
@@ -25,6 +26,7 @@ __all__ = [
     "CUSTOM",
     "LABEL_COUNT",
     "MIN_GROUP_SIZE",
+    "TIE_TOLERANCE",
     "Calibration",
     "Firing",
     "Scores",
