@@ -179,7 +179,8 @@ class Threshold:
         """Warn if many calibration scores, or all of them, equal the threshold."""
         below, tied = self.below_and_tied()
         score = self.scores[self.rank - 1]
-        if tied <= max(1, _TIES_ALLOWED * self.n_samples):
+        # Two scores may be as close as the tolerance by chance.
+        if tied <= max(2, _TIES_ALLOWED * self.n_samples):
             return
         if tied == np.count_nonzero(np.isfinite(self.scores)):
             text = (
