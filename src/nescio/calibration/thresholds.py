@@ -14,7 +14,7 @@ but not lower.
 Scores that are equal up to rounding count as tied: the same sample may get a score that differs in
 its last bits on another machine, in another batch or in an exported graph. So a new score is
 compared with the limits of the calibration scores, which lie below them by `TIE_TOLERANCE`. A limit
-keeps more than the score itself would, so the guarantees hold. docs/adr/0019-precision.md says why.
+keeps more than the score itself would, so the guarantees hold. docs/adr/0019-ties-up-to-rounding.md says why.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TIES_ALLOWED = 0.01
 
 # Relative to the score or, for scores close to 0, to the median size of the calibration scores.
 # float32 rounds by up to 2 ** -24; sums and products of many labels and features add up to 2 ** -21
-# (measured for every detector, with and without the wide registers of a processor).
+# (measured with and without the wide registers of a processor; `combined` is an exception, ADR 0019).
 TIE_TOLERANCE = 2.0**-18
 
 
