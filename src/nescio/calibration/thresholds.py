@@ -14,7 +14,7 @@ but not lower.
 Scores that are equal up to rounding count as tied: the same sample may get a score that differs in
 its last bits on another machine, in another batch or in an exported graph. So a new score is
 compared with the limits of the calibration scores, which lie below them by `TIE_TOLERANCE`. A limit
-keeps more than the score itself would, so the guarantees hold. docs/adr/0019-ties-up-to-rounding.md says why.
+keeps more than the score itself would, so the guarantees hold. Decision 0019 in docs/adr says why.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Scores = NDArray[np.float64]
 _TIES_ALLOWED = 0.01
 
 # Relative to the score or, for scores close to 0, to the median size of the calibration scores.
-# float32 rounds by up to 2 ** -24; sums and products of many labels and features add up to 2 ** -21
-# (measured with and without the wide registers of a processor; `combined` is an exception, ADR 0019).
+# float32 rounds by up to 2 ** -24. The sums and products of a score were measured to add up to
+# 2 ** -21, with and without the wide registers of a processor; decision 0019 names the exceptions.
 TIE_TOLERANCE = 2.0**-18
 
 
