@@ -54,10 +54,10 @@ def part_p_values(detector, X):
 )
 def test_p_values_are_the_conformal_ones_made_continuous(reference, scores):
     reference, scores = np.sort(reference), np.sort(scores)
-    n = len(reference)
-    found = continuous_p_values(reference, scores)
-    conformal = Threshold(reference, 0.5, None, 1).p_values(scores)
-    inside = scores >= reference[0]
+    n, threshold = len(reference), Threshold(reference, 0.5, None, 1)
+    found = continuous_p_values(reference, scores, threshold.limits)
+    conformal = threshold.p_values(scores)
+    inside = scores >= threshold.limits[0]
     assert (found[inside] <= conformal[inside]).all()
     assert (found[inside] >= conformal[inside] - (1 + 1e-12) / (n + 1)).all()
     assert ((found > 0) & (found <= n / (n + 1))).all()
@@ -393,7 +393,9 @@ def test_a_class_of_ones_own_may_be_a_part(tmp_path):
 
 
 def test_settings_replace_what_is_in_brackets():
-    detector = build_detector("combined(weights=[1, 2, 1])", {"weights": "[3, 4, 5]", "rule": "cauchy"})
+    detector = build_detector(
+        "combined(weights=[1, 2, 1])", {"weights": "[3, 4, 5]", "rule": "cauchy"}
+    )
     assert (detector.weights, detector.rule) == ((3, 4, 5), "cauchy")
     with pytest.raises(ParameterError, match=r"weights=3: expected a list in square brackets"):
         build_detector("combined(weights=3)")

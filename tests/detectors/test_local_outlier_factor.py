@@ -11,7 +11,11 @@ import nescio as ns
 @pytest.mark.parametrize("n_labels", [2, 7, 8, 30])
 @pytest.mark.parametrize("n_neighbors", [5, 20])
 def test_lof_is_scikit_learns(n_labels, n_neighbors, rng):
-    train, new = rng.normal(size=(300, n_labels)), rng.normal(0, 2, (100, n_labels))
+    # Numbers of float32, which is what the detector rounds to.
+    train, new = (
+        rng.normal(0, scale, (n, n_labels)).astype(np.float32).astype(np.float64)
+        for scale, n in ((1, 300), (2, 100))
+    )
     theirs = sklearn.neighbors.LocalOutlierFactor(n_neighbors=n_neighbors, novelty=True).fit(train)
     ours = ns.LocalOutlierFactor(n_neighbors=n_neighbors).fit(train)
     np.testing.assert_allclose(

@@ -197,9 +197,9 @@ def test_rows_that_python_refuses_are_out(tmp_path):
     assert not found["in_distribution"][:2].any()
     # -inf marks a masked label, which this detector takes.
     assert found["score"][2] == rows[2, 1:].max()
-    # A maximum is not rounded: ties with tau are in, whatever runs the graph.
-    at_tau = np.full((1, N_LABELS), detector.offset_, np.float32)
-    below = np.nextafter(at_tau, np.float32(-np.inf))
+    # A maximum is not rounded: what is at tau is in, whatever runs the graph.
+    tau = np.full((1, N_LABELS), detector.offset_, np.float32)
+    at_tau, below = (np.nextafter(tau, np.float32(side)) for side in (np.inf, -np.inf))
     assert run(path, logits=np.concatenate([at_tau, below]))["in_distribution"].tolist() == [
         True,
         False,

@@ -130,11 +130,25 @@ def test_relative_mahalanobis_that_learned_without_labels():
 
 def test_scores_that_tie_with_tau_are_in():
     detector = ns.MaxLogit().calibrate(some_logits(), tpr=0.9)
-    at_tau = np.full((1, N_LABELS), detector.offset_, np.float32)
-    below = np.nextafter(at_tau, np.float32(-np.inf))
+    tau = np.full((1, N_LABELS), detector.offset_, np.float32)
+    at_tau, below = (np.nextafter(tau, np.float32(side)) for side in (np.inf, -np.inf))
     outputs = DetectorHead(detector)(torch.from_numpy(np.concatenate([at_tau, below])))
     assert outputs.in_distribution.tolist() == [True, False]
     same(detector.assess(np.concatenate([at_tau, below])), outputs)
+
+
+@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
+@pytest.mark.parametrize("name", ["joint_energy", "max_prob", "top_k_logit", "msp", "entropy"])
+def test_ties_have_the_same_verdict_in_torch_and_in_any_precision(name):
+    rng = np.random.default_rng(0)
+    values = np.array([-2.2, -1.1, 1.1, 2.2])  # few scores, which lie far apart
+    held_out, new = (rng.choice(values, (n, 6)) for n in (400, 200))
+    detector = ns.detectors.DETECTORS[name]().calibrate(held_out)
+    expected = detector.assess(new)
+    for dtype in (torch.float32, torch.float64):
+        found = DetectorHead(detector)(torch.from_numpy(new).to(dtype))
+        np.testing.assert_array_equal(found.p_value, expected.p_values)
+        np.testing.assert_array_equal(found.in_distribution, expected.in_distribution)
 
 
 def test_tau_and_calibration_scores_keep_their_last_digits():

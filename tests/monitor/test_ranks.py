@@ -29,6 +29,17 @@ def test_where_all_stream_scores_tie_with_calibration_scores_ranks_are_plain(see
     np.testing.assert_allclose(Bag(calibration).add(stream, uniform), expected, rtol=1e-12)
 
 
+def test_scores_that_differ_by_rounding_share_a_cell(rng):
+    calibration, stream, uniform = few_values(rng, 60), few_values(rng, 300), rng.random(300)
+    expected = Bag(np.sort(calibration)).add(stream, uniform)
+    rounded = [
+        scores * (1 + 2.0**-20 * rng.uniform(-1, 1, len(scores)))
+        for scores in (calibration, stream)
+    ]
+    found = Bag(np.sort(rounded[0])).add(rounded[1], uniform)
+    assert found.tolist() == expected.tolist()
+
+
 def test_within_a_cell_the_bounds_are_those_of_the_true_ranks(rng):
     calibration, stream = np.sort(rng.normal(size=40)), rng.normal(size=700)
     true = p_values_by_definition(calibration, stream, np.full(700, 0.5))

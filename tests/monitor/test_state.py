@@ -28,6 +28,16 @@ def test_a_saved_monitor_goes_on_exactly(detector, rng, tmp_path):
     assert fed(monitor, detector, new).report() == fed(straight, detector, new).report()
 
 
+def test_a_state_that_told_equal_scores_apart_is_refused(detector, rng, tmp_path):
+    path = tmp_path / "state.safetensors"
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 50))
+    (bag,) = monitor.bags.values()
+    bag.counts = np.append(bag.counts, [0, 0])  # one more cut, as older versions had
+    monitor.save(path)
+    with pytest.raises(InputError, match="older nescio"):
+        Monitor.load(path, detector)
+
+
 def test_a_state_is_of_one_detector(detector, rng, tmp_path):
     path = tmp_path / "state.safetensors"
     fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)

@@ -49,6 +49,16 @@ def test_the_threshold_of_a_label_can_be_another(model, held_out):
         wrapped(held_out, label_threshold=1.0)
 
 
+def test_a_logit_at_the_threshold_is_not_above_it_in_any_precision():
+    detector = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(99, 5)))
+    for threshold in (0.1, 0.3, 0.7, 0.9):
+        at = np.full((1, 5), np.log(threshold / (1 - threshold)))
+        for logits in (at, at.astype(np.float32)):
+            assessment = detector.assess(logits)
+            prediction = ns.Prediction(ns.Outputs(logits), assessment, threshold)
+            assert not prediction.predicted.any()
+
+
 def test_it_reads_as_a_table(model, held_out):
     logits = ns.Outputs(
         [[3.0, -1.0, 2.0, 1.0, 0.5], [-9.0] * 5], label_names="abcde", ids=["x", "y"]

@@ -83,6 +83,20 @@ def test_a_file_saved_by_outputs_is_taken_as_it_is(client, detector_file, some_l
     assert answer["score"] == ns.load(file).assess(outputs).scores.tolist()
 
 
+@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
+def test_numbers_as_text_and_as_float32_have_the_same_verdict(client, tmp_path):
+    rng = np.random.default_rng(0)
+    held_out, new = (rng.choice([-2.2, -1.1, 1.1, 2.2], (n, 4)) for n in (400, 100))
+    ns.MaxLogit().calibrate(held_out).save(tmp_path / "tied.nescio")
+    ns.Outputs(new.astype(np.float32)).save(tmp_path / "new.safetensors")
+    service = client(tmp_path / "tied.nescio")
+    body = (tmp_path / "new.safetensors").read_bytes()
+    binary = score(service, body, SAFETENSORS, accept=JSON).json()
+    text = service.post("/v1/score", json={"logits": new.tolist()}).json()
+    assert text["p_value"] == binary["p_value"]
+    assert text["in_distribution"] == binary["in_distribution"]
+
+
 def test_a_file_of_the_safetensors_package_is_taken(client, detector_file, some_logits):
     package = pytest.importorskip("safetensors.numpy")
     logits, file = some_logits(7), detector_file()

@@ -12,18 +12,21 @@ from nescio.calibration.calibration import (
 )
 from nescio.calibration.firing import Firing
 from nescio.calibration.thresholds import (
+    TIE_TOLERANCE,
     Scores,
     Threshold,
     checked_scores,
     conformal_rank,
     empirical_threshold,
     required_samples,
+    tie_limits,
 )
 
 __all__ = [
     "CUSTOM",
     "LABEL_COUNT",
     "MIN_GROUP_SIZE",
+    "TIE_TOLERANCE",
     "Calibration",
     "Firing",
     "Scores",
@@ -34,4 +37,5 @@ __all__ = [
     "conformal_rank",
     "empirical_threshold",
     "required_samples",
+    "tie_limits",
 ]

@@ -91,7 +91,7 @@ class Calibration:
         >>> calibration = Calibration.from_scores(
         ...     np.arange(200.0), tpr=0.9, groups=["day"] * 100 + ["night"] * 100
         ... )
-        >>> calibration.threshold_values
+        >>> {name: round(value, 2) for name, value in calibration.threshold_values.items()}
         {'day': 9.0, 'night': 109.0}
         """
         scores = checked_scores(scores)

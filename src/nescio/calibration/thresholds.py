@@ -10,10 +10,16 @@ calibration score,
 
 If scores are tied with the threshold, the share that is kept can be higher than these formulas say,
 but not lower.
+
+Scores that are equal up to rounding count as tied: the same sample may get a score that differs in
+its last bits on another machine, in another batch or in an exported graph. So a new score is
+compared with the limits of the calibration scores, which lie below them by `TIE_TOLERANCE`. A limit
+keeps more than the score itself would, so the guarantees hold. Decision 0019 in docs/adr says why.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -29,11 +35,35 @@ Scores = NDArray[np.float64]
 # The share of calibration scores that may equal the threshold without a warning.
 _TIES_ALLOWED = 0.01
 
+# Relative to the score or, for scores close to 0, to the median size of the calibration scores.
+# float32 rounds by up to 2 ** -24. The sums and products of a score were measured to add up to
+# 2 ** -21, with and without the wide registers of a processor; decision 0019 names the exceptions.
+TIE_TOLERANCE = 2.0**-18
+
+
+def tie_limits(scores: Scores) -> Scores:
+    """Return the smallest number that counts as tied with each score; infinities stay.
+
+    Ascending scores have ascending limits.
+
+    Examples
+    --------
+    >>> tie_limits(np.array([-np.inf, 2.0, 4.0])) < [0.0, 1.9999999, 3.9999999]
+    array([ True,  True,  True])
+    """
+    finite = np.isfinite(scores)
+    sizes = np.abs(scores[finite])
+    limits = scores.astype(np.float64)
+    if len(sizes):
+        limits[finite] -= TIE_TOLERANCE * np.maximum(sizes, np.median(sizes))
+    return limits
+
 
 def empirical_threshold(scores: Array, tpr: float = 0.95) -> float:
     """Return the largest threshold that keeps at least the share `tpr` of these scores.
 
-    This threshold has no guarantee for new data. Use `Threshold` if you need one.
+    This threshold has no guarantee for new data, and it is one of these scores: the same score with
+    other last bits may fall below it. Use `Threshold` if you need more.
 
     Examples
     --------
@@ -101,7 +131,7 @@ class Threshold:
         If None, a new in-distribution sample is kept with probability at least `tpr`. Otherwise the
         share kept in the long run is at least `tpr` with this confidence.
     rank : int
-        The threshold is the rank-th smallest calibration score, counted from 1.
+        The threshold is the limit of the rank-th smallest calibration score, counted from 1.
     """
 
     scores: Scores
@@ -125,7 +155,7 @@ class Threshold:
         Examples
         --------
         >>> threshold = Threshold.from_scores(np.arange(199.0), tpr=0.95)
-        >>> threshold.value, threshold.p_values([-1.0, 9.0, 500.0])
+        >>> round(threshold.value, 2), threshold.p_values([-1.0, 9.0, 500.0])
         (9.0, array([0.005, 0.055, 1.   ]))
         """
         tpr = checked_share("tpr", tpr)
@@ -147,18 +177,20 @@ class Threshold:
 
     def _warn_of_ties(self, where: str) -> None:
         """Warn if many calibration scores, or all of them, equal the threshold."""
-        below, tied = self._below_and_tied()
-        if tied <= max(1, _TIES_ALLOWED * self.n_samples):
+        below, tied = self.below_and_tied()
+        score = self.scores[self.rank - 1]
+        # Two scores may be as close as the tolerance by chance.
+        if tied <= max(2, _TIES_ALLOWED * self.n_samples):
             return
         if tied == np.count_nonzero(np.isfinite(self.scores)):
             text = (
-                f"{where}all {tied:,} calibration scores are {self.value:g}, so the score cannot "
+                f"{where}all {tied:,} calibration scores are {score:g}, so the score cannot "
                 "tell samples apart. Check the outputs of the model, or choose another detector."
             )
         else:
             text = (
                 f"{where}{tied:,} of {self.n_samples:,} calibration scores equal the threshold "
-                f"{self.value:g}. A sample with this score is kept, so a share of "
+                f"{score:g}. A sample with this score is kept, so a share of "
                 f"{1 - below / self.n_samples:.3g} of the calibration samples is kept instead of "
                 f"{self.tpr:g}, and fewer out-of-distribution samples are flagged."
             )
@@ -171,7 +203,7 @@ class Threshold:
                 f"{self.rank} for scores of shape {self.scores.shape}."
             )
         ascending = (self.scores[1:] >= self.scores[:-1]).all()
-        if not ascending or not np.isfinite(self.value):
+        if not ascending or not np.isfinite(self.scores[self.rank - 1]):
             raise InputError(
                 "calibration scores must be in ascending order, and the threshold must be finite."
             )
@@ -179,7 +211,12 @@ class Threshold:
     @property
     def value(self) -> float:
         """The threshold: a sample is in-distribution if its score is at least this value."""
-        return float(self.scores[self.rank - 1])
+        return float(self.limits[self.rank - 1])
+
+    @functools.cached_property
+    def limits(self) -> Scores:
+        """The limit of each calibration score: a score at or above it counts as at least it."""
+        return tie_limits(self.scores)
 
     @property
     def n_samples(self) -> int:
@@ -189,10 +226,11 @@ class Threshold:
     def p_values(self, scores: Any) -> Scores:
         """Return conformal p-values: (1 + number of calibration scores <= score) / (n + 1).
 
-        For an in-distribution sample, P(p <= a) <= a. Without `confidence`, a sample is flagged
-        exactly when its p-value is at most 1 - tpr (apart from the rounding of 1 - tpr).
+        Calibration scores that are tied with the score count, up to the tie tolerance. For an
+        in-distribution sample, P(p <= a) <= a. Without `confidence`, a sample is flagged exactly
+        when its p-value is at most 1 - tpr (apart from the rounding of 1 - tpr).
         """
-        below = np.searchsorted(self.scores, np.asarray(scores, dtype=np.float64), side="right")
+        below = np.searchsorted(self.limits, np.asarray(scores, dtype=np.float64), side="right")
         return (below.astype(np.float64) + 1.0) / (self.n_samples + 1.0)
 
     def tpr_interval(self, confidence: float = 0.99) -> tuple[float, float]:
@@ -206,15 +244,16 @@ class Threshold:
         from scipy.special import betaincinv
 
         tail = (1 - checked_share("confidence", confidence)) / 2
-        n, (below, tied) = self.n_samples, self._below_and_tied()
+        n, (below, tied) = self.n_samples, self.below_and_tied()
         rank = self.rank if tied == 1 else below  # of the upper end
         low = 1 - float(betaincinv(self.rank, n + 1 - self.rank, 1 - tail))
         return low, 1 - float(betaincinv(rank, n + 1 - rank, tail)) if rank else 1.0
 
-    def _below_and_tied(self) -> tuple[int, int]:
+    def below_and_tied(self) -> tuple[int, int]:
         """Return how many calibration scores lie below the threshold, and how many equal it."""
         below = int(np.searchsorted(self.scores, self.value, side="left"))
-        return below, int(np.searchsorted(self.scores, self.value, side="right")) - below
+        upto = int(np.searchsorted(self.limits, self.scores[self.rank - 1], side="right"))
+        return below, upto - below
 
     def statement(self, confidence: float = 0.99) -> str:
         """Return the guarantee as a sentence.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 
 from nescio._validation import Array, checked_choice, checked_share
-from nescio.calibration import Calibration, Scores, benjamini_hochberg, empirical_threshold
+from nescio.calibration import Calibration, Scores, benjamini_hochberg
 from nescio.detectors import plausibility, steps
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.assessment import Assessment
@@ -150,7 +150,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
                 given = steps.read(self, X, names, y, reset=not self.learns_from, remember=True)
                 plausibility.warn_of_large_k(self, given)
                 steps.learn_held_out(self, given)
-                self.offset_ = empirical_threshold(steps.score_given(self, given), self.tpr)
+                self.offset_ = steps.threshold_of_fit(steps.score_given(self, given), self.tpr)
         return self
 
     def calibrate(

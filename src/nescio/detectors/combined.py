@@ -210,7 +210,10 @@ class Combined(Detector):
         """Return the p-values of the parts' scores, of shape (n_samples, n_parts)."""
         columns = zip(self.detectors_, scores.T, strict=True)
         return np.stack(
-            [continuous_p_values(reference_scores(part), column) for part, column in columns],
+            [
+                continuous_p_values(reference_scores(part), column, reference_limits(part))
+                for part, column in columns
+            ],
             axis=1,
         )
 
@@ -290,6 +293,12 @@ def reference_scores(part: Detector) -> Scores:
     return threshold.scores[np.isfinite(threshold.scores)]
 
 
+def reference_limits(part: Detector) -> Scores:
+    """Return the limits of the reference scores: what counts as tied with each of them."""
+    (threshold,) = part.calibration_.thresholds.values()
+    return threshold.limits[np.isfinite(threshold.limits)]
+
+
 def tail_scale(reference: Scores) -> float:
     """Return the scale of the lower tail: how far the lowest tenth lies below the next score."""
     lowest = max(1, len(reference) // 10)
@@ -297,7 +306,7 @@ def tail_scale(reference: Scores) -> float:
     return float(scale or reference[-1] - reference[0] or 1.0)
 
 
-def continuous_p_values(reference: Scores, scores: Scores) -> Scores:
+def continuous_p_values(reference: Scores, scores: Scores, limits: Scores | None = None) -> Scores:
     """Return p-values of scores against n reference scores, as a continuous function.
 
     At the i-th smallest reference score it is i / (n + 1), and it is linear between them. So
@@ -306,11 +315,16 @@ def continuous_p_values(reference: Scores, scores: Scores) -> Scores:
     reference score it is n / (n + 1). Below the smallest one it falls as 1 / (n + 1) / (1 + gap /
     scale), so that scores keep their order however low they are; `tail_scale` is the scale.
 
+    A score from the limit of a reference score on counts as at least that score. So rounding does
+    not move a score across several reference scores that are tied.
+
     Parameters
     ----------
     reference : array of shape (n,)
         Finite and ascending.
     scores : array of shape (n_samples,)
+    limits : array of shape (n,), optional
+        What counts as tied with each reference score (`tie_limits`); by default the score itself.
 
     Examples
     --------
@@ -319,9 +333,10 @@ def continuous_p_values(reference: Scores, scores: Scores) -> Scores:
     """
     n = len(reference)
     scores = np.minimum(scores, reference[-1])
-    below = np.searchsorted(reference, scores, side="right")  # or equal
+    tied = reference if limits is None else limits
+    below = np.searchsorted(tied, scores, side="right")  # or equal
     lower, upper = reference[np.maximum(below - 1, 0)], reference[np.minimum(below, n - 1)]
-    between = (scores - lower) / np.where(upper > lower, upper - lower, 1.0)
+    between = np.maximum(scores - lower, 0.0) / np.where(upper > lower, upper - lower, 1.0)
     gaps = np.maximum(reference[0] - scores, 0.0) / tail_scale(reference)
     return np.where(below == 0, 1 / (1 + gaps), below + between) / (n + 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nescio._validation import Array, checked_share
+from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
 from nescio.detectors.rectified import READS, check_width, energy_of
@@ -58,7 +59,8 @@ class DICE(Detector):
         contributions = arrays.head.weight * means  # (n_labels, n_features)
         n_left_out = min(round(contributions.size * self.sparsity), contributions.size - 1)
         smallest_kept = np.partition(contributions, n_left_out, axis=None)[n_left_out]
-        self.kept_ = contributions >= smallest_kept
+        # Contributions that differ by rounding only are tied: all of them are kept.
+        self.kept_ = contributions >= smallest_kept - TIE_TOLERANCE * abs(smallest_kept)
 
     def _score(self, arrays: Arrays) -> Array:
         head = arrays.head

@@ -13,6 +13,11 @@ from nescio.errors import EmptyLabelWarning, InputError, ShapeError, warn
 
 Matrix = NDArray[np.float64]
 
+# Relative to the largest variance, for each feature: rounding to float32 leaves a variance of up to
+# 2 ** -48 in directions that have none. Whether the values were stored as float32 or as float64
+# must not decide which directions count.
+SMALLEST_VARIANCE = 2.0**-46
+
 
 class Gaussians(NamedTuple):
     """Gaussians that share one covariance."""
@@ -122,7 +127,7 @@ def _whitening(covariance: Matrix) -> Matrix:
     scale = np.sqrt(np.diag(covariance))
     scale[scale == 0] = 1.0
     correlation = covariance / np.outer(scale, scale)
-    epsilon = len(covariance) * np.finfo(np.float64).eps
+    epsilon = len(covariance) * SMALLEST_VARIANCE
     try:
         factor = np.linalg.cholesky(correlation)
         if np.diag(factor).min() ** 2 > epsilon:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.arrays import Arrays
@@ -62,7 +63,7 @@ class LocalOutlierFactor(Detector):
         inputs = arrays.logits
         if len(inputs) < 2:
             raise InputError("lof learns from at least 2 samples, got n_samples = 1.")
-        self.samples_ = np.array(inputs, dtype=np.float64)
+        self.samples_ = _rounded(inputs)
         self.k_ = np.array(min(self.n_neighbors, len(inputs) - 1))
         self._index = self._neighbour_index()
         distances, neighbours = self._index.kneighbors()  # a sample is not its own neighbour
@@ -73,7 +74,7 @@ class LocalOutlierFactor(Detector):
         inputs: FloatArray = arrays.logits
         if not hasattr(self, "_index"):
             self._index = self._neighbour_index()
-        distances, neighbours = self._index.kneighbors(inputs.astype(np.float64, copy=False))
+        distances, neighbours = self._index.kneighbors(_rounded(inputs))
         density = self._density(distances, neighbours)
         return np.asarray(-self.densities_[neighbours].mean(1) / density)
 
@@ -104,3 +105,12 @@ class LocalOutlierFactor(Detector):
         arrays = (self.samples_, self.reach_, self.densities_)
         if not fits or not all(np.isfinite(array).all() for array in arrays):
             raise ValueError("its samples and densities are not consistent")
+
+
+def _rounded(inputs: FloatArray) -> NDArray[np.float64]:
+    """Round values to float32: of several neighbours at the same distance, rounding chooses one.
+
+    So a score does not depend on whether the values were stored as float32 or float64.
+    """
+    largest = np.finfo(np.float32).max
+    return np.clip(inputs, -largest, largest).astype(np.float32).astype(np.float64)

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
 from nescio._validation import BoolArray, to_numpy
-from nescio.calibration import LABEL_COUNT, Calibration, Scores, checked_groups
+from nescio.calibration import (
+    LABEL_COUNT,
+    Calibration,
+    Scores,
+    checked_groups,
+    empirical_threshold,
+    tie_limits,
+)
 from nescio.detectors import arrays as reading, plausibility
 from nescio.detectors.arrays import Arrays, Given, Known
 from nescio.errors import (
@@ -230,6 +237,12 @@ def learning_half(n_samples: int) -> BoolArray:
     learning = np.zeros(n_samples, dtype=np.bool_)
     learning[np.random.default_rng(0).permutation(n_samples)[: n_samples // 2]] = True
     return learning
+
+
+def threshold_of_fit(scores: Scores, tpr: float) -> float:
+    """Return the threshold that keeps the share `tpr` of these scores, however they are rounded."""
+    threshold = empirical_threshold(scores, tpr)
+    return float(tie_limits(scores)[scores == threshold][0])
 
 
 def calibrated(

@@ -10,6 +10,7 @@ from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
 from nescio.detectors.features import centred, checked_layer, product, row_blocks
+from nescio.detectors.gaussians import SMALLEST_VARIANCE
 from nescio.errors import InputError
 
 
@@ -78,8 +79,7 @@ class ViM(Detector):
         features -= self.center_
         features[:, constant] = 0.0  # the mean is rounded
         variances, directions = np.linalg.eigh(features.T @ features)  # ascending
-        rounding = len(variances) * np.finfo(np.float64).eps
-        rank = np.count_nonzero(variances > rounding * variances[-1])
+        rank = np.count_nonzero(variances > len(variances) * SMALLEST_VARIANCE * variances[-1])
         if rank <= self.n_components:
             raise InputError(
                 f"the training features vary in {rank} directions, and vim with n_components = "

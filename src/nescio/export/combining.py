@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.detectors import Arrays, Detector
-from nescio.detectors.combined import Combined, reference_scores, tail_scale
+from nescio.detectors.combined import Combined, reference_limits, reference_scores, tail_scale
 from nescio.errors import ExportError
 from nescio.export.search import count_passed, search_table
 
@@ -36,8 +36,10 @@ class CombinedScore(nn.Module):
         self.rule = detector.rule
         self.scorers = nn.ModuleList(scorers)
         references = [reference_scores(part) for part in detector.detectors_]
+        limits = [reference_limits(part) for part in detector.detectors_]
         table, starts, self.n_steps = search_table(references)
         self.register_buffer("table", table)
+        self.register_buffer("limits", search_table(limits)[0])
         self.register_buffer("starts", starts)
         self.sizes = [len(reference) for reference in references]
         self.scales = [tail_scale(reference) for reference in references]
@@ -64,8 +66,8 @@ class CombinedScore(nn.Module):
 
         first, last = table[start + 1], table[start + n]
         scores = torch.minimum(scores, last)
-        below = count_passed(table, start, self.n_steps, scores)
+        below = count_passed(self.get_buffer("limits"), start, self.n_steps, scores)
         lower, upper = reference(below), reference(below + 1)
-        between = (scores - lower) / torch.where(upper > lower, upper - lower, 1.0)
+        between = (scores - lower).clamp(min=0.0) / torch.where(upper > lower, upper - lower, 1.0)
         gaps = (first - scores).clamp(min=0.0) / self.scales[part]
         return torch.where(below == 0, 1 / (1 + gaps), below + between) / (n + 1)

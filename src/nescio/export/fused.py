@@ -229,7 +229,7 @@ class VerdictModule(nn.Module):
         thresholds = list(calibration.thresholds.values())
         sizes = [threshold.n_samples for threshold in thresholds]
         self.by_count = calibration.by == LABEL_COUNT
-        table, starts, self.n_steps = search_table([one.scores for one in thresholds])
+        table, starts, self.n_steps = search_table([one.limits for one in thresholds])
         self.register_buffer("table", table)
         self.register_buffer("starts", starts)
         self.register_buffer("sizes", torch.tensor(sizes))

@@ -33,12 +33,10 @@ class ChartSegment(NamedTuple):
     @classmethod
     def of(cls, threshold: Threshold) -> ChartSegment:
         """Return a segment without inputs for a threshold."""
-        scores, rank = threshold.scores, threshold.rank
-        tied = np.flatnonzero(scores == scores[rank - 1])
+        rank, (below, tied) = threshold.rank, threshold.below_and_tied()
         # Scores that tie with the threshold are not flagged. The share flagged has no exact
         # distribution then, but it lies between those of two ranks.
-        low = rank if len(tied) == 1 else int(tied[0])
-        return cls(0, low, rank, len(scores))
+        return cls(0, rank if tied == 1 else below, rank, threshold.n_samples)
 
 
 @dataclass(frozen=True)

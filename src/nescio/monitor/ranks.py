@@ -5,7 +5,8 @@ uniform, however small the calibration set is. p-values against the calibration 
 not: all of them share the deviation of the calibration sample, which shows in a long stream.
 
 A rank needs only counts, not scores. Some calibration scores, chosen by rank, cut the line into
-cells: each of these values is a cell, and so is the open interval between two of them. Within a
+cells: each of these values is a cell, and so is the open interval between two of them. What equals
+a value up to the tie tolerance (`nescio.calibration.tie_limits`) is in its cell. Within a
 cell every order of its members is equally likely, so the position of a new score among them is
 drawn at random. docs/explanation/monitoring.md shows why this is exact, also with ties.
 """
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nescio.calibration import tie_limits
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -43,15 +46,33 @@ class Bag:
         ranks = np.arange(1, n + 1)
         if n > max_cuts:
             ranks = np.unique(np.rint(np.linspace(1, n, max_cuts)).astype(np.int64))
-        self.cuts: Floats = np.unique(scores[ranks - 1])
-        self._ends = np.append(self.cuts, np.nan)
+        limits = tie_limits(scores)
+        self.cuts, first = np.unique(scores[ranks - 1], return_index=True)
+        self._lows: Floats = limits[ranks - 1][first]
+        self._drop_ties()
         self.calibration: Counts = np.bincount(self.cells(scores), minlength=2 * len(self.cuts) + 1)
         self.counts: Counts = self.calibration.copy()
 
     def cells(self, scores: Floats) -> NDArray[np.intp]:
         """Return the cell of each score: odd for the value of a cut, even for an interval."""
-        place = np.searchsorted(self.cuts, scores, side="left")
-        return np.asarray(2 * place + (self._ends[place] == scores), np.intp)
+        place = np.searchsorted(self._lows, scores, side="right")  # cuts at or below the score
+        return np.asarray(2 * place - (scores <= self._highs[place]), np.intp)
+
+    def _drop_ties(self) -> None:
+        """Keep the first of several cuts that are tied, and find where the cell of each one ends.
+
+        The cell of a cut is as wide above it as below.
+        """
+        infinite = np.isinf(self.cuts)
+        widths = np.subtract(self.cuts, self._lows, out=np.zeros(len(self.cuts)), where=~infinite)
+        highs = self.cuts + widths
+        kept = [0]
+        for at in range(1, len(highs)):
+            if self.cuts[at] > highs[kept[-1]]:
+                kept.append(at)
+        self.cuts, self._lows = self.cuts[kept], self._lows[kept]
+        # A place before the first cut has no cell of a cut below it: nothing is at most NaN.
+        self._highs: Floats = np.concatenate([[np.nan], highs[kept]])
 
     @property
     def total(self) -> int:

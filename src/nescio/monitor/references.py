@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nescio.errors import InputError, MissingInputError, ShapeError
 
 if TYPE_CHECKING:
-    from nescio.calibration import Calibration, Firing
+    from nescio.calibration import Calibration, Firing, Threshold
     from nescio.detectors import Detector
     from nescio.detectors.assessment import Assessment
 
@@ -55,7 +55,7 @@ def checked_assessment(calibration: Calibration, assessment: Assessment) -> tupl
     codes = _checked_codes(calibration, assessment.groups, len(scores))
     for code, threshold in enumerate(calibration.thresholds.values()):
         rows = codes == code
-        _check_p_values(threshold.scores, scores[rows], p_values[rows])
+        _check_p_values(threshold, scores[rows], p_values[rows])
     return scores, codes
 
 
@@ -82,15 +82,15 @@ def _checked_codes(calibration: Calibration, groups: Any, n_samples: int) -> Cod
     return codes
 
 
-def _check_p_values(reference: Floats, scores: Floats, p_values: Floats) -> None:
+def _check_p_values(threshold: Threshold, scores: Floats, p_values: Floats) -> None:
     """Raise if the p-values of these scores come from another calibration."""
-    below = np.searchsorted(reference, scores, side="right")
+    n = threshold.n_samples
     # A NaN would sort last and so have p = 1.
-    fits = np.abs(p_values * (len(reference) + 1) - 1 - below) < _CLOSE
+    fits = np.abs(p_values - threshold.p_values(scores)) * (n + 1) < _CLOSE
     fits &= ~np.isnan(scores)
     if not fits.all():
         p = float(p_values[~fits][0])
         raise InputError(
-            f"a p-value of {p:g} does not match its score and these {len(reference):,} calibration "
+            f"a p-value of {p:g} does not match its score and these {n:,} calibration "
             "scores. Was the assessment made by another detector, or were its numbers rounded?"
         )

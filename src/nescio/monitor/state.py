@@ -140,7 +140,13 @@ def _restore(monitor: Monitor, tensors: dict[str, Array], metadata: dict[str, An
     martingale.n_samples = chart.n_samples
     martingale.log_stakes = tensors["log_stakes"]
     for at, bag in enumerate(monitor.bags.values()):
-        bag.counts = tensors[f"counts.{at}"].copy()
+        counts = tensors[f"counts.{at}"]
+        if counts.shape != bag.counts.shape:
+            raise InputError(
+                "the monitor was saved by an older nescio, which told scores apart that are equal "
+                "up to rounding. Start a new state file."
+            )
+        bag.counts = counts.copy()
     monitor.trace = Trace(metadata["trace_step"], tensors["trace"])
     monitor.generator.bit_generator.state = metadata["generator"]
     monitor.last_file = metadata["last_file"]

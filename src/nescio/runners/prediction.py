@@ -59,9 +59,10 @@ class Prediction:
     @property
     def predicted(self) -> BoolArray:
         """Whether each label is predicted, of shape (n_samples, n_labels)."""
-        # On the logits, where nothing is lost to rounding: 0 for a label threshold of 0.5.
+        # On the logits, where nothing is lost to rounding: 0 for a label threshold of 0.5. In
+        # float32, so that a logit at the threshold is not above it however it was stored.
         odds = self.label_threshold / (1 - self.label_threshold)
-        return np.asarray(self.outputs.logits > np.log(odds))
+        return np.asarray(self.outputs.logits.astype(np.float32) > np.float32(np.log(odds)))
 
     @property
     def in_distribution(self) -> BoolArray:

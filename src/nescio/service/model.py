@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -55,7 +56,7 @@ class Model:
         _check_width(runner, detector)
         stored = runner.metadata(THRESHOLD_KEY)
         threshold = detector.calibration_.threshold_values
-        if stored not in (None, threshold):
+        if stored is not None and not _same_thresholds(stored, threshold):
             logger.warning(
                 "the model file contains another detector, which is not used",
                 extra={"its_threshold": stored, "threshold": threshold},
@@ -101,6 +102,16 @@ class Model:
             ],
             "preprocessing": None if self.preprocessing is None else self.preprocessing.as_dict(),
         }
+
+
+def _same_thresholds(stored: Any, ours: Mapping[str, float]) -> bool:
+    """Return whether thresholds are the same: those of older files are higher by the tolerance."""
+    return (
+        isinstance(stored, dict)
+        and stored.keys() == ours.keys()
+        and all(isinstance(value, float) for value in stored.values())
+        and all(math.isclose(stored[name], ours[name], rel_tol=1e-4) for name in ours)
+    )
 
 
 def _fitting(entry: ModelInput, array: Array) -> Array:
