@@ -73,7 +73,7 @@ class LabelNeighbours(NearestNeighbours):
         return (self.layer, "labels")
 
     @property
-    def scores_from(self) -> tuple[str, ...]:  # type: ignore[override]
+    def scores_from(self) -> tuple[str, ...]:
         """The features of the layer, and logits."""
         return (self.layer, "logits")
 
@@ -120,7 +120,8 @@ class LabelNeighbours(NearestNeighbours):
         weights *= known
         # If no label has any energy, each counts alike.
         weights[weights.sum(1) == 0] = known
-        return weights / weights.sum(1, keepdims=True)
+        weights /= weights.sum(1, keepdims=True)
+        return weights
 
     def _check_learned(self) -> None:
         n_members, starts = self.members_.size, self.starts_

@@ -83,7 +83,7 @@ class LinearProbe(Detector):
         checked_layer(self.layer)
 
     def _learn(self, arrays: Arrays) -> None:
-        moved: Matrix = unit_rows(arrays[self.layer].astype(np.float64))
+        moved: FloatArray = unit_rows(arrays[self.layer].astype(np.float64))
         if arrays.labels is None:
             raise MissingInputError(
                 f"{self.name} learns the labels of the training samples: pass them as y, or pass "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class NearestNeighbours(Detector):
 
     name = "knn"
     paper = "Sun et al., ICML 2022"
-    learned = ("bank_", "rows_")
+    learned: ClassVar[tuple[str, ...]] = ("bank_", "rows_")
 
     def __init__(
         self,
