@@ -7,10 +7,15 @@ torch = pytest.importorskip("torch")
 
 import nescio as ns  # noqa: E402
 from nescio.errors import InputError, ParameterError, ShapeError  # noqa: E402
+from nescio.runners.call_order import registered_leaves  # noqa: E402
 from nescio.runners.taps import Tap, find_pooled  # noqa: E402
 
 nn = torch.nn
 CONVOLUTION = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+
+
+def _pooled(model):
+    return find_pooled(model, registered_leaves(model))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,7 @@ CONVOLUTION = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     ],
 )
 def test_the_representation_before_the_head(layers, pooled):
-    assert find_pooled(nn.Sequential(*layers)) == pooled
+    assert _pooled(nn.Sequential(*layers)) == pooled
 
 
 def test_published_architectures():
@@ -68,7 +73,7 @@ def test_published_architectures():
                 model = timm.create_model(name.removeprefix("timm/"))
             else:
                 model = models.get_model(name, weights=None)
-        assert find_pooled(model) == Tap.parse(layer, model), name
+        assert _pooled(model) == Tap.parse(layer, model), name
 
 
 def test_linear_layers_that_do_not_belong_to_the_head():
@@ -82,9 +87,9 @@ def test_linear_layers_that_do_not_belong_to_the_head():
             super().__init__()
             self.attention, self.head = nn.MultiheadAttention(4, 1), nn.Linear(4, 5)
 
-    assert find_pooled(TwoHeads()) == Tap("right", reads=True)
+    assert _pooled(TwoHeads()) == Tap("right", reads=True)
     # The linear layer of the attention is never called by itself.
-    assert find_pooled(Attentive()) == Tap("head", reads=True)
+    assert _pooled(Attentive()) == Tap("head", reads=True)
 
 
 def test_pooled_maps_are_averaged(rng):
@@ -138,3 +143,49 @@ def test_a_layer_that_works_in_place_does_not_change_the_features():
     wanted = inputs.flatten(1).numpy().copy()
     found = ns.wrap(model, features="input").outputs(inputs.clone()).features
     np.testing.assert_array_equal(found, wanted)
+
+
+class HeadFirst(nn.Module):
+    """Registers its heads before what they read; the second one is called last, but unused."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.head, self.other, self.body = nn.Linear(6, 5), nn.Linear(6, 2), body
+
+    def forward(self, x):
+        features = self.body(x)
+        return self.head(features), self.other(features)
+
+
+@pytest.mark.parametrize("layers", ["auto", "pooled", "penultimate"])
+def test_a_head_that_is_registered_before_the_backbone(layers):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 6), nn.LayerNorm(6))
+    model, words = HeadFirst(body), torch.arange(21).reshape(7, 3) % 9
+    wrapped = ns.wrap(model, features=layers, output=0)
+    for inputs in (words, words + 0):  # the layers are known from the second batch on
+        outputs = wrapped.outputs(inputs, batch_size=4)
+        torch.testing.assert_close(torch.tensor(outputs.features), body(words).detach())
+        torch.testing.assert_close(torch.tensor(outputs.head.weight), model.head.weight.detach())
+    fused = wrapped.runner.module()
+    torch.testing.assert_close(fused(words)[1], body(words))
+
+
+def test_a_representation_that_only_seems_to_come_before_the_head():
+    model = HeadFirst(nn.Sequential(nn.Linear(3, 6), nn.ReLU()))
+    inputs = torch.randn(7, 3)
+    for features in ("auto", "pooled"):
+        with pytest.raises(ParameterError, match=r"no layer 'pooled'.*Choose 'penultimate'"):
+            ns.wrap(model, features=features, output=0).outputs(inputs)
+    outputs = ns.wrap(model, features="penultimate", output=0).outputs(inputs)
+    torch.testing.assert_close(torch.tensor(outputs.features), model.body(inputs).detach())
+
+
+def test_the_order_of_the_calls_is_found_in_training_mode_too():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv1d(3, 6, 4), nn.Flatten(), nn.BatchNorm1d(6))
+    model, inputs = HeadFirst(body), torch.randn(7, 3, 4)
+    module = ns.wrap(model, features="pooled", output=0).runner.module().train()
+    module(inputs)
+    assert module.model.body[2].num_batches_tracked == 1
+    assert not any(part._forward_pre_hooks for part in module.model.body)

@@ -9,6 +9,7 @@ from torch.nn.modules import activation, dropout
 
 from nescio.errors import ParameterError, ShapeError
 from nescio.networks.own import nearest
+from nescio.runners.call_order import Leaves, registered_leaves
 from nescio.runners.features import INPUT, PENULTIMATE, POOLED, flat_input, pooled
 
 _READ = ":input"
@@ -20,13 +21,15 @@ class Tap(NamedTuple):
 
     layer: str  # empty for the model itself
     reads: bool
+    sought: str = ""  # "pooled" or "penultimate" as long as no pass has shown that it is that
 
     @classmethod
     def parse(cls, name: str, model: nn.Module) -> Tap:
         """Return the tap for a layer, "layer:input", or one of the names that any model has.
 
         "input" is the model's input, "penultimate" the input of its last linear layer, "pooled"
-        what `find_pooled` finds. Layers are in the order of `named_modules()`.
+        what `find_pooled` finds. Layers are in the order of `named_modules()`, so the tap is to be
+        `confirmed` once the model has been called.
         """
         layers = dict(model.named_modules())
         if name in layers and name:
@@ -34,23 +37,34 @@ class Tap(NamedTuple):
         if name == INPUT:
             return cls("", reads=True)
         if name in (PENULTIMATE, POOLED):
-            linear = [path for path, part in layers.items() if isinstance(part, nn.Linear)]
-            found = cls(linear[-1], reads=True) if linear else None
-            if name == POOLED:
-                found = find_pooled(model)
-            if found is None:
-                raise _no_such_layer(name, model, any_linear=bool(linear))
-            return found
+            return _found(name, model, registered_leaves(model))._replace(sought=name)
         layer = name.removesuffix(_READ)
         if not layer or layer not in layers:
             raise ParameterError(f"the model has no layer {layer!r}.{nearest(layer, layers)}")
         return cls(layer, reads=True)
 
+    def confirmed(self, model: nn.Module, called: Leaves) -> Tap:
+        """Return the tap for what is sought, given the leaves that a pass called until the logits.
+
+        A head may have been registered before what it is called after.
+        """
+        return _found(self.sought, model, called) if self.sought and called else self
+
     def __str__(self) -> str:
         return f"layer {self.layer!r}" if self.layer else "the model"
 
 
-def find_pooled(model: nn.Module) -> Tap | None:
+def _found(name: str, model: nn.Module, leaves: Leaves) -> Tap:
+    linear = [path for path, part in leaves if isinstance(part, nn.Linear)]
+    found = Tap(linear[-1], reads=True) if linear else None
+    if name == POOLED:
+        found = find_pooled(model, leaves)
+    if found is None:
+        raise _no_such_layer(name, leaves, any_linear=bool(linear))
+    return found
+
+
+def find_pooled(model: nn.Module, leaves: Leaves) -> Tap | None:
     """Return where a model has its representation, before its task head; None if not found.
 
     The task head is the last linear layer together with the linear layers right before it, with
@@ -59,7 +73,6 @@ def find_pooled(model: nn.Module) -> Tap | None:
     flattened for the head, as in VGG, are averaged instead). If nothing before the head has
     weights, the model is its own head, and there is no representation.
     """
-    leaves = [(path, part) for path, part in model.named_modules() if not any(part.children())]
     linear = [at for at, (_, part) in enumerate(leaves) if isinstance(part, nn.Linear)]
     if not linear:
         return None
@@ -67,14 +80,24 @@ def find_pooled(model: nn.Module) -> Tap | None:
     while at >= 0 and _within_head(leaves[at][1], leaves[first][1]):
         first = at if isinstance(leaves[at][1], nn.Linear) else first
         at -= 1
-    of_head = {id(weight) for _, part in leaves[at + 1 :] for weight in part.parameters()}
-    if all(id(weight) in of_head for weight in model.parameters()):
+    if not _has_weights(model, leaves[: at + 1]):
         return None
     while at >= 0 and isinstance(leaves[at][1], nn.Flatten | nn.Dropout | nn.Identity):
         at -= 1
     if at >= 0 and isinstance(leaves[at][1], nn.AdaptiveAvgPool2d):
         return Tap(leaves[at][0], reads=False)
     return Tap(leaves[first][0], reads=True)
+
+
+def _has_weights(model: nn.Module, before: Leaves) -> bool:
+    """Return whether what comes before the head has weights, or the model some outside of leaves.
+
+    The latter are tables of positions, for example.
+    """
+    if any(True for _, part in before for _ in part.parameters()):
+        return True
+    of_leaves = {weight for _, part in registered_leaves(model) for weight in part.parameters()}
+    return any(weight not in of_leaves for weight in model.parameters())
 
 
 def _within_head(part: nn.Module, after: Any) -> bool:
@@ -89,8 +112,8 @@ def _within_head(part: nn.Module, after: Any) -> bool:
     return between or isinstance(part, nn.Identity)
 
 
-def _no_such_layer(name: str, model: nn.Module, *, any_linear: bool) -> ParameterError:
-    paths = [path for path, part in model.named_modules() if path and not any(part.children())]
+def _no_such_layer(name: str, leaves: Leaves, *, any_linear: bool) -> ParameterError:
+    paths = [path for path, _ in leaves if path]
     shown = f" Its last layers are {', '.join(paths[-_SHOWN_LAYERS:])}." if paths else ""
     if any_linear:
         return ParameterError(

@@ -17,6 +17,7 @@ from nescio._validation import Array, to_numpy
 from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.networks.checkpoint import weights_hash
 from nescio.runners.base import Runner
+from nescio.runners.call_order import CallOrder
 from nescio.runners.taps import Recorder, Tap
 
 # A pass sets the model's mode and hooks for its duration, so only one pass may run at a time.
@@ -28,7 +29,7 @@ class LogitsAndFeatures(nn.Module):
     """A module from a model's inputs to (logits, features, further layers...).
 
     Features are None if none are chosen. It hooks into the model until `release`. One pass at a
-    time.
+    time. The first pass shows in which order the layers are called, and confirms the taps by it.
 
     Parameters
     ----------
@@ -52,6 +53,7 @@ class LogitsAndFeatures(nn.Module):
         self.model = model
         self.output = output
         self.input_names = input_names
+        self.taps = tuple(taps)
         self._recorders = [Recorder(tap, model) for tap in taps]
 
     def forward(self, *inputs: Any, **named: Any) -> tuple[Any, ...]:
@@ -59,9 +61,19 @@ class LogitsAndFeatures(nn.Module):
         if self.input_names:
             named = {**dict(zip(self.input_names, inputs, strict=False)), **named}
             inputs = inputs[len(self.input_names) :]
+        if any(tap.sought for tap in self.taps) and not torch.compiler.is_compiling():
+            self._confirm_taps(*inputs, **named)
         logits = logits_of(self.model(*inputs, **named), self.output)
         found = [recorder.features(logits.shape[0]) for recorder in self._recorders]
         return (logits, *found) if found else (logits, None)
+
+    def _confirm_taps(self, *inputs: Any, **named: Any) -> None:
+        self.release()  # a layer that was registered in another order may have no matrix
+        with _left_unchanged(self.model), CallOrder(self.model) as calls:
+            logits = logits_of(self.model(*inputs, **named), self.output)
+        called = calls.leaves(logits)
+        self.taps = tuple(tap.confirmed(self.model, called) for tap in self.taps)
+        self._recorders = [Recorder(tap, self.model) for tap in self.taps]
 
     def release(self) -> None:
         """Remove the hooks from the model."""
@@ -140,7 +152,7 @@ class TorchRunner(Runner):
         if settings.get("device") is not None:
             settings["device"] = _checked_device(settings["device"], _device_of(model))
         super().__init__(model, **settings)
-        self._taps = [self._tap_of(name) for name in self.layers]
+        self._taps = tuple(self._tap_of(name) for name in self.layers)
 
     def _tap_of(self, layer: str) -> Tap:
         return Tap.parse(layer, self.model)
@@ -174,6 +186,7 @@ class TorchRunner(Runner):
             whole.training = False
             try:
                 yield whole
+                self._taps = whole.taps  # confirmed by a pass
             finally:
                 whole.release()
 
