@@ -200,6 +200,21 @@ def test_a_fused_model_of_a_module_and_of_a_wrapped_one():
         assert (found.in_distribution.numpy() == wanted.in_distribution).all()
 
 
+@pytest.mark.parametrize("name", ["react", "dice", "ash", "scale"])
+def test_a_fused_model_of_a_detector_that_reads_the_head(name):
+    inputs = some_inputs(30, seed=3)
+    wrapped = ns.wrap(a_network(), detector=name)
+    if wrapped.detector.learns_from:
+        wrapped = wrapped.fit(some_inputs(seed=2))
+    wrapped = wrapped.calibrate(some_inputs())
+    with pytest.raises(MissingInputError, match=r"last layer.*head=outputs\.head"):
+        FusedModel(wrapped)
+    fused = FusedModel(wrapped, head=wrapped.outputs(inputs).head)
+    with torch.no_grad():
+        found = fused(torch.from_numpy(inputs))
+    np.testing.assert_allclose(found.score, wrapped(inputs).assessment.scores, rtol=1e-5)
+
+
 def test_gradients_flow_through_the_score():
     fused = FusedModel(a_network(), ns.JointEnergy().calibrate(some_logits()))
     inputs = torch.from_numpy(some_inputs(4)).requires_grad_()

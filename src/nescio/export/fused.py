@@ -89,7 +89,8 @@ class DetectorHead(nn.Module):
             if head is None:
                 raise MissingInputError(
                     f"{detector.name} reads the classifier's last layer, which is not known: the "
-                    "model must end in a linear layer whose input are the features."
+                    "model must end in a linear layer whose input are the features. Outputs of "
+                    "such a model have it: head=outputs.head."
                 )
             for name in ("weight", "bias"):
                 self.register_buffer(name, torch.from_numpy(np.array(getattr(head, name))))
@@ -180,6 +181,8 @@ class FusedModel(nn.Module):
         Returns logits, or a pair of logits and features, which a detector of features needs.
     detector : Detector, optional
         Calibrated; that of the wrapped model if not given.
+    head : Head, optional
+        The classifier's last layer, for a detector that reads it: the `head` of its `Outputs`.
 
     Examples
     --------
@@ -190,7 +193,9 @@ class FusedModel(nn.Module):
     torch.Size([5])
     """
 
-    def __init__(self, classifier: Any, detector: Detector | None = None) -> None:
+    def __init__(
+        self, classifier: Any, detector: Detector | None = None, *, head: Head | None = None
+    ) -> None:
         super().__init__()
         from_probs = False
         if not isinstance(classifier, nn.Module):
@@ -206,7 +211,7 @@ class FusedModel(nn.Module):
         if detector is None:
             raise ParameterError("there is no detector: pass a calibrated one.")
         self.classifier = classifier
-        self.head = DetectorHead(detector, from_probs=from_probs)
+        self.head = DetectorHead(detector, from_probs=from_probs, head=head)
 
     def forward(self, *inputs: Any, **named: Any) -> FusedOutputs:
         """Return predictions and verdicts of one pass."""
