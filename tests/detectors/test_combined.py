@@ -372,10 +372,18 @@ def test_it_is_written_as_it_is_read():
     assert written(detector) == text
     objects = ns.Combined([ns.JointEnergy(), ns.TopKLogit(k=np.int64(7))], rule="harmonic")
     assert written(objects) == (
-        "combined(detectors=[joint_energy, top_k_logit(k=7)], rule=harmonic, weights=[])"
+        "combined(detectors=[joint_energy, top_k_logit(k=7)], rule=harmonic)"
     )
     again = build_detector(written(objects))
     assert written(again) == written(objects)
+
+
+def test_the_name_of_a_layer_may_have_a_colon():
+    (inner,) = ns.Combined(["combined(detectors=[knn(layer=fc:input)])"])._given_parts()
+    assert inner.scores_from == ("fc:input",)
+    for text in ("os:system(layer=fc)", "combined(detectors=[knn(layer=a:b), os:system])"):
+        with pytest.raises(ParameterError, match="names a class"):
+            ns.Combined([text])._given_parts()
 
 
 def test_a_class_of_ones_own_may_be_a_part(tmp_path):

@@ -16,7 +16,7 @@ from nescio.calibration import Scores
 from nescio.detectors import arrays as reading, steps
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
-from nescio.detectors.naming import as_detector, written
+from nescio.detectors.naming import as_detector, names_class, written
 from nescio.errors import ParameterError, TiedScoresWarning
 from nescio.explain import PartsExplanation
 
@@ -345,7 +345,7 @@ def _named_part(text: str) -> Detector:
     """Return a registered detector by its name: the text may come from a file, which must not
     choose the code to run.
     """
-    if ":" in text:
+    if names_class(text):
         raise ParameterError(
             f"the part {text!r} names a class. Pass a detector, such as Class(), or register the "
             "class (nescio.register, nescio --use) and pass its name."

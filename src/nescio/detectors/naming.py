@@ -67,10 +67,29 @@ def _split(text: str) -> list[str] | None:
     return None if expected else [piece.strip() for piece in pieces if piece.strip()]
 
 
+def names_class(text: str) -> bool:
+    """Return whether a detector, or one inside of its lists, is named as package.module:Class.
+
+    Examples
+    --------
+    >>> names_class("knn(layer=fc:input)"), names_class("combined(detectors=[knn, my.module:Knn])")
+    (False, True)
+    """
+    name, settings = parse_detector(text)
+    inner = [item for value in settings.values() for item in _items(value) or () if ":" in item]
+    return ":" in name or any(map(names_class, inner))
+
+
+def _items(text: str) -> list[str] | None:
+    """Return the entries of a list in square brackets; None if the text is no such list."""
+    return _split(text[1:-1]) if text[:1] + text[-1:] == "[]" else None
+
+
 def written(detector: Detector, *, defaults: bool = True) -> str:
     """Return a detector as `build_detector` reads it, with the parameters of its own.
 
-    With `defaults=False`, without the parameters that have their default values.
+    Without empty lists and, with `defaults=False`, without the parameters that have their default
+    values.
 
     Examples
     --------
@@ -83,7 +102,9 @@ def written(detector: Detector, *, defaults: bool = True) -> str:
     settings = ", ".join(
         f"{name}={_value_text(value)}"
         for name, value in detector.get_params(deep=False).items()
-        if name not in _OF_EVERY_DETECTOR and not (name in usual and value == usual[name])
+        if name not in _OF_EVERY_DETECTOR
+        and not (name in usual and value == usual[name])
+        and not (isinstance(value, list | tuple) and not value)
     )
     return f"{detector.name}({settings})" if settings else detector.name
 
@@ -204,7 +225,7 @@ def _value(text: str, kind: type, setting: str) -> Any:
     if kind is str:
         return text
     if kind in (list, tuple):
-        items = _split(text[1:-1]) if text[:1] + text[-1:] == "[]" else None
+        items = _items(text)
         if items is None:
             raise ParameterError(f"{setting}: expected a list in square brackets, as in [2, 1].")
         return kind(map(_item, items))
