@@ -37,3 +37,10 @@ def test_another_head_is_refused():
     detector = ns.DICE().fit(outputs)
     with pytest.raises(ShapeError, match=r"shape \(5, 20\), but this one has \(4, 20\)"):
         detector.score_samples(outputs.select_labels([0, 1, 2, 3]))
+
+
+def test_of_equal_contributions_no_more_are_kept():
+    outputs = relu_outputs()
+    features = np.where(np.arange(20) < 15, 0.0, outputs.features)  # 15 units that never fire
+    detector = ns.DICE(0.5).fit(ns.Outputs(outputs.logits, features, head=outputs.head))
+    assert detector.kept_.sum() == 50

@@ -59,8 +59,12 @@ class DICE(Detector):
         contributions = arrays.head.weight * means  # (n_labels, n_features)
         n_left_out = min(round(contributions.size * self.sparsity), contributions.size - 1)
         smallest_kept = np.partition(contributions, n_left_out, axis=None)[n_left_out]
-        # Contributions that differ by rounding only are tied: all of them are kept.
-        self.kept_ = contributions >= smallest_kept - TIE_TOLERANCE * abs(smallest_kept)
+        # Contributions that differ by rounding only are tied: the first of them are kept, as many
+        # as there is room for.
+        tied = np.abs(contributions - smallest_kept) <= TIE_TOLERANCE * abs(smallest_kept)
+        self.kept_ = (contributions > smallest_kept) & ~tied
+        room = contributions.size - n_left_out - np.count_nonzero(self.kept_)
+        self.kept_.flat[np.flatnonzero(tied)[:room]] = True
 
     def _score(self, arrays: Arrays) -> Array:
         head = arrays.head
