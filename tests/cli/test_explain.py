@@ -247,6 +247,11 @@ def test_the_nearest_training_samples_are_named(here, nescio):
     code, out, err = nescio(*given, "--train", "train.safetensors")
     assert code == 0, err
     assert f"knn: nearest training samples {', '.join(f'train{row}' for row in rows)}" in out
+    turned = ns.Outputs(made.logits, features=made.features, ids=ids)[np.arange(1500)[::-1]]
+    turned.save("turned.safetensors")
+    code, _, err = nescio(*given, "--train", "turned.safetensors")
+    assert code == 1
+    assert "turned.safetensors: the detector has not learned from this data, or not with the" in err
     others = make_outputs(1500, seed=7)
     ns.Outputs(others.logits, features=others.features, ids=ids).save("others.safetensors")
     code, _, err = nescio(*given, "--train", "others.safetensors")

@@ -129,8 +129,9 @@ def _train_ids(detector: Detector, train: Outputs) -> Array:
         raise InputError("the samples have no ids. Omit --train.")
     if not has_learned_from(detector, train):
         raise InputError(
-            "the detector has not learned from this data. Pass its training data to --train, with "
-            "the rows in the same order."
+            "the detector has not learned from this data, or not with the rows in this order. Pass "
+            "its training data to --train, in the same order. If an older nescio saved the "
+            "detector, run nescio calibrate again: the order is not in its file."
         )
     usable = arrays.usable_rows(arrays.read(train, detector.learns_from, detector).arrays, detector)
     ids: Array = train.ids[usable]
