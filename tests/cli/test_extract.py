@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+
 from nescio.outputs import Outputs
 
 
@@ -41,3 +43,32 @@ def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tre
     assert code == 0
     (report,) = json.loads(said)
     assert (report["n_images"], len(report["skipped"])) == (5, 1)
+
+
+def test_corrupted_images_have_the_rows_of_the_images(nescio, checkpoint, coco_tree, tmp_path):
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ("extract", tmp_path / "net.safetensors", f"coco@val:{coco_tree()}", "-o", tmp_path)
+    assert nescio(*command)[0] == 0
+    names = ("jigsaw", "arithmetic_mean")
+    code, _, err = nescio(*command, "--corruption", names[0], "--corruption", names[1])
+    assert (code, err) == (0, "")
+    plain = Outputs.load(tmp_path / "coco-val.safetensors")
+    made = [Outputs.load(tmp_path / f"coco-val-{name}.safetensors") for name in names]
+    for outputs, name in zip(made, names, strict=True):
+        assert outputs.manifest["corruption"] == name
+        assert outputs.ids.tolist() == plain.ids.tolist()
+        assert not np.allclose(outputs.logits, plain.logits)
+    code, _, err = nescio(*command, "--corruption", "jigsav")
+    assert code == 1
+    assert "corruption must be 'gaussian_noise' or" in err
+
+
+def test_bad_images_are_no_partners(nescio, checkpoint, class_tree, tmp_path):
+    root = class_tree()
+    (root / "anchor" / "0000.jpg").write_bytes(b"")
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ("extract", tmp_path / "net.safetensors", f"folder:{root}", "-o", tmp_path)
+    assert nescio(*command, "--corruption", "geometric_mean")[0] == 1
+    code, said, _ = nescio(*command, "--corruption", "geometric_mean", "--skip-bad", "--json")
+    (report,) = json.loads(said)
+    assert (code, report["n_images"], len(report["skipped"])) == (0, 5, 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +29,7 @@ from nescio.cli.vision import (
     open_runner,
     require_vision,
 )
+from nescio.data.corrupt import CORRUPTIONS
 from nescio.errors import FileError, ParameterError
 from nescio.outputs import Outputs
 
@@ -54,6 +57,13 @@ def extract(
         typer.Option(
             readable=False,
             help="The training outputs that 'nescio tune' has written, if the settings need them.",
+        ),
+    ] = None,
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Corrupt the images first, for 'nescio choose --far': "
+            f"{', '.join(CORRUPTIONS)}. May be repeated; one file is written per corruption."
         ),
     ] = None,
     features: Features = None,
@@ -130,14 +140,17 @@ def extract(
     output.mkdir(parents=True, exist_ok=True)
     console = terminal()
     done = []
-    for split in splits:
-        with progress_bar(split.title, len(split)) as advance:
+    corruptions: Sequence[str | None] = corruption or (None,)
+    for split, corrupted in itertools.product(splits, corruptions):
+        title = f"{split.title}-{corrupted}" if corrupted else split.title
+        with progress_bar(title, len(split)) as advance:
             result = run_extraction(
                 runner,
                 split,
-                output / f"{split.title}.safetensors",
+                output / f"{title}.safetensors",
                 tuning=tuning,
                 train=train_outputs,
+                corruption=corrupted,
                 batch_size=batch_size,
                 cache=cache or Path(model).parent,
                 skip_bad=skip_bad,

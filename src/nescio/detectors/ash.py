@@ -20,7 +20,8 @@ class ASH(Detector):
     Parameters
     ----------
     percentile : float
-        The percentage of the inputs to remove; 90 by default, as in the paper.
+        The percentage of the inputs to remove. The default of 90 is that of the authors' code
+        for ImageNet.
 
     Examples
     --------

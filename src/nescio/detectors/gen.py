@@ -25,9 +25,10 @@ class GEN(Detector):
     Parameters
     ----------
     gamma : float
-        The exponent, between 0 and 1; 0.1 by default, as in the paper.
+        The exponent, between 0 and 1. The default of 0.1 is that of the paper and of its code.
     k : int
-        How many labels count; all of them if there are fewer. 100 by default, as in the paper.
+        How many labels count; all of them if there are fewer. The default of 100 is that of the
+        paper, where it is a tenth of the 1,000 classes of ImageNet.
 
     Examples
     --------

@@ -20,7 +20,8 @@ class ReAct(Detector):
     Parameters
     ----------
     percentile : float
-        The percentile of the training activations to clip at; 90 by default, as in the paper.
+        The percentile of the training activations to clip at. The default of 90 is that of the
+        paper and of the OpenOOD benchmark.
 
     Attributes
     ----------

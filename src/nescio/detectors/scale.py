@@ -20,7 +20,8 @@ class Scale(Detector):
     Parameters
     ----------
     percentile : float
-        The percentage of the inputs that only the first sum counts; 85 by default, as in the paper.
+        The percentage of the inputs that only the first sum counts. The default of 85 is that of
+        the paper for ImageNet, and of the OpenOOD benchmark.
 
     Examples
     --------

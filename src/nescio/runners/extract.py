@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio._io.files import check_target
-from nescio._validation import Array, checked_whole
+from nescio._validation import Array, checked_choice, checked_whole
+from nescio.data.corrupt import CORRUPTIONS
+from nescio.data.damage import without_damaged
 from nescio.data.split import BadFile, Split
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 from nescio.runners.base import Runner
+from nescio.runners.corrupted import CorruptedReader
 from nescio.runners.dispatch import make_runner
 from nescio.runners.features import Layers
 from nescio.runners.images import ImageBatch, Indices, Reader
@@ -67,6 +70,7 @@ def extract(
     features: Layers | None = None,
     tuning: Tuning | None = None,
     train: Outputs | None = None,
+    corruption: str | None = None,
     device: Any = None,
     batch_size: int = 16,
     cache: str | Path | None = None,
@@ -94,6 +98,9 @@ def extract(
     train : Outputs, optional
         Outputs of the same model on the training data, for a tuning whose step needs them
         (`Tuning.needs_train`).
+    corruption : str, optional
+        One of `nescio.data.CORRUPTIONS`, to run the model on corrupted images instead, for example
+        as a far set of `choose`.
     batch_size : int
         Part of the manifest: another batch size may round differently.
     cache : path, optional
@@ -107,11 +114,14 @@ def extract(
     check_outputs_target(path)
     checked_whole("batch_size", batch_size, minimum=1)
     runner = make_runner(model, features=features, device=device)
+    if corruption is not None:
+        split = _to_corrupt(split, corruption, tuning, skip_bad=skip_bad)
     manifest = {
         **split.manifest(),
         **_described(runner, tuning),
         "batch_size": runner.fixed_batch or batch_size,
         "tuning": None if tuning is None else tuning.chosen(),
+        "corruption": corruption,
         _OWN_VERSION: EXTRACTION_VERSION,
     }
     if tuning is not None and tuning.needs_train:
@@ -128,7 +138,10 @@ def extract(
         return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
     if force:
         work.remove_others()
-    read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
+    if corruption is None:
+        read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
+    else:
+        read, compute = _on_corrupted(runner, split, corruption)
     n_computed = work.run(read, compute, on_images)
     skipped = _assemble(work, runner, split, manifest, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
@@ -194,6 +207,27 @@ def _computation(
 
     gaussian = Mahalanobis().fit(train) if tuning.needs_train else None
     return reader.batches, partial(run_perturbed, runner, tuning, gaussian)
+
+
+def _to_corrupt(split: Split, corruption: str, tuning: Tuning | None, *, skip_bad: bool) -> Split:
+    """Return the images to corrupt: an image that cannot be read cannot be a partner either."""
+    checked_choice("corruption", corruption, tuple(CORRUPTIONS))
+    if tuning is not None:
+        raise ParameterError(
+            "the perturbed outputs of corrupted images are not computed: pass "
+            "either tuning (--tuned) or corruption (--corruption)."
+        )
+    return without_damaged(split) if skip_bad else split
+
+
+def _on_corrupted(
+    runner: Runner, split: Split, corruption: str
+) -> tuple[ReadBatches, Callable[[Any], Mapping[str, Any]]]:
+    """Return how corrupted images are read, and what is computed from them."""
+    preprocessing = runner.preprocessing
+    assert preprocessing is not None
+    reader = CorruptedReader(Reader(split, preprocessing), corruption)
+    return reader.batches, lambda pixels: runner.run(preprocessing.normalise(pixels))
 
 
 def _rows_of(features: Array, batches: Iterable[Indices]) -> Iterator[ImageBatch]:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nescio import scores
-from nescio.data.corrupt import corrupt
 from nescio.data.preprocessing import Preprocessing
 from nescio.data.split import Split
 from nescio.detectors import Mahalanobis
@@ -26,8 +25,9 @@ from nescio.metrics import fpr_at_tpr
 from nescio.networks.checkpoint import Checkpoint
 from nescio.outputs import Outputs
 from nescio.runners.checkpoints import CheckpointRunner
+from nescio.runners.corrupted import CorruptedReader
 from nescio.runners.features import layer_names
-from nescio.runners.images import ImageBatch, Reader, in_batches
+from nescio.runners.images import Reader, in_batches
 from nescio.runners.perturb import (
     AGGREGATES,
     Setting,
@@ -169,39 +169,9 @@ def synthetic_sets(
 ) -> Iterator[tuple[str, Iterator[torch.Tensor]]]:
     """Give the images, then each synthetic set made from them, as pixels from 0 to 1."""
     reader = Reader(split, preprocessing)
-    yield _ID, (_scaled(batch) for batch in _read(reader, range(len(split)), batch_size))
-    # The partner of each image is the next one in a random circle, never the image itself.
-    circle = np.random.default_rng(seed).permutation(len(split))
-    partner_of = np.empty(len(split), np.intp)
-    partner_of[circle] = np.roll(circle, -1)
+    images = reader.batches(in_batches(len(split), batch_size))
+    yield _ID, (torch.from_numpy(batch.pixels).float() / 255 for batch in images)
     for number, name in enumerate(names):
-        yield name, _corrupted(name, reader, partner_of, (seed, number), batch_size)
-
-
-def _scaled(batch: ImageBatch) -> torch.Tensor:
-    return torch.from_numpy(batch.pixels).float() / 255
-
-
-def _read(reader: Reader, indices: Sequence[int], batch_size: int) -> Iterator[ImageBatch]:
-    return reader.batches(
-        [indices[i] for i in batch] for batch in in_batches(len(indices), batch_size)
-    )
-
-
-def _corrupted(
-    name: str,
-    reader: Reader,
-    partner_of: NDArray[np.intp],
-    seed: tuple[int, int],
-    batch_size: int,
-) -> Iterator[torch.Tensor]:
-    colours = {"mean": reader.preprocessing.mean, "std": reader.preprocessing.std}
-    images = _read(reader, range(len(partner_of)), batch_size)
-    partners = _read(reader, partner_of.tolist(), batch_size)
-    for batch, others in zip(images, partners, strict=True):
-        made = []
-        rows = zip(_scaled(batch).numpy(), _scaled(others).numpy(), batch.indices, strict=True)
-        for image, other, index in rows:
-            rng = np.random.default_rng((*seed, index))
-            made.append(corrupt(name, image[None], other[None], rng, **colours))
-        yield torch.from_numpy(np.concatenate(made).astype(np.float32, copy=False))
+        corrupted = CorruptedReader(reader, name, (seed, number))
+        batches = corrupted.batches(in_batches(len(split), batch_size))
+        yield name, (torch.from_numpy(batch.pixels) for batch in batches)
