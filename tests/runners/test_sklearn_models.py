@@ -127,6 +127,13 @@ def of_texts():
     return ns.wrap(model.fit(texts, truth)), texts
 
 
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_texts_that_are_all_missing_are_named(of_texts, missing):
+    for inputs in ([missing] * 3, np.array([missing] * 3, dtype=object), (missing,) * 3):
+        with pytest.raises(InputError, match=r"3 of 3 inputs are not texts: rows 0, 1, 2 \(row 0"):
+            of_texts[0].outputs(inputs)
+
+
 @pytest.mark.parametrize("bad", [None, float("nan"), 3, ["red"]])
 @pytest.mark.parametrize("kind", [list, lambda texts: np.array(texts, dtype=object)])
 def test_rows_that_are_not_texts_are_named(of_texts, bad, kind):
@@ -164,9 +171,8 @@ def test_other_forms_of_texts(of_texts):
         wrapped.outputs(pandas.Series(["red", "cat", None]))
     with pytest.raises(InputError, match=r"rows 0 \(row 0 is None\)"):
         wrapped.outputs(text for text in (None, "red"))
-    for nothing in ([None, None], [["red cat"]]):
-        with pytest.raises(InputError, match="the model cannot run on these inputs"):
-            wrapped.outputs(nothing)
+    with pytest.raises(InputError, match="the model cannot run on these inputs"):
+        wrapped.outputs([["red cat"]])
     with pytest.raises(InputError, match="there are no inputs"):
         wrapped.outputs([])
 

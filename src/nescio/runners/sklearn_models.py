@@ -88,7 +88,7 @@ class SklearnRunner(Runner):
         if isinstance(inputs, tuple | Iterator):
             items = iter(inputs)
             first = list(itertools.islice(items, 1))
-            if first and isinstance(first[0], str | bytes | None):  # None: a missing text
+            if first and (isinstance(first[0], str | bytes) or _is_missing(first[0])):
                 inputs = [*first, *items]
             elif isinstance(inputs, Iterator):
                 inputs = itertools.chain(first, items)
@@ -156,14 +156,18 @@ def _check_texts(inputs: Any) -> None:
     if not (isinstance(inputs, list) or is_column):
         return
     rows = [at for at, item in enumerate(inputs) if not isinstance(item, str | bytes)]
-    if not rows or len(rows) == len(inputs):  # rows of numbers, or nothing but None
-        return
+    if not rows or (len(rows) == len(inputs) and not all(map(_is_missing, inputs))):
+        return  # texts, or rows of numbers
     shown = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
     found = next(item for item in inputs if not isinstance(item, str | bytes))
     raise InputError(
         f"{len(rows):,} of {len(inputs):,} inputs are not texts: rows {shown} (row {rows[0]} is "
         f"{str(found)[:40]}). Remove these rows, or replace them by an empty text."
     )
+
+
+def _is_missing(item: Any) -> bool:
+    return item is None or (not hasattr(item, "__len__") and str(item) in ("nan", "<NA>"))
 
 
 def _estimator(model: Any) -> Any:
