@@ -17,7 +17,7 @@ from nescio._validation import BoolArray
 from nescio.choosing.head import refit_head
 from nescio.errors import InputError, TooFewSamplesError
 from nescio.outputs import Outputs
-from nescio.outputs.outputs import PENULTIMATE
+from nescio.outputs.head import PENULTIMATE
 
 FEWEST = 10  # in-distribution samples, and others, that an FPR is computed from
 SHUFFLED = "shuffled"

@@ -12,7 +12,7 @@ from scipy.special import expit, logit
 
 from nescio._validation import Array
 from nescio.outputs import Head, Outputs
-from nescio.outputs.outputs import PENULTIMATE
+from nescio.outputs.head import PENULTIMATE
 
 _N_HIDDEN = 512
 _BATCH = 64

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nescio._io.tables import write_table
 from nescio._validation import BoolArray
 from nescio.errors import InputError
-from nescio.outputs.outputs import join_columns
+from nescio.outputs.joining import join_columns
 
 _SHOWN_ROWS = 10
 _COLUMNS = ("id", "score", "p_value", "in_distribution", "group")

@@ -6,12 +6,14 @@ safetensors file, which is memory-mapped when loaded.
 
 from __future__ import annotations
 
+from nescio.outputs.checked import check_label_names
 from nescio.outputs.files import (
     READABLE,
     check_outputs_target,
     save_in_parts,
 )
-from nescio.outputs.outputs import Head, Outputs, check_label_names, quiet_about_probabilities
+from nescio.outputs.head import Head
+from nescio.outputs.outputs import Outputs, quiet_about_probabilities
 
 __all__ = [
     "READABLE",

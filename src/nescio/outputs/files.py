@@ -20,13 +20,10 @@ from nescio._io.tables import ParquetTable, to_values
 from nescio._io.tensors import Stacked, read_tensors
 from nescio._validation import Array
 from nescio.errors import FileError, FileFormatError, InputError, ParameterError, about
-from nescio.outputs.outputs import (
-    MAX_ID_LENGTH,
-    Head,
-    Outputs,
-    check_same_arrays,
-    join_columns,
-)
+from nescio.outputs.checked import MAX_ID_LENGTH
+from nescio.outputs.head import Head
+from nescio.outputs.joining import check_same_arrays, join_columns
+from nescio.outputs.outputs import Outputs
 from nescio.scores import logits_from_probs
 
 _KIND = FileKind("nescio.outputs", "file of a model's outputs", schema=2)

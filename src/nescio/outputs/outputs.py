@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,65 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._io.columns import MATRICES, Columns
-from nescio._io.frames import (
-    FrameTable,
-    check_same_rows,
-    is_frame,
-    read_features,
-    read_frame,
-    read_truth,
-)
-from nescio._validation import (
-    Array,
-    FloatArray,
-    check_matrix,
-    check_multi_hot,
-    looks_like_probabilities,
-    to_float,
-    to_numpy,
-)
+from nescio._io.frames import FrameTable, is_frame, read_frame
+from nescio._validation import Array, FloatArray, looks_like_probabilities
 from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
-
-MAX_ID_LENGTH = 1024
-PENULTIMATE = "penultimate"
-"""The name of the array that is the input of the head."""
+from nescio.outputs.checked import as_column, as_ids, as_matrix, as_multi_hot, check_label_names
+from nescio.outputs.head import PENULTIMATE, Head
+from nescio.outputs.joining import check_same_arrays, join_columns
 
 _RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
-_ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
-
-
-@dataclass(frozen=True, eq=False, repr=False, init=False)
-class Head:
-    """The last layer of a classifier: logits = penultimate @ weight.T + bias.
-
-    Parameters
-    ----------
-    weight : array of shape (n_labels, n_units)
-    bias : array of shape (n_labels,)
-    """
-
-    weight: FloatArray
-    bias: FloatArray
-
-    def __init__(self, weight: Any, bias: Any) -> None:
-        object.__setattr__(self, "weight", _matrix(weight, "the weight of the head"))
-        object.__setattr__(self, "bias", to_float(to_numpy(bias)))
-        if self.bias.shape != self.weight.shape[:1]:
-            raise ShapeError(
-                f"the head must have one bias per label: its weight has shape {self.weight.shape}, "
-                f"its bias {self.bias.shape}."
-            )
-
-    def __repr__(self) -> str:
-        return f"Head({self.weight.shape[1]:,} units to {self.weight.shape[0]:,} labels)"
-
-    def same_as(self, other: Head | None) -> bool:
-        """Return whether two heads have equal weights."""
-        return self is other or (
-            other is not None
-            and np.array_equal(self.weight, other.weight)
-            and np.array_equal(self.bias, other.bias)
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -150,15 +98,15 @@ class Outputs:
             label_names = found.get("label_names") if label_names is None else label_names
             manifest = {**found.get("manifest", {}), **(manifest or {})}
             arrays = {**found.get("arrays", {}), **(arrays or {})}
-        put("logits", _matrix(logits, "logits"))
+        put("logits", as_matrix(logits, "logits"))
         n_labels = self.logits.shape[1]
         names = None if label_names is None else check_label_names(label_names, n_labels)
-        put("features", None if features is None else _matrix(features, "features", of_rows))
-        put("labels", None if labels is None else _multi_hot(labels, n_labels, names, of_rows))
-        put("ids", None if ids is None else _checked_ids(ids))
-        more = {name: _matrix(array, name, of_rows) for name, array in (arrays or {}).items()}
+        put("features", None if features is None else as_matrix(features, "features", of_rows))
+        put("labels", None if labels is None else as_multi_hot(labels, n_labels, names, of_rows))
+        put("ids", None if ids is None else as_ids(ids))
+        more = {name: as_matrix(array, name, of_rows) for name, array in (arrays or {}).items()}
         put("arrays", more)
-        put("kept", {name: _kept_column(name, column) for name, column in (kept or {}).items()})
+        put("kept", {name: as_column(name, column) for name, column in (kept or {}).items()})
         put("head", head)
         put("label_names", names)
         put("manifest", dict(manifest or {}))
@@ -365,38 +313,6 @@ class Outputs:
         return cls(**parse_tensors(what, tensors, metadata))
 
 
-def join_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Join kept columns of several sets of samples; raise if the sets have other columns."""
-    if any(part.keys() != parts[0].keys() for part in parts):
-        raise InputError("all parts to join must have kept the same columns.")
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def check_same_arrays(parts: Sequence[Outputs]) -> None:
-    """Raise unless all outputs have the same labels, arrays, columns and head."""
-    if not parts:
-        raise InputError("there are no outputs to join.")
-    first = parts[0]
-    for at, part in enumerate(parts):
-        ours, theirs = first._rows(), part._rows()
-        if ours.keys() != theirs.keys():
-            raise InputError(
-                f"outputs 0 have {', '.join(ours)}, outputs {at} have {', '.join(theirs)}: they "
-                "must have the same arrays to be joined."
-            )
-        for name in ours:
-            if ours[name].shape[1:] != theirs[name].shape[1:]:
-                raise ShapeError(
-                    f"{name} has {ours[name].shape[1]} columns in outputs 0 and "
-                    f"{theirs[name].shape[1]} in outputs {at}."
-                )
-        if part.label_names != first.label_names:
-            raise LabelMismatchError(f"outputs {at} have other label names than outputs 0.")
-        same_head = first.head.same_as(part.head) if first.head else part.head is None
-        if not same_head:
-            raise InputError(f"outputs {at} have another head than outputs 0.")
-
-
 @contextmanager
 def quiet_about_probabilities(outputs: Outputs) -> Iterator[None]:
     """Suppress a detector's warning about probabilities, for callers that gave it already."""
@@ -406,61 +322,3 @@ def quiet_about_probabilities(outputs: Outputs) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ProbabilitiesWarning)
         yield
-
-
-def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
-    """Return the names as a tuple; raise unless there is one distinct name per label."""
-    names = tuple(map(str, names))
-    if len(names) != n_labels:
-        raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
-    name, count = Counter(names).most_common(1)[0]
-    if count > 1:
-        raise InputError(f"label_names must be distinct; {name!r} appears {count} times.")
-    return names
-
-
-def _matrix(values: Any, name: str, ids: Sequence[str] | None = None) -> FloatArray:
-    if type(values) is not np.ndarray and is_frame(values):
-        found = read_features(values)
-        check_same_rows(name, found.get("ids"), ids)
-        values = found["logits"]
-    array = to_float(to_numpy(values))
-    check_matrix(array, name)
-    return array
-
-
-def _kept_column(name: str, values: Any) -> Array:
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise ShapeError(f"kept column {name!r} must have one dimension, got shape {array.shape}.")
-    return array
-
-
-def _checked_ids(ids: Any) -> NDArray[np.str_]:
-    array = np.asarray(ids, dtype=np.object_)
-    if array.ndim != 1:
-        raise ShapeError(f"ids must have one dimension, got shape {array.shape}.")
-    strings = [str(name) for name in array]
-    lengths = [len(name) for name in strings]
-    longest = max(lengths, default=0)
-    if longest > MAX_ID_LENGTH:
-        raise InputError(f"an id may have {MAX_ID_LENGTH:,} characters; one has {longest:,}.")
-    # NumPy pads every string to the longest: wasteful if the others are short.
-    room = 4 * longest * len(strings)
-    wasteful = room > max(_ROOM_FOR_IDS, 16 * sum(lengths))
-    return np.array(strings, dtype=np.object_ if wasteful else np.str_)
-
-
-def _multi_hot(
-    labels: Any,
-    n_labels: int,
-    names: Sequence[str] | None,
-    ids: Sequence[str] | None,
-) -> NDArray[np.uint8]:
-    array = read_truth(labels, names, ids) if is_frame(labels) else to_numpy(labels)
-    if array.ndim != 2 or array.shape[1] != n_labels:
-        raise ShapeError(
-            f"labels must be multi-hot, of shape (n_samples, {n_labels}), got {array.shape}."
-        )
-    check_multi_hot(array)
-    return array.astype(np.uint8, copy=False)

@@ -1,0 +1,49 @@
+"""The last layer of a classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nescio._validation import FloatArray, to_float, to_numpy
+from nescio.errors import ShapeError
+from nescio.outputs.checked import as_matrix
+
+PENULTIMATE = "penultimate"
+"""The name of the array that is the input of the head."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Head:
+    """The last layer of a classifier: logits = penultimate @ weight.T + bias.
+
+    Parameters
+    ----------
+    weight : array of shape (n_labels, n_units)
+    bias : array of shape (n_labels,)
+    """
+
+    weight: FloatArray
+    bias: FloatArray
+
+    def __init__(self, weight: Any, bias: Any) -> None:
+        object.__setattr__(self, "weight", as_matrix(weight, "the weight of the head"))
+        object.__setattr__(self, "bias", to_float(to_numpy(bias)))
+        if self.bias.shape != self.weight.shape[:1]:
+            raise ShapeError(
+                f"the head must have one bias per label: its weight has shape {self.weight.shape}, "
+                f"its bias {self.bias.shape}."
+            )
+
+    def __repr__(self) -> str:
+        return f"Head({self.weight.shape[1]:,} units to {self.weight.shape[0]:,} labels)"
+
+    def same_as(self, other: Head | None) -> bool:
+        """Return whether two heads have equal weights."""
+        return self is other or (
+            other is not None
+            and np.array_equal(self.weight, other.weight)
+            and np.array_equal(self.bias, other.bias)
+        )
