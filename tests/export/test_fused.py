@@ -271,8 +271,13 @@ def test_wrong_inputs():
         FusedModel(a_network())
 
 
-def test_two_layers_in_one_detector_are_refused():
-    outputs = whole_outputs()
-    detector = ns.Combined(["react", "mahalanobis"], nonfinite="out").fit(outputs[:200])
-    with pytest.raises(ExportError, match="reads two layers, features and penultimate"):
-        DetectorHead(detector.calibrate(outputs[200:]), head=outputs.head)
+@pytest.mark.parametrize("parts", [["react", "knn"], ["knn(layer=penultimate)", "knn(layer=0)"]])
+def test_two_layers_in_one_detector(parts):
+    wrapped = ns.wrap(a_network(), features="input", detector=ns.Combined(parts))
+    wrapped = wrapped.fit(some_inputs()).calibrate(some_inputs(seed=2))
+    inputs = some_inputs(30, seed=3)
+    wanted = wrapped(inputs)
+    fused = FusedModel(wrapped, head=wanted.outputs.head)
+    with torch.no_grad():
+        found = fused(torch.from_numpy(inputs))
+    np.testing.assert_allclose(found.score, wanted.assessment.scores, rtol=1e-4)

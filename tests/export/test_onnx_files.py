@@ -67,6 +67,19 @@ def test_feature_maps_are_averaged_and_a_newer_opset_stays(tmp_path):
     np.testing.assert_allclose(found["features"], outputs.features, atol=1e-5)
 
 
+def test_a_combination_that_reads_two_layers(tmp_path):
+    model = classifier(tmp_path / "model.onnx", maps=True, input_name="x")
+    parts = ["knn(layer=maps)", "knn(layer=input)"]
+    wrapped = ns.wrap(model, output="in_distribution", detector=ns.Combined(parts))
+    inputs = some_inputs(600)
+    wrapped = wrapped.fit(inputs[:200]).calibrate(inputs[200:], tpr=0.9)
+    path = tmp_path / "fused.onnx"
+    exported = ns.export_onnx(wrapped, path, samples=inputs[:20])
+    assert exported.outputs[5:] == ("maps", "input")
+    found = agrees(path, wrapped, inputs, "x")
+    np.testing.assert_allclose(found["maps"], wrapped.outputs(inputs).get("maps"), atol=1e-5)
+
+
 @pytest.mark.parametrize("layer", ["probs", "input"])
 def test_a_layer_that_is_not_an_output_of_the_file(layer, tmp_path):
     inputs = some_inputs()

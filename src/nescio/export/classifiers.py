@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nescio._io.tables import require
 from nescio.errors import ExportError, FileFormatError
+from nescio.export.fused import places_of
 from nescio.export.graphs import check_size, name_sizes
 from nescio.export.samples import Samples
 from nescio.export.tracing import traced
@@ -26,13 +27,13 @@ class Classifier:
     """A graph, and which of its outputs a detector takes."""
 
     model: Any  # onnx_ir.Model
-    sources: dict[str, str]  # for each of logits and features, the name of an output
+    sources: dict[str, str]  # for the logits and each layer, the name of an output
     examples: dict[str, Tensor]  # a few rows of each, as the classifier gives them
     open_length: bool = False  # whether it takes texts of any length
 
 
 def classifier_graph(runner: Runner, samples: Samples, takes: tuple[str, ...]) -> Classifier:
-    """Return the graph of a model that gives logits and, if they are taken, features."""
+    """Return the graph of a model that gives logits and the layers that are taken."""
     if runner.kind == "onnx":
         return _of_file(runner, samples, takes)
     return _of_torch(runner, samples, takes)
@@ -53,22 +54,24 @@ def check_kind(runner: Runner) -> None:
 
 
 class _Tuple(nn.Module):
-    """A module that gives (logits, features or None), of which the first outputs are a tuple."""
+    """A module that gives some of the outputs of another one."""
 
-    def __init__(self, module: nn.Module, n_taken: int) -> None:
+    def __init__(self, module: nn.Module, places: tuple[int, ...]) -> None:
         super().__init__()
         self.module = module
-        self.n_taken = n_taken
+        self.places = places
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.module(*inputs)[: self.n_taken])
+        given = self.module(*inputs)
+        return tuple(given[at] for at in self.places)
 
 
 def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     example = samples.resized(_TRACED_ROWS)
     weights = itertools.chain(runner.model.parameters(), runner.model.buffers())
     check_size(sum(tensor.numel() * tensor.element_size() for tensor in weights))
-    module = _Tuple(runner.module(example.data), len(takes)).eval().requires_grad_(False)
+    module = _Tuple(runner.module(example.data), places_of(takes, runner))
+    module = module.eval().requires_grad_(False)
     inputs = [runner.placed(array) for array in example.feed.values()]
     text = runner.kind == "transformers"
     dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
@@ -107,10 +110,10 @@ def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
 
 
 def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
-    sources = {"logits": runner.output, "features": next(iter(runner.tensors), None)}
-    taken = {name: sources[name] for name in takes}
+    tensors = (runner.output, *runner.tensors)
+    taken = {name: tensors[at] for name, at in zip(takes, places_of(takes, runner), strict=True)}
     feed = samples.resized(runner.fixed_batch or _TRACED_ROWS).feed
-    wanted = [tensor for tensor in taken.values() if tensor not in feed]
+    wanted = [tensor for tensor in dict.fromkeys(taken.values()) if tensor not in feed]
     given = dict(zip(wanted, runner.session.run(wanted, feed), strict=True)) | feed
     return Classifier(
         _with_outputs(_loaded(runner.path), taken.values()),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nescio._io.columns import MATRICES
 from nescio._io.files import check_target, replacing
 from nescio._io.tables import require
 from nescio._validation import Array, to_numpy
@@ -78,9 +79,9 @@ def export_onnx(
 ) -> Exported:
     """Write a classifier and its detector as one ONNX graph.
 
-    The graph returns logits, probs, score, p_value and in_distribution, and features if the
-    detector reads them. Before the file gets its name, onnxruntime runs it on samples, and the
-    results are compared with Python's.
+    The graph returns logits, probs, score, p_value and in_distribution, and the layers that the
+    detector reads: features or, if there are several, each under its own name. Before the file
+    gets its name, onnxruntime runs it on samples, and the results are compared with Python's.
 
     Parameters
     ----------
@@ -170,9 +171,11 @@ def _detector_alone(
             raise MissingInputError(
                 f"the detector reads {' and '.join(head.needs)}: pass samples as Outputs."
             )
-        outputs = _expected({head.needs[0]: to_numpy(samples)})
+        outputs = _expected({head.needs[0]: to_numpy(samples)}, head)
+    read = {source: name for name, source in head.sources.items()}  # the other way round
     if outputs is not None:
-        for name in head.needs:
+        for source in head.needs:
+            name = read.get(source, source)
             if outputs.get(name) is None:
                 raise MissingInputError(f"the detector reads {name}, which the samples lack.")
         _check_columns(head, outputs)
@@ -186,11 +189,14 @@ def _detector_alone(
     feed = probes_of(detector, {name: (widths[name], np.float32) for name in head.needs})
     if outputs is not None:
         feed = {
-            name: np.concatenate([probes, np.asarray(outputs.get(name), np.float32)])
-            for name, probes in feed.items()
+            source: np.concatenate(
+                [probes, np.asarray(outputs.get(read.get(source, source)), np.float32)]
+            )
+            for source, probes in feed.items()
         }
     constant = None if outputs is None else outputs.head
-    return detector, _Plan(model, [(feed, _expected(feed, constant))], detector.label_names_)
+    expected = _expected(feed, head, constant)
+    return detector, _Plan(model, [(feed, expected)], detector.label_names_)
 
 
 def _n_labels(detector: Detector, outputs: Outputs | None) -> int:
@@ -205,13 +211,19 @@ def _n_labels(detector: Detector, outputs: Outputs | None) -> int:
     )
 
 
-def _expected(feed: Mapping[str, Array], head: Head | None = None) -> Outputs:
+def _expected(
+    feed: Mapping[str, Array], head: DetectorHead, last_layer: Head | None = None
+) -> Outputs:
     """Return what a detector reads as Outputs, which need logits even if it reads none."""
     rows = len(next(iter(feed.values())))
-    n_labels = 1 if head is None else len(head.bias)
-    logits, features = feed.get("logits", np.zeros((rows, n_labels))), feed.get("features")
-    arrays = {} if features is None else {"penultimate": features}
-    return Outputs(logits, features=features, head=head, arrays=arrays)
+    n_labels = 1 if last_layer is None else len(last_layer.bias)
+    arrays = {name: feed[source] for name, source in head.sources.items() if name not in MATRICES}
+    return Outputs(
+        feed.get("logits", np.zeros((rows, n_labels))),
+        features=feed.get("features"),
+        head=last_layer,
+        arrays=arrays,
+    )
 
 
 # --- with the classifier ---
@@ -235,12 +247,12 @@ def _fused(
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
     head = DetectorHead(detector, from_probs=runner.from_probs, head=expected.head)
     _check_columns(head, expected)
-    takes = ("logits", "features") if "features" in head.needs else ("logits",)
+    takes = ("logits", *head.layers)
     classifier = classifier_graph(runner, inputs, takes)
     reached = at_opset(classifier.model, opset, what="the model")
     tail = detector_graph(head, classifier.examples)
     at_opset(tail, reached, what="the detector")
-    _check_detector(tail, detector, classifier, tolerance, expected.head, runner.from_probs)
+    _check_detector(tail, detector, classifier, tolerance, (head, expected.head))
     names = [value.name for value in classifier.model.graph.inputs]
     join(classifier.model, tail, classifier.sources)
     # An input that had the name of one of our outputs has been renamed.
@@ -301,17 +313,17 @@ def _check_detector(
     detector: Detector,
     classifier: Classifier,
     tolerance: float,
-    head: Head | None,
-    from_probs: bool,
+    heads: tuple[DetectorHead, Head | None],
 ) -> None:
     """Check the detector's graph on values that the samples may not reach."""
+    head, last_layer = heads
     shapes = {
         name: (example.shape[1], example.numpy(force=True).dtype)
         for name, example in classifier.examples.items()
     }
     read = probes_of(detector, shapes)
     fed = dict(read)
-    if from_probs:
+    if head.from_probs:
         fed["logits"] = label_prob(read["logits"])
         read["logits"] = logits_from_probs(fed["logits"])
     for name, example in classifier.examples.items():
@@ -319,18 +331,18 @@ def _check_detector(
             fed[name] = fed[name][:, :, None, None] * np.ones(example.shape[2:], fed[name].dtype)
     feed = {value.name: fed[name] for name, value in zip(fed, model.graph.inputs, strict=True)}
     found = run_graph(session_of(to_bytes(model, {})), feed, None)
-    check_parity(found, _expected(read, head), detector, tolerance)
+    check_parity(found, _expected(read, head, last_layer), detector, tolerance)
 
 
 def _check_columns(head: DetectorHead, outputs: Outputs) -> None:
     """Raise unless the detector was made for as many labels and features."""
-    for name, n_columns in head.n_columns.items():
-        array = outputs.get(name)
+    for name, source in head.sources.items():
+        array, n_columns = outputs.get(name), head.n_columns[source]
         if array is not None and array.shape[1] != n_columns:
             raise ShapeError(
                 f"the detector was made for {n_columns} columns of {name}, but the model returns "
                 f"{array.shape[1]}. Calibrate it on outputs of this model"
-                + (", of the same layer." if name == "features" else ".")
+                + ("." if name == "logits" else ", of the same layer.")
             )
 
 

@@ -16,13 +16,8 @@ from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeE
 from nescio.export.scoring import scorer_of
 from nescio.export.search import count_passed, search_table
 from nescio.outputs import Head
+from nescio.runners import Runner
 from nescio.runners.wrapped import with_only_layer
-
-INPUTS = ("logits", "features")
-"""What a classifier's graph can give to a detector's."""
-
-# The input of the head: if the head is known, the features are it.
-_SOURCES = {"penultimate": "features"}
 
 
 class FusedOutputs(NamedTuple):
@@ -67,11 +62,6 @@ class DetectorHead(nn.Module):
     ) -> None:
         super().__init__()
         detector = as_detector(detector)
-        if {"features", "penultimate"} <= set(detector.scores_from):
-            raise ExportError(
-                f"{detector.name} reads two layers, features and penultimate, but a graph gives "
-                "one. Use parts that read the same layer, or serve it from Python: nescio serve."
-            )
         self.scorer = scorer_of(detector)
         self.from_probs = from_probs
         if not hasattr(detector, "calibration_"):
@@ -81,8 +71,11 @@ class DetectorHead(nn.Module):
             )
         detector._check_params()
         self.verdict = VerdictModule(detector.calibration_)
-        self.reads = _checked_names(detector)
-        self.n_columns = {_source(name): detector.n_columns_[name] for name in self.reads}
+        # What the detector reads, and the input of the graph that is it.
+        self.sources = _sources(detector)
+        self.n_columns = {
+            source: detector.n_columns_[name] for name, source in self.sources.items()
+        }
         self.reads_head = "head" in detector.scores_from
         self.masked_allowed = detector.accepts_masked
         if self.reads_head:
@@ -97,27 +90,29 @@ class DetectorHead(nn.Module):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What it takes: logits, features, or both."""
-        return tuple(
-            name
-            for name in INPUTS
-            if name in self.n_columns or (name == "logits" and self.verdict.by_count)
-        )
+        """What it takes: logits, one or several layers, or both."""
+        logits = "logits" in self.n_columns or self.verdict.by_count
+        return (*(["logits"] if logits else []), *self.layers)
 
-    def forward(self, logits: Tensor, features: Tensor | None = None) -> FusedOutputs:
-        """Return score and verdict of each row."""
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that it takes: "features" or, if there are several, their names."""
+        return tuple(name for name in self.n_columns if name != "logits")
+
+    def forward(self, logits: Tensor, *layers: Tensor | None) -> FusedOutputs:
+        """Return score and verdict of each row, from the logits and `layers`."""
         logits = _logits_from_probs(logits) if self.from_probs else _widened(logits)
-        return FusedOutputs(logits, logits.sigmoid(), *self.judge(logits, features))
+        return FusedOutputs(logits, logits.sigmoid(), *self.judge(logits, *layers))
 
-    def judge(
-        self, logits: Tensor | None, features: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def judge(self, logits: Tensor | None, *layers: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return score, p-value and verdict of each row, from what the detector needs."""
-        given = {"logits": logits, "features": features}
+        given = {"logits": logits, **dict(zip(self.layers, layers, strict=False))}
         for name in self.needs:
-            if given[name] is None:
+            if given.get(name) is None:
                 raise MissingInputError(f"the detector reads {name}, which were not given.")
-        arrays = {name: self._checked(_source(name), given[_source(name)]) for name in self.reads}
+        arrays = {
+            name: self._checked(source, given[source]) for name, source in self.sources.items()
+        }
         usable = torch.stack([self._usable(name, array) for name, array in arrays.items()]).all(0)
         clean: dict[str, Any] = {
             name: torch.where(usable[:, None], array, 0.0) for name, array in arrays.items()
@@ -152,20 +147,21 @@ class DetectorHead(nn.Module):
         return self
 
 
-def _checked_names(detector: Detector) -> tuple[str, ...]:
-    """Return the arrays that the detector scores; raise if a graph does not have them."""
-    others = [name for name in detector.scores_from if _source(name) not in (*INPUTS, "head")]
-    if others:
-        raise ExportError(
-            f"{detector.name or type(detector).__name__} cannot be exported: it reads "
-            f"{', '.join(others)}, and a graph has only logits, features and the last layer."
-        )
-    return tuple(name for name in detector.scores_from if name != "head")
+def _sources(detector: Detector) -> dict[str, str]:
+    """Return the input of a graph for each array that the detector scores.
+
+    A single layer is called features, as outputs of a model have it.
+    """
+    names = [name for name in detector.scores_from if name != "head"]
+    layers = [name for name in names if name != "logits"]
+    return {name: "features" if layers == [name] else name for name in names}
 
 
-def _source(name: str) -> str:
-    """Return the input of a graph that is the array of this name."""
-    return _SOURCES.get(name, name)
+def places_of(layers: tuple[str, ...], runner: Runner) -> tuple[int, ...]:
+    """Return where the layers of a `DetectorHead` are among the outputs of a runner's module."""
+    known = ("logits", *runner.array_names)
+    # The features may be the input of the head under another name.
+    return tuple(known.index(name if name in known else "features") for name in layers)
 
 
 class FusedModel(nn.Module):
@@ -178,7 +174,8 @@ class FusedModel(nn.Module):
     Parameters
     ----------
     classifier : Module, or a wrapped model
-        Returns logits, or a pair of logits and features, which a detector of features needs.
+        Returns logits, or a tuple of logits and the layers that the detector reads, in the order
+        of its `scores_from`.
     detector : Detector, optional
         Calibrated; that of the wrapped model if not given.
     head : Head, optional
@@ -198,6 +195,7 @@ class FusedModel(nn.Module):
     ) -> None:
         super().__init__()
         from_probs = False
+        runner: Any = None
         if not isinstance(classifier, nn.Module):
             runner, own = classifier.runner, classifier.detector
             if not hasattr(runner, "module"):
@@ -212,12 +210,15 @@ class FusedModel(nn.Module):
             raise ParameterError("there is no detector: pass a calibrated one.")
         self.classifier = classifier
         self.head = DetectorHead(detector, from_probs=from_probs, head=head)
+        layers = self.head.layers
+        self.places = range(1, 1 + len(layers)) if runner is None else places_of(layers, runner)
 
     def forward(self, *inputs: Any, **named: Any) -> FusedOutputs:
         """Return predictions and verdicts of one pass."""
         given = self.classifier(*inputs, **named)
-        logits, features = given[:2] if isinstance(given, tuple) else (given, None)
-        outputs: FusedOutputs = self.head(logits, features)
+        found = given if isinstance(given, tuple) else (given,)
+        layers = [found[at] for at in self.places if at < len(found)]
+        outputs: FusedOutputs = self.head(found[0], *layers)
         return outputs
 
 

@@ -16,7 +16,7 @@ from nescio.export.tracing import LARGEST_FILE, OPSET, traced
 from nescio.runners.features import pooled
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
-"""The outputs of a fused graph, followed by features if the detector reads them."""
+"""The outputs of a fused graph, followed by the layers that the detector reads."""
 
 BATCH = "batch"
 """The name of an open batch size if the classifier has no name for it."""
@@ -40,19 +40,19 @@ class _GraphHead(nn.Module):
     def output_names(self) -> tuple[str, ...]:
         if self.alone:
             return OUTPUTS[1:] if "logits" in self.takes else OUTPUTS[2:]
-        return (*OUTPUTS, "features") if "features" in self.takes else OUTPUTS
+        return (*OUTPUTS, *(name for name in self.takes if name != "logits"))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(self.takes, inputs, strict=True))
-        logits, features = given.get("logits"), given.get("features")
-        features = None if features is None else pooled(features, "features have")
+        logits = given.pop("logits", None)
+        layers = [pooled(layer, f"{name} have") for name, layer in given.items()]
         if logits is None:
-            return self.head.judge(None, features)
-        outputs = self.head(logits, features)
+            return self.head.judge(None, *layers)
+        outputs = self.head(logits, *layers)
         if self.alone:
             return tuple(outputs[1:])
-        # A copy, as an output cannot be an input too.
-        return tuple(outputs) if features is None else (*outputs, features.clone())
+        # Copies, as an output cannot be an input too.
+        return (*outputs, *(layer.clone() for layer in layers))
 
 
 def detector_graph(
@@ -83,7 +83,7 @@ def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
     """Append a detector's graph to a classifier's; only the detector's outputs remain.
 
     Both have the same opset. The classifier's graph is changed in place, the head's is consumed.
-    `sources` names, for each of logits and features, the output that the head takes.
+    `sources` names, for the logits and each layer, the output that the head takes.
     """
     ir = require("onnx_ir", "export")
     graph = classifier.graph

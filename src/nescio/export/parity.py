@@ -76,7 +76,7 @@ def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict
     for name, (n_columns, dtype) in shapes.items():
         scales = np.resize(_SCALES, _N_PROBES)[:, None]
         noise = rng.normal(size=(_N_PROBES, n_columns)) * scales
-        center = _center(detector) if name == "features" else 0.0
+        center = 0.0 if name == "logits" else _center(detector, n_columns)
         levels = np.repeat(np.array(_LEVELS)[:, None], n_columns, axis=1)
         bad = np.zeros((4, n_columns))
         bad[[0, 1, 2], 0] = np.nan, np.inf, -np.inf
@@ -85,11 +85,11 @@ def probes_of(detector: Detector, shapes: Mapping[str, tuple[int, Any]]) -> dict
     return probes
 
 
-def _center(detector: Detector) -> Array | float:
+def _center(detector: Detector, n_columns: int) -> Array | float:
     """Return where the features lie, if the detector or a part of it has learned that."""
     for one in (detector, *getattr(detector, "detectors_", ())):
-        if hasattr(one, "center_"):
-            found: Array = one.center_
+        found: Array | None = getattr(one, "center_", None)
+        if found is not None and found.shape == (n_columns,):
             return found
     return 0.0
 
