@@ -24,7 +24,7 @@ def test_every_input_has_a_finite_score():
     """Zeros, negative values, and a flat row, whose two sums differ most."""
     rows = np.stack([np.zeros(2000), np.full(2000, -1.0), np.arange(2000) * 1e-9 + 1.0])
     head = ns.Head(np.ones((3, 2000)), np.zeros(3))
-    outputs = ns.Outputs(np.zeros((3, 3)), rows.astype(np.float32), head=head)
+    outputs = ns.Outputs(rows @ head.weight.T, rows.astype(np.float32), head=head)
     for kind in (ns.ASH, ns.Scale):
         scores = kind(99.95).score_samples(outputs)
         assert np.isfinite(scores).all()

@@ -41,6 +41,7 @@ def test_another_head_is_refused():
 
 def test_of_equal_contributions_no_more_are_kept():
     outputs = relu_outputs()
-    features = np.where(np.arange(20) < 15, 0.0, outputs.features)  # 15 units that never fire
-    detector = ns.DICE(0.5).fit(ns.Outputs(outputs.logits, features, head=outputs.head))
+    head, features = outputs.head, np.where(np.arange(20) < 15, 0.0, outputs.features)  # dead units
+    logits = features @ head.weight.T + head.bias
+    detector = ns.DICE(0.5).fit(ns.Outputs(logits, features, head=head))
     assert detector.kept_.sum() == 50

@@ -8,6 +8,7 @@ from sklearn.base import clone
 
 import nescio as ns
 from fixtures.own_detectors import Together
+from fixtures.rectified import relu_outputs
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import ImplausibleValuesWarning, InputError, ParameterWarning, TiedScoresWarning
@@ -111,3 +112,39 @@ def test_constant_scores_are_told(logits):
         pytest.warns(TiedScoresWarning, match="all 400 calibration scores are"),
     ):
         ns.JointEnergy().calibrate(logits)
+
+
+def test_features_of_another_layer_than_the_input_of_the_head():
+    outputs = relu_outputs()
+    ns.ASH().fit(outputs)
+    halves = replace(outputs, features=outputs.features.astype(np.float16))
+    ns.ASH().fit(halves)
+    other = replace(outputs, features=outputs.features[:, ::-1])  # as wide, but not its input
+    with pytest.warns(ImplausibleValuesWarning, match="the head does not give the logits"):
+        ns.ASH().fit(other)
+
+
+def of_a_model(seed, **manifest):
+    about = {"kind": "torch", "model_hash": "aaa", "preprocessing": {"size": 224}} | manifest
+    return replace(make_outputs(200, seed=seed), manifest=about)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ({"model_hash": "bbb"}, r"outputs of another model \(aaa, here bbb\)"),
+        ({"preprocessing": {"size": 256}}, r"prepared in another way \(size 224, here size 256\)"),
+    ],
+)
+def test_outputs_of_another_model(manifest, message, tmp_path):
+    detector = ns.Mahalanobis().fit(of_a_model(0))
+    with pytest.warns(ImplausibleValuesWarning, match=message):
+        detector.calibrate(of_a_model(1, **manifest))
+    detector.calibrate(of_a_model(1)).save(tmp_path / "x.nescio")
+    loaded = ns.load(tmp_path / "x.nescio")
+    with pytest.warns(ImplausibleValuesWarning, match=message):
+        loaded.assess(of_a_model(2, **manifest))
+    # The same model, and one that may be the same: as a graph, or not known.
+    for others in (of_a_model(2), of_a_model(2, kind="onnx", model_hash="b"), make_outputs(9)):
+        loaded.assess(others)
+    loaded.fit(of_a_model(0, **manifest)).calibrate(of_a_model(1, **manifest))

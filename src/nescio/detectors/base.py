@@ -59,6 +59,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     label_names_: tuple[str, ...] | None
     layers_: tuple[str, ...]
     _learned_from: dict[str, str]
+    _made_with: dict[str, Any]
 
     name: ClassVar[str] = ""
     """The name in the registry, on the command line and in a saved file."""

@@ -6,6 +6,7 @@ Data that the detector has learned from is an error, because it would void the g
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from nescio.detectors.base import Detector
 
 _ROWS_AT_ONCE = 1000  # a fingerprint needs memory for as many rows
+_COMPARED_ROWS = 64
+_HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
+_ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
 _IN_ANY_ORDER = slice(64)  # the part of a fingerprint that does not depend on the order of the rows
 
 
@@ -71,6 +75,58 @@ def warn_of_transposed(given: Given) -> None:
         "is not, calibrate on more samples, or pass Outputs with label_names.",
         ImplausibleValuesWarning,
     )
+
+
+def warn_of_another_head(given: Given) -> None:
+    """Warn if the head does not give the logits for what is taken as its input."""
+    head, outputs = given.arrays.get("head"), given.data
+    if head is None or not isinstance(outputs, Outputs):
+        return
+    inputs, logits = outputs.get("penultimate")[:_COMPARED_ROWS], outputs.logits[:_COMPARED_ROWS]
+    if inputs.shape[1] != head.weight.shape[1]:
+        return  # an error of the detector, which says more
+    with np.errstate(all="ignore"):
+        made = inputs.astype(np.float64) @ head.weight.T.astype(np.float64) + head.bias
+        known = np.isfinite(made) & np.isfinite(logits)
+        off = np.abs(made - logits)[known] > _HEAD_TOLERANCE * np.abs(made[known]).max(initial=1.0)
+    if off.any():
+        warn(
+            "the head does not give the logits for these features (logits = features @ weight.T + "
+            "bias): they are of another layer, or of another model. The scores are not meaningful. "
+            "Pass the input of the last layer: Outputs(..., arrays={'penultimate': ...}).",
+            ImplausibleValuesWarning,
+        )
+
+
+def made_with(data: Any) -> dict[str, Any]:
+    """Return which model gave these outputs and how images were prepared, if they say so."""
+    manifest = data.manifest if isinstance(data, Outputs) else {}
+    return {name: manifest[name] for name in _ABOUT_THE_MODEL if manifest.get(name) is not None}
+
+
+def warn_of_another_model(detector: Detector, data: Any) -> None:
+    """Warn if the outputs are known to be of another model than those the detector was made with.
+
+    A graph has another hash than the module that it was exported from, so only models of the same
+    kind are compared.
+    """
+    ours, theirs = getattr(detector, "_made_with", {}), made_with(data)
+    differ = [name for name in _ABOUT_THE_MODEL if ours.get(name) != theirs.get(name)]
+    if not differ or not (ours.keys() == theirs.keys() and ours.get("kind") == theirs.get("kind")):
+        return
+    what = "another model" if "model_hash" in differ else "images that were prepared in another way"
+    warn(
+        f"{detector.name} was made with outputs of {what} ({_shown(ours[differ[0]])}, here "
+        f"{_shown(theirs[differ[0]])}), so its threshold and p-values do not hold here. Fit and "
+        "calibrate it on outputs of the same model.",
+        ImplausibleValuesWarning,
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):  # the preprocessing
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return str(value)[:12]
 
 
 def remember_learned_data(detector: Detector, data: Any, arrays: Arrays) -> None:

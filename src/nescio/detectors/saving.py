@@ -103,6 +103,7 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         "columns": None if columns is None else list(columns),
         "calibration": None if calibration is None else _calibration_to_json(calibration),
         "learned_from": getattr(detector, "_learned_from", {}),
+        "made_with": getattr(detector, "_made_with", {}),
         "parts": parts,
     }
     return node, tensors
@@ -182,6 +183,7 @@ def _from_file(
 def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensors) -> None:
     """Set what every detector has: columns, labels, threshold, calibration and profile."""
     detector._learned_from = dict(node.get("learned_from", {}))  # older files have no entry
+    detector._made_with = dict(node.get("made_with", {}))
     first = detector.scores_from[0]
     detector.n_columns_ = {
         name or first: checked_whole("n_columns", n, minimum=1)

@@ -74,12 +74,16 @@ def read(
     reading.check_columns(n_columns, given, detector)
     if not reset:
         _check_layers(detector, data)
+        plausibility.warn_of_another_model(detector, data)
     if remember:
+        plausibility.warn_of_another_head(given)
         found = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
         detector.n_columns_ = {**found, **n_columns}
         detector.n_features_in_ = next(iter(found.values()))
         detector.label_names_ = given.label_names if known.labels is None else known.labels
         _remember_layers(detector, data, reset=reset)
+        if reset or not getattr(detector, "_made_with", {}):
+            detector._made_with = plausibility.made_with(data)
         _remember_columns(detector, given.columns if known.columns is None else known.columns)
     return given
 
