@@ -9,12 +9,12 @@ from nescio import scores
 from nescio._validation import Array, FloatArray
 from nescio.detectors import neighbours
 from nescio.detectors.arrays import Arrays
+from nescio.detectors.bank import BankDetector
 from nescio.detectors.features import row_blocks, unit_rows
-from nescio.detectors.nearest_neighbours import NearestNeighbours
 from nescio.errors import InputError
 
 
-class LabelNeighbours(NearestNeighbours):
+class LabelNeighbours(BankDetector):
     """Similarity to the nearest training samples of each label, weighted by the label's energy.
 
     For a label, it is the mean cosine similarity of the features to those of the k most similar
