@@ -57,6 +57,13 @@ def extract(
         ),
     ] = None,
     features: Features = None,
+    crops: Annotated[
+        bool,
+        typer.Option(
+            "--crops",
+            help="Run nine crops of each image too, for the detector mixed; ten times the work.",
+        ),
+    ] = False,
     logits: LogitsOutput = None,
     from_probs: ModelFromProbs = None,
     labels: Annotated[
@@ -136,6 +143,7 @@ def extract(
                 runner,
                 split,
                 output / f"{split.title}.safetensors",
+                crops=crops,
                 tuning=tuning,
                 train=train_outputs,
                 batch_size=batch_size,

@@ -159,7 +159,7 @@ class Combined(Detector):
         known = self.__dict__.setdefault("_read_parts", {})
         for text in given:
             if isinstance(text, str) and text not in known:
-                known[text] = _named_part(text)
+                known[text] = named_part(text)
         return [known[one] if isinstance(one, str) else as_detector(one) for one in given]
 
     def _new_parts(self) -> list[Detector]:
@@ -341,7 +341,7 @@ def continuous_p_values(reference: Scores, scores: Scores, limits: Scores | None
     return np.where(below == 0, 1 / (1 + gaps), below + between) / (n + 1)
 
 
-def _named_part(text: str) -> Detector:
+def named_part(text: str) -> Detector:
     """Return a registered detector by its name: the text may come from a file, which must not
     choose the code to run.
     """
