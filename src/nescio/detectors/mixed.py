@@ -147,7 +147,7 @@ class Mixed(Detector):
     # --- scoring ---
 
     def _score(self, arrays: Arrays) -> Array:
-        return self._p_values(_three(self._view_scores(arrays))).min(1)
+        return np.asarray(self._p_values(_three(self._view_scores(arrays))).min(1))
 
     def _view_scores(self, arrays: Arrays) -> Scores:
         """Return the scores of each image and its crops, of shape (n_samples, 1 + n_crops)."""

@@ -54,8 +54,12 @@ def heat_map(p_values: Any) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    p_values : array of shape (9,)
+    p_values : array of shape (..., 9)
         The p-values of the crops, row by row.
+
+    Returns
+    -------
+    array of shape (..., 4, 4)
 
     Examples
     --------
@@ -66,7 +70,7 @@ def heat_map(p_values: Any) -> NDArray[np.float64]:
            [0.5 , 0.25, 0.  , 0.  ]])
     """
     clipped = np.clip(np.asarray(p_values, np.float64), _HOTTEST, 1)
-    heat = (np.log10(clipped) / np.log10(_HOTTEST)).reshape(3, 3)
+    heat = (np.log10(clipped) / np.log10(_HOTTEST)).reshape(*clipped.shape[:-1], 3, 3)
     # Crop i covers the quarters i and i + 1: (quarters, crops)
     covers = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]], np.float64)
     covers /= covers.sum(1, keepdims=True)
