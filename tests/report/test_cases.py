@@ -76,7 +76,7 @@ def test_a_heat_map_over_the_picture_where_there_are_crops(evidence, class_tree,
     )
     case = case_groups(changed, 0.95)[0]["cases"][0]
     opacities = re.findall('fill-opacity="([0-9.]+)"', case["heat"])
-    expected = np.repeat([0.75, 0.375, 0, 0], 4)  # half of the crops over the second row
+    expected = np.repeat([0.6, 0.3, 0, 0], 4)  # half of the crops over the second row
     np.testing.assert_allclose(np.float64(opacities), expected, atol=0.01)
     assert case["picture"]
     page = build_report(make_lines(changed), [changed], title="t")

@@ -347,6 +347,7 @@ def test_an_image_gets_labels_and_a_verdict(page, folder):
     assert text(page, ".which") == "grey.png"
 
 
+@pytest.mark.filterwarnings("ignore:4 labels have the same logit")
 def test_a_heat_map_shows_where_an_image_is_unknown(browser, folder):
     known = np.random.default_rng(1).normal((0.9, 0.1, 0.1), 0.05, (400, 32, 32, 3))
     images = known.transpose(0, 3, 1, 2).astype(np.float32)
@@ -358,7 +359,8 @@ def test_a_heat_map_shows_where_an_image_is_unknown(browser, folder):
         sent = urllib.request.Request(
             f"{url}/v1/predict", (folder / "half.png").read_bytes(), {"Content-Type": "image/png"}
         )
-        answer = json.load(urllib.request.urlopen(sent))
+        with urllib.request.urlopen(sent) as received:
+            answer = json.load(received)
         assert (answer["in_distribution"], answer["mixed"]) == ([False], [True])
         heat = np.array(answer["heat_map"][0])
         assert heat.shape == (4, 4)
@@ -369,15 +371,9 @@ def test_a_heat_map_shows_where_an_image_is_unknown(browser, folder):
         assert verdict(browser) == "✗ MIXED: known and unknown together"
         cells = "[...document.querySelectorAll('.heated .heat rect')]"
         shown = browser.run(f"{cells}.map(cell => +cell.getAttribute('fill-opacity'))")
-        np.testing.assert_allclose(np.reshape(shown, (4, 4)), 0.75 * heat)
+        np.testing.assert_allclose(np.reshape(shown, (4, 4)), 0.6 * heat)
         same = "JSON.stringify(document.querySelector('.heated {}').getBoundingClientRect())"
         assert browser.run(same.format("img")) == browser.run(same.format("svg"))
-        if os.environ.get("SHOT"):
-            import base64
-
-            open(os.environ["SHOT"], "wb").write(
-                base64.b64decode(browser.send("Page.captureScreenshot")["data"])
-            )
         assert browser.noise == []
     browser.close()
 

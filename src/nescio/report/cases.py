@@ -27,7 +27,7 @@ _CASES = 6
 _BARS = 6
 _PIXELS = 112
 _QUALITY = 82
-_MOST_OPAQUE = 0.75  # of the heat map; the picture shows through
+_MOST_OPAQUE = 0.6  # of the heat map; the picture shows through
 _IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 

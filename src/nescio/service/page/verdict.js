@@ -5,7 +5,7 @@ import { byId, chartWidth, count, fixed, legend, make, number, percent, plural }
 
 const MOST_ROWS = 500;
 const MOST_LABELS = 12;
-const MOST_OPAQUE = 0.75; // of the heat map; the image shows through
+const MOST_OPAQUE = 0.6; // of the heat map; the image shows through
 const HEAT = "The redder a place is, the rarer are such crops in in-distribution images.";
 
 let pictures = []; // object URLs of the images of the rows shown
