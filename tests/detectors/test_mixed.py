@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio.calibration.continuous import continuous_p_values
 from nescio.checks import check_detector, make_outputs
-from nescio.detectors.combined import continuous_p_values
 from nescio.detectors.steps import learning_half
 from nescio.errors import InputError, MissingInputError, ParameterError
 

@@ -65,7 +65,7 @@ def test_a_heat_map_over_the_picture_where_there_are_crops(evidence, class_tree,
         (root / f"000{at}.jpg").rename(root / f"{at}.jpg")
     crops = np.zeros((100, 27))
     crops[:, 26] = np.linspace(-1, 0, 100)  # the last crop of an ID image is the lowest
-    dark = np.zeros((4, 27))
+    dark = np.full((4, 27), -0.1)  # as the lowest crop of most ID images
     dark[:, :9] = -20.0  # the upper crops of the OOD images show nothing
     ood = evidence.ood_outputs["stones"]
     changed = replace(
@@ -77,7 +77,7 @@ def test_a_heat_map_over_the_picture_where_there_are_crops(evidence, class_tree,
     case = case_groups(changed, 0.95)[0]["cases"][0]
     opacities = re.findall('fill-opacity="([0-9.]+)"', case["heat"])
     expected = np.repeat([0.6, 0.3, 0, 0], 4)  # half of the crops over the second row
-    np.testing.assert_allclose(np.float64(opacities), expected, atol=0.01)
+    np.testing.assert_allclose(np.float64(opacities), expected, atol=0.05)
     assert case["picture"]
     page = build_report(make_lines(changed), [changed], title="t")
     assert '<div class="heated">' in page

@@ -12,12 +12,13 @@ from sklearn.base import clone
 
 from nescio._validation import Array
 from nescio.calibration import Scores
+from nescio.calibration.continuous import continuous_p_values
+from nescio.calibration.thresholds import tie_limits
 from nescio.detectors import steps
 from nescio.detectors.arrays import Arrays, Given
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.base import Detector
-from nescio.detectors.combined import continuous_p_values, named_part
-from nescio.detectors.naming import as_detector
+from nescio.detectors.naming import as_detector, named_part
 from nescio.errors import ParameterError
 from nescio.outputs.crops import CROPS, N_CROPS, views
 
@@ -158,7 +159,7 @@ class Mixed(Detector):
     def _p_values(self, three: Scores) -> Scores:
         """Return the p-values of the three scores, of shape (n_samples, 3)."""
         columns = zip(self.reference_.T, three.T, strict=True)
-        return np.stack([continuous_p_values(ours, theirs) for ours, theirs in columns], axis=1)
+        return np.stack([_p_values(ours, theirs) for ours, theirs in columns], axis=1)
 
     def _assessed(self, found: steps.Decided, fdr: float | None) -> Assessment:
         """Return the verdicts, which flagged images show something known, and the crops' p-values.
@@ -173,10 +174,15 @@ class Mixed(Detector):
         if usable.any():
             scores = self._view_scores(found.given.arrays[usable])
             lowest = self.reference_[:, _LOWEST]
-            crops[usable] = continuous_p_values(lowest, scores[:, 1:].ravel()).reshape(-1, N_CROPS)
+            crops[usable] = _p_values(lowest, scores[:, 1:].ravel()).reshape(-1, N_CROPS)
             threshold = np.broadcast_to(found.threshold, usable.shape)[usable]
             known[usable] = self._p_values(_three(scores))[:, _HIGHEST] >= threshold
         return replace(assessment, mixed=known & ~assessment.in_distribution, crops=crops)
+
+
+def _p_values(reference: Scores, scores: Scores) -> Scores:
+    """Return p-values; a score that differs by rounding from a reference score counts as tied."""
+    return continuous_p_values(reference, scores, tie_limits(reference))
 
 
 def _three(scores: Scores) -> Scores:

@@ -14,8 +14,8 @@ import numpy as np
 
 from nescio._io.tables import require
 from nescio.benchmark.evidence import Evidence
+from nescio.calibration.continuous import continuous_p_values
 from nescio.data.images import read_image
-from nescio.detectors.combined import continuous_p_values
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.outputs import Outputs
 from nescio.outputs.crops import CROPS, N_CROPS, heat_map
