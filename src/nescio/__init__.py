@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         MaxEnergy as MaxEnergy,
         MaxLogit as MaxLogit,
         MaxProb as MaxProb,
+        Mixed as Mixed,
         NearestNeighbours as NearestNeighbours,
         NNGuide as NNGuide,
         NotCalibratedError as NotCalibratedError,

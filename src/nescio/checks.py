@@ -27,6 +27,7 @@ from nescio.detectors.steps import learning_half
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
 from nescio.explain import Explanation
 from nescio.outputs import Head, Outputs
+from nescio.outputs.crops import CROPS, N_CROPS
 
 __all__ = ["CHECKS", "check_detector", "make_outputs"]
 
@@ -48,6 +49,9 @@ def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Output
     head = Head(6.0 * np.linalg.pinv(pattern).T, np.full(_N_LABELS, -4.0))
     logits = features @ head.weight.T + head.bias - shift
     features += shift
+    crops = 0.8 * np.repeat(features[:, None], N_CROPS, axis=1)  # (n_samples, n_crops, n_features)
+    crops += rng.normal(0, 0.4, crops.shape)
+    crops_logits = crops @ head.weight.T + head.bias - shift
     return Outputs(
         logits,
         features=features,
@@ -57,6 +61,8 @@ def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Output
         arrays={
             **{f"odin_{aggregate}": logits * 1.1 for aggregate in ("max", "sum")},
             **{f"mahalanobis_{aggregate}": features * 1.01 for aggregate in ("max", "sum")},
+            f"{CROPS}logits": crops_logits.reshape(n_samples, -1),
+            f"{CROPS}features": crops.reshape(n_samples, -1),
         },
     )
 

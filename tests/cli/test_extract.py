@@ -1,6 +1,7 @@
 """nescio extract."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +29,29 @@ def test_several_layers(nescio, own_module, class_tree, tmp_path):
     outputs = Outputs.load(tmp_path / "objects.safetensors")
     assert (outputs.features.shape[1], set(outputs.arrays)) == (4, {"0", "penultimate"})
     assert outputs.head is not None
+
+
+def test_crops_lead_to_a_third_verdict(nescio, checkpoint, class_tree, tmp_path):
+    checkpoint().save(tmp_path / "net.safetensors")
+    data = f"folder:{class_tree(n_images=30)}"
+    out = tmp_path / "out"
+    assert nescio("extract", tmp_path / "net.safetensors", data, "-o", out, "--crops")[0] == 0
+    outputs = Outputs.load(out / "objects.safetensors")
+    assert outputs.arrays["crops_logits"].shape == (len(outputs), 9 * outputs.n_labels)
+    assert outputs.arrays["crops_features"].shape == (len(outputs), 9 * outputs.features.shape[1])
+    detector = tmp_path / "mixed.nescio"
+    assert nescio("calibrate", out / "objects.safetensors", "-d", "mixed", "-o", detector)[0] == 0
+    # One crop of one image shows nothing.
+    crops = np.array(outputs.arrays["crops_logits"])
+    crops[3, -outputs.n_labels :] = -1e4
+    arrays = {**outputs.arrays, "crops_logits": crops}
+    replace(outputs, arrays=arrays).save(tmp_path / "new.safetensors")
+    code, said, _ = nescio("score", detector, tmp_path / "new.safetensors")
+    assert (code, "MIXED" in said) == (0, True)
+    code, said, _ = nescio("score", detector, tmp_path / "new.safetensors", "--json")
+    rows = json.loads(said)["rows"]
+    assert [at for at, row in enumerate(rows) if row["crop_9"] < 1e-3] == [3]
+    assert (rows[3]["in_distribution"], rows[3]["mixed"]) == (False, True)
 
 
 def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tree, tmp_path):

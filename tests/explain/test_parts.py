@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio.calibration.continuous import continuous_p_values
 from nescio.checks import make_outputs
-from nescio.detectors.combined import RULES, continuous_p_values, reference_scores
+from nescio.detectors.combined import RULES, reference_scores
 from nescio.errors import InputError
 from nescio.explain import PartsReason, Reason
 

@@ -12,6 +12,7 @@ import pytest
 
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
+from nescio.report import build_report
 from nescio.report.cases import case_groups, energy_bars, thumbnail, why_no_pictures
 
 
@@ -55,6 +56,33 @@ def test_pictures_are_small_square_jpegs(evidence, class_tree):
     assert head == "data:image/jpeg;base64"
     assert image.open(io.BytesIO(base64.b64decode(data))).size == (112, 112)
     assert without_file["picture"] == ""
+
+
+def test_a_heat_map_over_the_picture_where_there_are_crops(evidence, class_tree, make_lines):
+    pytest.importorskip("PIL.Image")
+    root = class_tree("stones", classes=("x",), n_images=3) / "x"
+    for at in range(3):
+        (root / f"000{at}.jpg").rename(root / f"{at}.jpg")
+    crops = np.zeros((100, 27))
+    crops[:, 26] = np.linspace(-1, 0, 100)  # the last crop of an ID image is the lowest
+    dark = np.full((4, 27), -0.1)  # as the lowest crop of most ID images
+    dark[:, :9] = -20.0  # the upper crops of the OOD images show nothing
+    ood = evidence.ood_outputs["stones"]
+    changed = replace(
+        evidence,
+        id_outputs=replace(evidence.id_outputs, arrays={"crops_logits": crops}),
+        ood_outputs={"stones": replace(ood, arrays={"crops_logits": dark})},
+        image_roots={"stones": root},
+    )
+    case = case_groups(changed, 0.95)[0]["cases"][0]
+    opacities = re.findall('fill-opacity="([0-9.]+)"', case["heat"])
+    expected = np.repeat([0.6, 0.3, 0, 0], 4)  # half of the crops over the second row
+    np.testing.assert_allclose(np.float64(opacities), expected, atol=0.05)
+    assert case["picture"]
+    page = build_report(make_lines(changed), [changed], title="t")
+    assert '<div class="heated">' in page
+    assert "The redder a place" in page
+    assert case_groups(evidence, 0.95)[0]["cases"][0]["heat"] == ""
 
 
 @pytest.mark.parametrize("how", ["parent", "absolute"])

@@ -347,6 +347,37 @@ def test_an_image_gets_labels_and_a_verdict(page, folder):
     assert text(page, ".which") == "grey.png"
 
 
+@pytest.mark.filterwarnings("ignore:4 labels have the same logit")
+def test_a_heat_map_shows_where_an_image_is_unknown(browser, folder):
+    known = np.random.default_rng(1).normal((0.9, 0.1, 0.1), 0.05, (400, 32, 32, 3))
+    images = known.transpose(0, 3, 1, 2).astype(np.float32)
+    ns.wrap(folder / "model.onnx", detector="mixed").calibrate(images).save(folder / "mixed.nescio")
+    half = image.open(folder / "red.png")
+    half.paste((90, 90, 90), (0, 0, 20, 30))
+    half.save(folder / "half.png")
+    with serving(folder / "mixed.nescio", "--model", folder / "model.onnx") as (_, url):
+        sent = urllib.request.Request(
+            f"{url}/v1/predict", (folder / "half.png").read_bytes(), {"Content-Type": "image/png"}
+        )
+        with urllib.request.urlopen(sent) as received:
+            answer = json.load(received)
+        assert (answer["in_distribution"], answer["mixed"]) == ([False], [True])
+        heat = np.array(answer["heat_map"][0])
+        assert heat.shape == (4, 4)
+        assert heat[:, 0].min() == 1 > heat[:, 3].max()
+        browser.open(f"{url}/")
+        browser.until(_READY)
+        choose(browser, folder / "half.png")
+        assert verdict(browser) == "✗ MIXED: known and unknown together"
+        cells = "[...document.querySelectorAll('.heated .heat rect')]"
+        shown = browser.run(f"{cells}.map(cell => +cell.getAttribute('fill-opacity'))")
+        np.testing.assert_allclose(np.reshape(shown, (4, 4)), 0.6 * heat)
+        same = "JSON.stringify(document.querySelector('.heated {}').getBoundingClientRect())"
+        assert browser.run(same.format("img")) == browser.run(same.format("svg"))
+        assert browser.noise == []
+    browser.close()
+
+
 def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(page, folder):
     names = ("red", "damaged", "grey")
     bytes_of = {name: list((folder / f"{name}.png").read_bytes()) for name in names}

@@ -67,6 +67,13 @@ def extract(
         ),
     ] = None,
     features: Features = None,
+    crops: Annotated[
+        bool,
+        typer.Option(
+            "--crops",
+            help="Run nine crops of each image too, for the detector mixed; ten times the work.",
+        ),
+    ] = False,
     logits: LogitsOutput = None,
     from_probs: ModelFromProbs = None,
     labels: Annotated[
@@ -148,6 +155,7 @@ def extract(
                 runner,
                 split,
                 output / f"{title}.safetensors",
+                crops=crops,
                 tuning=tuning,
                 train=train_outputs,
                 corruption=corrupted,

@@ -157,10 +157,11 @@ def _table(result: Assessment) -> Table:
     table.add_column("verdict")
     if result.groups is not None:
         table.add_column("predicted labels", justify="right")
+    words = result.verdicts
     for row in order.tolist():
         score, p_value, inside = result[row]
         sample_id = [] if result.ids is None else [str(result.ids[row])]
-        verdict = Text("in") if inside else Text("OUT", style="bold red")
+        verdict = Text(words[row], style="" if inside else "bold red")
         group = [] if result.groups is None else [str(result.groups[row])]
         table.add_row(str(row), *sample_id, f"{score:.5g}", f"{p_value:.4f}", verdict, *group)
     return table

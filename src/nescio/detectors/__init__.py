@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
         Mahalanobis as Mahalanobis,
         PerturbedMahalanobis as PerturbedMahalanobis,
     )
+    from nescio.detectors.mixed import Mixed as Mixed
     from nescio.detectors.nearest_neighbours import NearestNeighbours as NearestNeighbours
     from nescio.detectors.nnguide import NNGuide as NNGuide
     from nescio.detectors.odin import ODIN as ODIN

@@ -32,6 +32,7 @@ from nescio.errors import (
     warn,
 )
 from nescio.outputs import Outputs
+from nescio.outputs.crops import CROPS
 
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5
@@ -230,6 +231,8 @@ def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dic
 def _where_from(name: str) -> str:
     if name.startswith(("odin_", "mahalanobis_")):
         return "nescio extract --tuned adds it."
+    if name.startswith(CROPS):
+        return "nescio extract --crops and nescio.wrap(model, detector='mixed') provide it."
     if name == "labels":
         return "Add the multi-hot truth: Outputs(..., labels=...)."
     if name == "features":

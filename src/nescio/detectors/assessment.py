@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from nescio._io.tables import write_table
 from nescio._validation import BoolArray
 from nescio.errors import InputError
+from nescio.outputs.crops import N_CROPS, heat_map
 from nescio.outputs.joining import join_columns
 
 _SHOWN_ROWS = 10
-_COLUMNS = ("id", "score", "p_value", "in_distribution", "group")
+_CROPS = tuple(f"crop_{at}" for at in range(1, 1 + N_CROPS))
+_COLUMNS = ("id", "score", "p_value", "in_distribution", "group", "mixed", *_CROPS)
 
 
 class Verdict(NamedTuple):
@@ -45,6 +47,10 @@ class Assessment:
         The ids of the samples, if the outputs had any.
     kept : mapping of str to array of shape (n_samples,)
         The columns of the user's table that were passed on; see `Outputs.from_frame`.
+    mixed : array of bool of shape (n_samples,) or None
+        By the detector "mixed": which of the flagged samples show something known too.
+    crops : array of shape (n_samples, 9) or None
+        By the detector "mixed": the p-values of the crops of each image, row by row.
     """
 
     scores: NDArray[np.float64]
@@ -53,6 +59,8 @@ class Assessment:
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
     kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    mixed: BoolArray | None = None
+    crops: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         taken = next((name for name in self.kept if name in _COLUMNS), None)
@@ -78,6 +86,10 @@ class Assessment:
             groups=joined.get("group"),
             ids=joined.get("id"),
             kept=join_columns([part.kept for part in parts]),
+            mixed=joined.get("mixed"),
+            crops=np.stack([joined[name] for name in _CROPS], axis=1)
+            if "mixed" in joined
+            else None,
         )
 
     def __len__(self) -> int:
@@ -94,11 +106,12 @@ class Assessment:
         )
         if isinstance(rows, int | np.integer):
             return Verdict(float(scores), float(p_values), bool(inside))
-        groups, ids = (
-            None if column is None else column[rows] for column in (self.groups, self.ids)
+        groups, ids, mixed, crops = (
+            None if column is None else column[rows]
+            for column in (self.groups, self.ids, self.mixed, self.crops)
         )
         kept = {name: column[rows] for name, column in self.kept.items()}
-        return Assessment(scores, p_values, inside, groups, ids, kept)
+        return Assessment(scores, p_values, inside, groups, ids, kept, mixed, crops)
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[row] for row in range(len(self)))
@@ -108,16 +121,32 @@ class Assessment:
         """The rows that should not be trusted."""
         return np.flatnonzero(~self.in_distribution)
 
+    @property
+    def verdicts(self) -> NDArray[np.str_]:
+        """The verdicts as words: in, OUT or, by the detector "mixed", MIXED."""
+        words = np.where(self.in_distribution, "in", "OUT")
+        return words if self.mixed is None else np.where(self.mixed, "MIXED", words)
+
+    def heat_map(self, row: int) -> NDArray[np.float64]:
+        """Return how suspicious each place of an image is, from 0 to 1, in 4 rows and 4 columns."""
+        if self.crops is None:
+            raise InputError(
+                "a heat map needs the crops of the images, which only the detector mixed assesses."
+            )
+        return heat_map(self.crops[row])
+
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the table: id, score, p_value, in_distribution, group and the kept columns.
 
-        id and group are left out if they are not known.
+        id and group are left out if they are not known. With crops, mixed follows, and crop_1 to
+        crop_9, the p-values of the crops.
         """
         return {**self._verdicts(), **self.kept}
 
     def _verdicts(self) -> dict[str, NDArray[Any]]:
-        values = (self.ids, self.scores, self.p_values, self.in_distribution, self.groups)
-        columns = zip(_COLUMNS, values, strict=True)
+        crops = [None] * N_CROPS if self.crops is None else self.crops.T
+        first = (self.ids, self.scores, self.p_values, self.in_distribution, self.groups)
+        columns = zip(_COLUMNS, (*first, self.mixed, *crops), strict=True)
         return {name: column for name, column in columns if column is not None}
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
@@ -127,9 +156,9 @@ class Assessment:
     def __repr__(self) -> str:
         lines = [f"{len(self):,} assessed, {len(self.flagged):,} flagged"]
         lines.append(f"{'':>8} {'score':>12} {'p_value':>9}  verdict")
+        words = self.verdicts
         for row, verdict in zip(range(_SHOWN_ROWS), self, strict=False):
-            name = str(row) if self.ids is None else str(self.ids[row])
-            word = "in" if verdict.in_distribution else "OUT"
+            name, word = str(row) if self.ids is None else str(self.ids[row]), words[row]
             lines.append(f"{name:>8.8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  {word}")
         if len(self) > _SHOWN_ROWS:
             lines.append(f"{'...':>8}")

@@ -227,7 +227,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             Instead of using the threshold, flag as many samples of this batch as keep the expected
             share of false alarms among the flagged at or below `fdr` (Benjamini-Hochberg).
         """
-        found = steps.decide(self, X, groups, calibrated=True)
+        return self._assessed(steps.decide(self, X, groups, calibrated=True), fdr)
+
+    def _assessed(self, found: steps.Decided, fdr: float | None) -> Assessment:
+        """Return the verdicts on samples that have been scored."""
         p_values = self.calibration_.p_values(found.scores, found.groups)
         if fdr is None:
             inside = found.scores >= found.threshold

@@ -220,6 +220,18 @@ def as_detector(given: Any) -> Detector:
     )
 
 
+def named_part(text: str) -> Detector:
+    """Return a registered detector by its name: the text may come from a file, which must not
+    choose the code to run.
+    """
+    if names_class(text):
+        raise ParameterError(
+            f"the part {text!r} names a class. Pass a detector, such as Class(), or register the "
+            "class (nescio.register, nescio --use) and pass its name."
+        )
+    return as_detector(text)
+
+
 def _value(text: str, kind: type, setting: str) -> Any:
     """Return the text as a value of the same type as the parameter's default."""
     if kind is str:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from nescio.calibration.continuous import tail_scale
 from nescio.detectors import Arrays, Detector
-from nescio.detectors.combined import Combined, reference_limits, reference_scores, tail_scale
+from nescio.detectors.combined import Combined, reference_limits, reference_scores
 from nescio.errors import ExportError
 from nescio.export.search import count_passed, search_table
 

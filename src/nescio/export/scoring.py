@@ -30,6 +30,8 @@ _WHY_NOT = {
     "odin": f"{_NEEDS_GRADIENT}. Calibrate joint_energy on the same outputs and export that.",
     "mahalanobis_perturbed": f"{_NEEDS_GRADIENT}. Fit mahalanobis, without the perturbation, and "
     "export that.",
+    "mixed": "it scores crops, which the graph would have to cut out of its input. Calibrate the "
+    "detector that it has for crops and export that, or serve it from Python: nescio serve.",
     "lof": f"it searches the training data for neighbours. {_INSTEAD}",
     "isolation_forest": f"it walks through trees. {_INSTEAD}",
 }

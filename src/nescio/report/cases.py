@@ -14,9 +14,11 @@ import numpy as np
 
 from nescio._io.tables import require
 from nescio.benchmark.evidence import Evidence
+from nescio.calibration.continuous import continuous_p_values
 from nescio.data.images import read_image
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.outputs import Outputs
+from nescio.outputs.crops import CROPS, N_CROPS, heat_map
 from nescio.report.curves import find_threshold
 from nescio.report.panels import JOINT, MAX, label_energies, label_names, scores_of
 from nescio.report.svg import BarRow, BarRows, Markup, Values, short
@@ -25,6 +27,7 @@ _CASES = 6
 _BARS = 6
 _PIXELS = 112
 _QUALITY = 82
+_MOST_OPAQUE = 0.6  # of the heat map; the picture shows through
 _IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
@@ -45,6 +48,7 @@ def case_groups(
             return []
         thresholds[name] = threshold
     medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
+    lowest = _lowest_crops(evidence.id_outputs)
     groups = []
     for set_name in (*evidence.ood_outputs, evidence.id_name):
         if set_name == evidence.id_name:
@@ -58,7 +62,7 @@ def case_groups(
             apart = np.abs(ranks[JOINT] - ranks[other])
             for right, wrong in ((JOINT, other), (other, JOINT)):
                 pair = _Pair(set_name, right, wrong, values, thresholds, apart)
-                groups.append(_group(evidence, pair, medians))
+                groups.append(_group(evidence, pair, medians, lowest))
     return groups
 
 
@@ -73,7 +77,9 @@ class _Pair(NamedTuple):
     apart: Values  # how far the two scores are apart
 
 
-def _group(evidence: Evidence, pair: _Pair, medians: Values) -> dict[str, Any]:
+def _group(
+    evidence: Evidence, pair: _Pair, medians: Values, lowest: Values | None
+) -> dict[str, Any]:
     """Return the inputs of a set on which one detector is right and the other is wrong."""
     is_id = pair.set_name == evidence.id_name
     outputs = evidence.id_outputs if is_id else evidence.ood_outputs[pair.set_name]
@@ -82,7 +88,7 @@ def _group(evidence: Evidence, pair: _Pair, medians: Values) -> dict[str, Any]:
     shown = [name for name in pair.values if name in (JOINT, MAX, pair.right, pair.wrong)]
     cases = []
     for row in rows[np.argsort(-pair.apart[rows], kind="stable")[:_CASES]].tolist():
-        case = input_case(evidence, pair.set_name, outputs, row, medians)
+        case = input_case(evidence, pair.set_name, outputs, row, medians, lowest)
         case["verdicts"] = [
             input_verdict(name, float(pair.values[name][row]), pair.thresholds[name], is_id=is_id)
             for name in shown
@@ -123,19 +129,28 @@ def _share_below(id_scores: Values, values: Values) -> Values:
 
 
 def input_case(
-    evidence: Evidence, set_name: str, outputs: Outputs, row: int, medians: Values | None = None
+    evidence: Evidence,
+    set_name: str,
+    outputs: Outputs,
+    row: int,
+    medians: Values | None = None,
+    lowest: Values | None = None,
 ) -> dict[str, Any]:
     """Return one input: its name, its picture (a data URI, or empty), its labels and energies.
 
-    The energies are drawn beside their medians over ID; without these, they are left out.
+    The energies are drawn beside their medians over ID; without these, they are left out. `lowest`
+    has the joint energies of the lowest crops of ID images, for a heat map over the picture.
     """
     names = label_names(evidence)
     name = f"input {row}" if outputs.ids is None else str(outputs.ids[row])
     root = evidence.image_roots.get(set_name)
     truth = () if outputs.labels is None else np.flatnonzero(outputs.labels[row])
+    heat = "" if lowest is None else _heat(outputs[[row]], lowest)
+    whole = bool(heat)
     return {
         "name": name,
-        "picture": "" if root is None or outputs.ids is None else _picture(root, name),
+        "picture": "" if root is None or outputs.ids is None else _picture(root, name, whole=whole),
+        "heat": heat,
         "truth": ", ".join(names[at] for at in truth) if outputs is evidence.id_outputs else "",
         "bars": ""
         if medians is None
@@ -155,7 +170,35 @@ def input_verdict(detector: str, score: float, threshold: float, *, is_id: bool)
     }
 
 
-def _picture(root: Path, name: str) -> str:
+def _crop_energies(outputs: Outputs) -> Values | None:
+    """Return the joint energies of the crops, (n_samples, n_crops); None without crops."""
+    crops = outputs.get(CROPS + "logits")
+    if crops is None:
+        return None
+    energies = label_energies(np.asarray(crops).reshape(-1, outputs.n_labels)).sum(1)
+    return np.asarray(energies.reshape(len(outputs), N_CROPS))
+
+
+def _lowest_crops(outputs: Outputs) -> Values | None:
+    """Return the joint energy of the lowest crop of each image, ascending; None without crops."""
+    energies = _crop_energies(outputs)
+    return None if energies is None else np.sort(energies.min(1))
+
+
+def _heat(outputs: Outputs, lowest: Values) -> Markup:
+    """Draw where an image is suspicious; empty without crops."""
+    energies = _crop_energies(outputs)
+    if energies is None or not np.isfinite(lowest).all():
+        return Markup("")
+    cells = heat_map(continuous_p_values(lowest, energies[0]))
+    rects = [
+        f'<rect x="{x}" y="{y}" width="1" height="1" fill-opacity="{_MOST_OPAQUE * heat:.2f}"/>'
+        for (y, x), heat in np.ndenumerate(cells)
+    ]
+    return Markup(f'<svg class="heat" viewBox="0 0 4 4" aria-hidden="true">{"".join(rects)}</svg>')
+
+
+def _picture(root: Path, name: str, *, whole: bool) -> str:
     """Return the thumbnail of a file; empty for a name that points outside the root.
 
     Symbolic links in the root are followed, because the owner of the folder made them. The names
@@ -164,18 +207,22 @@ def _picture(root: Path, name: str) -> str:
     path = Path(os.path.normpath(root / name))
     if "\0" in name or not path.is_relative_to(os.path.normpath(root)):
         return ""
-    return thumbnail(path)
+    return thumbnail(path, whole=whole)
 
 
-def thumbnail(path: Path) -> str:
-    """Return a small square JPEG as a data URI; empty without such a picture or without Pillow."""
+def thumbnail(path: Path, *, whole: bool = False) -> str:
+    """Return a small square JPEG as a data URI; empty without such a picture or without Pillow.
+
+    It is the middle of the picture or, under a heat map, the whole of it, squashed.
+    """
     try:
         image = read_image(path)
     except (DatasetError, MissingDependencyError):
         return ""
     side = min(image.size)
     left, upper = ((length - side) // 2 for length in image.size)
-    square = image.resize((_PIXELS, _PIXELS), box=(left, upper, left + side, upper + side))
+    box = None if whole else (left, upper, left + side, upper + side)
+    square = image.resize((_PIXELS, _PIXELS), box=box)
     stream = io.BytesIO()
     square.save(stream, "JPEG", quality=_QUALITY)
     return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")

@@ -15,6 +15,7 @@ from nescio.data.split import Split
 from nescio.errors import ParameterError, ShapeError
 from nescio.outputs import Head, check_label_names
 from nescio.runners.batches import InputBatch, batches_of
+from nescio.runners.crops import run_crops
 from nescio.runners.features import (
     AUTO,
     FEATURES,
@@ -52,6 +53,9 @@ class Runner(ABC):
     preprocessing : Preprocessing, optional
         How an image becomes the model's input. With it, a batch of uint8 images is preprocessed;
         images of floating point are taken as already preprocessed.
+    crops : bool
+        Run nine crops of each image too. Their arrays are named crops_logits, crops_features and so
+        on, with the columns of the nine crops side by side.
     """
 
     kind: ClassVar[str] = ""
@@ -68,6 +72,7 @@ class Runner(ABC):
         label_names: Sequence[str] | None = None,
         device: Any = None,
         preprocessing: Preprocessing | None = None,
+        crops: bool = False,
     ) -> None:
         self.source = self.model = model
         self.output = output
@@ -75,6 +80,7 @@ class Runner(ABC):
         self.label_names = None if label_names is None else _checked_names(label_names)
         self.device = device
         self.preprocessing = preprocessing
+        self.crops = crops
         self.layers = self._resolved(layer_names(features))
         self.features = self.layers[0] if self.layers else None
         self.layers_are_default = False
@@ -93,7 +99,7 @@ class Runner(ABC):
 
     def changed(self, **settings: Any) -> Self:
         """Return a runner of the same model with some parameters changed."""
-        names = ("output", "from_probs", "label_names", "device", "preprocessing")
+        names = ("output", "from_probs", "label_names", "device", "preprocessing", "crops")
         kept = {name: getattr(self, name) for name in names}
         kept["features"] = None if self.layers_are_default else self.layers or None
         return type(self)(self.source, **{**kept, **settings})
@@ -130,6 +136,7 @@ class Runner(ABC):
             "layers": list(self.layers),
             "output": self.output,
             "from_probs": self.from_probs,
+            **({"crops": True} if self.crops else {}),  # older results have no such entry
             "nescio_version": __version__,
         }
 
@@ -142,8 +149,17 @@ class Runner(ABC):
     def run(self, inputs: Any) -> dict[str, Array]:
         """Run one batch; return "logits" and the chosen layers, with one row per sample.
 
-        The first layer is "features", each further one has its own name.
+        The first layer is "features", each further one has its own name. Those of crops follow, if
+        they are chosen.
         """
+        arrays = self._arrays(inputs)
+        if self.crops:
+            fixed = self.fixed_batch is not None
+            arrays |= run_crops(self._arrays, inputs, fixed_batch=fixed)
+        return arrays
+
+    def _arrays(self, inputs: Any) -> dict[str, Array]:
+        """Run one batch and check what the model gives."""
         arrays = {name: to_numpy(values) for name, values in self._run(inputs).items()}
         for name, array in arrays.items():
             check_matrix(array, name)

@@ -25,6 +25,7 @@ def make_runner(
     device: Any = None,
     output: str | int | None = None,
     preprocessing: Preprocessing | None = None,
+    crops: bool = False,
 ) -> Runner:
     """Return a runner for any trained multi-label model.
 
@@ -58,6 +59,8 @@ def make_runner(
         position. ONNX: a name. scikit-learn: "decision_function" or "predict_proba".
     preprocessing : Preprocessing, optional
         How an image becomes the model's input. With it, uint8 images are preprocessed.
+    crops : bool
+        For models of images: run nine crops of each image too, for the detector "mixed".
     """
     settings: dict[str, Any] = {
         "features": features,
@@ -66,6 +69,7 @@ def make_runner(
         "device": device,
         "output": output,
         "preprocessing": preprocessing,
+        "crops": crops,
     }
     if isinstance(model, Runner):
         given = {name: value for name, value in settings.items() if value not in (None, False)}

@@ -68,6 +68,7 @@ def extract(
     path: str | Path,
     *,
     features: Layers | None = None,
+    crops: bool = False,
     tuning: Tuning | None = None,
     train: Outputs | None = None,
     corruption: str | None = None,
@@ -92,6 +93,8 @@ def extract(
         Ends in .safetensors. During the work, its parts are in a folder next to it.
     features, device : optional
         Passed to `make_runner`. Those of a checkpoint are "pooled,penultimate" if not given.
+    crops : bool
+        Run nine crops of each image too, for the detector "mixed"; ten times the work.
     tuning : Tuning, optional
         With it, the outputs also get what ODIN and the perturbed Mahalanobis read. Only for torch
         modules.
@@ -113,7 +116,7 @@ def extract(
     """
     check_outputs_target(path)
     checked_whole("batch_size", batch_size, minimum=1)
-    runner = make_runner(model, features=features, device=device)
+    runner = make_runner(model, features=features, device=device, crops=crops)
     if corruption is not None:
         split = _to_corrupt(split, corruption, tuning, skip_bad=skip_bad)
     manifest = {
@@ -174,6 +177,8 @@ def _described(runner: Runner, tuning: Tuning | None) -> dict[str, Any]:
             "model. Pass the path of the ONNX file instead of a session."
         )
     if tuning is not None:
+        if runner.crops:
+            raise ParameterError("crops and tuned settings cannot be combined: extract twice.")
         if runner.kind != "torch" or runner.from_probs:
             raise ParameterError(
                 "ODIN and the perturbed Mahalanobis need the gradient of a torch module that "
@@ -195,7 +200,9 @@ def _computation(
     skip_bad: bool,
 ) -> tuple[ReadBatches, Callable[[Any], Mapping[str, Any]]]:
     """Return how the inputs are read, and what is computed from them."""
-    found = runner.cached(split, cache) if tuning is None and cache is not None else None
+    # The cache has the features of whole images only.
+    usable = tuning is None and cache is not None and not runner.crops
+    found = runner.cached(split, cache) if usable else None
     if found is not None:
         features, rest = found
         return partial(_rows_of, features), rest.run

@@ -102,13 +102,12 @@ class Prediction:
     def __repr__(self) -> str:
         lines = [f"{len(self):,} samples, {len(self.flagged):,} flagged"]
         lines.append(f"{'':>8} {'score':>12} {'p_value':>9}  verdict  predicted")
-        ids = self.outputs.ids
+        ids, words = self.outputs.ids, self.assessment.verdicts
         for row in range(min(_SHOWN_ROWS, len(self))):
             verdict = self.assessment[row]
             name = str(row) if ids is None else str(ids[row])
-            word = "in" if verdict.in_distribution else "OUT"
             lines.append(
-                f"{name:>8.8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  {word:<7}  "
+                f"{name:>8.8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  {words[row]:<7}  "
                 f"{self._likeliest(row)}"
             )
         if len(self) > _SHOWN_ROWS:

@@ -29,6 +29,7 @@ from nescio.errors import (
 )
 from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
+from nescio.outputs.crops import CROPS, is_crops
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
 from nescio.runners.features import AUTO, FEATURES, PENULTIMATE, POOLED, Layers
@@ -64,7 +65,7 @@ def wrap(
         joint energy.
     features, label_names, from_probs, device, output, preprocessing
         As `make_runner` takes them. If the detector reads features and none are chosen, they are
-        "auto". Further layers that it reads are added if the model has them.
+        "auto". Further layers that it reads, and crops, are added if the model has them.
 
     Examples
     --------
@@ -372,13 +373,20 @@ class Wrapped:
         return f"Wrapped({', '.join(parts)})"
 
 
-def _read_by(detector: Detector) -> set[str]:
+def _all_read_by(detector: Detector) -> set[str]:
     """Return the names of all arrays that a detector reads."""
     return {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
 
 
+def _read_by(detector: Detector) -> set[str]:
+    """Return the names of the arrays that a detector reads, of images and of their crops."""
+    return {name.removeprefix(CROPS) for name in _all_read_by(detector)}
+
+
 def with_layers(runner: Runner, detector: Detector) -> Runner:
-    """Return a runner that also gives the layers that the detector reads, if the model has them."""
+    """Return a runner that also gives what the detector reads: layers that it has, and crops."""
+    if any(map(is_crops, _all_read_by(detector))) and not runner.crops:
+        runner = runner.changed(crops=True)
     reads = _read_by(detector) - {"logits", "labels"}
     if not reads:
         return runner

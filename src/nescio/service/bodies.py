@@ -16,6 +16,7 @@ from nescio._validation import Array
 from nescio.detectors.assessment import Assessment
 from nescio.errors import FileFormatError, InputError
 from nescio.outputs import Outputs
+from nescio.outputs.crops import heat_map
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
@@ -92,6 +93,8 @@ def encode_assessment(kind: str, result: Assessment) -> bytes:
         "score": result.scores,
         "in_distribution": result.in_distribution,
     }
+    if result.mixed is not None and result.crops is not None:
+        columns |= {"mixed": result.mixed, "heat_map": heat_map(result.crops)}
     if result.groups is None:
         return encode_tensors(columns, {})
     names, columns["group"] = np.unique(result.groups, return_inverse=True)
@@ -99,8 +102,12 @@ def encode_assessment(kind: str, result: Assessment) -> bytes:
 
 
 def columns_of(result: Assessment) -> dict[str, list[Any]]:
-    """Return the columns of an assessment as lists."""
-    return {name: column.tolist() for name, column in result.columns().items()}
+    """Return the columns of an assessment as lists, with a heat map instead of the crops."""
+    plain = replace(result, crops=None).columns()
+    columns = {name: column.tolist() for name, column in plain.items()}
+    if result.crops is not None:
+        columns["heat_map"] = heat_map(result.crops).tolist()
+    return columns
 
 
 def json_numbers(matrix: Array) -> list[list[Any]]:

@@ -28,6 +28,17 @@ class Verdicts(msgspec.Struct):
         list[str] | UnsetType,
         Meta(description="The number of predicted labels, if the detector was calibrated by it."),
     ] = UNSET
+    mixed: Annotated[
+        list[bool] | UnsetType,
+        Meta(description="Whether a flagged image shows something known too (detector mixed)."),
+    ] = UNSET
+    heat_map: Annotated[
+        list[list[list[float]]] | UnsetType,
+        Meta(
+            description="How suspicious each place of an image is, from 0 to 1, in 4 rows and 4 "
+            "columns (detector mixed)."
+        ),
+    ] = UNSET
     explanation: list[dict[str, Any]] | UnsetType = UNSET
 
 

@@ -157,6 +157,8 @@ function rowsOf(found, nameOf, picture = null) {
     score,
     pValue: found.p_value[at],
     inside: found.in_distribution[at],
+    mixed: found.mixed?.[at] ?? false,
+    heatMap: found.heat_map?.[at] ?? null,
     group: found.group?.[at] ?? null,
     logits: found.logits[at]?.map((logit) => (logit === "-inf" ? -Infinity : logit)) ?? null,
     explanation: found.explanation?.[at] ?? null,

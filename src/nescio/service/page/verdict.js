@@ -5,6 +5,8 @@ import { byId, chartWidth, count, fixed, legend, make, number, percent, plural }
 
 const MOST_ROWS = 500;
 const MOST_LABELS = 12;
+const MOST_OPAQUE = 0.6; // of the heat map; the image shows through
+const HEAT = "The redder a place is, the rarer are such crops in in-distribution images.";
 
 let pictures = []; // object URLs of the images of the rows shown
 
@@ -37,15 +39,35 @@ function settle(...children) {
   byId("verdict").replaceChildren(...children);
 }
 
+// The image, with its heat map over it if there is one.
+function picture(row) {
+  const image = make("img", { src: row.picture, alt: `The image ${row.name}` });
+  if (!row.heatMap) return image;
+  const cells = row.heatMap.flatMap((line, y) =>
+    line.map(
+      (heat, x) =>
+        `<rect x="${x}" y="${y}" width="1" height="1" fill-opacity="${MOST_OPAQUE * heat}"/>`,
+    ),
+  );
+  const start = '<svg xmlns="http://www.w3.org/2000/svg" class="heat" viewBox="0 0 4 4">';
+  return make("div.heated", image, parseSvg(`${start}${cells.join("")}</svg>`));
+}
+
+function word(row) {
+  if (row.mixed) return "✗ MIXED: known and unknown together";
+  return row.inside ? "✓ In-distribution" : "✗ OUT: do not trust";
+}
+
 function showRow(row, detector, nRows) {
   const threshold = detector.threshold[row.group ?? "all"];
   settle(
     make("div", { class: `verdict ${row.inside ? "in" : "out"}` },
-      row.picture && make("img", { src: row.picture, alt: `The image ${row.name}` }),
+      row.picture && picture(row),
       make("div",
         nRows > 1 || row.picture ? make("p.which", row.name) : null,
-        make("p.word", row.inside ? "✓ In-distribution" : "✗ OUT: do not trust"),
+        make("p.word", word(row)),
         make("p", inWords(row, detector)),
+        row.picture && row.heatMap ? make("p.aside", HEAT) : null,
       ),
     ),
   );
@@ -204,7 +226,7 @@ function table(rows, detector) {
     body.append(
       make("tr", { class: row.inside ? "in" : "out" },
         make("th", { scope: "row" }, button),
-        make("td", make("b", row.inside ? "✓ in" : "✗ OUT")),
+        make("td", make("b", row.inside ? "✓ in" : row.mixed ? "✗ MIXED" : "✗ OUT")),
         make("td", number(row.score)),
         make("td", number(row.pValue)),
       ),
