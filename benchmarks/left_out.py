@@ -7,10 +7,7 @@ each seed, the labels are divided into five parts. For each part, the paper's he
 features without these labels, as `nescio train` does (Adam, 1e-4, the epoch with the lowest loss on
 a sixth of the training samples, which also serve as held-out data). Samples that carry only
 left-out labels count as out-of-distribution, held-out samples with another label as
-in-distribution. `nescio choose` measures the same with a smaller head that needs no torch; for its
-results, one JSON object per line and seed:
-
-    python benchmarks/left_out.py --choices benchmarks/results/choose-coco70.jsonl
+in-distribution. `nescio choose` measures the same with a smaller head that needs no torch.
 
 The table has FPR95 in per cent over all folds, and the difference to joint
 energy, fold by fold, with its standard error.
@@ -19,7 +16,6 @@ energy, fold by fold, with its standard error.
 from __future__ import annotations
 
 import argparse
-import json
 
 import numpy as np
 import torch
@@ -100,16 +96,10 @@ def fold_fpr(train, held_out, gone, seed):
 def main() -> None:
     """Train the heads and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--train")
-    parser.add_argument("--held-out")
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--held-out", required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--choices", help="results of nescio choose to summarise instead")
     given = parser.parse_args()
-    if given.choices:
-        print_table(*read_choices(given.choices))
-        return
-    if not (given.train and given.held_out):
-        parser.error("--train and --held-out are needed, or --choices.")
     train, held_out = Outputs.load(given.train), Outputs.load(given.held_out)
     by_seed = []
     for seed in range(given.seeds):
@@ -117,14 +107,6 @@ def main() -> None:
         by_seed.append([fold_fpr(train, held_out, labels[at::5], seed) for at in range(5)])
         print(f"seed {seed}: {np.mean(by_seed[-1], 0).round(1).tolist()}", flush=True)
     print_table(DETECTORS, np.array(by_seed))
-
-
-def read_choices(path):
-    """Return the detectors and their FPRs, (n_seeds, n_folds, n_detectors), in per cent."""
-    with open(path, encoding="utf-8") as file:
-        seeds = [{one["name"]: one["near"] for one in json.loads(line)["ranking"]} for line in file]
-    names = sorted(seeds[0])
-    return names, 100 * np.array([[near[name] for name in names] for near in seeds]).swapaxes(1, 2)
 
 
 def print_table(names, found):

@@ -11,8 +11,6 @@ import pytest
 import nescio as ns
 from fixtures.labelled import labelled
 from nescio._io.tables import to_json
-from nescio.choosing.selection import n_parts
-from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
     LabelMismatchError,
@@ -268,18 +266,3 @@ def test_probabilities_are_warned_of_once_per_set(train, held_out):
     with pytest.warns(ProbabilitiesWarning) as caught:
         ns.choose(a, b, detectors=FEW)
     assert len(caught) == 2
-
-
-def test_the_summary_says_why_the_pick_is_not_the_lowest(train, held_out):
-    same = "combined(detectors=[max_logit])"  # ranks alike: the first in the list is picked
-    choice = ns.choose(train, held_out, detectors=["max_logit", same, "joint_energy"])
-    best = replace(choice.ranking[0], name="other", criterion=(0.1,) * 5)
-    told = str(replace(choice, ranking=(best, *choice.ranking)))
-    assert "The lowest is 0.10 (other). The pick is within one standard error" in told
-    assert "The lowest" not in str(replace(choice, pick=choice.ranking[0].name))
-
-
-def test_parts_are_counted_to_the_last():
-    nested = "combined(detectors=[joint_energy, combined(detectors=[knn, max_logit])])"
-    assert n_parts(as_detector(nested)) == 3
-    assert n_parts(ns.JointEnergy()) == 1

@@ -29,8 +29,7 @@ _OF_FEATURES = (
 def default_candidates(layers: Sequence[str]) -> list[str]:
     """Return the detectors of logits, and those of features once for each layer.
 
-    Simple ones come first: of detectors that are about as good, the one with the fewest parts is
-    picked, and the first of equal ones.
+    Simple ones come first: of equal ones, the first is picked.
 
     Examples
     --------

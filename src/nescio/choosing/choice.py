@@ -146,15 +146,10 @@ class Choice:
         return "\n".join([self._headline(), self._expectation(), *self.notes()])
 
     def _headline(self) -> str:
-        pick, best = self.standing(), self.ranking[0]
-        text = f"Pick: {self.pick}, with a criterion of {pick.mean:.2f} "
-        text += f"(joint energy: {self.baseline.mean:.2f}; lower is better)."
-        if pick is not best:
-            text += (
-                f" The lowest is {best.mean:.2f} ({best.name}). The pick is within one standard "
-                "error of it, and has fewer parts."
-            )
-        return text
+        return (
+            f"Pick: {self.pick}, with a criterion of {self.standing().mean:.2f} "
+            f"(joint energy: {self.baseline.mean:.2f}; lower is better)."
+        )
 
     def _expectation(self) -> str:
         expected, used = self.expected, sum(fold.used for fold in self.folds)

@@ -14,7 +14,7 @@ from nescio.choosing.candidates import default_candidates
 from nescio.choosing.choice import Choice, FoldFacts
 from nescio.choosing.folds import Fold, Rows, check_usable, label_folds, make_fold
 from nescio.choosing.inputs import checked_inputs
-from nescio.choosing.standings import Standing, ordered, picked, with_criterion
+from nescio.choosing.standings import Standing, ordered, with_criterion
 from nescio.detectors import Detector, JointEnergy
 from nescio.detectors.naming import as_detector, written
 from nescio.errors import MissingInputError, NescioWarning, ParameterError
@@ -44,8 +44,7 @@ def choose(
     trained anew without them, and the samples that carry only these labels stand for unknown
     inputs that are near. Features that are shuffled over the samples stand for unknown inputs that
     are far. The criterion is the mean of two ratios, near and far: the FPR divided by that of joint
-    energy. Of the detectors within one standard error of the best, the pick is the one with the
-    fewest parts, then the lowest criterion. One that is worse than joint energy is not picked.
+    energy. The pick has the lowest criterion.
 
     There is no parameter for out-of-distribution data. A choice that was made on such data says
     nothing about its results on it, and little about other data.
@@ -112,10 +111,10 @@ def choose(
         name, reason = next(iter(skipped.items()))
         raise MissingInputError(f"{name} cannot be ranked: {reason}")
     baseline, *standings = _standings({_BASELINE: JointEnergy(), **able}, measured)
-    pick = picked(standings, baseline)
+    ranking = ordered(standings)
     return Choice(
-        pick.name,
-        ordered(standings, pick),
+        ranking[0].name,
+        ranking,
         replace(baseline, name=JointEnergy.name),
         skipped,
         tuple(facts),
@@ -220,21 +219,9 @@ def _standings(
 ) -> list[Standing]:
     """Return the standings of all detectors relative to the first of them."""
     found = []
-    for name, detector in detectors.items():
+    for name in detectors:
         near = tuple(fold[name][_NEAR] for fold in measured)
         kinds = [kind for kind in measured[0][name] if kind != _NEAR]
         far = {kind: tuple(fold[name][kind] for fold in measured) for kind in kinds}
-        found.append(Standing(name, n_parts(detector), near, far))
+        found.append(Standing(name, near, far))
     return [with_criterion(one, found[0]) for one in found]
-
-
-def n_parts(detector: Detector) -> int:
-    """Return how many detectors a detector is made of.
-
-    Examples
-    --------
-    >>> n_parts(as_detector("combined(detectors=[joint_energy, knn])"))
-    2
-    """
-    parts = getattr(detector, "detectors", ())
-    return sum(n_parts(as_detector(part)) for part in parts) or 1

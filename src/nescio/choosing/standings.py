@@ -26,8 +26,6 @@ class Standing:
     ----------
     name : str
         The detector with its parameters, as on the command line.
-    n_parts : int
-        The number of detectors in it: 1, or more for a combination.
     near : tuple of float
         The FPR on samples that carry only left-out labels, by fold.
     far : mapping of str to tuple of float
@@ -40,7 +38,6 @@ class Standing:
     """
 
     name: str
-    n_parts: int
     near: Values
     far: Mapping[str, Values]
     criterion: Values = ()
@@ -75,33 +72,14 @@ def with_criterion(one: Standing, baseline: Standing) -> Standing:
     return replace(one, criterion=tuple(np.mean(parts, axis=0).tolist()))
 
 
-def picked(standings: Sequence[Standing], baseline: Standing) -> Standing:
-    """Return the standing of the detector to use.
+def ordered(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+    """Return the standings, the best first, with p-values against it.
 
-    Of those within one standard error of the best, it has the fewest parts; of several, it is the
-    best one, and the first one if they are equal. The standard error is that of the paired
-    differences over folds. It is large for an erratic detector, so one that is worse than the
-    baseline is not picked, unless all are.
+    Of equal ones, the first is the best.
     """
-    best = min(standings, key=lambda one: one.mean)
-    limit = max(baseline.mean, best.mean)
-    close = [one for one in standings if one.mean <= limit and _within_one_error(one, best)]
-    return min(close, key=lambda one: (one.n_parts, one.mean))
-
-
-def _within_one_error(one: Standing, best: Standing) -> bool:
-    differences = np.subtract(one.criterion, best.criterion)
-    spread = deviation(differences.tolist()) or 0.0
-    return bool(differences.mean() <= spread / np.sqrt(len(differences)))
-
-
-def ordered(standings: Sequence[Standing], pick: Standing) -> tuple[Standing, ...]:
-    """Return the standings, the best first, with p-values against the pick."""
-    tested = [
-        one if one is pick else replace(one, p_value=paired_p_value(one.criterion, pick.criterion))
-        for one in standings
-    ]
-    return tuple(sorted(tested, key=lambda one: one.mean))
+    best, *others = sorted(standings, key=lambda one: one.mean)
+    tested = [replace(one, p_value=paired_p_value(one.criterion, best.criterion)) for one in others]
+    return (best, *tested)
 
 
 def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
