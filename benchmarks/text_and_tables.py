@@ -15,6 +15,7 @@ real_tables.py. For each, what is near and far, and how a seed changes it:
 - flights: a table; gradient boosting for each label. Near: a season, and three airlines, that were
   held out. Far: the same.
 
+`nescio choose` makes its own far data as "independent" is made, so that this set is no test of it.
 No set and no setting was chosen by the result of a detector. Features are the embeddings or the
 standardised columns; the layer "penultimate" is the hidden layer of the head.
 """

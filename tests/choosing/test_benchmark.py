@@ -63,3 +63,65 @@ def test_ood_files_are_read_after_the_choice_only(benchmark, files, monkeypatch)
     with pytest.raises(OSError, match="far"):
         benchmark.main(files)
     assert len(made) == 1
+
+
+def test_results_of_many_problems_are_added_once_and_summarised(benchmark, files, capsys):
+    for problem, seed in (("first", 0), ("first", 1), ("second", 0)):
+        for part, name in (
+            *(("train", "train"), ("val", "val"), ("test", "test")),
+            *(("ood-far", "far"), ("ood-low", "low")),
+        ):
+            Path(f"saved/{problem}-seed{seed}-{part}.safetensors").parent.mkdir(exist_ok=True)
+            Path(f"saved/{problem}-seed{seed}-{part}.safetensors").symlink_to(
+                Path(f"{name}.safetensors").resolve()
+            )
+    given = ["--saved", "saved", "--results", "all.jsonl"]
+    given += ["-d", "joint_energy", "-d", "mahalanobis"]
+    benchmark.main(given)
+    capsys.readouterr()
+    lines = benchmark.read_results(Path("all.jsonl"))
+    assert [(line["problem"], line["seed"]) for line in lines] == [
+        *(("first", 0), ("first", 1), ("second", 0))
+    ]
+    benchmark.main([*files, "--json"])  # the same data as seed 0
+    alone = json.loads(capsys.readouterr().out)
+    assert (
+        benchmark.measured(lines[0]["pick"], lines[0]["predicted"], lines[0]["real"])
+        == (alone["results"])
+    )
+    Path("all.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]), "utf-8")
+    benchmark.main(given)
+    assert capsys.readouterr().out.startswith("second, seed 0: ")  # and no other
+    assert benchmark.read_results(Path("all.jsonl")) == lines
+
+
+def test_the_summary_counts_every_problem_the_same(benchmark, capsys):
+    def line(problem, seed, fprs, pick="max_logit"):
+        near = {"joint_energy": 0.4, "max_logit": 0.3, "knn": 0.5}
+        return {
+            **{"problem": problem, "seed": seed, "pick": pick},
+            "predicted": {
+                name: {"near": value, "far": None, "criterion": value}
+                for name, value in near.items()
+            },
+            "real": {
+                ood: dict(zip(("joint_energy", "max_logit", "knn"), values, strict=True))
+                for ood, values in fprs.items()
+            },
+        }
+
+    benchmark.print_summary(
+        [
+            # pick 30, best of each 10 and 30; knn has the lowest mean, 25
+            line("images", 0, {"a": (0.5, 0.3, 0.1), "b": (0.5, 0.3, 0.4)}),
+            line("images", 1, {"a": (0.5, 0.3, 0.1), "b": (0.5, 0.3, 0.4)}),
+            line("tables", 0, {"a": (0.4, 0.3, 0.5)}, pick="knn"),
+        ]
+    )
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows[0][:7] == ["| images", "2", "30.0", "50.0", "10.0", "30.0", "5.0"]
+    assert rows[0][7:] == ["-0.50", "", "-0.50", "`max_logit` (2) |"]
+    assert rows[1][:7] == ["| tables", "1", "50.0", "40.0", "20.0", "10.0", "20.0"]
+    assert rows[1][7:] == ["1.00", "", "1.00", "`knn` (1) |"]
+    assert rows[2][:7] == ["| mean", "3", "40.0", "45.0", "15.0", "20.0", "12.5"]
+    assert rows[2][7:10] == ["0.25", "", "0.25"]
