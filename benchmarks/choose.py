@@ -55,7 +55,7 @@ class Files(NamedTuple):
 
 
 def saved_files(folder: Path) -> dict[tuple[str, int], Files]:
-    """Return the files of a folder by problem and seed."""
+    """Return the files of a folder by problem and seed, all problems of a seed together."""
     found: dict[tuple[str, int], dict[str, Path]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         name, seed, part = re.fullmatch(r"(.+)-seed(\d+)-(.+)", path.stem).groups()
@@ -65,7 +65,7 @@ def saved_files(folder: Path) -> dict[tuple[str, int], Files]:
             *(parts[name] for name in ("train", "val", "test")),
             {name.removeprefix("ood-"): parts[name] for name in parts if name.startswith("ood-")},
         )
-        for key, parts in found.items()
+        for key, parts in sorted(found.items(), key=lambda item: (item[0][1], item[0][0]))
     }
 
 

@@ -40,13 +40,14 @@ from nescio.metrics.comparison import compare
 from nescio.outputs import Outputs
 
 DETECTORS = (
-    *("joint_energy", "max_logit", "knn", "combined", "relative_mahalanobis", "nnguide"),
-    *("mahalanobis(normalise=true)", "vim"),
+    *("joint_energy", "max_logit", "knn", "combined", "label_neighbours", "linear_probe"),
+    *("relative_mahalanobis", "nnguide", "mahalanobis(normalise=true)", "vim"),
 )
 SETS = ("packages", "docstrings", "patients", "flights")
 SIZES = {"packages": (3200, 700, 700), "docstrings": (1500, 400, 400)}
 PARTS = ("train", "val", "test")
 OOD = "ood-"
+NEAR = ("topics", "group", "season", "airlines")  # the others are far
 
 Made = dict[str, Outputs]  # by part or OOD set
 
@@ -90,9 +91,10 @@ def save(folder: Path, name: str, seed: int, made: Made) -> None:
 
 
 def result_lines(name: str, seed: int, made: Made, detectors: Sequence[str]) -> list[Line]:
-    """Return one line per detector and OOD set."""
+    """Return one line per detector and OOD set, near sets first."""
     train, val, test = (made[part] for part in PARTS)
-    ood = {part.removeprefix(OOD): made[part] for part in made if part.startswith(OOD)}
+    sets = {part.removeprefix(OOD): made[part] for part in made if part.startswith(OOD)}
+    ood = {name: sets[name] for name in sorted(sets, key=lambda name: (name not in NEAR, name))}
     found = compare(
         {one: one for one in detectors}, test, ood, train=train, held_out=val, n_bootstrap=0
     )

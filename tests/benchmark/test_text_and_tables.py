@@ -207,7 +207,7 @@ def test_saved_outputs_give_tables_and_result_lines(scripts, tmp_path, capsys):
     for seed in (0, 1):
         parts = {name: labelled(200, seed=3 * seed + at) for at, name in enumerate(bench.PARTS)}
         far = labelled(60, seed=9)
-        bench.save(tmp_path, "patients", seed, {**parts, "ood-far": far, "ood-near": far})
+        bench.save(tmp_path, "patients", seed, {**parts, "ood-far": far, "ood-group": far})
     results = tmp_path / "results.jsonl"
     given = ["--saved", str(tmp_path), "--results", str(results), "--seeds", "2"]
     given += ["--only", "patients", "-d", "joint_energy", "-d", "odin"]
@@ -217,13 +217,14 @@ def test_saved_outputs_give_tables_and_result_lines(scripts, tmp_path, capsys):
     found = {(one.ood, one.detector, one.seed) for one in lines}
     assert found == {
         (ood, detector, seed)
-        for ood in ("far", "near")
+        for ood in ("far", "group")
         for detector in ("joint_energy", "odin")
         for seed in (0, 1)
     }
     fprs = [100 * one.evaluation.fpr.value for one in lines if one.evaluation and one.ood == "far"]
     mean, spread = np.mean(fprs), np.std(fprs, ddof=1)
     cell = f"{mean:.1f} ± {spread:.1f}"
+    assert "| detector | group | far | mean |" in out  # near first
     assert f"| `joint_energy` | {cell} | {cell} | {mean:.1f} |" in out
     assert "| `odin` |  |  |  |" in out
     assert "skipped: odin: it reads odin_max" in out

@@ -81,7 +81,7 @@ def test_results_of_many_problems_are_added_once_and_summarised(benchmark, files
     capsys.readouterr()
     lines = benchmark.read_results(Path("all.jsonl"))
     assert [(line["problem"], line["seed"]) for line in lines] == [
-        *(("first", 0), ("first", 1), ("second", 0))
+        *(("first", 0), ("second", 0), ("first", 1))
     ]
     benchmark.main([*files, "--json"])  # the same data as seed 0
     alone = json.loads(capsys.readouterr().out)
@@ -91,7 +91,7 @@ def test_results_of_many_problems_are_added_once_and_summarised(benchmark, files
     )
     Path("all.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]), "utf-8")
     benchmark.main(given)
-    assert capsys.readouterr().out.startswith("second, seed 0: ")  # and no other
+    assert capsys.readouterr().out.startswith("first, seed 1: ")  # and no other
     assert benchmark.read_results(Path("all.jsonl")) == lines
 
 
