@@ -127,6 +127,21 @@ def test_interrupted_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree
     assert path.read_bytes() == whole.read_bytes()
 
 
+def test_a_damaged_part_is_computed_again(checkpoint, coco_tree, tmp_path):
+    made = checkpoint()
+    split = load_coco(coco_tree(sizes=(("val", 40),)), "val")
+    whole, path = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
+    extract(made, split, whole, batch_size=1)
+    with pytest.raises(StopError):
+        extract(made, split, path, batch_size=1, on_images=stopping_after(40))
+    part = tmp_path / "cut.safetensors.parts" / "part-00001.safetensors"
+    content = bytearray(part.read_bytes())
+    content[-100] ^= 1
+    part.write_bytes(content)
+    assert extract(made, split, path, batch_size=1).n_computed == 40 - 16
+    assert path.read_bytes() == whole.read_bytes()
+
+
 def test_an_upgrade_goes_on_with_what_was_extracted(checkpoint, coco_tree, tmp_path, monkeypatch):
     """The version of the extraction decides, and not that of nescio and torch."""
     made, split = checkpoint(), load_coco(coco_tree(sizes=(("val", 75),)), "val")

@@ -100,7 +100,7 @@ def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
     }
     if monitor.drift_watch is not None:
         metadata["drift"] = _add_drift(monitor.drift_watch, tensors)
-    _KIND.write_with_checksum(path, tensors, metadata, force=force)
+    _KIND.write(path, tensors, metadata, force=force)
 
 
 def _add_drift(watch: DriftWatch, tensors: dict[str, Array]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _add_drift(watch: DriftWatch, tensors: dict[str, Array]) -> dict[str, Any]:
 
 def load(path: str | Path, detector: Detector) -> Monitor:
     """Read a saved monitor; raise if it was made for another detector."""
-    tensors, metadata = _KIND.read(path, checksum=True)
+    tensors, metadata = _KIND.read(path)
     try:
         monitor = Monitor(detector, **{name: metadata["settings"][name] for name in _SETTINGS})
         if metadata["fingerprint"] != monitor.fingerprint:

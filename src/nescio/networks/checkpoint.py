@@ -25,7 +25,9 @@ from nescio.networks.backbones import OWN, build_network
 from nescio.networks.network import HIDDEN_UNITS, Network
 from nescio.outputs import check_label_names
 
-_KIND = FileKind("nescio.checkpoint", "network saved by nescio train or nescio convert")
+_KIND = FileKind(
+    "nescio.checkpoint", "network saved by nescio train or nescio convert", schema=2, hashed_from=2
+)
 _NETWORK = "network."
 _STATE = "state."
 _OLD_OWN = "model."  # before each name of the user's own module in files of older versions

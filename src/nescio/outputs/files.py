@@ -26,7 +26,8 @@ from nescio.outputs.joining import check_same_arrays, join_columns
 from nescio.outputs.outputs import Outputs
 from nescio.scores import logits_from_probs
 
-_KIND = FileKind("nescio.outputs", "file of a model's outputs", schema=2)
+_KIND = FileKind("nescio.outputs", "file of a model's outputs", schema=3, hashed_from=3)
+_OUR_HEADER = {*_KIND.header(), "sha256"}
 _ARRAYS = "arrays."
 _KEPT = "kept."
 _ARRAYS_OF_SCHEMA_1 = "perturbed."
@@ -41,7 +42,11 @@ _NUMPY_ERRORS = (
 
 
 def load_outputs(
-    path: str | Path, columns: Columns = _ANY_COLUMNS, *, from_probs: bool = False
+    path: str | Path,
+    columns: Columns = _ANY_COLUMNS,
+    *,
+    from_probs: bool = False,
+    verify: bool = True,
 ) -> Outputs:
     """Read a file by its ending; see `Outputs.load`."""
     path = existing_file(path)
@@ -56,7 +61,11 @@ def load_outputs(
                 "id_column, ignore and keep (--id-column, --ignore, --keep) are for tables: "
                 f"{' and '.join(TABLES)} files."
             )
-        outputs = from_content(_READERS[suffix](path), from_probs=from_probs)
+        if suffix == ".safetensors":
+            content = parse_tensors(path, *read_tensors(path), verify=verify)
+        else:
+            content = _READERS[suffix](path)
+        outputs = from_content(content, from_probs=from_probs)
         if columns.labels is None:
             return outputs
         return outputs.select_labels(columns.chosen(outputs.label_names or ()))
@@ -112,10 +121,13 @@ def save_in_parts(
 
 
 def parse_tensors(
-    path: object, tensors: Mapping[str, Array], metadata: Mapping[str, Any]
+    path: object, tensors: Mapping[str, Array], metadata: Mapping[str, Any], *, verify: bool = True
 ) -> dict[str, Any]:
     """Return the arguments of `Outputs` from the content of a .safetensors file."""
-    _KIND.check({**_KIND.header(), **metadata}, path)  # files of other programs have no header
+    if not _OUR_HEADER.isdisjoint(metadata):  # other programs may write our metadata without it
+        _KIND.check(metadata, path)
+        if verify:
+            _KIND.verify(tensors, metadata, path)
     if "logits" not in tensors:
         raise FileFormatError(f"{path} has no array named logits; it has {sorted(tensors)}.")
     content: dict[str, Any] = {name: tensors[name] for name in MATRICES if name in tensors}
@@ -231,9 +243,8 @@ def _own_matrices(columns: Mapping[str, Array], n_samples: int) -> dict[str, Arr
 
 
 _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    ".safetensors": lambda path: parse_tensors(path, *read_tensors(path)),
     ".npy": _read_npy,
     ".npz": _read_npz,
 }
 TABLES: dict[str, Callable[[Path], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
-READABLE = (*_READERS, *TABLES)
+READABLE = (".safetensors", *_READERS, *TABLES)

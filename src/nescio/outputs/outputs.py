@@ -252,6 +252,7 @@ class Outputs:
         ignore: Sequence[str] | str = (),
         keep: Sequence[str] | str = (),
         from_probs: bool = False,
+        verify: bool = True,
     ) -> Outputs:
         """Read a .safetensors, .npy, .npz, .csv or .parquet file.
 
@@ -259,10 +260,14 @@ class Outputs:
         lists named logits (and optionally features, labels and arrays of your own). The other
         parameters are those of `from_frame`. `labels` can also select labels by name from a
         .safetensors or .npz file; `id_column`, `ignore` and `keep` are for tables only.
+
+        A .safetensors file of nescio has a checksum, which is verified. This reads the whole file
+        once. `verify=False` leaves it out, for files of many gigabytes.
         """
         from nescio.outputs.files import load_outputs
 
-        return load_outputs(path, Columns(id_column, labels, ignore, keep), from_probs=from_probs)
+        columns = Columns(id_column, labels, ignore, keep)
+        return load_outputs(path, columns, from_probs=from_probs, verify=verify)
 
     @classmethod
     def from_frame(

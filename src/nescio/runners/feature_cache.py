@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from nescio._io.kinds import FileKind
 from nescio._io.locks import locked
-from nescio._io.tensors import Stacked, read_tensors, write_tensors
+from nescio._io.tensors import Stacked, read_tensors
 from nescio._validation import Array
 from nescio.data.split import Split
 from nescio.networks.checkpoint import Checkpoint
@@ -26,12 +27,13 @@ FEATURES_VERSION = 1
 
 _BATCH = 16
 _POOLED = "pooled"
+_KIND = FileKind("nescio.features", "file of cached features")
 
 
 def read_features(checkpoint: Checkpoint, split: Split, folder: Path) -> NDArray[np.float32] | None:
     """Return the pooled features of a split from the cache; None if it does not have them."""
     path, _ = _entry(checkpoint, split, folder)
-    return read_tensors(path)[0][_POOLED] if path.exists() else None
+    return _read(path) if path.exists() else None
 
 
 def cached_features(
@@ -60,9 +62,17 @@ def cached_features(
                 work.run(Reader(split, checkpoint.preprocessing).batches, compute, on_images)
                 parts, _ = work.read()
                 pooled = Stacked([part[_POOLED] for part in parts])
-                write_tensors(path, {_POOLED: pooled}, {"key": key})
+                _KIND.write(path, {_POOLED: pooled}, {"key": key})
                 work.remove()
-    return read_tensors(path)[0][_POOLED]
+    return _read(path)
+
+
+def _read(path: Path) -> NDArray[np.float32]:
+    tensors, metadata = read_tensors(path)
+    if set(metadata) != {"key"}:  # files of versions before 0.3 have neither kind nor checksum
+        _KIND.check(metadata, path)
+        _KIND.verify(tensors, metadata, path)
+    return tensors[_POOLED]
 
 
 def _entry(checkpoint: Checkpoint, split: Split, folder: Path) -> tuple[Path, dict[str, Any]]:
