@@ -1,6 +1,7 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,22 @@ def test_outputs_of_another_network_or_data_are_refused(checkpoint, coco_tree, t
     assert path.read_bytes() == content
     assert extract(checkpoint(seed=1), split, path, force=True).n_computed == 14
     assert path.read_bytes() != content
+
+
+def test_images_replaced_by_others_of_equal_size_are_noticed(checkpoint, coco_tree, tmp_path):
+    made, split = checkpoint(), load_coco(coco_tree(), "val")
+    path, older = tmp_path / "val.safetensors", tmp_path / "older.safetensors"
+    extract(made, split, path)
+    outputs = Outputs.load(path)
+    without = {name: outputs.manifest[name] for name in outputs.manifest if name != "data_sample"}
+    replace(outputs, manifest=without).save(older)
+    split.path(3).write_bytes(split.path(3).read_bytes()[::-1])
+    changed = replace(split)
+    with pytest.raises(FileError, match=r"images have changed since then.*force=True to replace"):
+        extract(made, changed, path)
+    assert extract(made, changed, older).n_computed == 0, "as before, for files of older versions"
+    with pytest.raises(FileError, match="made without --verify"):
+        extract(made, replace(split, hash_images=True), older)
 
 
 def test_a_file_of_another_kind_is_not_replaced(checkpoint, coco_tree, tmp_path):

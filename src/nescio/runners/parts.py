@@ -16,7 +16,7 @@ from typing import Any
 from nescio._io.kinds import FileKind
 from nescio._io.tensors import Stacked
 from nescio._validation import Array
-from nescio.data.split import BadFile
+from nescio.data.split import DATA_SAMPLE, DATA_SHA256, BadFile, content_changed
 from nescio.errors import DatasetError, FileError, FileFormatError
 from nescio.runners.images import ImageBatch, Indices, in_batches
 
@@ -141,6 +141,8 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     for name, value in ours.items():
         if theirs.get(name) == value:
             continue
+        if name in (DATA_SAMPLE, DATA_SHA256):
+            return content_changed(theirs, ours)
         if name == "tuning":
             return "it was made with other settings of ODIN and Mahalanobis (--tuned), or none."
         if name == "model_hash":
