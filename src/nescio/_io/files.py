@@ -33,6 +33,8 @@ def check_target(path: str | Path, *, force: bool) -> Path:
                 raise FileError(f"{path} exists already. Pass force=True to replace it.")
         if not target.parent.is_dir():
             raise FileError(f"cannot write {path}: there is no directory {target.parent}.")
+    except ValueError as error:
+        raise FileError(f"cannot write {str(path)!r}: {error}.") from error
     except OSError as error:
         raise _explained(f"cannot write {path}", error) from error
     return target
@@ -63,6 +65,8 @@ def existing_file(path: str | Path) -> Path:
     """Return the path of a file that can be read, or raise an error that says why it cannot."""
     path = Path(path)
     try:
+        if "\0" in str(path):
+            raise ValueError("a path cannot contain a NUL character")
         if path.is_dir():
             raise FileError(f"{path} is a directory, but a file is needed.")
         if not path.exists():
@@ -71,6 +75,8 @@ def existing_file(path: str | Path) -> Path:
             raise FileError(f"{path} is not a regular file.")
         if not os.access(path, os.R_OK):
             raise FileError(f"no permission to read {path}.")
+    except ValueError as error:
+        raise FileError(f"cannot read {str(path)!r}: {error}.") from error
     except OSError as error:
         raise _explained(f"cannot read {path}", error) from error
     return path

@@ -7,7 +7,8 @@ import importlib
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ import numpy as np
 
 from nescio._io.files import check_target, existing_file, replacing
 from nescio._validation import Array
-from nescio.errors import FileFormatError, InputError, MissingDependencyError, ParameterError, about
+from nescio.errors import (
+    FileFormatError,
+    InputError,
+    MissingDependencyError,
+    NescioError,
+    ParameterError,
+    about,
+)
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
 
@@ -35,18 +43,16 @@ class ParquetTable:
 
     def __init__(self, path: str | Path) -> None:
         self.path = existing_file(path)
-        pyarrow = require("pyarrow", "parquet")
         parquet = require("pyarrow.parquet", "parquet")
-        try:
+        with _parquet_errors(self.path):
             self._table = parquet.read_table(self.path)
-        except (pyarrow.ArrowException, OSError) as error:
-            reason = str(error).partition("\n")[0]
-            raise FileFormatError(f"cannot read {path} as Parquet: {reason}") from error
-        self.names = tuple(self._table.column_names)
+            self._table.validate(full=True)  # text that is not UTF-8, and offsets outside the data
+            self.names = tuple(self._table.column_names)
+            schema = self._table.schema
+            self.index = tuple(name for name in self.names if name in _stored_index(schema))
+            self.lists = frozenset(field.name for field in schema if _is_list(field.type))
         if len(set(self.names)) != len(self.names):
             raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
-        self.index = tuple(name for name in self.names if name in _stored_index(self._table.schema))
-        self.lists = frozenset(field.name for field in self._table.schema if _is_list(field.type))
 
     def read(
         self, numbers: Collection[str], others: Collection[str]
@@ -56,8 +62,22 @@ class ParquetTable:
         Nulls among numbers are NaN; among the other columns, whole numbers with nulls are Python
         objects. The second result is empty; it is for files without types.
         """
-        read = {name: _arrow_to_numpy(name, self._table.column(name)) for name in numbers}
-        return read | {name: _exact(name, self._table.column(name)) for name in others}, {}
+        with _parquet_errors(self.path):
+            read = {name: _arrow_to_numpy(name, self._table.column(name)) for name in numbers}
+            return read | {name: _exact(name, self._table.column(name)) for name in others}, {}
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    """Say that a file is damaged where pyarrow raises its own errors, or text is not UTF-8."""
+    pyarrow = require("pyarrow", "parquet")
+    try:
+        yield
+    except NescioError:
+        raise
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise FileFormatError(f"cannot read {path} as Parquet: {reason}") from error
 
 
 def read_parquet(path: str | Path) -> dict[str, Array]:

@@ -153,7 +153,7 @@ def _numbers(path: Path, name: str, column: Array) -> Floats:
     empty = -math.inf if name == "score" else math.nan
     try:
         values = [empty if item is None else float(item) for item in column.tolist()]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FileFormatError(f"column {name!r} of {path} must hold numbers: {error}.") from error
     return np.array(values, np.float64)
 
