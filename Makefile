@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types imports docs unit lesser bench serve-bench coco70 format clean
+.PHONY: demo test lint types imports docs unit lesser bench serve-bench fuzz coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -49,6 +49,9 @@ bench: $(VENV)/.installed-dev ## speed, side by side
 
 serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 	$(BIN)/python benchmarks/service.py
+
+fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; run it again to continue
+	$(BIN)/python benchmarks/fuzz.py --minutes 10
 
 coco70: $(VENV)/.installed-dev ## the paper's experiment on real images, where ../shared/data is
 	$(BIN)/nescio bench coco70 --data ../shared/data --output build/bench
