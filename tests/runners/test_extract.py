@@ -113,6 +113,17 @@ def test_a_file_of_another_kind_is_not_replaced(checkpoint, coco_tree, tmp_path)
     assert path.read_bytes() == b"something else entirely"
 
 
+def test_two_extractions_to_one_file(checkpoint, coco_tree, tmp_path):
+    split = load_coco(coco_tree(), "val")
+    path = tmp_path / "val.safetensors"
+
+    def again(_):
+        with pytest.raises(FileError, match=r"another process is using .*another output file"):
+            extract(checkpoint(), split, path)
+
+    assert extract(checkpoint(), split, path, on_images=again).n_computed == 14
+
+
 class StopError(Exception):
     pass
 

@@ -27,6 +27,8 @@ from nescio.errors import (
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula begins in a spreadsheet
+
 
 class ParquetTable:
     """A Parquet file.
@@ -171,11 +173,33 @@ def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = F
         with temporary.open("w", newline="", encoding="utf-8") as stream:
             if suffix == ".csv":
                 writer = csv.writer(stream)
-                writer.writerow(columns)
-                writer.writerows(rows)
+                writer.writerow(map(no_formula, columns))
+                writer.writerows(map(no_formula, row) for row in rows)
             else:
                 for row in rows:
                     stream.write(to_json(dict(zip(columns, row, strict=True))) + "\n")
+
+
+def no_formula(cell: Any) -> Any:
+    """Return a cell of a CSV file; text that a spreadsheet would run as a formula gets a quote.
+
+    Examples
+    --------
+    >>> no_formula("=1+1"), no_formula("-1.5"), no_formula("a=b")
+    ("'=1+1", '-1.5', 'a=b')
+    """
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def without_quote(cell: str) -> str:
+    """Return the text that `no_formula` was given."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
 
 
 def to_values(column: Any) -> list[Any]:

@@ -29,6 +29,7 @@ _KIND = FileKind("nescio.monitor", "saved monitor")
 _SETTINGS = ("alpha", "window", "seed", "coverage")
 _EVIDENCE = ("alarm_at", "log10_martingale", "max_log10_martingale")
 _COUNTS = ("n_samples", "flagged", "n_windows", "n_outside", "open_flagged")
+_LARGEST_COUNT = 2**40  # far more than any stream has
 _OPEN = -1  # the level of the window that is not full yet
 
 
@@ -144,7 +145,7 @@ def _restore(monitor: Monitor, tensors: dict[str, Array], metadata: dict[str, An
     for name in _EVIDENCE:
         setattr(monitor, name, getattr(evidence, name))
     for name in _COUNTS:
-        setattr(chart, name, checked_whole(name, metadata["chart"][name], minimum=0))
+        setattr(chart, name, _count(name, metadata["chart"][name]))
     _restore_open(chart, metadata["chart"]["open"])
     windows = tensors["windows"]
     if windows.dtype != np.int64 or windows.shape[1:] != (5,) or (windows[:, 1] < 1).any():
@@ -164,7 +165,7 @@ def _restore(monitor: Monitor, tensors: dict[str, Array], metadata: dict[str, An
             raise ValueError("its counts are too small")
         bag.counts = counts
     trace = np.asarray(tensors["trace"], np.float64).reshape(-1)
-    monitor.trace = Trace(checked_whole("trace_step", metadata["trace_step"], minimum=1), trace)
+    monitor.trace = Trace(max(1, _count("trace_step", metadata["trace_step"])), trace)
     monitor.generator.bit_generator.state = metadata["generator"]
     monitor.last_file = metadata["last_file"] and str(metadata["last_file"])
     if "start_gains" in tensors:  # nescio 0.1.0 did not look for the start of a change
@@ -187,6 +188,13 @@ class _Evidence:
     max_log10_martingale: float
 
 
+def _count(name: str, value: Any) -> int:
+    """Return a number of inputs, windows or tests."""
+    if checked_whole(name, value, minimum=0) > _LARGEST_COUNT:
+        raise ValueError(f"{name} is too large")
+    return int(value)
+
+
 def _like(ours: Array, stored: Array) -> Array:
     """Return a stored array; raise unless it has the type and the shape of ours."""
     if stored.dtype != ours.dtype or stored.shape != ours.shape:
@@ -197,7 +205,7 @@ def _like(ours: Array, stored: Array) -> Array:
 def _restore_open(chart: ControlChart, stored: dict[str, Any]) -> None:
     if stored.keys() != chart.open.keys():
         raise ValueError("its groups are not those of the detector")
-    chart.open = {name: checked_whole("open", stored[name], minimum=0) for name in chart.open}
+    chart.open = {name: _count("open", stored[name]) for name in chart.open}
     if chart.room < 1:
         raise ValueError("its open window is full")
 
@@ -219,7 +227,7 @@ def _restore_drift(watch: DriftWatch, counts: Array, stored: dict[str, Any]) -> 
         for (level, n), row in rows
     }
     watch.open, watch.waiting = blocks.pop(_OPEN), blocks
-    watch.n_tests = checked_whole("n_tests", stored["n_tests"], minimum=0)
+    watch.n_tests = _count("n_tests", stored["n_tests"])
     watch.found = {
         checked_whole("label", int(at), minimum=0): from_table(LabelDrift, drift)
         for at, drift in stored["found"].items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ class Outputs:
         put("kept", {name: as_column(name, column) for name, column in (kept or {}).items()})
         put("head", head)
         put("label_names", names)
-        put("manifest", dict(manifest or {}))
+        put("manifest", deepcopy(dict(manifest or {})))  # it may hold lists and dicts
         self._check_rows_and_names()
 
     def _check_rows_and_names(self) -> None:

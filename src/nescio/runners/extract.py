@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio._io.files import check_target
+from nescio._io.locks import exclusive
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.data.corrupt import CORRUPTIONS
 from nescio.data.damage import without_damaged
@@ -133,20 +134,23 @@ def extract(
     started = time.perf_counter()
     key = _without_other_versions(manifest)
     work = PartialWork(path, key, len(split), manifest["batch_size"], skip_bad=skip_bad)
-    done = _done(path, key, split, skip_bad=skip_bad, force=force)
-    if done is not None:
-        work.remove()  # a crash may have left them
-        on_images(len(split))
-        skipped = tuple(BadFile(**bad) for bad in done.manifest["skipped"])
-        return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
-    if force:
-        work.remove_others()
-    if corruption is None:
-        read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
-    else:
-        read, compute = _on_corrupted(runner, split, corruption)
-    n_computed = work.run(read, compute, on_images)
-    skipped = _assemble(work, runner, split, manifest, force=force)
+    if not path.parent.is_dir():
+        check_target(path, force=force)  # raises
+    with exclusive(work.folder, "output file"):
+        done = _done(path, key, split, skip_bad=skip_bad, force=force)
+        if done is not None:
+            work.remove()  # a crash may have left them
+            on_images(len(split))
+            skipped = tuple(BadFile(**bad) for bad in done.manifest["skipped"])
+            return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
+        if force:
+            work.remove_others()
+        if corruption is None:
+            read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
+        else:
+            read, compute = _on_corrupted(runner, split, corruption)
+        n_computed = work.run(read, compute, on_images)
+        skipped = _assemble(work, runner, split, manifest, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
     return Extraction(path, n_images, n_computed, time.perf_counter() - started, skipped)
 
