@@ -55,3 +55,14 @@ def test_blocks_and_metadata_have_the_checksum_of_what_is_read(tmp_path):
     tensors, metadata = KIND.read(tmp_path / "x")
     assert np.array_equal(tensors["a"], ARRAYS["a"])
     assert metadata["counts"] == {"10": 1, "2": [3, 4]}
+
+
+def test_a_name_that_is_not_text_is_damage(tmp_path):
+    KIND.write(tmp_path / "x", ARRAYS, {})
+    content = (tmp_path / "x").read_bytes()
+    start = content.index(b'"a":')
+    longer = content[8:start] + b'"\\ud800":' + content[start + 4 :]
+    length = int.from_bytes(content[:8], "little") + 5
+    (tmp_path / "y").write_bytes(length.to_bytes(8, "little") + longer)
+    with pytest.raises(FileFormatError, match="do not match their checksum"):
+        KIND.read(tmp_path / "y")

@@ -96,7 +96,8 @@ def digest(tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]) 
     for name in sorted(tensors):
         given = tensors[name]
         array = given if isinstance(given, Stacked) else Stacked([given])
-        found.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        # A damaged name may hold half of a surrogate pair, which UTF-8 does not have.
+        found.update(f"{name}:{array.dtype.str}:{array.shape};".encode("utf-8", "surrogatepass"))
         for block in array.blocks:
             found.update(block.data)
     return found.hexdigest()
