@@ -26,7 +26,7 @@ def direct():
 def test_what_is_locked_is_allowed_and_its_licence_is_listed(needed):
     name = utils.canonicalize_name(needed.name)
     assert needed.specifier.contains(LOCKED[name])
-    page = (ROOT / "docs" / "reference" / "licences.md").read_text("utf-8")
+    page = (ROOT / "docs" / "explanation" / "licences.md").read_text("utf-8")
     assert name in {
         utils.canonicalize_name(found) for found in re.findall(r"^\| (\S+)", page, re.M)
     }

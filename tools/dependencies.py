@@ -1,6 +1,6 @@
 """Write the lock file and the list of licences, from the packages that are installed.
 
-    make lock        constraints.txt and docs/reference/licences.md
+    make lock        constraints.txt and docs/explanation/licences.md
 
 Run it in a fresh environment (make clean), after the tests have passed with new versions.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "constraints.txt"
-PAGE = ROOT / "docs" / "reference" / "licences.md"
+PAGE = ROOT / "docs" / "explanation" / "licences.md"
 _LONGEST_LICENCE = 60  # some packages put the whole text into the field
 _DEVELOPMENT = "development"
 

@@ -17,6 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import Progress
 from rich.segment import Segment
 from rich.status import Status
+from rich.text import Text
 
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
@@ -100,6 +101,10 @@ class PlainConsole(Console):
 
     Ids and labels come from files. An escape sequence in them could change what is shown.
     """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text without control characters, which have no width."""
+        return super().render_str(plain_text(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
