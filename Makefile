@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# With LOCKED=1, the exact versions of constraints.txt are installed.
+LOCKED ?=
+CONSTRAINED := $(if $(LOCKED),--constraint constraints.txt)
 
-.PHONY: demo test lint types imports docs unit lesser bench serve-bench coco70 format clean
+.PHONY: demo test lint types imports docs unit lesser bench serve-bench fuzz lock coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -50,6 +53,12 @@ bench: $(VENV)/.installed-dev ## speed, side by side
 serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 	$(BIN)/python benchmarks/service.py
 
+fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; run it again to continue
+	$(BIN)/python benchmarks/fuzz.py --minutes 10
+
+lock: $(VENV)/.installed-dev ## the exact versions and the licences of what is installed
+	$(BIN)/python tools/dependencies.py
+
 coco70: $(VENV)/.installed-dev ## the paper's experiment on real images, where ../shared/data is
 	$(BIN)/nescio bench coco70 --data ../shared/data --output build/bench
 
@@ -66,9 +75,9 @@ $(VENV)/.venv:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.venv pyproject.toml
-	$(BIN)/pip install --quiet --editable '.[parquet,vision,report]'
+	$(BIN)/pip install --quiet $(CONSTRAINED) --editable '.[parquet,vision,report]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.venv pyproject.toml
-	$(BIN)/pip install --quiet --editable '.[all]' --group dev
+	$(BIN)/pip install --quiet $(CONSTRAINED) --editable '.[all]' --group dev
 	touch $@

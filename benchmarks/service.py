@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from malformed import JSON, SAFETENSORS, malformed
 
 import nescio as ns
+from malformed import JSON, SAFETENSORS, malformed
 from nescio._io.tensors import encode_tensors
 
 N_ROWS, N_LABELS = 1_000, 80

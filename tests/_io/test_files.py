@@ -1,4 +1,6 @@
 import os
+import stat
+import time
 
 import pytest
 
@@ -94,3 +96,31 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileError, match="not a regular file"):
         existing_file(tmp_path / "pipe")
+
+
+def test_what_killed_processes_left_is_removed_after_a_day(tmp_path):
+    old, new, folder = (tmp_path / f".nescio-{name}" for name in ("old", "new", "folder"))
+    old.touch()
+    new.touch()
+    (folder / "inner").mkdir(parents=True)
+    long_ago = time.time() - 2 * 24 * 3600
+    for path in (old, folder):
+        os.utime(path, (long_ago, long_ago))
+    with replacing(tmp_path / "x") as temporary:
+        temporary.write_text("x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".nescio-new", "x"]
+
+
+def test_the_directory_is_synced_after_the_rename(tmp_path, monkeypatch):
+    synced = []
+    real = os.fsync
+
+    def fsync(descriptor):
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        synced.append((kind, (tmp_path / "x").exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with replacing(tmp_path / "x") as temporary:
+        temporary.write_text("x")
+    assert synced == [("file", False), ("folder", True)]

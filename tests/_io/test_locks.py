@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from nescio._io import locks
-from nescio._io.locks import locked
+from nescio._io.locks import exclusive, locked
 from nescio.errors import FileError
 
 HOLD = """
@@ -77,4 +77,17 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match=r"cannot write to .*file"), locked(tmp_path / "file" / "x"):
+        pass
+
+
+def test_a_lock_that_is_not_waited_for(tmp_path):
+    path = tmp_path / "state.bin"
+    wanted = r"another process is using .*state.bin.* another state file"
+    with (
+        exclusive(path, "state file"),
+        pytest.raises(FileError, match=wanted),
+        exclusive(path, "state file"),
+    ):
+        pass
+    with exclusive(path):
         pass

@@ -59,3 +59,14 @@ def test_times_are_written_as_text(tmp_path):
 def test_a_missing_package_is_named_with_its_extra():
     with pytest.raises(MissingDependencyError, match=r"pip install '.\[parquet\]'"):
         require("no_such_package", "parquet")
+
+
+def test_text_that_a_spreadsheet_would_run_is_quoted(tmp_path):
+    ids = ["=1+1", "+x", "-2", "@sum", "-x", "a=1", "'=1"]
+    write_table(tmp_path / "x.csv", {"id": ids, "=name": range(7)})
+    cells = [line.split(",") for line in (tmp_path / "x.csv").read_text().splitlines()]
+    expected = ["'=1+1", "'+x", "-2", "'@sum", "'-x", "a=1", "'=1"]
+    assert [row[0] for row in cells[1:]] == expected
+    assert cells[0] == ["id", "'=name"]
+    write_table(tmp_path / "x.jsonl", {"id": ids})
+    assert "=1+1" in (tmp_path / "x.jsonl").read_text().splitlines()[0]

@@ -5,7 +5,8 @@ import pytest
 
 pytest.importorskip("torchvision")
 
-from nescio._io.tensors import read_tensors, write_tensors
+from fixtures.rewriting import write_valid
+from nescio._io.tensors import read_tensors
 from nescio.benchmark.evidence import load_evidence
 from nescio.detectors import JointEnergy
 from nescio.errors import FileFormatError
@@ -30,11 +31,11 @@ def test_the_lines_are_of_the_evidence(small_run):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"outputs": {}}, {"detectors": 3}, {"schema": 2}, {"kind": "x"}]
+    "damage", [{"outputs": {}}, {"detectors": 3}, {"schema": 3}, {"kind": "x"}]
 )
 def test_damaged_evidence(small_run, tmp_path, damage):
     source = small_run.folder / "runs" / "digits-seed-0.safetensors"
     tensors, metadata = read_tensors(source)
-    write_tensors(tmp_path / "x.safetensors", tensors, metadata | damage)
+    write_valid(tmp_path / "x.safetensors", tensors, metadata | damage)
     with pytest.raises(FileFormatError):
         load_evidence(tmp_path / "x.safetensors")

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -91,9 +92,10 @@ def tuning_file(pipeline):
     """Return the name of the file that a tuning is kept in, which contains its key."""
     checkpoint, _ = pipeline.network()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.Tuning, "load", lambda path: path.name)
+        found = SimpleNamespace(data={})
+        patch.setattr(pipelines.Tuning, "load", lambda path: setattr(found, "path", path) or found)
         patch.setattr(pipelines.Pipeline, "_make", lambda *_: None)
-        return pipeline.tuning(checkpoint, None)
+        return pipeline.tuning(checkpoint, None).path.name
 
 
 def test_the_key_of_a_tuning(small_spec, bench_folder, monkeypatch):
@@ -135,6 +137,29 @@ def test_a_process_waits_for_another_that_makes_the_same(small_spec, tmp_path):
     held.enter_context(locked(best))
     replace(pipeline, watch=watch)._make(best, lambda: pytest.fail("made twice"))
     assert stages == ["waiting for another process"]
+
+
+def test_what_was_made_from_other_images_is_refused(small_spec, small_run, bench_folder):
+    """The images have the same names and sizes, so the key is the same."""
+    [pipeline, *_] = pipelines.make_pipelines(small_spec, bench_folder / "cache")
+    checkpoint, _ = pipeline.network()
+    train = Outputs.load(pipeline.outputs(checkpoint, pipeline.data.train))
+
+    def changed(name):
+        split = replace(getattr(pipeline.data, name))
+        split.__dict__["content"] = {"data_sample": "another"}
+        return replace(pipeline, data=replace(pipeline.data, **{name: split}))
+
+    for name in ("train", "val"):
+        with pytest.raises(FileError, match=r"cache/networks/\w+ cannot be used .* have changed"):
+            changed(name).network()
+    with pytest.raises(FileError, match=r"cache/outputs/.* cannot be used for digits-train"):
+        pipeline.outputs(checkpoint, changed("train").data.train)
+    assert pipeline.tuning(checkpoint, train).data["data_sample"]
+    val = replace(pipeline.data.val, hash_images=True)
+    verified = replace(pipeline, data=replace(pipeline.data, val=val))
+    with pytest.raises(FileError, match="made without --verify"):
+        verified.tuning(checkpoint, train)
 
 
 def test_a_network_from_a_file(small_spec, small_run, bench_folder, counted):

@@ -1,12 +1,14 @@
 """nescio monitor on files that nescio score wrote."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nescio as ns
 from nescio._io.kinds import digest
+from nescio._io.locks import exclusive
 from nescio._io.tensors import read_tensors, write_tensors
 
 NAMES = ["cat", "dog", "car", "tree", "boat"]
@@ -82,6 +84,16 @@ def test_the_state_goes_on_from_run_to_run(files, nescio):
     code, _, err = nescio("monitor", "quiet.csv", *WITH, *state, "--alpha", "0.01")
     assert code == 1
     assert "started with --alpha 0.05" in err
+
+
+def test_two_runs_on_one_state_lose_no_rows(files, nescio):
+    """The second one is refused while the first one holds the state."""
+    state = ("--state", "state.safetensors")
+    with exclusive(Path("state.safetensors")):
+        code, _, err = nescio("monitor", "quiet.csv", *WITH, *state)
+    assert code == 1
+    assert "another process is using state.safetensors" in err
+    assert nescio("monitor", "quiet.csv", *WITH, *state)[0] == 0
 
 
 def test_a_failed_run_leaves_the_state_alone(files, nescio):

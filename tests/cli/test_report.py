@@ -16,10 +16,27 @@ def test_a_report_of_a_benchmark(nescio, bench_folder, tmp_path):
     page = target.read_text("utf-8")
     assert "unseen digits" in page
     assert "<title>Small scenes</title>" in page
-    assert "data:image/jpeg;base64," in page
     code, _, err = nescio("report", bench_folder / "small", "-o", target)
     assert code == 1
     assert "exists already" in err
+
+
+def test_pictures_from_outside_the_results_are_shown_only_if_asked_for(
+    nescio, bench_folder, small_run, tmp_path
+):
+    """The folder of the results may be someone else's, and names any folder of this computer."""
+    target = tmp_path / "report.html"
+    command = ("report", bench_folder / "small", "-o", target, "--force")
+    picture = "data:image/jpeg;base64,"
+    assert nescio(*command)[0] == 0
+    assert picture not in target.read_text("utf-8")
+    assert "--images recorded" in target.read_text("utf-8")
+    assert nescio(*command, "--images", "recorded")[0] == 0
+    assert picture in target.read_text("utf-8")
+    roots = small_run.evidence()[0].image_roots
+    named = (f"--images={name}={root}" for name, root in roots.items())
+    assert nescio(*command, *named)[0] == 0
+    assert picture in target.read_text("utf-8")
 
 
 def test_a_report_of_lines_alone_has_tables(nescio, small_run, tmp_path):
@@ -89,7 +106,7 @@ WRONG = {
     ),
     "images of a benchmark": (
         ("report", "empty.jsonl", "--images", "a=b", "-o", "r.html"),
-        "--images can only be used with --id",
+        "--images a=b: the folder b does not exist",
     ),
 }
 

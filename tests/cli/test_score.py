@@ -41,3 +41,17 @@ def test_brackets_in_names_are_nothing_special(here, nescio):
     ns.JointEnergy().calibrate(np.load("val.npy"), groups=groups).save("y.nescio")
     code, out, _ = nescio("info", "y.nescio")
     assert (code, "group [/night]: With" in out) == (0, True)
+
+
+def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
+    rng = np.random.default_rng(0)
+    ns.JointEnergy().calibrate(rng.normal(size=(50, 3))).save(tmp_path / "d.nescio")
+    ids = ["\x1b[31mred", "a\x9b2Jb", "\rover"]
+    ns.Outputs(rng.normal(size=(3, 3)), ids=ids).save(tmp_path / "x.safetensors")
+    code, out, err = nescio("score", tmp_path / "d.nescio", tmp_path / "x.safetensors")
+    assert code == 0, err
+    assert "\ufffd[31mred" in out
+    assert not set(out) & {"\x1b", "\x9b", "\r"}
+    code, _, err = nescio("score", tmp_path / "d.nescio", tmp_path / "\x1b[31m.npy")
+    assert code == 1
+    assert "\x1b" not in err

@@ -5,7 +5,8 @@ import pytest
 
 from nescio.data import Split, content_hash, read_image
 from nescio.data.layout import checked_presence
-from nescio.errors import DatasetError, LabelMismatchError, ParameterError
+from nescio.data.split import check_content, content_changed
+from nescio.errors import DatasetError, FileError, LabelMismatchError, ParameterError
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=np.uint8)
 
@@ -89,3 +90,30 @@ def test_equal_contents_have_equal_hashes(tmp_path, split):
     assert content_hash(split.path(0)) != content_hash(split.path(1))
     with pytest.raises(DatasetError, match=r"cannot read .*none\.jpg"):
         content_hash(tmp_path / "none.jpg")
+
+
+def test_the_content_tells_images_of_equal_size_apart(tmp_path):
+    """In the first, middle or last bytes of a file by samples, anywhere else by all bytes."""
+    size = 40_000
+    file = tmp_path / "a.jpg"
+    file.write_bytes(bytes(size))
+    split = Split("set", "", tmp_path, ("a.jpg", "gone.jpg"), None, None)
+    manifest = split.manifest()
+    whole = replace(split, hash_images=True).manifest()
+    for place, noticed in ((0, True), (size // 2, True), (size - 1, True), (9_000, False)):
+        content = bytearray(size)
+        content[place] = 1
+        file.write_bytes(content)
+        again = replace(split)
+        assert again.identity() == split.identity()
+        assert bool(content_changed(manifest, again.content)) == noticed
+        verified = replace(split, hash_images=True)
+        assert "have changed" in content_changed(whole, verified.content)
+        with pytest.raises(FileError, match=r"net cannot be used for set: the images have changed"):
+            check_content(whole, verified, "net")
+
+
+def test_what_older_versions_made_is_used_unless_all_bytes_are_asked_for(split):
+    check_content(split.identity(), split, "net")
+    with pytest.raises(FileError, match="made without --verify"):
+        check_content(split.manifest(), replace(split, hash_images=True), "net")

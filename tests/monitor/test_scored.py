@@ -1,6 +1,7 @@
 """Scored tables, and outputs of the same rows."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,3 +129,14 @@ def test_without_features_the_scores_of_a_feature_detector_are_not_compared(rng)
     detector.calibrate(ns.Outputs(logits, features=features))
     assessment = detector.assess(ns.Outputs(logits, features=features))
     assert matching_logits(detector, assessment, ns.Outputs(logits)) is not None
+
+
+def test_ids_that_look_like_formulas_come_back(tmp_path, detector):
+    assessment = replace(
+        detector.assess(logits_of(np.random.default_rng(2), 3)),
+        ids=np.array(["=1+1", "-x", "plain"]),
+    )
+    for name in ("x.csv", "x.jsonl"):
+        assessment.save(tmp_path / name)
+        assert read_scored(tmp_path / name).ids.tolist() == ["=1+1", "-x", "plain"]
+    assert "'=1+1" in (tmp_path / "x.csv").read_text()

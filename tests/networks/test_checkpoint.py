@@ -6,9 +6,11 @@ pytest.importorskip("torchvision")
 
 from dataclasses import replace  # noqa: E402
 
-from nescio._io.tensors import read_tensors, write_tensors  # noqa: E402
+from fixtures.rewriting import write_valid  # noqa: E402
+from nescio._io.tensors import read_tensors  # noqa: E402
 from nescio.errors import FileFormatError, ParameterError  # noqa: E402
 from nescio.networks.checkpoint import load_with_state  # noqa: E402
+from nescio.networks.weights import read_state_dict  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
 from nescio.training import Architecture, Checkpoint, Preprocessing, load_checkpoint  # noqa: E402
 
@@ -55,14 +57,14 @@ def test_another_file_is_refused(tmp_path, checkpoint):
         load_checkpoint(tmp_path / "outputs.safetensors")
     checkpoint().save(tmp_path / "a.safetensors")
     tensors, metadata = read_tensors(tmp_path / "a.safetensors")
-    write_tensors(tmp_path / "newer.safetensors", tensors, {**metadata, "schema": 99})
+    write_valid(tmp_path / "newer.safetensors", tensors, {**metadata, "schema": 99})
     with pytest.raises(FileFormatError, match="newer nescio"):
         load_checkpoint(tmp_path / "newer.safetensors")
-    write_tensors(tmp_path / "odd.safetensors", tensors, {**metadata, "label_names": ["x"]})
+    write_valid(tmp_path / "odd.safetensors", tensors, {**metadata, "label_names": ["x"]})
     with pytest.raises(FileFormatError, match="does not fit small-cnn"):
         load_checkpoint(tmp_path / "odd.safetensors")
     del metadata["preprocessing"]
-    write_tensors(tmp_path / "less.safetensors", tensors, metadata)
+    write_valid(tmp_path / "less.safetensors", tensors, metadata)
     with pytest.raises(FileFormatError, match="damaged"):
         load_checkpoint(tmp_path / "less.safetensors")
 
@@ -85,11 +87,11 @@ def test_the_own_module_of_an_older_file(own_module, tmp_path):
     made.save(tmp_path / "new.safetensors")
     tensors, metadata = read_tensors(tmp_path / "new.safetensors")
     older = {name.replace("network.", "network.model.", 1): t for name, t in tensors.items()}
-    write_tensors(tmp_path / "old.safetensors", older, metadata)
+    write_valid(tmp_path / "old.safetensors", older, metadata)
     loaded = load_checkpoint(tmp_path / "old.safetensors", module=own_module)
     assert loaded.content_hash() == made.content_hash()
     older["network.extra"] = older["network.model.0.bias"]
-    write_tensors(tmp_path / "odd.safetensors", older, metadata)
+    write_valid(tmp_path / "odd.safetensors", older, metadata)
     with pytest.raises(FileFormatError, match="does not fit module:"):
         load_checkpoint(tmp_path / "odd.safetensors", module=own_module)
 
@@ -105,7 +107,7 @@ def test_a_part_of_the_own_module_may_have_the_older_prefix(tmp_path, monkeypatc
     made.save(tmp_path / "new.safetensors")
     tensors, metadata = read_tensors(tmp_path / "new.safetensors")
     older = {name.replace("network.", "network.model.", 1): t for name, t in tensors.items()}
-    write_tensors(tmp_path / "old.safetensors", older, metadata)
+    write_valid(tmp_path / "old.safetensors", older, metadata)
     for name in ("new", "old"):
         loaded = load_checkpoint(tmp_path / f"{name}.safetensors", module="nested_nets:make")
         assert loaded.content_hash() == made.content_hash()
@@ -115,3 +117,13 @@ def test_a_module_is_refused_where_none_is_needed(checkpoint, tmp_path):
     checkpoint().save(tmp_path / "a.safetensors")
     with pytest.raises(ParameterError, match="leave out module"):
         load_checkpoint(tmp_path / "a.safetensors", module="os:getcwd")
+
+
+def test_a_flipped_bit_in_the_weights_is_noticed(checkpoint, tmp_path):
+    checkpoint().save(tmp_path / "a.safetensors")
+    whole = bytearray((tmp_path / "a.safetensors").read_bytes())
+    whole[-100] ^= 1
+    (tmp_path / "a.safetensors").write_bytes(whole)
+    for read in (load_checkpoint, read_state_dict):
+        with pytest.raises(FileFormatError, match="do not match their checksum"):
+            read(tmp_path / "a.safetensors")

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fixtures.rewriting import write_valid
 from nescio import Outputs
-from nescio._io.tensors import read_tensors, write_tensors
+from nescio._io.tensors import read_tensors
 from nescio.errors import (
     FileError,
     FileFormatError,
@@ -185,7 +186,7 @@ def test_kept_columns_survive_saving(tmp_path):
     assert kept["time"].tolist() == ["2026-01-01T00:00:00", "2026-01-02T00:00:00", ""]
     tensors, metadata = read_tensors(tmp_path / "x.safetensors")
     del tensors["kept.1"]
-    write_tensors(tmp_path / "y.safetensors", tensors, metadata)
+    write_valid(tmp_path / "y.safetensors", tensors, metadata)
     with pytest.raises(FileFormatError, match="the kept column 'count' is missing"):
         Outputs.load(tmp_path / "y.safetensors")
 
@@ -344,7 +345,7 @@ def test_other_files_are_refused(tmp_path, outputs):
 def test_damaged_files_are_refused(tmp_path, outputs, tensors, changes, reason):
     outputs.save(tmp_path / "x.safetensors")
     stored, metadata = read_tensors(tmp_path / "x.safetensors")
-    write_tensors(tmp_path / "y.safetensors", stored | tensors, metadata | changes)
+    write_valid(tmp_path / "y.safetensors", stored | tensors, metadata | changes)
     with pytest.raises(FileFormatError, match=reason):
         Outputs.load(tmp_path / "y.safetensors")
 
@@ -459,3 +460,34 @@ def test_ids_of_a_parquet_file_with_nulls_are_exact(tmp_path):
     outputs = Outputs.load(tmp_path / "x.parquet", keep="n")
     assert outputs.ids.tolist() == ["9007199254740993", "", "9007199254740997"]
     assert outputs.kept["n"].tolist() == large
+
+
+def test_no_flipped_bit_changes_what_is_read(tmp_path, outputs, rng):
+    """Each bit of the header, and some of the arrays: refused, or without effect."""
+    outputs.save(tmp_path / "x.safetensors")
+    whole = (tmp_path / "x.safetensors").read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    body = rng.integers(8 * start, 8 * len(whole), 200).tolist()
+    n_refused = 0
+    for bit in (*rng.permutation(8 * start)[:600].tolist(), *body):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "y.safetensors").write_bytes(flipped)
+        try:
+            found = Outputs.load(tmp_path / "y.safetensors")
+        except NescioError:
+            n_refused += 1
+        else:
+            same(found, outputs)
+            assert found.manifest == outputs.manifest
+    assert n_refused > 700
+
+
+def test_the_checksum_can_be_left_out(tmp_path, outputs):
+    outputs.save(tmp_path / "x.safetensors")
+    whole = bytearray((tmp_path / "x.safetensors").read_bytes())
+    whole[-1] ^= 1
+    (tmp_path / "x.safetensors").write_bytes(whole)
+    with pytest.raises(FileFormatError, match="do not match their checksum"):
+        Outputs.load(tmp_path / "x.safetensors")
+    assert len(Outputs.load(tmp_path / "x.safetensors", verify=False)) == len(outputs)

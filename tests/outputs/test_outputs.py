@@ -212,3 +212,13 @@ def test_rows_of_data_frames_must_be_in_one_order(rng):
         Outputs(logits, arrays={"odd": features[::-1]})
     with pytest.raises(ShapeError, match="labels must have one row per sample"):
         Outputs(logits, labels=truth[:5])
+
+
+def test_no_two_outputs_share_a_manifest(outputs, tmp_path):
+    outputs.save(tmp_path / "x.safetensors")
+    loaded = Outputs.load(tmp_path / "x.safetensors")
+    some = loaded[:2]
+    some.manifest["model"]["sha256"] = "changed"
+    some.manifest["split"] = "changed"
+    for one in (loaded, Outputs.load(tmp_path / "x.safetensors")):
+        assert one.manifest == outputs.manifest

@@ -192,7 +192,7 @@ def test_the_reason_for_no_pictures_is_the_true_one(evidence, tmp_path, monkeypa
     def why(changed):
         return why_no_pictures(changed, case_groups(changed, 0.95))
 
-    assert "folders of the images are not known (--images)" in why(evidence)
+    assert "folders of the images are not named (--images" in why(evidence)
     texts = [f"sentence {at}" for at in range(100)]
     of_text = replace(
         evidence,

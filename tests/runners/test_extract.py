@@ -1,6 +1,7 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,12 +89,39 @@ def test_outputs_of_another_network_or_data_are_refused(checkpoint, coco_tree, t
     assert path.read_bytes() != content
 
 
+def test_images_replaced_by_others_of_equal_size_are_noticed(checkpoint, coco_tree, tmp_path):
+    made, split = checkpoint(), load_coco(coco_tree(), "val")
+    path, older = tmp_path / "val.safetensors", tmp_path / "older.safetensors"
+    extract(made, split, path)
+    outputs = Outputs.load(path)
+    without = {name: outputs.manifest[name] for name in outputs.manifest if name != "data_sample"}
+    replace(outputs, manifest=without).save(older)
+    split.path(3).write_bytes(split.path(3).read_bytes()[::-1])
+    changed = replace(split)
+    with pytest.raises(FileError, match=r"images have changed since then.*force=True to replace"):
+        extract(made, changed, path)
+    assert extract(made, changed, older).n_computed == 0, "as before, for files of older versions"
+    with pytest.raises(FileError, match="made without --verify"):
+        extract(made, replace(split, hash_images=True), older)
+
+
 def test_a_file_of_another_kind_is_not_replaced(checkpoint, coco_tree, tmp_path):
     path = tmp_path / "val.safetensors"
     path.write_bytes(b"something else entirely")
     with pytest.raises((FileError, FileFormatError)):
         extract(checkpoint(), load_coco(coco_tree(), "val"), path)
     assert path.read_bytes() == b"something else entirely"
+
+
+def test_two_extractions_to_one_file(checkpoint, coco_tree, tmp_path):
+    split = load_coco(coco_tree(), "val")
+    path = tmp_path / "val.safetensors"
+
+    def again(_):
+        with pytest.raises(FileError, match=r"another process is using .*another output file"):
+            extract(checkpoint(), split, path)
+
+    assert extract(checkpoint(), split, path, on_images=again).n_computed == 14
 
 
 class StopError(Exception):
@@ -124,6 +152,21 @@ def test_interrupted_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree
     assert len(list((tmp_path / "cut.safetensors.parts").iterdir())) == 3
     done = extract(made, split, path, batch_size=1)
     assert done.n_computed == 75 - 48
+    assert path.read_bytes() == whole.read_bytes()
+
+
+def test_a_damaged_part_is_computed_again(checkpoint, coco_tree, tmp_path):
+    made = checkpoint()
+    split = load_coco(coco_tree(sizes=(("val", 40),)), "val")
+    whole, path = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
+    extract(made, split, whole, batch_size=1)
+    with pytest.raises(StopError):
+        extract(made, split, path, batch_size=1, on_images=stopping_after(40))
+    part = tmp_path / "cut.safetensors.parts" / "part-00001.safetensors"
+    content = bytearray(part.read_bytes())
+    content[-100] ^= 1
+    part.write_bytes(content)
+    assert extract(made, split, path, batch_size=1).n_computed == 40 - 16
     assert path.read_bytes() == whole.read_bytes()
 
 

@@ -1,5 +1,7 @@
 """Features of a frozen backbone are computed once, and hashes too."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from nescio.data import load_coco, split as split_module  # noqa: E402
+from nescio.errors import FileError  # noqa: E402
 from nescio.networks import checkpoint as checkpoint_module  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
 from nescio.runners import extract  # noqa: E402
@@ -74,6 +77,14 @@ def test_the_key_is_backbone_preprocessing_and_data(frozen, checkpoint, tmp_path
     again = cached_features(made.network.backbone, made, splits["val"], cache, torch.device("cpu"))
     assert np.array_equal(again, features)
     assert sorted(cache.iterdir()) == before
+
+
+def test_features_of_images_that_have_changed_are_refused(frozen):
+    made, splits, cache = frozen
+    image = splits["val"].path(0)
+    image.write_bytes(image.read_bytes()[::-1])
+    with pytest.raises(FileError, match=r"features-.* cannot be used for .* images have changed"):
+        read_features(made, replace(splits["val"]), cache)
 
 
 def test_perturbed_outputs_need_the_backbone(frozen, tmp_path):

@@ -20,6 +20,7 @@ from nescio.errors import FileFormatError
 UNNAMED_INDEX = "Unnamed: 0"  # pandas' name for the index that it wrote without a name
 
 _LONGEST_CELL = 2**30  # characters; Python's own limit is 131,072, less than a long text
+_LONGEST_NUMBER = 18  # digits of the number of a label
 _CELLS_AT_ONCE = 20_000  # few enough for the cache of the processor
 _FEWEST_ROWS_AT_ONCE = 100
 _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "<na>", "nat", "#n/a"})
@@ -161,7 +162,9 @@ def _checked_names(path: Path, names: list[str]) -> list[str]:
 
 def _may_be_labels(names: list[str]) -> bool:
     """Return whether these are distinct whole numbers, as the numbers of labels would be."""
-    return all(name.isdecimal() for name in names) and len({*map(int, names)}) == len(names)
+    if not all(name.isdecimal() and len(name) <= _LONGEST_NUMBER for name in names):
+        return False
+    return len({*map(int, names)}) == len(names)
 
 
 def _separator_hint(text: str) -> str | None:

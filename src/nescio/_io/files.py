@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nescio.errors import FileError
+
+TEMPORARY = ".nescio-"  # how the names of temporary files and folders begin
+_LEFT_OVER_SECONDS = 24 * 3600
 
 
 def check_target(path: str | Path, *, force: bool) -> Path:
@@ -33,6 +37,8 @@ def check_target(path: str | Path, *, force: bool) -> Path:
                 raise FileError(f"{path} exists already. Pass force=True to replace it.")
         if not target.parent.is_dir():
             raise FileError(f"cannot write {path}: there is no directory {target.parent}.")
+    except ValueError as error:
+        raise FileError(f"cannot write {str(path)!r}: {error}.") from error
     except OSError as error:
         raise _explained(f"cannot write {path}", error) from error
     return target
@@ -42,8 +48,9 @@ def check_target(path: str | Path, *, force: bool) -> Path:
 def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     """Give a temporary path in the same directory; rename it to `path` if the block succeeds."""
     target = check_target(path, force=force)
-    temporary = target.with_name(f".nescio-{secrets.token_hex(8)}")
+    temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
     try:
+        _remove_leftovers(target.parent)
         temporary.touch(exist_ok=False)
         try:
             yield temporary
@@ -53,16 +60,40 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
             if target.exists():
                 shutil.copymode(target, temporary)
             os.replace(temporary, target)
+            _sync_directory(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise _explained(f"cannot write {path}", error) from error
 
 
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of processes that were killed: those not written to for a day."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(TEMPORARY)]
+    for name in names:
+        path = folder / name
+        with suppress(OSError):  # another process may be removing it
+            if time.time() - path.stat().st_mtime > _LEFT_OVER_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _sync_directory(folder: Path) -> None:
+    """Let a rename survive a loss of power; not every file system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def existing_file(path: str | Path) -> Path:
     """Return the path of a file that can be read, or raise an error that says why it cannot."""
     path = Path(path)
     try:
+        if "\0" in str(path):
+            raise ValueError("a path cannot contain a NUL character")
         if path.is_dir():
             raise FileError(f"{path} is a directory, but a file is needed.")
         if not path.exists():
@@ -71,6 +102,8 @@ def existing_file(path: str | Path) -> Path:
             raise FileError(f"{path} is not a regular file.")
         if not os.access(path, os.R_OK):
             raise FileError(f"no permission to read {path}.")
+    except ValueError as error:
+        raise FileError(f"cannot read {str(path)!r}: {error}.") from error
     except OSError as error:
         raise _explained(f"cannot read {path}", error) from error
     return path

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nescio._io.tensors import Stacked, read_tensors, write_tensors
 from nescio._validation import Array
 from nescio._version import __version__
@@ -24,6 +22,7 @@ class FileKind:
     name: str  # as the header states it, such as "nescio.detector"
     what: str  # in an error message, such as "saved detector"
     schema: int = 1  # the schema that is written, and the newest one that can be read
+    hashed_from: int = 1  # the first schema whose files have a checksum
 
     def header(self) -> dict[str, Any]:
         """Return the entries that identify a file of this kind."""
@@ -44,14 +43,24 @@ class FileKind:
         return schema
 
     def read(
-        self, path: str | Path, *, checksum: bool = False
+        self, path: str | Path, *, verify: bool = True
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return the arrays and the metadata of a file; verify its checksum if asked to."""
+        """Return the arrays and the metadata of a file, and verify its checksum."""
         tensors, metadata = read_tensors(path)
         self.check(metadata, path)
-        if checksum and metadata.pop("sha256", None) != digest(tensors, metadata):
-            raise FileFormatError(f"{path} is damaged: its contents do not match their checksum.")
+        if verify:
+            self.verify(tensors, metadata, path)
+        metadata.pop("sha256", None)
         return tensors, metadata
+
+    def verify(
+        self, tensors: Mapping[str, Array], metadata: Mapping[str, Any], path: object
+    ) -> None:
+        """Raise unless the contents match their checksum; old files have none."""
+        schema = metadata.get("schema", 0)
+        if "sha256" not in metadata and schema >= self.hashed_from:
+            raise FileFormatError(f"{path} is damaged: its checksum is missing.")
+        verify_checksum(tensors, metadata, path)
 
     def write(
         self,
@@ -61,27 +70,34 @@ class FileKind:
         *,
         force: bool = False,
     ) -> None:
-        """Write a file atomically; replace an existing one only with `force`."""
-        write_tensors(path, tensors, {**self.header(), **metadata}, force=force)
-
-    def write_with_checksum(
-        self,
-        path: str | Path,
-        tensors: Mapping[str, Array],
-        metadata: Mapping[str, Any],
-        *,
-        force: bool = False,
-    ) -> None:
-        """Write a file together with a hash of its contents."""
-        hashed = digest(tensors, {**self.header(), **metadata})
-        self.write(path, tensors, {**metadata, "sha256": hashed}, force=force)
+        """Write a file with its checksum, atomically; replace an existing one only with `force`."""
+        # As it will be read: numbers that are keys, for example, become text.
+        content = json.loads(json.dumps({**self.header(), **metadata}))
+        hashed = digest(tensors, content)
+        write_tensors(path, tensors, {**content, "sha256": hashed}, force=force)
 
 
-def digest(tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> str:
-    """Return a hash of everything in a file but the hash itself."""
+def verify_checksum(
+    tensors: Mapping[str, Array], metadata: Mapping[str, Any], path: object
+) -> None:
+    """Raise if a file has a checksum, and it is not that of its contents."""
+    content = dict(metadata)
+    stored = content.pop("sha256", None)
+    if "sha256" in metadata and stored != digest(tensors, content):
+        raise FileFormatError(f"{path} is damaged: its contents do not match their checksum.")
+
+
+def digest(tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]) -> str:
+    """Return a hash of everything in a file but the hash itself.
+
+    Memory-mapped arrays are read in order and not kept in memory.
+    """
     found = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
-        array = np.asarray(tensors[name], order="C")
-        found.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
-        found.update(array.data)
+        given = tensors[name]
+        array = given if isinstance(given, Stacked) else Stacked([given])
+        # A damaged name may hold half of a surrogate pair, which UTF-8 does not have.
+        found.update(f"{name}:{array.dtype.str}:{array.shape};".encode("utf-8", "surrogatepass"))
+        for block in array.blocks:
+            found.update(block.data)
     return found.hexdigest()

@@ -7,7 +7,8 @@ import importlib
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,18 @@ import numpy as np
 
 from nescio._io.files import check_target, existing_file, replacing
 from nescio._validation import Array
-from nescio.errors import FileFormatError, InputError, MissingDependencyError, ParameterError, about
+from nescio.errors import (
+    FileFormatError,
+    InputError,
+    MissingDependencyError,
+    NescioError,
+    ParameterError,
+    about,
+)
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula begins in a spreadsheet
 
 
 class ParquetTable:
@@ -35,18 +45,16 @@ class ParquetTable:
 
     def __init__(self, path: str | Path) -> None:
         self.path = existing_file(path)
-        pyarrow = require("pyarrow", "parquet")
         parquet = require("pyarrow.parquet", "parquet")
-        try:
+        with _parquet_errors(self.path):
             self._table = parquet.read_table(self.path)
-        except (pyarrow.ArrowException, OSError) as error:
-            reason = str(error).partition("\n")[0]
-            raise FileFormatError(f"cannot read {path} as Parquet: {reason}") from error
-        self.names = tuple(self._table.column_names)
+            self._table.validate(full=True)  # text that is not UTF-8, and offsets outside the data
+            self.names = tuple(self._table.column_names)
+            schema = self._table.schema
+            self.index = tuple(name for name in self.names if name in _stored_index(schema))
+            self.lists = frozenset(field.name for field in schema if _is_list(field.type))
         if len(set(self.names)) != len(self.names):
             raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
-        self.index = tuple(name for name in self.names if name in _stored_index(self._table.schema))
-        self.lists = frozenset(field.name for field in self._table.schema if _is_list(field.type))
 
     def read(
         self, numbers: Collection[str], others: Collection[str]
@@ -56,8 +64,22 @@ class ParquetTable:
         Nulls among numbers are NaN; among the other columns, whole numbers with nulls are Python
         objects. The second result is empty; it is for files without types.
         """
-        read = {name: _arrow_to_numpy(name, self._table.column(name)) for name in numbers}
-        return read | {name: _exact(name, self._table.column(name)) for name in others}, {}
+        with _parquet_errors(self.path):
+            read = {name: _arrow_to_numpy(name, self._table.column(name)) for name in numbers}
+            return read | {name: _exact(name, self._table.column(name)) for name in others}, {}
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    """Say that a file is damaged where pyarrow raises its own errors, or text is not UTF-8."""
+    pyarrow = require("pyarrow", "parquet")
+    try:
+        yield
+    except NescioError:
+        raise
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise FileFormatError(f"cannot read {path} as Parquet: {reason}") from error
 
 
 def read_parquet(path: str | Path) -> dict[str, Array]:
@@ -151,11 +173,33 @@ def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = F
         with temporary.open("w", newline="", encoding="utf-8") as stream:
             if suffix == ".csv":
                 writer = csv.writer(stream)
-                writer.writerow(columns)
-                writer.writerows(rows)
+                writer.writerow(map(no_formula, columns))
+                writer.writerows(map(no_formula, row) for row in rows)
             else:
                 for row in rows:
                     stream.write(to_json(dict(zip(columns, row, strict=True))) + "\n")
+
+
+def no_formula(cell: Any) -> Any:
+    """Return a cell of a CSV file; text that a spreadsheet would run as a formula gets a quote.
+
+    Examples
+    --------
+    >>> no_formula("=1+1"), no_formula("-1.5"), no_formula("a=b")
+    ("'=1+1", '-1.5', 'a=b')
+    """
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def without_quote(cell: str) -> str:
+    """Return the text that `no_formula` was given."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
 
 
 def to_values(column: Any) -> list[Any]:

@@ -133,6 +133,8 @@ def decode_tensors(
     header = _json_object(data[8:start], f"{what} is not a safetensors file: its header")
     texts = header.pop("__metadata__", {})
     ours = texts.get(_METADATA_KEY, "{}") if isinstance(texts, dict) else None
+    if ours == "{}" and any(f'"{_METADATA_KEY}.' in str(text) for text in texts.values()):
+        ours = None  # the key of our own metadata is damaged
     metadata = _json_object(ours, f"{what} is damaged: its metadata")
     entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
     # Without gaps, overlaps and further bytes, each array begins where the one before it ends.

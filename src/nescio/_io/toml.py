@@ -21,6 +21,8 @@ from nescio.errors import FileFormatError, NescioError, ParameterError
 _DESCRIBED = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
 _PLURAL = {str: "strings", int: "whole numbers", float: "numbers"}
 
+_LARGEST = 2**53  # of a whole number in the place of a floating-point number
+
 Settings = TypeVar("Settings")
 
 
@@ -47,7 +49,7 @@ def from_toml(
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: numbers of thousands of digits too
         raise FileFormatError(f"{source} is not TOML: {error}") from error
     try:
         settings: Settings = from_table(kind, prepare(table), **given)
@@ -123,7 +125,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is UnionType:
         return any(_fits(value, part) for part in parts)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return type(value) is float or (type(value) is int and abs(value) < _LARGEST)
     return hint is Any or type(value) is hint
 
 

@@ -12,7 +12,7 @@ from nescio.errors import FileFormatError
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
 
-_KIND = FileKind("nescio.evidence", "file of a benchmark's scores")
+_KIND = FileKind("nescio.evidence", "file of a benchmark's scores", schema=2, hashed_from=2)
 
 
 @dataclass(frozen=True)

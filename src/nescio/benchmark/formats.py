@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nescio._io.files import replacing
+from nescio._io.tables import no_formula
 
 _SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
 
@@ -103,7 +104,9 @@ class Table:
         names = list(self.records[0]) if self.records else [one.title for one in self.columns]
         writer = csv.DictWriter(stream, names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.records)
+        writer.writerows(
+            {name: no_formula(value) for name, value in record.items()} for record in self.records
+        )
         return stream.getvalue()
 
     def write(self, folder: Path, name: str) -> None:

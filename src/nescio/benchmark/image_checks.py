@@ -24,7 +24,7 @@ from nescio.errors import DatasetError
 if TYPE_CHECKING:
     from nescio.benchmark.pipeline import LoadedSet
 
-_VERSION = 1  # of the check: raise it if the check finds more than before
+_VERSION = 2  # of the check: raise it if the check finds more than before
 _NAMED = 5
 
 
@@ -93,7 +93,10 @@ class _Record:
         """Return the damaged images; None if the split has not been checked."""
         for path in (self._path("full"), self.path):
             if path.exists():
-                return tuple(BadFile(**bad) for bad in json.loads(path.read_text("utf-8")))
+                try:
+                    return tuple(BadFile(**bad) for bad in json.loads(path.read_text("utf-8")))
+                except (TypeError, ValueError):  # damaged: check the images again
+                    continue
         return None
 
     def write(self, bad: Sequence[BadFile]) -> None:

@@ -8,9 +8,10 @@ benchmark on the same data and network finds them there, and so does the same on
     CACHE/features/         features of frozen backbones
     CACHE/checked/          the damaged images of each split
 
-The hashes include the version of the code that makes a thing (`TRAINING_VERSION`, and so on), and
-not that of nescio or torch, so that an upgrade does not train again. Each thing is made under a
-lock: of several processes, one makes it and the others wait.
+The hashes have the names and sizes of images. Whether their contents are the same too is checked
+before something is used again. The hashes include the version of the code that makes a thing
+(`TRAINING_VERSION`, and so on), and not that of nescio or torch, so that an upgrade does not train
+again. Each thing is made under a lock: of several processes, one makes it and the others wait.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from nescio.benchmark.progress import READING, Report, Watch, in_turn, unwatched
 from nescio.benchmark.spec import BenchmarkSet, BenchmarkSpec
 from nescio.data import BadFile, Split, content_hash, load
 from nescio.data.damage import Thoroughness, without
+from nescio.data.split import check_content
 from nescio.errors import ParameterError
 from nescio.networks.backbones import OWN
 from nescio.outputs import Outputs
@@ -69,16 +71,17 @@ class LoadedSet:
     ood: Mapping[str, Split]
 
     @classmethod
-    def of(cls, source: BenchmarkSet, spec: BenchmarkSpec) -> LoadedSet:
-        """Index the splits of a set."""
+    def of(cls, source: BenchmarkSet, spec: BenchmarkSpec, *, verify: bool = False) -> LoadedSet:
+        """Index the splits of a set; with `verify`, all bytes of their images are compared."""
+
+        def indexed(address: str, split: str | None = None) -> Split:
+            return replace(load(address, split=split, skip_bad=source.skip_bad), hash_images=verify)
+
         splits = {
-            name: load(source.data, split=spec.split_name(source, name), skip_bad=source.skip_bad)
+            name: indexed(source.data, spec.split_name(source, name))
             for name in ("train", "val", "test")
         }
-        ood = {
-            name: load(address, skip_bad=source.skip_bad) for name, address in source.ood.items()
-        }
-        return cls(source, **splits, ood=ood)
+        return cls(source, **splits, ood={name: indexed(at) for name, at in source.ood.items()})
 
     def splits(self) -> tuple[Split, ...]:
         """Return all splits, the out-of-distribution sets last."""
@@ -139,6 +142,10 @@ class Pipeline:
         name = self.settings.model.name
         module = name.removeprefix(OWN) if name.startswith(OWN) else None
         checkpoint = load_checkpoint(best.with_name("best.safetensors"), module=module)
+        splits = {"train": self.data.train, "val": self.data.val, "outliers": self.outliers}
+        for part, split in splits.items():
+            if split is not None:
+                check_content(checkpoint.training.get(part, {}), split, best.parent)
         training = {
             "settings": self.settings.as_dict(),
             "best": json.loads(best.read_text("utf-8")),
@@ -161,11 +168,11 @@ class Pipeline:
         weights = Path(self.settings.model.weights)
         settings = _changed(asdict(self.settings), asdict(TrainSettings()))
         if self.outliers is not None:  # which images they are, and not where
-            settings["training.outliers"] = self.outliers.manifest()
+            settings["training.outliers"] = self.outliers.identity()
         facts = {
             "settings": settings,
-            "train": self.data.train.manifest(),
-            "val": self.data.val.manifest(),
+            "train": self.data.train.identity(),
+            "val": self.data.val.identity(),
             "weights": content_hash(weights) if weights.is_file() else None,
             "version": TRAINING_VERSION,
         }
@@ -216,7 +223,7 @@ class Pipeline:
         are the outputs on the training data, which the tuned step may need.
         """
         facts = {
-            "data": split.manifest(),
+            "data": split.identity(),
             "tuning": tuning and tuning.chosen(),
             "features": self.spec.features,
             "batch_size": self.batch_size,
@@ -224,7 +231,7 @@ class Pipeline:
             "version": EXTRACTION_VERSION,
         }
         if tuning is not None and tuning.needs_train:
-            facts["train"] = self.data.train.manifest()
+            facts["train"] = self.data.train.identity()
         path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
 
         def make() -> None:
@@ -245,6 +252,7 @@ class Pipeline:
                 )
 
         self._make(path, make)
+        check_content(Outputs.load(path, verify=False).manifest, split, path)
         return path
 
     def _compute_features(self, checkpoint: Checkpoint, split: Split) -> None:
@@ -263,8 +271,8 @@ class Pipeline:
         if not aggregates:
             return None
         facts = {
-            "data": self.data.val.manifest(),
-            "train": self.data.train.manifest(),
+            "data": self.data.val.identity(),
+            "train": self.data.train.identity(),
             "aggregates": aggregates,
             "features": self._tuned_layer,
             "settings": _changed(asdict(self.spec.tune), asdict(TuneSettings())),
@@ -275,7 +283,9 @@ class Pipeline:
         }
         path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
         self._make(path, lambda: self._tune(checkpoint, train_outputs, path))
-        return Tuning.load(path)
+        tuning = Tuning.load(path)
+        check_content(tuning.data, self.data.val.sample(self.spec.tune.images, self.seed), path)
+        return tuning
 
     def _tune(self, checkpoint: Checkpoint, train_outputs: Outputs, path: Path) -> None:
         val = self.data.val
@@ -313,6 +323,7 @@ def make_pipelines(
     device: torch.device | str = "cpu",
     batch_size: int = 16,
     check: Thoroughness = "fast",
+    verify: bool = False,
     watch: Watch = unwatched,
 ) -> list[Pipeline]:
     """Return one pipeline per set and seed; raise if data, settings or network cannot be used."""
@@ -324,10 +335,11 @@ def make_pipelines(
     sets = []
     with watch(READING, len(spec.sets)) as advance:
         for source in spec.sets:
-            sets.append(LoadedSet.of(source, spec))
+            sets.append(LoadedSet.of(source, spec, verify=verify))
             advance(1)
     outliers = load_outliers(settings)
     if outliers is not None:
+        outliers = replace(outliers, hash_images=verify)
         refuse_test_images(outliers, sets)
     where = torch.device(device)
     pipelines = [

@@ -6,13 +6,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nescio._io.files import existing_file, replacing
+from nescio._io.toml import from_table
 from nescio.errors import FileFormatError
 from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison
@@ -63,10 +64,49 @@ class Line:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Line:
         """Return the line that `as_dict` wrote."""
-        head = {name: content[name] for name in ("spec", "id", "ood", "detector", "seed")}
+        names = ("spec", "id", "ood", "detector", "seed", "manifest")
+        line = from_table(_Head, {name: content[name] for name in names})
+        _check_manifest(line.manifest)
         skipped = content.get("skipped", "")
+        if not isinstance(skipped, str):
+            raise TypeError("skipped must be a text")
         evaluation = None if skipped else Evaluation.from_dict(content)
-        return cls(**head, evaluation=evaluation, skipped=skipped, manifest=content["manifest"])
+        return cls(**vars(line), evaluation=evaluation, skipped=skipped)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What every line has, as it is stored."""
+
+    spec: str
+    id: str
+    ood: str
+    detector: str
+    seed: int
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Tuned:
+    """A tuned setting of a manifest, as the tables read it."""
+
+    method: str
+    aggregate: str
+    epsilon: float
+    temperature: float | None
+
+
+def _check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Raise unless what the tables read from a manifest is of the right type."""
+    for name in ("title", "protocol", "model", "model_hash"):
+        if not isinstance(manifest.get(name, ""), str):
+            raise TypeError(f"{name} must be a text")
+    training, tuning = manifest.get("training", {}), manifest.get("tuning") or {}
+    for value in (training.get("best", {}) or {}).values():
+        if not isinstance(value, int | float):
+            raise TypeError("the best epoch must be numbers")
+    for one in tuning.get("best", []):
+        from_table(_Tuned, {field.name: one[field.name] for field in fields(_Tuned)})
 
 
 def read_lines(path: str | Path) -> list[Line]:
@@ -82,7 +122,7 @@ def read_lines(path: str | Path) -> list[Line]:
     for number, text in enumerate(texts, start=1):
         try:
             lines.append(Line.from_dict(json.loads(text)))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(
                 f"line {number} of {path} is not a result line of nescio bench."
             ) from error

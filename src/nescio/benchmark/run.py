@@ -45,6 +45,7 @@ def run_benchmark(
     device: torch.device | str = "cpu",
     batch_size: int = 16,
     check: Thoroughness = "fast",
+    verify: bool = False,
     jobs: int = 1,
     watch: Watch = unwatched,
 ) -> BenchmarkRun:
@@ -61,6 +62,9 @@ def run_benchmark(
     check : {"fast", "full"}
         How all images are checked before the work begins; see `nescio.data.damage.find_damaged`.
         A set with `skip_bad` is always checked fully, and damaged images are left out.
+    verify : bool
+        Compare all bytes of the images with those that earlier results were made from, and not
+        samples of each image; see `Split.content`.
     jobs : int
         Number of networks that are run at once, each in a process of its own. With the device
         "cuda", they are distributed over all GPUs. A script that uses this needs
@@ -74,7 +78,13 @@ def run_benchmark(
     folder = Path(folder)
     checked_whole("jobs", jobs, minimum=1)
     pipelines = make_pipelines(
-        spec, folder / CACHE, device=device, batch_size=batch_size, check=check, watch=watch
+        spec,
+        folder / CACHE,
+        device=device,
+        batch_size=batch_size,
+        check=check,
+        verify=verify,
+        watch=watch,
     )
     runs = folder / spec.name / "runs"
     try:

@@ -36,6 +36,7 @@ from nescio.cli import (
     train,
     tune,
 )
+from nescio.cli.options import plain_text
 from nescio.errors import NescioError, ParameterError, ProbabilitiesWarning
 
 INTERRUPTED = 130  # as the shell reports a process that Ctrl-C ended
@@ -158,4 +159,5 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _with_options(message: object) -> str:
     """Return a message of the library with options instead of Python's parameters."""
-    return _PARAMETER.sub(lambda found: _OPTIONS[found.group()], str(message))
+    text = _PARAMETER.sub(lambda found: _OPTIONS[found.group()], str(message))
+    return plain_text(text)  # names in files may hold control characters

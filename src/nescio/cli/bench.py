@@ -27,7 +27,7 @@ from nescio._io.tables import to_json
 from nescio.benchmark.progress import READING
 from nescio.cli.options import AsJson, terminal
 from nescio.cli.tables import print_table
-from nescio.cli.vision import BatchSize, Device, SkipBad, require_vision
+from nescio.cli.vision import BatchSize, Device, SkipBad, Verify, require_vision
 from nescio.data.damage import Thoroughness
 from nescio.errors import ParameterError
 
@@ -75,6 +75,7 @@ def bench(
         ),
     ] = "fast",
     skip_bad: SkipBad = False,
+    verify: Verify = False,
     jobs: Annotated[
         int,
         typer.Option(
@@ -124,6 +125,7 @@ def bench(
             device=where,
             batch_size=batch_size,
             check=check,
+            verify=verify,
             jobs=jobs,
             watch=watch,
         )

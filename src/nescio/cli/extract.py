@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from nescio.cli.vision import (
     Module,
     SkipBad,
     Std,
+    Verify,
     is_onnx,
     open_runner,
     require_vision,
@@ -98,6 +99,7 @@ def extract(
     ] = None,
     module: Module = None,
     skip_bad: SkipBad = False,
+    verify: Verify = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -135,7 +137,7 @@ def extract(
 
         tuning = Tuning.load(tuned)
     train_outputs = None if train is None else Outputs.load(train)
-    splits = [load(address, skip_bad=skip_bad) for address in data]
+    splits = [replace(load(address, skip_bad=skip_bad), hash_images=verify) for address in data]
     title, count = Counter(split.title for split in splits).most_common(1)[0]
     if count > 1:
         raise ParameterError(

@@ -5,11 +5,13 @@ Exit code 3 means an alarm.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nescio._io.locks import exclusive
 from nescio._io.tables import to_json
 from nescio.cli.options import (
     AsJson,
@@ -125,23 +127,26 @@ def monitor(
     columns = chosen_columns(id_column, labels, ignore)
     verdicts, loaded = read_scored(scored, id_column=id_column), load(detector)
     times = None if time_column is None else read_times(scored, time_column)
-    watch = resume(loaded, state, alpha=alpha, window=window, seed=seed)
-    if state is not None:
-        count_once(watch, scored, again=again)
-    logits = None
-    if outputs is not None:
-        if not watch.watches_labels:
-            raise MissingInputError(
-                f"{detector} does not know how often its labels fired: it was calibrated without "
-                "usable logits, or by an older nescio. Calibrate it again, or leave out --outputs."
-            )
-        read = read_for(loaded, outputs, from_probs=from_probs, columns=columns)
-        with about(outputs):
-            logits = matching_logits(loaded, verdicts, read)
-    with working("monitoring"), about(scored):
-        watch.update(verdicts, logits, times=times)
-    if state is not None:
-        watch.save(state, force=True)
+    # Two runs that read the same state would each save it without the rows of the other.
+    with nullcontext() if state is None else exclusive(state, "state file"):
+        watch = resume(loaded, state, alpha=alpha, window=window, seed=seed)
+        if state is not None:
+            count_once(watch, scored, again=again)
+        logits = None
+        if outputs is not None:
+            if not watch.watches_labels:
+                raise MissingInputError(
+                    f"{detector} does not know how often its labels fired: it was calibrated "
+                    "without usable logits, or by an older nescio. Calibrate it again, or leave "
+                    "out --outputs."
+                )
+            read = read_for(loaded, outputs, from_probs=from_probs, columns=columns)
+            with about(outputs):
+                logits = matching_logits(loaded, verdicts, read)
+        with working("monitoring"), about(scored):
+            watch.update(verdicts, logits, times=times)
+        if state is not None:
+            watch.save(state, force=True)
     report = watch.report()
     if plot is not None:
         from nescio.report import draw_monitor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import Progress
+from rich.segment import Segment
 from rich.status import Status
+from rich.text import Text
 
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
@@ -91,7 +93,33 @@ IgnoreColumns = Annotated[
 def terminal() -> Console:
     """Return standard output; wide enough for a table if it is not a terminal."""
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    return Console(highlight=False, markup=False, width=wide)  # names may hold brackets
+    return PlainConsole(highlight=False, markup=False, width=wide)  # names may hold brackets
+
+
+class PlainConsole(Console):
+    """A console that shows control characters of texts instead of sending them to the terminal.
+
+    Ids and labels come from files. An escape sequence in them could change what is shown.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text without control characters, which have no width."""
+        return super().render_str(plain_text(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Return the segments of what is printed, without control characters in texts."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain_text(segment.text), segment.style)
+
+
+_CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\n"}
+
+
+def plain_text(text: str) -> str:
+    """Return a text with a replacement character for each control character but the newline."""
+    return text.translate(_CONTROL)
 
 
 def working(what: str) -> Status:

@@ -26,6 +26,8 @@ from nescio.cli.options import (
 )
 from nescio.errors import ParameterError
 
+_RECORDED = "recorded"
+
 
 def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")],
@@ -46,8 +48,9 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME=FOLDER",
-            help="With --id and --ood: the folder that holds the images of a set, for thumbnails. "
-            "NAME is the name of its file without the ending. May be repeated.",
+            help="The folder that holds the images of a set, for thumbnails. With --id and --ood, "
+            "NAME is the name of its file without the ending. For results of your own, 'recorded' "
+            "stands for the folders that the benchmark has used. May be repeated.",
         ),
     ] = None,
     title: Annotated[
@@ -78,7 +81,6 @@ def report(
         only_for_outputs = {
             "--train": train,
             "--held-out": held_out,
-            "--images": images,
             "--id-column": id_column,
             "--labels": labels,
             "--ignore": ignore,
@@ -87,7 +89,10 @@ def report(
             if value:
                 raise ParameterError(f"{option} can only be used with --id and --ood.")
         refuse_overwriting(output, results)
-        lines, evidence = from_results(results)
+        named = [text for text in images or [] if text != _RECORDED]
+        lines, evidence = from_results(
+            results, _image_roots(named), recorded_roots=_RECORDED in (images or [])
+        )
     else:
         if id_path is None or not ood_paths:
             raise ParameterError("--id and --ood must be used together.")
@@ -123,15 +128,13 @@ def report(
     terminal().print(f"saved {output} ({output.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
 
 
-def _image_roots(images: list[str], names: set[str]) -> dict[str, Path]:
+def _image_roots(images: list[str], names: set[str] | None = None) -> dict[str, Path]:
     roots = {}
     for text in images:
         name, equals, folder = text.partition("=")
-        if not equals or name not in names:
-            raise ParameterError(
-                f"--images {text}: expected NAME=FOLDER, with NAME one of "
-                f"{', '.join(sorted(names))}."
-            )
+        if not equals or (names is not None and name not in names):
+            known = "" if names is None else f", with NAME one of {', '.join(sorted(names))}"
+            raise ParameterError(f"--images {text}: expected NAME=FOLDER{known}.")
         if not Path(folder).is_dir():
             raise ParameterError(f"--images {text}: the folder {folder} does not exist.")
         roots[name] = Path(folder)

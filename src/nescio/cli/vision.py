@@ -43,6 +43,14 @@ SkipBad = Annotated[
         "--skip-bad", help="Leave out images that are missing or damaged, and record them."
     ),
 ]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Compare all bytes of the images with those that earlier results were made from, and "
+        "record their hash. By default, 12 kB of each image are compared.",
+    ),
+]
 Module = Annotated[
     str | None,
     typer.Option(

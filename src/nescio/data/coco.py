@@ -65,7 +65,7 @@ def _parse(file: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[int, 
     """Return files by image id, names by category id, and the two ids of each annotation."""
     try:
         content = json.loads(read_text("MS-COCO 2014", file))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(
             f"{file} is damaged: it is not JSON ({error}). Unpack it again."
         ) from error

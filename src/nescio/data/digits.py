@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._io.files import TEMPORARY
 from nescio._io.tables import require
 from nescio.data.layout import check_split, read_lines
 from nescio.data.split import Split
@@ -101,13 +102,15 @@ def _make(root: Path) -> None:
     """Write all scenes to a new folder; nothing is left behind if it fails."""
     image_module = require("PIL.Image", "vision")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        if (root / _LIST).exists():
+            return  # another process has just made the same scenes
         raise DatasetError(
             f"{root} contains something other than digit scenes. Name a folder that is empty or "
             "does not exist; the scenes will be made there."
         )
     parent = root.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
-    temporary = parent / f".nescio-{secrets.token_hex(8)}"
+    temporary = parent / f"{TEMPORARY}{secrets.token_hex(8)}"
     try:
         temporary.mkdir()
         with (temporary / _LIST).open("w", encoding="utf-8", newline="") as stream:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from nescio._io.tables import require
+from nescio.data.whole import load_whole
 from nescio.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def _limit(limit: int, own: str) -> str:
 
 def _rgb(image: Image) -> Image:
     """Return the image in RGB with 8 bits. Pillow would clip 16 bits, and most would be white."""
+    load_whole(image)
     if image.mode in _DEEP:
         from PIL.Image import fromarray
 

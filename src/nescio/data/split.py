@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import DatasetError, LabelMismatchError, ParameterError
+from nescio.errors import DatasetError, FileError, LabelMismatchError, ParameterError
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Split:
         The files that were left out with skip_bad.
     notes : mapping
         Further entries for the manifest, such as choices that were made.
+    hash_images : bool
+        Whether the manifest has a hash of all bytes of the images, and not only of samples.
     """
 
     dataset: str
@@ -56,6 +58,7 @@ class Split:
     label_names: tuple[str, ...] | None
     skipped: tuple[BadFile, ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
+    hash_images: bool = False
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -125,8 +128,21 @@ class Split:
         """A hash of the names, sizes and labels of the files, computed at first use."""
         return _fingerprint(self)
 
-    def manifest(self) -> dict[str, Any]:
-        """Return what a file made from this data records about it."""
+    @cached_property
+    def content(self) -> dict[str, str]:
+        """Hashes of the contents of the images, computed at first use.
+
+        `data_sample` is made from 4 kB at the start, in the middle and at the end of each file.
+        With `hash_images`, `data_sha256` is made from all bytes.
+        """
+        whole = {DATA_SHA256: _content(self, _all_bytes)} if self.hash_images else {}
+        return {DATA_SAMPLE: _content(self, _some_bytes), **whole}
+
+    def identity(self) -> dict[str, Any]:
+        """Return the names, sizes and labels of the data, as a key to find what was made from it.
+
+        Whether the contents are the same too is for `check_content` to say.
+        """
         return {
             "dataset": self.dataset,
             "split": self.name,
@@ -134,6 +150,62 @@ class Split:
             "data_fingerprint": self.fingerprint,
             **({"data_notes": dict(self.notes)} if self.notes else {}),
         }
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what a file made from this data records about it."""
+        return {**self.identity(), **self.content}
+
+
+DATA_SAMPLE, DATA_SHA256 = "data_sample", "data_sha256"
+_BLOCK = 4096
+
+
+def check_content(recorded: Mapping[str, Any], split: Split, made: object) -> None:
+    """Raise if something was made from images of the same names and sizes but other contents.
+
+    `recorded` is the manifest of the data that it was made from. Files of older versions have no
+    hash of the contents, so they are accepted unless the split asks for `hash_images`.
+    """
+    changed = content_changed(recorded, split.content)
+    if changed:
+        raise FileError(f"{made} cannot be used for {split.title}: {changed} Remove it.")
+
+
+def content_changed(recorded: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    """Return how the contents of images differ from what was recorded; empty if they do not."""
+    for name in (DATA_SAMPLE, DATA_SHA256):
+        if name in content and name in recorded and recorded[name] != content[name]:
+            return "the images have changed since then; their names and sizes are the same."
+    if DATA_SHA256 in content and DATA_SHA256 not in recorded:
+        return "it was made without --verify, so whole images cannot be compared."
+    return ""
+
+
+def _content(split: Split, read: Callable[[IO[bytes]], Iterable[bytes]]) -> str:
+    digest = hashlib.sha256()
+    for file in split.files:
+        one = hashlib.sha256()
+        try:
+            with open(split.root / file, "rb", buffering=0) as stream:
+                for block in read(stream):
+                    one.update(block)
+        except OSError:
+            one.update(b"missing")  # the error is raised when the file is read
+        digest.update(one.digest())
+    return digest.hexdigest()
+
+
+def _some_bytes(stream: IO[bytes]) -> Iterator[bytes]:
+    yield stream.read(_BLOCK)
+    size = os.fstat(stream.fileno()).st_size
+    for place in ((size - _BLOCK) // 2, size - _BLOCK):
+        stream.seek(max(0, place))
+        yield stream.read(_BLOCK)
+
+
+def _all_bytes(stream: IO[bytes]) -> Iterator[bytes]:
+    while block := stream.read(1 << 20):
+        yield block
 
 
 def _fingerprint(split: Split) -> str:

@@ -258,5 +258,5 @@ def _item(text: str) -> Any:
 def _plain_value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

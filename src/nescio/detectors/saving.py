@@ -37,7 +37,7 @@ def save(detector: Detector, path: str | Path, *, force: bool = False) -> None:
     """Write a detector that has a threshold as one file."""
     require_threshold(detector)
     node, tensors = _to_file(detector)
-    _KIND.write_with_checksum(path, tensors, node, force=force)
+    _KIND.write(path, tensors, node, force=force)
 
 
 def load(path: str | Path) -> Detector:
@@ -136,7 +136,7 @@ def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
 def _load(path: str | Path, kind: type[Detector] | None) -> Detector:
     """Read and check a file; every flaw is a `FileFormatError` that names it."""
     try:
-        tensors, node = _KIND.read(path, checksum=True)
+        tensors, node = _KIND.read(path)
     except FileFormatError as error:
         # A message about safetensors does not help someone who swapped two arguments.
         if _begins_like_ours(path):

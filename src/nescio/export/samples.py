@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from nescio._io.files import existing_file
+from nescio._io.kinds import verify_checksum
 from nescio._io.tables import read_parquet
 from nescio._io.tensors import read_tensors
 from nescio._validation import Array, to_numpy
@@ -208,7 +209,7 @@ def read_samples(path: str | Path) -> Any:
     readers = {
         ".npy": _read_numpy,
         ".npz": _read_numpy,
-        ".safetensors": lambda path: read_tensors(path)[0],
+        ".safetensors": _read_safetensors,
         ".parquet": _read_parquet,
     }
     if path.suffix.lower() not in readers:
@@ -219,6 +220,12 @@ def read_samples(path: str | Path) -> Any:
     if isinstance(found, dict) and not found:
         raise FileFormatError(f"{path} holds no arrays.")
     return next(iter(found.values())) if isinstance(found, dict) and len(found) == 1 else found
+
+
+def _read_safetensors(path: Path) -> dict[str, Array]:
+    tensors, metadata = read_tensors(path)
+    verify_checksum(tensors, metadata, path)  # if nescio wrote it
+    return tensors
 
 
 def _read_numpy(path: Path) -> Any:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from nescio._io.toml import from_table
 from nescio._validation import checked_share, checked_whole
+from nescio.errors import ParameterError
 from nescio.metrics.chance import UNSURE, WORSE
 from nescio.metrics.intervals import interval, resample
 from nescio.metrics.ranking import Ranking
@@ -85,11 +87,12 @@ class Evaluation:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
         """Return the evaluation that `as_dict` wrote; unknown keys are ignored."""
-        values = {one.name: content[one.name] for one in fields(cls)}
-        estimates = {
-            name: Estimate(**value) for name, value in values.items() if isinstance(value, Mapping)
-        }
-        return cls(**(values | estimates))
+        found = from_table(cls, {one.name: content[one.name] for one in fields(cls)})
+        if min(found.n_id, found.n_ood) < 1:
+            raise ParameterError(
+                f"n_id and n_ood must be at least 1, got {found.n_id} and {found.n_ood}."
+            )
+        return found
 
     def __str__(self) -> str:
         rows = {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nescio._io.columns import as_ids
 from nescio._io.csv_table import CsvTable
 from nescio._io.files import existing_file
-from nescio._io.tables import ParquetTable
+from nescio._io.tables import ParquetTable, without_quote
 from nescio._validation import Array, FloatArray
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.matching import match_labels
@@ -64,7 +64,8 @@ def read_scored(path: str | Path, *, id_column: str | None = None) -> Assessment
     if not len(scores):
         raise InputError(f"{path} has no rows.")
     groups, ids = (
-        np.array(as_ids(columns[name])) if name in columns else None for name in ("group", of_ids)
+        np.array(_texts(path, columns[name])) if name in columns else None
+        for name in ("group", of_ids)
     )
     inside = [_verdict(path, item) for item in columns["in_distribution"].tolist()]
     return Assessment(scores, p_values, np.array(inside, np.bool_), groups, ids)
@@ -110,6 +111,12 @@ def _first_earlier(times: Sequence[str]) -> int | None:
     return None
 
 
+def _texts(path: Path, column: Array) -> list[str]:
+    """Return ids as they were scored: in CSV, a quote keeps formulas from running."""
+    texts = as_ids(column)
+    return list(map(without_quote, texts)) if path.suffix.lower() == ".csv" else texts
+
+
 class _JsonLines:
     """A file with one JSON object per line."""
 
@@ -153,7 +160,7 @@ def _numbers(path: Path, name: str, column: Array) -> Floats:
     empty = -math.inf if name == "score" else math.nan
     try:
         values = [empty if item is None else float(item) for item in column.tolist()]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FileFormatError(f"column {name!r} of {path} must hold numbers: {error}.") from error
     return np.array(values, np.float64)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio._io.kinds import FileKind
+from nescio._io.toml import from_table
 from nescio._validation import Array
 from nescio.data.preprocessing import Preprocessing
 from nescio.errors import FileFormatError, ParameterError
@@ -25,7 +26,9 @@ from nescio.networks.backbones import OWN, build_network
 from nescio.networks.network import HIDDEN_UNITS, Network
 from nescio.outputs import check_label_names
 
-_KIND = FileKind("nescio.checkpoint", "network saved by nescio train or nescio convert")
+_KIND = FileKind(
+    "nescio.checkpoint", "network saved by nescio train or nescio convert", schema=2, hashed_from=2
+)
 _NETWORK = "network."
 _STATE = "state."
 _OLD_OWN = "model."  # before each name of the user's own module in files of older versions
@@ -164,13 +167,18 @@ def load_with_state(
     """Read a network and the training state that was saved with it."""
     tensors, metadata = _KIND.read(path)
     try:
-        architecture = Architecture(**metadata["architecture"])
+        architecture = from_table(Architecture, metadata["architecture"], where="architecture")
         label_names = tuple(map(str, metadata["label_names"]))
-        preprocessing = Preprocessing(**metadata["preprocessing"])
+        preprocessing = from_table(Preprocessing, metadata["preprocessing"], where="preprocessing")
         training = dict(metadata["training"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error
-    network = _trusted(path, architecture, module).build(len(label_names))
+    trusted = _trusted(path, architecture, module)
+    # Before a network is built that is much larger than the file.
+    largest = max((max(one.shape, default=0) for one in tensors.values()), default=0)
+    if module is None and max(architecture.n_hidden, len(label_names)) > largest:
+        raise FileFormatError(f"{path} is damaged: its arrays are smaller than its layers.")
+    network = trusted.build(len(label_names))
     weights = _tensors_under(_NETWORK, tensors)
     if module is not None and weights.keys() != network.state_dict().keys():
         weights = _without_old_prefix(weights)

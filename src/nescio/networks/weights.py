@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from nescio._io.files import existing_file
+from nescio._io.kinds import verify_checksum
 from nescio._io.tables import require
 from nescio._io.tensors import read_tensors
 from nescio.errors import FileError, FileFormatError, MissingDependencyError, ParameterError
@@ -53,10 +54,10 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    tensors, metadata = read_tensors(path)
+    verify_checksum(tensors, metadata, path)  # if it is one of our networks
     # Copies, because torch cannot use the read-only memory of the file.
-    return {
-        name: torch.from_numpy(np.array(array)) for name, array in read_tensors(path)[0].items()
-    }
+    return {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}
 
 
 def _read_torch_file(path: Path) -> Any:

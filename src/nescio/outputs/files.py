@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
 from nescio._io.columns import MATRICES, Columns, Table
 from nescio._io.csv_table import CsvTable
@@ -19,14 +20,22 @@ from nescio._io.kinds import FileKind
 from nescio._io.tables import ParquetTable, to_values
 from nescio._io.tensors import Stacked, read_tensors
 from nescio._validation import Array
-from nescio.errors import FileError, FileFormatError, InputError, ParameterError, about
+from nescio.errors import (
+    FileError,
+    FileFormatError,
+    InputError,
+    ParameterError,
+    ShapeError,
+    about,
+)
 from nescio.outputs.checked import MAX_ID_LENGTH
 from nescio.outputs.head import Head
 from nescio.outputs.joining import check_same_arrays, join_columns
 from nescio.outputs.outputs import Outputs
 from nescio.scores import logits_from_probs
 
-_KIND = FileKind("nescio.outputs", "file of a model's outputs", schema=2)
+_KIND = FileKind("nescio.outputs", "file of a model's outputs", schema=3, hashed_from=3)
+_OUR_HEADER = {*_KIND.header(), "sha256"}
 _ARRAYS = "arrays."
 _KEPT = "kept."
 _ARRAYS_OF_SCHEMA_1 = "perturbed."
@@ -36,12 +45,17 @@ _ANY_COLUMNS = Columns()
 # What NumPy raises for damaged files, zip archives included.
 _NUMPY_ERRORS = (
     AttributeError, EOFError, KeyError, MemoryError, NotImplementedError, OSError, RuntimeError,
-    SyntaxError, TypeError, ValueError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+    OverflowError, SyntaxError, TypeError, ValueError, tokenize.TokenError, zipfile.BadZipFile,
+    zlib.error,
 )  # fmt: skip
 
 
 def load_outputs(
-    path: str | Path, columns: Columns = _ANY_COLUMNS, *, from_probs: bool = False
+    path: str | Path,
+    columns: Columns = _ANY_COLUMNS,
+    *,
+    from_probs: bool = False,
+    verify: bool = True,
 ) -> Outputs:
     """Read a file by its ending; see `Outputs.load`."""
     path = existing_file(path)
@@ -56,7 +70,11 @@ def load_outputs(
                 "id_column, ignore and keep (--id-column, --ignore, --keep) are for tables: "
                 f"{' and '.join(TABLES)} files."
             )
-        outputs = from_content(_READERS[suffix](path), from_probs=from_probs)
+        if suffix == ".safetensors":
+            content = parse_tensors(path, *read_tensors(path), verify=verify)
+        else:
+            content = _READERS[suffix](path)
+        outputs = from_content(content, from_probs=from_probs)
         if columns.labels is None:
             return outputs
         return outputs.select_labels(columns.chosen(outputs.label_names or ()))
@@ -112,10 +130,13 @@ def save_in_parts(
 
 
 def parse_tensors(
-    path: object, tensors: Mapping[str, Array], metadata: Mapping[str, Any]
+    path: object, tensors: Mapping[str, Array], metadata: Mapping[str, Any], *, verify: bool = True
 ) -> dict[str, Any]:
     """Return the arguments of `Outputs` from the content of a .safetensors file."""
-    _KIND.check({**_KIND.header(), **metadata}, path)  # files of other programs have no header
+    if not _OUR_HEADER.isdisjoint(metadata):  # other programs may write our metadata without it
+        _KIND.check(metadata, path)
+        if verify:
+            _KIND.verify(tensors, metadata, path)
     if "logits" not in tensors:
         raise FileFormatError(f"{path} has no array named logits; it has {sorted(tensors)}.")
     content: dict[str, Any] = {name: tensors[name] for name in MATRICES if name in tensors}
@@ -199,18 +220,29 @@ def _read_npy(path: Path) -> dict[str, Any]:
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = dict(archive)
+            names = list(archive.files)
+            logits = names[0] if len(names) == 1 else "logits"
+            if logits not in names:
+                raise FileFormatError(f"{path} has no array named logits; it has {sorted(names)}.")
+            content: dict[str, Any] = {"logits": archive[logits]}
+            known = (*MATRICES[1:], "ids", "label_names")
+            content |= {name: archive[name] for name in known if name in names}
+            head = [archive[name] for name in _HEAD if name in names]
+            others = [name for name in names if name not in (logits, *known, *_HEAD)]
+            n_samples = len(content["logits"])
+            arrays = {
+                name: archive[name] for name in others if _is_matrix(archive, name, n_samples)
+            }
+    except FileFormatError:
+        raise
     except _NUMPY_ERRORS as error:
         raise FileFormatError(_numpy_reason(path)) from error
-    if "logits" not in arrays and len(arrays) == 1:
-        arrays = {"logits": next(iter(arrays.values()))}
-    if "logits" not in arrays:
-        raise FileFormatError(f"{path} has no array named logits; it has {sorted(arrays)}.")
-    known = (*MATRICES, "ids", "label_names")
-    content: dict[str, Any] = {name: arrays.pop(name) for name in known if name in arrays}
-    if all(name in arrays for name in _HEAD):
-        content["head"] = Head(*(arrays.pop(name) for name in _HEAD))
-    return content | {"arrays": _own_matrices(arrays, len(content["logits"]))}
+    for name in ("ids", "label_names"):
+        if name in content and content[name].ndim != 1:
+            raise ShapeError(f"{name} must have one dimension, got shape {content[name].shape}.")
+    if len(head) == len(_HEAD):
+        content["head"] = Head(*head)
+    return content | {"arrays": arrays}
 
 
 def _numpy_reason(path: Path) -> str:
@@ -221,19 +253,21 @@ def _numpy_reason(path: Path) -> str:
     return f"{path} is not a NumPy file."
 
 
-def _own_matrices(columns: Mapping[str, Array], n_samples: int) -> dict[str, Array]:
-    """Return the further matrices of numbers that have one row per sample."""
-    return {
-        name: array
-        for name, array in columns.items()
-        if array.ndim == 2 and len(array) == n_samples and array.dtype.kind in "fiu"
-    }
+def _is_matrix(archive: Any, name: str, n_samples: int) -> bool:
+    """Return whether an array has numbers and one row per sample; read only its header.
+
+    A small archive may hold an array of gigabytes that is not needed.
+    """
+    members = archive.zip.namelist()
+    with archive.zip.open(name if name in members else f"{name}.npy") as stream:
+        read = (read_array_header_1_0, read_array_header_2_0)[read_magic(stream) != (1, 0)]
+        shape, _, dtype = read(stream)
+    return len(shape) == 2 and shape[0] == n_samples and dtype.kind in "fiu"
 
 
 _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    ".safetensors": lambda path: parse_tensors(path, *read_tensors(path)),
     ".npy": _read_npy,
     ".npz": _read_npz,
 }
 TABLES: dict[str, Callable[[Path], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
-READABLE = (*_READERS, *TABLES)
+READABLE = (".safetensors", *_READERS, *TABLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ class Outputs:
         put("kept", {name: as_column(name, column) for name, column in (kept or {}).items()})
         put("head", head)
         put("label_names", names)
-        put("manifest", dict(manifest or {}))
+        put("manifest", deepcopy(dict(manifest or {})))  # it may hold lists and dicts
         self._check_rows_and_names()
 
     def _check_rows_and_names(self) -> None:
@@ -252,6 +253,7 @@ class Outputs:
         ignore: Sequence[str] | str = (),
         keep: Sequence[str] | str = (),
         from_probs: bool = False,
+        verify: bool = True,
     ) -> Outputs:
         """Read a .safetensors, .npy, .npz, .csv or .parquet file.
 
@@ -259,10 +261,14 @@ class Outputs:
         lists named logits (and optionally features, labels and arrays of your own). The other
         parameters are those of `from_frame`. `labels` can also select labels by name from a
         .safetensors or .npz file; `id_column`, `ignore` and `keep` are for tables only.
+
+        A .safetensors file of nescio has a checksum, which is verified. This reads the whole file
+        once. `verify=False` leaves it out, for files of many gigabytes.
         """
         from nescio.outputs.files import load_outputs
 
-        return load_outputs(path, Columns(id_column, labels, ignore, keep), from_probs=from_probs)
+        columns = Columns(id_column, labels, ignore, keep)
+        return load_outputs(path, columns, from_probs=from_probs, verify=verify)
 
     @classmethod
     def from_frame(

@@ -114,7 +114,10 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
     if not roots:
         if not any(case["name"].lower().endswith(_IMAGES) for _, case in shown):
             return ""  # the inputs are not images
-        return "There are no pictures, because the folders of the images are not known (--images)."
+        return (
+            "There are no pictures, because the folders of the images are not named (--images; "
+            "--images recorded for the results of your own benchmark)."
+        )
     try:
         require("PIL", "report")
     except MissingDependencyError:

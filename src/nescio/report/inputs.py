@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,33 @@ from nescio.outputs import Outputs
 ReportInputs = tuple[list[Line], list[Evidence]]
 
 
-def from_results(path: Path) -> ReportInputs:
-    """Read the folder of a benchmark, or a file of result lines, which has no evidence."""
+def from_results(
+    path: Path, image_roots: Mapping[str, Path] | None = None, *, recorded_roots: bool = False
+) -> ReportInputs:
+    """Read the folder of a benchmark, or a file of result lines, which has no evidence.
+
+    The folder may come from someone else, and it says where its images are. A report that showed
+    any picture of this computer could give it away, so recorded folders are used only if they are
+    within the folder of the benchmarks, or with `recorded_roots`. `image_roots` names others.
+    """
     run = BenchmarkRun.load(path) if path.is_dir() else None
     lines = read_lines(path) if run is None else list(run.lines)
     if not lines:
         raise InputError(f"{path} has no results.")
-    return lines, [] if run is None else run.evidence()
+    if run is None:
+        return lines, []
+    within = run.folder.resolve().parent
+    evidence = []
+    for one in run.evidence():
+        roots = {
+            name: root
+            for name, root in one.image_roots.items()
+            if recorded_roots or root.resolve().is_relative_to(within)
+        }
+        own = {one.id_name, *one.ood_outputs}
+        named = {name: root for name, root in (image_roots or {}).items() if name in own}
+        evidence.append(replace(one, image_roots=roots | named))
+    return lines, evidence
 
 
 def from_outputs(

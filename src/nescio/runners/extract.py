@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio._io.files import check_target
+from nescio._io.locks import exclusive
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.data.corrupt import CORRUPTIONS
 from nescio.data.damage import without_damaged
-from nescio.data.split import BadFile, Split
+from nescio.data.split import BadFile, Split, content_changed
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, FileError, FileFormatError, ParameterError
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
@@ -133,20 +134,23 @@ def extract(
     started = time.perf_counter()
     key = _without_other_versions(manifest)
     work = PartialWork(path, key, len(split), manifest["batch_size"], skip_bad=skip_bad)
-    if _is_done(path, key, skip_bad=skip_bad, force=force):
-        work.remove()  # a crash may have left them
-        on_images(len(split))
-        done = Outputs.load(path)
-        skipped = tuple(BadFile(**bad) for bad in done.manifest["skipped"])
-        return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
-    if force:
-        work.remove_others()
-    if corruption is None:
-        read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
-    else:
-        read, compute = _on_corrupted(runner, split, corruption)
-    n_computed = work.run(read, compute, on_images)
-    skipped = _assemble(work, runner, split, manifest, force=force)
+    if not path.parent.is_dir():
+        check_target(path, force=force)  # raises
+    with exclusive(work.folder, "output file"):
+        done = _done(path, key, split, skip_bad=skip_bad, force=force)
+        if done is not None:
+            work.remove()  # a crash may have left them
+            on_images(len(split))
+            skipped = tuple(BadFile(**bad) for bad in done.manifest["skipped"])
+            return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
+        if force:
+            work.remove_others()
+        if corruption is None:
+            read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
+        else:
+            read, compute = _on_corrupted(runner, split, corruption)
+        n_computed = work.run(read, compute, on_images)
+        skipped = _assemble(work, runner, split, manifest, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
     return Extraction(path, n_images, n_computed, time.perf_counter() - started, skipped)
 
@@ -243,14 +247,21 @@ def _rows_of(features: Array, batches: Iterable[Indices]) -> Iterator[ImageBatch
         yield ImageBatch(at, np.asarray(features[at]))
 
 
-def _is_done(path: Path, key: Mapping[str, Any], *, skip_bad: bool, force: bool) -> bool:
-    """Return whether the file is the result of this very work; raise if it is another result."""
+def _done(
+    path: Path, key: Mapping[str, Any], split: Split, *, skip_bad: bool, force: bool
+) -> Outputs | None:
+    """Return the file's outputs if they are of this very work; raise if they are of another."""
     if path.is_file():
+        found = None
         try:
-            theirs = Outputs.load(path).manifest
+            found = Outputs.load(path)
+            theirs = found.manifest
         except FileFormatError:
             theirs = {}
-        if {name: theirs.get(name) for name in key} == dict(key):
+        expected = {name: value for name, value in key.items() if name not in split.content}
+        same = {name: theirs.get(name) for name in expected} == expected
+        changed = content_changed(theirs, split.content)
+        if found is not None and same and not changed:
             skipped = theirs.get("skipped", [])
             if skipped and not skip_bad:
                 raise DatasetError(
@@ -258,14 +269,15 @@ def _is_done(path: Path, key: Mapping[str, Any], *, skip_bad: bool, force: bool)
                     f"first is {skipped[0]['file']}. Pass skip_bad=True to accept "
                     "that, or fix the images and start again with force=True."
                 )
-            return True
+            return found
         if not force:
+            why = changed if same else difference(expected, theirs)
             raise FileError(
-                f"{path} exists and was made from something else: {difference(key, theirs)} "
-                "Pass force=True to replace it."
+                f"{path} exists and was made from something else: {why} Pass force=True to "
+                "replace it."
             )
     check_target(path, force=force)
-    return False
+    return None
 
 
 def _assemble(

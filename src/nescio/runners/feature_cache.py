@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from nescio._io.kinds import FileKind
 from nescio._io.locks import locked
-from nescio._io.tensors import Stacked, read_tensors, write_tensors
+from nescio._io.tensors import Stacked, read_tensors
 from nescio._validation import Array
-from nescio.data.split import Split
+from nescio.data.split import Split, check_content
 from nescio.networks.checkpoint import Checkpoint
 from nescio.runners.images import Reader
 from nescio.runners.parts import PartialWork
@@ -26,12 +27,13 @@ FEATURES_VERSION = 1
 
 _BATCH = 16
 _POOLED = "pooled"
+_KIND = FileKind("nescio.features", "file of cached features")
 
 
 def read_features(checkpoint: Checkpoint, split: Split, folder: Path) -> NDArray[np.float32] | None:
     """Return the pooled features of a split from the cache; None if it does not have them."""
     path, _ = _entry(checkpoint, split, folder)
-    return read_tensors(path)[0][_POOLED] if path.exists() else None
+    return _read(path, split) if path.exists() else None
 
 
 def cached_features(
@@ -56,19 +58,29 @@ def cached_features(
     if not path.exists():
         with locked(path):
             if not path.exists():
+                key |= split.content
                 work = PartialWork(path, key, len(split), _BATCH)
                 work.run(Reader(split, checkpoint.preprocessing).batches, compute, on_images)
                 parts, _ = work.read()
                 pooled = Stacked([part[_POOLED] for part in parts])
-                write_tensors(path, {_POOLED: pooled}, {"key": key})
+                _KIND.write(path, {_POOLED: pooled}, {"key": key})
                 work.remove()
-    return read_tensors(path)[0][_POOLED]
+    return _read(path, split)
+
+
+def _read(path: Path, split: Split) -> NDArray[np.float32]:
+    tensors, metadata = read_tensors(path)
+    if set(metadata) != {"key"}:  # older files have neither kind nor checksum
+        _KIND.check(metadata, path)
+        _KIND.verify(tensors, metadata, path)
+    check_content(metadata["key"], split, path)
+    return tensors[_POOLED]
 
 
 def _entry(checkpoint: Checkpoint, split: Split, folder: Path) -> tuple[Path, dict[str, Any]]:
     """Return the file of the features, and the key of what they are made from."""
     key = {
-        **split.manifest(),
+        **split.identity(),
         "version": FEATURES_VERSION,
         "model": checkpoint.architecture.name,
         "backbone_hash": checkpoint.backbone_hash,

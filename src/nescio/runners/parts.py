@@ -13,13 +13,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nescio._io.tensors import Stacked, read_tensors, write_tensors
+from nescio._io.kinds import FileKind
+from nescio._io.tensors import Stacked
 from nescio._validation import Array
-from nescio.data.split import BadFile
-from nescio.errors import DatasetError, FileError
+from nescio.data.split import DATA_SAMPLE, DATA_SHA256, BadFile, content_changed
+from nescio.errors import DatasetError, FileError, FileFormatError
 from nescio.runners.images import ImageBatch, Indices, in_batches
 
 _BATCHES_PER_PART = 16
+_KIND = FileKind("nescio.part", "part of an extraction")
 
 
 ReadBatches = Callable[[Iterable[Indices]], Iterator[ImageBatch]]
@@ -82,7 +84,7 @@ class PartialWork:
             tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
             tensors["indices"] = Stacked(indices)
             metadata = {"key": self.key, "skipped": [asdict(item) for item in bad]}
-            write_tensors(self._file(number), tensors, metadata, force=True)
+            _KIND.write(self._file(number), tensors, metadata, force=True)
             n_computed += sum(map(len, indices))
         return n_computed
 
@@ -94,7 +96,10 @@ class PartialWork:
         file = self._file(number)
         if not file.exists():
             return False
-        metadata = read_tensors(file)[1]
+        try:
+            metadata = _KIND.read(file)[1]
+        except FileFormatError:  # damaged, or of an older version
+            return False
         if metadata.get("key") != self.key:
             raise FileError(
                 f"{self.folder} holds unfinished work on something else: "
@@ -108,7 +113,7 @@ class PartialWork:
         """Return the arrays of every part, memory-mapped, and the images that were left out."""
         parts, bad = [], []
         for number in range(len(self.parts)):
-            tensors, metadata = read_tensors(self._file(number))
+            tensors, metadata = _KIND.read(self._file(number), verify=False)  # `run` has
             bad += [BadFile(**item) for item in metadata["skipped"]]
             if len(tensors["indices"]):
                 parts.append(tensors)
@@ -136,6 +141,8 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     for name, value in ours.items():
         if theirs.get(name) == value:
             continue
+        if name in (DATA_SAMPLE, DATA_SHA256):
+            return content_changed(theirs, ours)
         if name == "tuning":
             return "it was made with other settings of ODIN and Mahalanobis (--tuned), or none."
         if name == "model_hash":

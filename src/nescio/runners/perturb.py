@@ -16,8 +16,9 @@ temperature and epsilon, and one forward pass per epsilon serves every temperatu
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,15 +28,18 @@ from torch.nn import functional
 
 from nescio._io.files import existing_file, replacing
 from nescio._io.kinds import FileKind
+from nescio._io.toml import from_table
 from nescio._validation import Array, checked_choice, to_numpy
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Mahalanobis
-from nescio.errors import FileFormatError, ParameterError
+from nescio.errors import FileFormatError, NescioError, ParameterError
 from nescio.outputs import Outputs
 from nescio.runners.base import Runner
 from nescio.runners.torch_models import TorchRunner
 
+METHODS = ("odin", "mahalanobis")
 AGGREGATES = ("max", "sum")
+DIRECTIONS = ("max", "predicted_max", "sum", "gaussian")
 
 _KIND = FileKind("nescio.tuning", "file written by nescio tune")
 
@@ -67,6 +71,20 @@ class Setting:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "direction", self.direction or self.aggregate)
+        checked_choice("method", self.method, METHODS)
+        checked_choice("aggregate", self.aggregate, AGGREGATES)
+        checked_choice("direction", self.direction, DIRECTIONS)
+        if not 0 <= self.epsilon < 1:
+            raise ParameterError(f"epsilon must be at least 0 and below 1, got {self.epsilon}.")
+        if (self.temperature is not None) != (self.method == "odin"):
+            raise ParameterError(
+                f"ODIN has a temperature, Mahalanobis has none, got {self.temperature} for "
+                f"{self.method}."
+            )
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise ParameterError(f"temperature must be greater than 0, got {self.temperature}.")
+        if not 0 <= self.fpr95 <= 1:
+            raise ParameterError(f"fpr95 must be between 0 and 1, got {self.fpr95}.")
 
 
 @dataclass(frozen=True)
@@ -152,10 +170,13 @@ class Tuning:
         try:
             content = json.loads(path.read_text("utf-8"))
             _KIND.check(content, path)
-            grid = tuple(Setting(**setting) for setting in content["grid"])
-            return cls(content["model_hash"], content["features"], grid, content["data"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            facts = {one.name: content[one.name] for one in fields(cls)}
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(f"{path} is not a {_KIND.what}.") from error
+        try:
+            return from_table(cls, facts)
+        except NescioError as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from error
 
 
 def check_same_network(train: Outputs, model_hash: str, features: str) -> None:
@@ -237,7 +258,7 @@ def _loss(outputs: PassOutputs, direction: str, gaussian: Mahalanobis | None) ->
     the logit points in the same direction, even if the cross-entropy's gradient rounds to zero. For
     a negative label, it is the logit itself.
     """
-    checked_choice("direction", direction, ("max", "predicted_max", "sum", "gaussian"))
+    checked_choice("direction", direction, DIRECTIONS)
     logits = outputs.logits
     if direction == "gaussian":
         assert outputs.features is not None

@@ -1,0 +1,55 @@
+"""Minimum versions, the lock file and the licences belong together."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+version = pytest.importorskip("packaging.version").Version
+requirement = pytest.importorskip("packaging.requirements").Requirement
+utils = pytest.importorskip("packaging.utils")
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+LINES = (ROOT / "constraints.txt").read_text("utf-8").splitlines()[1:]
+LOCKED = dict(line.split("==") for line in LINES)
+
+
+def direct():
+    texts = [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]
+    return [one for one in map(requirement, texts) if one.name != "nescio"]
+
+
+@pytest.mark.parametrize("needed", direct(), ids=str)
+def test_what_is_locked_is_allowed_and_its_licence_is_listed(needed):
+    name = utils.canonicalize_name(needed.name)
+    assert needed.specifier.contains(LOCKED[name])
+    page = (ROOT / "docs" / "explanation" / "licences.md").read_text("utf-8")
+    assert name in {
+        utils.canonicalize_name(found) for found in re.findall(r"^\| (\S+)", page, re.M)
+    }
+
+
+def test_minimum_versions_are_those_with_the_fixes():
+    table = re.findall(r"^\| (\w+) \| ([\d.]+) \|", (ROOT / "SECURITY.md").read_text("utf-8"), re.M)
+    assert len(table) >= 7
+    for name, least in table:
+        found = [one for one in direct() if utils.canonicalize_name(one.name) == name.lower()]
+        assert found, name
+        for one in found:
+            assert not one.specifier.contains("0.1"), one
+            minimum = re.search(r">=([\d.]+)", str(one.specifier))[1]
+            assert version(minimum) >= version(least), one
+
+
+def test_weights_without_a_licence_are_in_an_extra_of_their_own():
+    for name, texts in EXTRAS.items():
+        if name != "lite-weights":
+            assert "model" not in "".join(texts), name
+            assert "lite-weights" not in "".join(texts), name
+
+
+def test_the_lock_file_names_no_host():
+    assert not [line for line in LINES if not re.fullmatch(r"[\w.-]+==[\w.!]+", line)]

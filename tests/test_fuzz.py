@@ -1,0 +1,199 @@
+"""Damaged inputs: every reader refuses them with an error of nescio, or reads them.
+
+`benchmarks/fuzz.py` runs as many mutations as you like; here are a few hundred of each kind, and
+the cases that once failed.
+"""
+
+import io
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchvision")
+pytest.importorskip("pyarrow")
+pytest.importorskip("starlette")
+
+from fixtures.rewriting import write_valid
+from nescio import Outputs
+from nescio._io.tensors import read_tensors
+from nescio.benchmark.results import read_lines
+from nescio.benchmark.spec import load_spec
+from nescio.errors import FileFormatError, NescioError, ShapeError
+from nescio.monitor.scored import read_scored
+from nescio.training import TrainSettings, Tuning, load_checkpoint
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # last: it has a coverage.py
+
+from fuzzing.kinds import all_kinds
+from fuzzing.outcomes import ACCEPTED, CHANGED, TRACEBACK, outcome_of
+
+MUTATIONS = 100
+SECONDS = 20  # far above what any input takes; a loop would not end
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("seeds")
+
+
+@pytest.fixture(scope="module")
+def kinds(folder):
+    return all_kinds(folder)
+
+
+def test_no_reader_fails_on_damaged_inputs(kinds, folder):
+    """Neither with a traceback, nor by a result that a checksum should have prevented."""
+    failed, n_accepted = [], 0
+    for kind in kinds:
+        for number in range(MUTATIONS):
+            outcome, why = outcome_of(kind, number, folder / "input", seconds=SECONDS)
+            n_accepted += outcome in ACCEPTED
+            if outcome == TRACEBACK or (kind.hashed and outcome == CHANGED):
+                failed.append(f"{kind.name}, number {number}: {outcome} {why}")
+    assert not failed, "\n".join(failed)
+    assert n_accepted > len(kinds), "some inputs are whole enough to be read"
+
+
+# --- the cases that once failed -------------------------------------------------------------------
+
+
+def refused(read, path, content, match=None):
+    path.write_bytes(content)
+    with pytest.raises(NescioError, match=match):
+        read(path)
+
+
+def npy(header):
+    head = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+
+
+def test_arrays_of_numpy(tmp_path):
+    huge = "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 3), }"
+    refused(Outputs.load, tmp_path / "x.npy", npy(huge), "damaged")
+    stream = io.BytesIO()
+    np.savez(stream, logits=np.zeros((2, 3)), label_names=np.array("a"))
+    path = tmp_path / "x.npz"
+    path.write_bytes(stream.getvalue())
+    with pytest.raises(ShapeError, match="label_names must have one dimension"):
+        Outputs.load(path)
+
+
+def test_an_array_that_is_not_needed_is_not_read(tmp_path):
+    """A small archive may hold gigabytes of zeros; here, what is not needed is not even whole."""
+    whole, logits = io.BytesIO(), io.BytesIO()
+    np.save(logits, np.eye(3))
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("logits.npy", logits.getvalue())
+        archive.writestr(
+            "other.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2000000000,), }")
+        )
+    (tmp_path / "x.npz").write_bytes(whole.getvalue())
+    found = Outputs.load(tmp_path / "x.npz")
+    assert found.logits.shape == (3, 3)
+    assert not found.arrays
+
+
+def test_tables(tmp_path):
+    header = ",".join(["9" * 5_000, "8" * 5_000])
+    (tmp_path / "x.csv").write_text(f"{header}\n1,2\n")
+    assert np.isinf(Outputs.load(tmp_path / "x.csv").logits[0]).all(), "a row, not a header"
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    invalid = pyarrow.array([b"\xff\xfe"]).view(pyarrow.string())
+    table = pyarrow.table({"id": invalid, "a": [1.0], "b": [2.0]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(FileFormatError, match=r"cannot read .* as Parquet"):
+        Outputs.load(tmp_path / "x.parquet")
+    huge = json.dumps({"score": 10**400, "p_value": 0.5, "in_distribution": True})
+    refused(read_scored, tmp_path / "x.jsonl", huge.encode(), "column 'score'")
+
+
+def test_settings(tmp_path):
+    spec = 'title = "x"\nseeds = [0]\ndetectors = true\n'
+    refused(load_spec, tmp_path / "x.toml", spec.encode(), "detectors must be a list of strings")
+    deep = f"[model]\nname = {'[' * 5_000}{']' * 5_000}\n"
+    refused(TrainSettings.from_toml, tmp_path / "x.toml", deep.encode(), "is not TOML")
+    digits = f"[training]\nepochs = {'9' * 5_000}\n"
+    refused(TrainSettings.from_toml, tmp_path / "x.toml", digits.encode(), "is not TOML")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.0},
+        {"temperature": None},
+        {"temperature": "x"},
+        {"epsilon": float("nan")},
+        {"epsilon": -1},
+        {"epsilon": {}},
+        {"fpr95": "x"},
+        {"aggregate": []},
+        {"direction": "up"},
+        {"method": "other"},
+    ],
+)
+def test_tuned_settings(tmp_path, change):
+    setting = {"method": "odin", "aggregate": "max", "epsilon": 0.1, "temperature": 1.0,
+               "fpr95": 0.5, "direction": "max"}  # fmt: skip
+    head = {"kind": "nescio.tuning", "schema": 1, "model_hash": "a", "features": "b", "data": {}}
+    path = tmp_path / "tuned.json"
+    path.write_text(json.dumps(head | {"grid": [setting]}))
+    assert Tuning.load(path).best[0].temperature == 1.0
+    refused(Tuning.load, path, json.dumps(head | {"grid": [setting | change]}).encode(), "damaged")
+    refused(Tuning.load, path, json.dumps(head | {"grid": [], "model_hash": None}).encode())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"detector": ["x"]},
+        {"seed": "x"},
+        {"fpr": None},
+        {"auroc": {"value": "x"}},
+        {"n_id": 0},
+        {"manifest": []},
+        {"manifest": {"protocol": 3}},
+        {"manifest": {"model": []}},
+        {"manifest": {"training": {"best": {"epoch": []}}}},
+        {"manifest": {"tuning": {"best": [{}]}}},
+    ],
+)
+def test_result_lines(tmp_path, kinds, change):
+    [kind] = [kind for kind in kinds if kind.name == "results.jsonl"]
+    line = json.loads(kind.seeds[0].splitlines()[0])
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(line))
+    assert len(read_lines(path)) == 1
+    refused(read_lines, path, json.dumps(line | change).encode(), "line 1 of .* is not a result")
+    refused(read_lines, path, b"[" * 100_000, "line 1 of .* is not a result line")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": ["small-cnn"]},
+        {"name": {}},
+        {"n_hidden": 2**40},
+        {"n_hidden": True},
+        {"features": 3},
+    ],
+)
+def test_architectures(tmp_path, checkpoint, change):
+    checkpoint().save(tmp_path / "a.safetensors")
+    tensors, metadata = read_tensors(tmp_path / "a.safetensors")
+    changed = metadata | {"architecture": metadata["architecture"] | change}
+    write_valid(tmp_path / "b.safetensors", tensors, changed)
+    with pytest.raises(FileFormatError, match="damaged"):
+        load_checkpoint(tmp_path / "b.safetensors")
+
+
+def test_a_null_character_in_a_path(tmp_path):
+    with pytest.raises(NescioError, match="NUL"):
+        Outputs.load("x\0.npy")
+    with pytest.raises(NescioError, match="cannot write"):
+        Outputs(np.zeros((1, 2))).save("x\0.safetensors")

