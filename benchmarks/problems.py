@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from left_out import trained_head
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.multioutput import MultiOutputClassifier
 
+from left_out import trained_head
 from nescio.outputs import Head, Outputs
 
 

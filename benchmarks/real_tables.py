@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from problems import Problem, divided
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+
+from problems import Problem, divided
 
 N_OOD = 600
 MEASURED = ["age", "edu", "scoma", "avtisst", "hday", "meanbp", "wblc", "hrt", "resp", "temp"]

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from problems import Problem, divided
 
 FACETS = ("admin", "field", "game", "hardware", "mail", "network", "protocol", "science")

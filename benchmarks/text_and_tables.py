@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import problems
-import real_tables
-import real_text
 import sklearn
 import torch
 
 import nescio
+import problems
+import real_tables
+import real_text
 from nescio.benchmark.results import Line, comparison_lines, summarise, write_lines
 from nescio.metrics import mean_average_precision
 from nescio.metrics.comparison import compare

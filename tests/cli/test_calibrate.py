@@ -13,7 +13,7 @@ from nescio.detectors import DETECTORS
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_every_detector_from_the_command_line(here, nescio, name):
-    train = ("--train", "train.safetensors") if DETECTORS[name].learned else ()
+    train = ("--train", "train.safetensors") if DETECTORS[name]().learns_from else ()
     code, _, err = nescio("calibrate", "held.safetensors", "-d", name, "-o", "x.nescio", *train)
     assert (code, err) == (0, "")
     code, out, _ = nescio("score", "x.nescio", "far.safetensors", "--json")

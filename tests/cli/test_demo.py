@@ -24,7 +24,7 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
     assert "network 1 of 1, digits, seed 0: training" in err
     assert "writing the report" in err
     assert "one seed" in out
-    assert "Chosen: a combination" in out
+    assert "Chosen: joint energy, the similarity" in out
     assert "combined lets through " in out
     assert out.count("in hindsight") in (1, 2)
     assert f"Report, with pictures: {folder / 'report.html'}" in out

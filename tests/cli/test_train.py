@@ -41,8 +41,8 @@ def test_from_nothing_to_a_table_in_four_commands(nescio, coco_tree, class_tree,
     )
     assert code == 0, err
     report = json.loads(said)
-    # No held-out outputs are passed, and there are 48 training images.
-    assert set(report["skipped"]) == {"combined", "nnguide"}
+    # No held-out outputs are passed, and no crops, and there are 48 training images.
+    assert set(report["skipped"]) == {"combined", "mixed", "nnguide"}
     assert {line["detector"] for line in report["results"]} >= {"odin", "mahalanobis_perturbed"}
     sums = nescio(
         *("eval", "--id", out / "coco-test.safetensors", "--ood", out / "objects.safetensors"),

@@ -13,7 +13,7 @@ from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import ImplausibleValuesWarning, InputError, ParameterWarning, TiedScoresWarning
 
-LEARNING = [name for name, kind in DETECTORS.items() if kind.learned]
+LEARNING = [name for name, kind in DETECTORS.items() if kind().learns_from]
 
 
 @pytest.mark.parametrize("name", LEARNING)

@@ -20,7 +20,10 @@ from nescio.service.bodies import JSON, decode_outputs
 
 STEPS = {"tied": 1.1, "fits float16": 0.5, "continuous": None}
 STORED = ("float64", "csv", "json", "parquet", "safetensors", "float16")
-MATRICES = ("logits", "features", "odin_max", "odin_sum", "mahalanobis_max", "mahalanobis_sum")
+MATRICES = (
+    *("logits", "features", "odin_max", "odin_sum", "mahalanobis_max", "mahalanobis_sum"),
+    "crops_logits",
+)
 
 
 def storages(values):

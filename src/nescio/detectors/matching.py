@@ -15,6 +15,7 @@ from nescio.errors import (
     warn,
 )
 from nescio.outputs import Outputs
+from nescio.outputs.crops import CROPS, N_CROPS
 
 # Logits for perturbed inputs have one column per label; features for perturbed inputs have none.
 _PERTURBED_LOGITS = ("odin_max", "odin_sum")
@@ -57,8 +58,10 @@ def match_labels(outputs: Outputs, names: Sequence[str], reads: Sequence[str] = 
 
 def _matched(name: str, array: Array, at: Sequence[int], n_theirs: int) -> Array:
     """Return an array that the caller named, with its columns in the order of the labels."""
-    if name in _PERTURBED_FEATURES:
+    if name in (*_PERTURBED_FEATURES, f"{CROPS}features"):
         return array
+    if name == f"{CROPS}logits":
+        return array.reshape(len(array), N_CROPS, n_theirs)[:, :, at].reshape(len(array), -1)
     if name not in _PERTURBED_LOGITS or array.shape[1] != n_theirs:
         raise InputError(
             f"the labels of the data and of the detector differ, and nescio does not know which "

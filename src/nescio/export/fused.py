@@ -51,7 +51,7 @@ class DetectorHead(nn.Module):
     Examples
     --------
     >>> import nescio as ns
-    >>> detector = ns.JointEnergy().calibrate(torch.arange(-20.0, 20.0, 0.1).reshape(100, 4))
+    >>> detector = ns.JointEnergy().calibrate(torch.arange(-5.0, 35.0, 0.1).reshape(100, 4))
     >>> head = DetectorHead(detector)
     >>> head(torch.tensor([[9.0, -3.0, 0.0, 1.0], [-25.0] * 4])).in_distribution
     tensor([ True, False])
