@@ -44,10 +44,14 @@ class FileKind:
         return schema
 
     def read(
-        self, path: str | Path, *, checksum: bool = False
+        self, path: str | Path, *, checksum: bool = False, copy: bool = False
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return the arrays and the metadata of a file; verify its checksum if asked to."""
-        tensors, metadata = read_tensors(path)
+        """Return the arrays and the metadata of a file; verify its checksum if asked to.
+
+        With `copy`, the arrays are in memory: what was verified is what is used, even if the file
+        is overwritten later.
+        """
+        tensors, metadata = read_tensors(path, copy=copy)
         self.check(metadata, path)
         if checksum and metadata.pop("sha256", None) != digest(tensors, metadata):
             raise FileFormatError(f"{path} is damaged: its contents do not match their checksum.")
