@@ -3,6 +3,7 @@
 Also tests logs.py.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -150,7 +151,27 @@ def test_a_second_signal_ends_it_at_once(number, served):
         server.wait_for("stopping")
         server.signal(number)
         # A client that is silent, and a drain of ten minutes, do not hold it.
-        assert server.end() == 0
+        assert server.end() == -number
+
+
+def test_busy_threads_do_not_hold_a_second_signal(served, image_model, many_scans):
+    """At the exit of the interpreter, Python waits for threads."""
+    server = served("--model", image_model(), "--drain-seconds", "0")
+    body = many_scans(6_000, 900)
+
+    def ask():
+        with contextlib.suppress(OSError):  # closed without an answer
+            request(server.port, "POST", "/v1/predict", body, **{"Content-Type": "image/jpeg"})
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    eventually(lambda: b"in_progress 1.0" in request(server.port, path="/metrics")[1])
+    server.signal(signal.SIGTERM)
+    server.wait_for("closed to new connections")
+    server.signal(signal.SIGTERM)
+    assert server.end() == -signal.SIGTERM
+    asking.join(120)
+    assert not asking.is_alive()
 
 
 def test_sighup_takes_a_new_detector_while_requests_run(served, detector_file, some_logits):

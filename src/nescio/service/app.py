@@ -36,6 +36,7 @@ from nescio.service.bodies import (
     json_numbers,
     media_type,
 )
+from nescio.service.decoders import Decoding
 from nescio.service.engine import BatchResult, Engine
 from nescio.service.errors import problem
 from nescio.service.forms import FORM, form_files
@@ -143,8 +144,10 @@ class Endpoints:
         kind = _content_type(request, (*IMAGES, FORM, JSON, SAFETENSORS))
         explain = _flag(request, "explain")
         async with service.room.body(request, kind) as body:
-            header, max_pixels = request.headers["content-type"], service.settings.max_pixels
-            inputs, ids = await service.in_thread(_inputs, model, header, body, max_pixels)
+            run = service.in_thread if kind in FORMATS else service.decoding
+            decoding = Decoding(service.decoders, service.settings.max_pixels)
+            header = request.headers["content-type"]
+            inputs, ids = await run(_inputs, model, header, body, decoding)
             result = await service.predict(current, model, inputs)
             _note(request, result, body)
             columns = {"id": ids} if ids else {}
@@ -260,19 +263,19 @@ def _note(request: Request, result: BatchResult, body: bytes) -> None:
 
 
 def _inputs(
-    model: Model, content_type: str, body: bytes, max_pixels: int
+    model: Model, content_type: str, body: bytes, decoding: Decoding
 ) -> tuple[dict[str, Array], list[str]]:
     """Return the inputs of the model in a body, and the names of the files in a form."""
     kind = media_type(content_type)
     if kind in IMAGES:
-        return model.image_input(body, max_pixels), []
+        return model.image_input(body, decoding), []
     if kind != FORM:
         return model.checked(decode_inputs(kind, body)), []
     files = form_files(content_type, body)
     rows = []
     for file in files:
         try:
-            rows.append(model.image_input(file.content, max_pixels))
+            rows.append(model.image_input(file.content, decoding))
         except DatasetError as error:
             raise DatasetError(f"{file.name}: {error}") from error
     inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}

@@ -30,7 +30,7 @@ class Server(uvicorn.Server):
 
     After the signal, requests are still accepted for `drain_seconds`: /readyz answers 503, and
     every answer closes its connection. Then no new connections are accepted, requests on existing
-    connections are answered, and the process ends. A second signal ends it immediately.
+    connections are answered, and the process ends with code 0. A second signal kills it.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
@@ -55,9 +55,9 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        if self._service.stopping:
-            self.should_exit = self.force_exit = True
-            return
+        # The operating system handles a second signal, whatever this process is busy with then.
+        for again in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(again, signal.SIG_DFL)
         self._service.stopping = True
         self._start(self._drain)
 

@@ -20,6 +20,7 @@ from nescio.monitor.references import fingerprint
 from nescio.outputs import Outputs
 from nescio.runners.batches import n_rows
 from nescio.service.batching import Batcher
+from nescio.service.decoders import Decoders
 from nescio.service.engine import BatchResult, Engine, kind_of
 from nescio.service.limits import Room
 from nescio.service.logs import logger
@@ -92,6 +93,9 @@ class Service:
         """Start the threads and tasks; call this within the event loop."""
         # As many threads as processors: decoding a body takes several times its size in memory.
         self._workers = ThreadPoolExecutor(available_cpus(), thread_name_prefix="worker")
+        # Images have threads of their own, so that slow ones do not delay anything else.
+        self._decoding = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decoding")
+        self.decoders = Decoders()
         self._scoring = Batcher(_BATCH_VALUES)
         self._predicting = Batcher(_BATCH_INPUTS)
         self._reloading = asyncio.Lock()
@@ -106,6 +110,8 @@ class Service:
             await self._watching
         self._watch(save=True)
         self._workers.shutdown()
+        self._decoding.shutdown()
+        self.decoders.stop()
 
     async def reload(self) -> Engine:
         """Read the files again. If that fails, the previous detector and model stay in use."""
@@ -180,3 +186,7 @@ class Service:
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
+
+    async def decoding(self, work: Callable[..., Value], *arguments: object) -> Value:
+        """Return the result of work that decodes images."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, work, *arguments)
