@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,13 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from nescio._validation import Array, looks_like_probabilities
 from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
 from nescio.explain import PartsReason, Reason
 from nescio.outputs import Outputs
+from nescio.runners.batches import n_rows
 from nescio.scores import label_prob
 from nescio.service import charts, openapi
 from nescio.service.access import AccessCheck, check_reload
@@ -29,11 +30,13 @@ from nescio.service.bodies import (
     IMAGES,
     JSON,
     SAFETENSORS,
+    check_rows,
     columns_of,
     decode_inputs,
     decode_outputs,
     encode_assessment,
     json_numbers,
+    json_pieces,
     media_type,
 )
 from nescio.service.decoders import Decoding
@@ -51,6 +54,11 @@ _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, Parameter
 # Smaller bodies are decoded without a thread, which would take longer than decoding them:
 # "benchmarks/service.py clients" gets 15 to 40 % fewer answers per second then.
 _QUICK_BYTES = 65_536
+# The same for answers: rows of verdicts, and logits.
+_QUICK_ROWS = 5_000
+_QUICK_VALUES = 20_000
+_MAX_VALUES = 1_000_000  # rows times labels of an answer; about 40 MB of JSON
+_BYTES_PER_VALUE = 8  # a logit and a probability, in single precision
 _EXPLAINED_ROWS = 100
 _EXPLAINED_LABELS = 20
 
@@ -120,19 +128,24 @@ class Endpoints:
         """Return scores, p-values and verdicts for logits."""
         service, current = self._service, self._service.current
         kind, explain = _content_type(request, FORMATS), _flag(request, "explain")
+        max_rows = service.settings.max_rows
         async with service.room.body(request, kind) as body:
             if len(body) <= _QUICK_BYTES:
-                outputs = decode_outputs(kind, body)
+                outputs = decode_outputs(kind, body, max_rows)
             else:
-                outputs = await service.in_thread(decode_outputs, kind, body)
+                outputs = await service.in_thread(decode_outputs, kind, body, max_rows)
             result = await service.score(current, outputs)
             _note(request, result, body)
             headers = _warning(outputs)
             if explain:
-                columns = columns_of(result.assessment) | _explained(current.engine, result)
+                columns = columns_of(result.assessment)
+                columns |= await service.in_thread(_explained, current.engine, result)
                 return _json(columns, headers)
             answer = _accepted(request, kind)
-            content = encode_assessment(answer, result.assessment)
+            if len(outputs) <= _QUICK_ROWS:
+                content = encode_assessment(answer, result.assessment)
+            else:
+                content = await service.in_thread(encode_assessment, answer, result.assessment)
             return Response(content, headers=headers, media_type=answer)
 
     async def predict(self, request: Request) -> Response:
@@ -147,14 +160,28 @@ class Endpoints:
             run = service.in_thread if kind in FORMATS else service.decoding
             decoding = Decoding(service.decoders, service.settings.max_pixels)
             header = request.headers["content-type"]
-            inputs, ids = await run(_inputs, model, header, body, decoding)
+            max_rows = service.settings.max_rows
+            inputs, ids = await run(_inputs, model, header, body, decoding, max_rows)
+            n_values = _answer_size(n_rows(inputs), current.engine.n_labels or 1, max_rows)
+            n_bytes = sum(array.nbytes for array in inputs.values())
+            service.room.hold(request.scope, n_bytes + _BYTES_PER_VALUE * n_values)
             result = await service.predict(current, model, inputs)
             _note(request, result, body)
             columns = {"id": ids} if ids else {}
-            columns |= columns_of(result.assessment) | _predicted(current.engine, result)
+            columns |= columns_of(result.assessment)
             if explain:
-                columns |= _explained(current.engine, result)
-            return _json(columns, _warning(result.outputs))
+                columns |= await service.in_thread(_explained, current.engine, result)
+            n_values = _answer_size(len(result.outputs), result.outputs.n_labels, max_rows)
+            n_labels, headers = result.outputs.n_labels, _warning(result.outputs)
+            pieces = json_pieces(
+                columns,
+                _predicted(current.engine, result),
+                len(result.outputs),
+                max(1, _QUICK_VALUES // n_labels),
+            )
+            if n_values <= _QUICK_VALUES:
+                return Response(b"".join(pieces), headers=headers, media_type=JSON)
+            return StreamingResponse(_streamed(service, pieces), headers=headers, media_type=JSON)
 
     async def detector(self, request: Request) -> Response:
         """Describe the detector and the model."""
@@ -263,14 +290,14 @@ def _note(request: Request, result: BatchResult, body: bytes) -> None:
 
 
 def _inputs(
-    model: Model, content_type: str, body: bytes, decoding: Decoding
+    model: Model, content_type: str, body: bytes, decoding: Decoding, max_rows: int
 ) -> tuple[dict[str, Array], list[str]]:
     """Return the inputs of the model in a body, and the names of the files in a form."""
     kind = media_type(content_type)
     if kind in IMAGES:
         return model.image_input(body, decoding), []
     if kind != FORM:
-        return model.checked(decode_inputs(kind, body)), []
+        return model.checked(decode_inputs(kind, body, max_rows)), []
     files = form_files(content_type, body)
     rows = []
     for file in files:
@@ -302,14 +329,35 @@ def _warning(outputs: Outputs) -> dict[str, str]:
     return {"x-nescio-warning": "all values lie within [0, 1]: are these probabilities?"}
 
 
-def _predicted(engine: Engine, result: BatchResult) -> dict[str, Any]:
+def _predicted(engine: Engine, result: BatchResult) -> dict[str, Callable[[slice], Any]]:
+    """Return the columns with something for each label, as functions of the rows."""
     logits = result.outputs.logits
     names = engine.label_names or tuple(map(str, range(logits.shape[1])))
     return {
-        "predicted": [[names[at] for at in row.nonzero()[0]] for row in logits > 0],
-        "probs": label_prob(logits).tolist(),
-        "logits": json_numbers(logits),
+        "predicted": lambda rows: [
+            [names[at] for at in row.nonzero()[0]] for row in logits[rows] > 0
+        ],
+        "probs": lambda rows: label_prob(logits[rows]).tolist(),
+        "logits": lambda rows: json_numbers(logits[rows]),
     }
+
+
+def _answer_size(n_rows: int, n_labels: int, max_rows: int) -> int:
+    """Return rows times labels, or raise an error if that is too much for one answer."""
+    check_rows(n_rows, max_rows)
+    if n_rows * n_labels > _MAX_VALUES and n_rows > 1:
+        raise HTTPException(
+            413,
+            f"an answer may have {_MAX_VALUES:,} logits, that is {_MAX_VALUES // n_labels:,} rows "
+            f"of {n_labels:,} labels; got {n_rows:,} rows. Send them in several requests.",
+        )
+    return n_rows * n_labels
+
+
+async def _streamed(service: Service, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Give the pieces of an answer, each made when the one before it was sent."""
+    while piece := await service.in_thread(next, pieces, b""):
+        yield piece
 
 
 def _explained(engine: Engine, result: BatchResult) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class Decoding:
         process = self._decoders.take()
         seconds = math.ceil(self._seconds)
         try:
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.write(REQUEST.pack(len(content), self._max_pixels, size, seconds))
             process.stdin.write(content)
             process.stdin.flush()

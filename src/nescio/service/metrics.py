@@ -48,9 +48,12 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics of the moment; prometheus_client calls this."""
-        in_progress, n_bytes = self._room.n_requests, self._room.n_bytes
+        in_progress = self._room.n_requests
+        n_bytes = self._room.n_bytes + self._room.n_held
         yield GaugeMetricFamily("nescio_requests_in_progress", "Requests in progress.", in_progress)
-        yield GaugeMetricFamily("nescio_waiting_bytes", "Bytes of their bodies.", n_bytes)
+        yield GaugeMetricFamily(
+            "nescio_waiting_bytes", "Bytes of their bodies, inputs and answers.", n_bytes
+        )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
-from starlette.exceptions import HTTPException
 
 from nescio._io.files import check_target
 from nescio._threads import available_cpus
@@ -20,6 +19,7 @@ from nescio.monitor.references import fingerprint
 from nescio.outputs import Outputs
 from nescio.runners.batches import n_rows
 from nescio.service.batching import Batcher
+from nescio.service.bodies import check_rows
 from nescio.service.decoders import Decoders
 from nescio.service.engine import BatchResult, Engine, kind_of
 from nescio.service.limits import Room
@@ -158,7 +158,7 @@ class Service:
 
     async def score(self, current: Current, outputs: Outputs) -> BatchResult:
         """Return the verdicts on the outputs of a request."""
-        self._check_rows(len(outputs))
+        check_rows(len(outputs), self.settings.max_rows)
         return await self._scoring.submit(
             current.score, outputs, size=outputs.logits.size, kind=kind_of(outputs)
         )
@@ -167,21 +167,10 @@ class Service:
         self, current: Current, model: Model, inputs: Mapping[str, Array]
     ) -> BatchResult:
         """Return the outputs of the model for the inputs of a request, and the verdicts."""
-        self._check_rows(n_rows(inputs))
         size = sum(array.size for array in inputs.values())
         return await self._predicting.submit(
             current.predict, inputs, size=size, kind=model.kind_of(inputs)
         )
-
-    def _check_rows(self, n_rows: int) -> None:
-        if not n_rows:
-            raise HTTPException(422, "the request has no rows.")
-        if n_rows > self.settings.max_rows:
-            raise HTTPException(
-                413,
-                f"the request has {n_rows:,} rows; {self.settings.max_rows:,} are allowed. Send "
-                "them in several requests.",
-            )
 
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
