@@ -96,7 +96,11 @@ def serve(
     log_level : {"debug", "info", "warning", "error"}
         At "warning", requests are not logged.
     """
-    logs.set_up(log_level)
+    with logs.set_up(log_level):
+        _serve(settings, host, port)
+
+
+def _serve(settings: Settings, host: str, port: int) -> None:
     if settings.model is not None:
         # Errors are raised as exceptions; its own log lines would not be JSON.
         require("onnxruntime", "onnx").set_default_logger_severity(4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,8 +105,8 @@ class Service:
         await self._predicting.stop()
         await self._scoring.stop()
         self._watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._watching
+        # Whatever ended the task, the state is saved.
+        await asyncio.gather(self._watching, return_exceptions=True)
         self._watch(save=True)
         self._workers.shutdown()
         self._decoding.shutdown()
