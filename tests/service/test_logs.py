@@ -1,4 +1,4 @@
-"""The log never delays or ends the service: lines that cannot be written are dropped and counted."""
+"""The log never delays or ends the service: what cannot be written is dropped and counted."""
 
 import json
 import logging
@@ -49,19 +49,22 @@ def test_a_log_that_nobody_reads_does_not_block(pipe, monkeypatch):
     assert (line["level"], line["event"]) == ("warning", "lines of the log were dropped")
 
 
-def test_a_closed_or_full_log_raises_no_error(pipe):
+def test_a_log_that_is_closed_raises_no_error(pipe):
     handler, reading = pipe
     reading.close()
-    write(handler, "request")
-    handler.wait(60)
-    assert handler.n_dropped >= 1
-    for stream in (None, *([open("/dev/full", "w")] if os.path.exists("/dev/full") else ())):
-        broken = ThreadHandler(stream)
+    for broken in (handler, ThreadHandler(None)):
         write(broken, "request")
         broken.wait(60)
         assert broken.n_dropped >= 1
-        if stream is not None:
-            stream.close()
+
+
+@pytest.mark.skipif("not os.path.exists('/dev/full')")
+def test_a_full_disk_raises_no_error():
+    with open("/dev/full", "w") as full:
+        handler = ThreadHandler(full)
+        write(handler, "request")
+        handler.wait(60)
+        assert handler.n_dropped >= 1
 
 
 def test_a_line_that_cannot_be_formatted_is_dropped(pipe):

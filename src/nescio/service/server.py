@@ -11,12 +11,14 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from nescio._io.tables import require
 from nescio.errors import FileError, NescioError
 from nescio.service import logs
 from nescio.service.access import is_loopback
 from nescio.service.app import make_app
+from nescio.service.connections import Connection
 from nescio.service.logs import logger
 from nescio.service.service import Service
 from nescio.service.settings import Settings
@@ -67,6 +69,14 @@ class Server(uvicorn.Server):
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._loop.call_soon_threadsafe(lambda: self._tasks.append(asyncio.ensure_future(work())))
 
+    async def on_tick(self, counter: int) -> bool:
+        """Close silent connections once per second; uvicorn calls this ten times per second."""
+        if counter % 10 == 0:
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection):
+                    connection.check_time()
+        return await super().on_tick(counter)
+
     async def _drain(self) -> None:
         seconds = self._service.settings.drain_seconds
         logger.info("stopping", extra={"drain_seconds": seconds})
@@ -107,16 +117,6 @@ def _serve(settings: Settings, host: str, port: int) -> None:
     app = make_app(settings)
     service: Service = app.state.service
     listening = _bound(host, port)
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        date_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,
-    )
     name, number = listening.getsockname()[:2]
     service.only_local = is_loopback(name)
     engine = service.current.engine
@@ -133,8 +133,24 @@ def _serve(settings: Settings, host: str, port: int) -> None:
             "without a token, anyone who can reach this address can call the service",
             extra={"host": name},
         )
-    Server(config, service).run(sockets=[listening])
+    Server(config_of(app), service).run(sockets=[listening])
     logs.announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
+
+
+def config_of(app: ASGIApp) -> uvicorn.Config:
+    """Return the settings of uvicorn."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        date_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,
+    )
 
 
 def _bound(host: str, port: int) -> socket.socket:
