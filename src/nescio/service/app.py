@@ -41,7 +41,7 @@ from nescio.service.bodies import (
 )
 from nescio.service.decoders import Decoding
 from nescio.service.engine import BatchResult, Engine
-from nescio.service.errors import problem
+from nescio.service.errors import TooLargeError, problem
 from nescio.service.forms import FORM, form_files
 from nescio.service.model import Model
 from nescio.service.pages import page, page_files
@@ -57,6 +57,7 @@ _QUICK_BYTES = 65_536
 # The same for answers: rows of verdicts, and logits.
 _QUICK_ROWS = 5_000
 _QUICK_VALUES = 20_000
+_PIECE_BYTES = 262_144
 _MAX_VALUES = 1_000_000  # rows times labels of an answer; about 40 MB of JSON
 _BYTES_PER_VALUE = 8  # a logit and a probability, in single precision
 _EXPLAINED_ROWS = 100
@@ -146,7 +147,11 @@ class Endpoints:
                 content = encode_assessment(answer, result.assessment)
             else:
                 content = await service.in_thread(encode_assessment, answer, result.assessment)
-            return Response(content, headers=headers, media_type=answer)
+            if len(content) <= _PIECE_BYTES:
+                return Response(content, headers=headers, media_type=answer)
+            service.room.hold(request.scope, len(content))
+            headers["content-length"] = str(len(content))
+            return StreamingResponse(_cut(content), headers=headers, media_type=answer)
 
     async def predict(self, request: Request) -> Response:
         """Return predicted labels, probabilities and verdicts for images or other inputs."""
@@ -318,7 +323,8 @@ def _json(value: Any, headers: dict[str, str] | None = None) -> Response:
 
 async def _error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
-        status = 400 if isinstance(error, FileFormatError) else 422
+        status = 413 if isinstance(error, TooLargeError) else 422
+        status = 400 if isinstance(error, FileFormatError) else status
         error = HTTPException(status, str(error))
     return problem(error)
 
@@ -346,12 +352,17 @@ def _answer_size(n_rows: int, n_labels: int, max_rows: int) -> int:
     """Return rows times labels, or raise an error if that is too much for one answer."""
     check_rows(n_rows, max_rows)
     if n_rows * n_labels > _MAX_VALUES and n_rows > 1:
-        raise HTTPException(
-            413,
+        raise TooLargeError(
             f"an answer may have {_MAX_VALUES:,} logits, that is {_MAX_VALUES // n_labels:,} rows "
             f"of {n_labels:,} labels; got {n_rows:,} rows. Send them in several requests.",
         )
     return n_rows * n_labels
+
+
+async def _cut(content: bytes) -> AsyncIterator[bytes]:
+    """Give an answer in pieces: as a whole, it would wait in memory until the client reads it."""
+    for start in range(0, len(content), _PIECE_BYTES):
+        yield content[start : start + _PIECE_BYTES]
 
 
 async def _streamed(service: Service, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
-from starlette.exceptions import HTTPException
 
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio._validation import Array
@@ -18,6 +17,7 @@ from nescio.detectors.assessment import Assessment
 from nescio.errors import FileFormatError, InputError
 from nescio.outputs import Outputs
 from nescio.outputs.crops import heat_map
+from nescio.service.errors import TooLargeError
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
@@ -64,16 +64,15 @@ def media_type(header: str) -> str:
 def check_rows(n_rows: int, max_rows: int) -> None:
     """Raise an error if a request has no rows, or too many."""
     if not n_rows:
-        raise HTTPException(422, "the request has no rows.")
+        raise InputError("the request has no rows.")
     if n_rows > max_rows:
-        raise HTTPException(
-            413,
+        raise TooLargeError(
             f"the request has {n_rows:,} rows; {max_rows:,} are allowed. Send them in several "
             "requests.",
         )
 
 
-def decode_outputs(kind: str, data: bytes, max_rows: int) -> Outputs:
+def decode_outputs(kind: str, data: bytes, max_rows: int = 100_000) -> Outputs:
     """Return the outputs in a body of JSON or safetensors."""
     if kind == SAFETENSORS:
         tensors, metadata = _decode_tensors(data)
@@ -95,7 +94,7 @@ def decode_outputs(kind: str, data: bytes, max_rows: int) -> Outputs:
     )
 
 
-def decode_inputs(kind: str, data: bytes, max_rows: int) -> dict[str, Array]:
+def decode_inputs(kind: str, data: bytes, max_rows: int = 100_000) -> dict[str, Array]:
     """Return the inputs of a model by name, from a body of JSON or safetensors."""
     if kind == SAFETENSORS:
         return _decode_tensors(data)[0]
@@ -181,14 +180,13 @@ def _check_counts(tensors: Mapping[str, Array], max_rows: int) -> None:
 
 def _check_arrays(arrays: Collection[str]) -> None:
     if len(arrays) > _MAX_ARRAYS:
-        raise HTTPException(413, f"the body has {len(arrays):,} arrays; {_MAX_ARRAYS} are allowed.")
+        raise TooLargeError(f"the body has {len(arrays):,} arrays; {_MAX_ARRAYS} are allowed.")
 
 
 def _decode_json(data: bytes, kind: Any, max_rows: int) -> Any:
     max_lists = max(_MAX_LISTS, 4 * max_rows)
     if data.count(b"[") > max_lists:
-        raise HTTPException(
-            413,
+        raise TooLargeError(
             f"the body has more than {max_lists:,} lists. Send it in several requests, or as "
             "safetensors.",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ from nescio.service.logs import logger
 from nescio.service.metrics import Metrics, ScoreMetrics
 from nescio.service.model import Model
 from nescio.service.settings import Settings
-from nescio.service.traffic import Traffic, stored_monitor
+from nescio.service.traffic import Traffic, locked_state, stored_monitor
 
 _WATCH_EVERY_SECONDS = 0.25
 _SAVE_EVERY = 240  # the state is saved after this many looks at the traffic
@@ -79,8 +80,10 @@ class Service:
         self.stopping = False  # every answer then closes its connection
         self.n_accepted = 0  # requests whose headers were read
         self.n_answered = 0  # requests whose answers were sent completely
+        self._files = contextlib.ExitStack()
         if settings.monitor_state is not None:
             check_target(settings.monitor_state, force=True)
+            self._files.enter_context(locked_state(settings.monitor_state))
         self.room = Room(settings)
         self.metrics = Metrics(self.room)
         self.current = self._load()
@@ -108,6 +111,7 @@ class Service:
         # Whatever ended the task, the state is saved.
         await asyncio.gather(self._watching, return_exceptions=True)
         self._watch(save=True)
+        self._files.close()
         self._workers.shutdown()
         self._decoding.shutdown()
         self.decoders.stop()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nescio._io.locks import locked
 from nescio._validation import FloatArray
 from nescio.detectors import Detector
 from nescio.detectors.assessment import Assessment
-from nescio.errors import InputError, ParameterError
+from nescio.errors import FileError, InputError, ParameterError
 from nescio.monitor import Monitor
 from nescio.service.engine import BatchResult
 from nescio.service.logs import logger
@@ -113,6 +116,17 @@ class Traffic:
         if self._state is not None:
             with self._watching:
                 self.monitor.save(self._state, force=True)
+
+
+def locked_state(path: Path) -> AbstractContextManager[None]:
+    """Lock a state; raise if another process uses it: each would lose the samples of the other."""
+
+    def refuse() -> AbstractContextManager[object]:
+        raise FileError(
+            f"{path} is in use by another nescio serve or nescio monitor. Pass another file."
+        )
+
+    return locked(Path(os.path.realpath(path)), refuse)
 
 
 def stored_monitor(
