@@ -33,7 +33,7 @@ def test_a_jpeg_of_too_many_scans_is_rejected_unread(pool, many_scans):
 @pytest.mark.skipif("sys.platform == 'win32'")
 def test_processor_time_is_limited(pool, encoded_image, many_scans, monkeypatch):
     monkeypatch.setattr(decoders, "DECODING_SECONDS", 1)
-    slow, good = many_scans(6_000, 900), encoded_image(np.zeros((9, 9, 3)))
+    slow, good = many_scans(3_000, 900), encoded_image(np.zeros((9, 9, 3)))
     decoding = Decoding(pool, 10**8)
     assert decoding.pixels(good, SIZE).shape == (3, SIZE, SIZE)
     (first,) = pool._idle
@@ -41,6 +41,13 @@ def test_processor_time_is_limited(pool, encoded_image, many_scans, monkeypatch)
         decoding.pixels(slow, SIZE)
     assert first.poll() is not None
     assert decoding.pixels(good, SIZE).shape == (3, SIZE, SIZE)
+
+
+def test_a_decoder_that_gets_no_processor_time_is_ended(pool, many_scans, monkeypatch):
+    monkeypatch.setattr(decoders, "LONGEST_SECONDS", 0.01)
+    with pytest.raises(DatasetError, match=r"0\.01 seconds in all"):
+        Decoding(pool, 10**8).pixels(many_scans(2_000, 900), SIZE)
+    assert pool._idle == []
 
 
 def test_the_images_of_a_request_share_the_time(pool, encoded_image, monkeypatch):

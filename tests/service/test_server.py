@@ -159,7 +159,7 @@ def test_a_second_signal_ends_it_at_once(number, served):
 def test_busy_threads_do_not_hold_a_second_signal(served, image_model, many_scans):
     """At the exit of the interpreter, Python waits for threads."""
     server = served("--model", image_model(), "--drain-seconds", "0")
-    body = many_scans(6_000, 900)
+    body = many_scans(3_000, 900)
 
     def ask():
         with contextlib.suppress(OSError):  # closed without an answer

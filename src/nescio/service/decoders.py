@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import subprocess
@@ -16,6 +17,7 @@ from nescio.data.decoding import ANSWER, REQUEST, max_memory
 from nescio.errors import DatasetError
 
 DECODING_SECONDS = 10  # of processor time, for all images of a request
+LONGEST_SECONDS = 60.0  # per image, however little of the processor the decoder gets
 _MAX_SCANS = 1_000  # of a JPEG; usual files have up to 20
 _SCAN = b"\xff\xda"
 # The same modules as in this process, wherever it was started.
@@ -73,6 +75,8 @@ class Decoding:
             raise self._too_much()
         process = self._decoders.take()
         seconds = math.ceil(self._seconds)
+        end = threading.Timer(LONGEST_SECONDS, process.kill)
+        end.start()
         try:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -87,6 +91,8 @@ class Decoding:
         except BaseException:
             _end(process)
             raise
+        finally:
+            end.cancel()
         self._decoders.give_back(process)
         self._seconds -= used
         if not found:
@@ -94,9 +100,10 @@ class Decoding:
         return np.frombuffer(data, np.uint8).reshape(3, size, size)
 
     def _too_much(self) -> DatasetError:
+        memory = max_memory(self._max_pixels) / 1e9
         return DatasetError(
             f"cannot read the image: decoding takes more than {DECODING_SECONDS} seconds of "
-            f"processor time or {max_memory(self._max_pixels) / 1e9:.1f} GB of memory."
+            f"processor time, {LONGEST_SECONDS:g} seconds in all, or {memory:.1f} GB of memory."
         )
 
 
@@ -109,5 +116,6 @@ def _read(stream: IO[bytes], n_bytes: int) -> bytes:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    with process:  # closes its pipes and waits for it
+    # Closes its pipes and waits for it. What it has not read cannot be written any more.
+    with contextlib.suppress(OSError), process:
         pass
