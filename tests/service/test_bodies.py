@@ -208,6 +208,7 @@ def test_what_was_refused_is_freed_at_once(client):
 
 MANY = {
     "empty rows": (JSON, b'{"logits": [' + b"[]," * 400_000 + b"[]]}", 413, "400,000 lists"),
+    "numbers": (JSON, b'{"logits": [[' + b"0," * 2_000_001 + b"0]]}", 413, "2,000,000 numbers"),
     "arrays in JSON": (
         JSON,
         json.dumps({"logits": [[1]], "arrays": {f"{at}": [[1]] for at in range(101)}}).encode(),
