@@ -84,12 +84,12 @@ class Service:
             time.sleep(0.01)
 
     def stop(self) -> str:
-        """End the service with SIGTERM; return how it ended."""
+        """End the service with SIGTERM, unless it has ended; return how it ended."""
         self._watching = False
         self._watch.join()
         early = self.process.poll()
         if early is not None:
-            return f"ENDED by itself ({early})"
+            return f"exit code {early}"
         self.process.send_signal(signal.SIGTERM)
         try:
             return f"exit code {self.process.wait(90)}"
@@ -223,7 +223,7 @@ def _(folder: Path) -> Fault:
         found = []
         for n_rows in (100_000, 1_000):
             body = encode_tensors({"x": np.zeros(n_rows, np.uint8)}, {})
-            status = several(service, 1, "POST", "/v1/predict", body, SAFETENSORS)
+            status = service.ask("POST", "/v1/predict", body, SAFETENSORS)
             found.append(f"{n_rows:,} rows: {status}")
         return "; ".join(found)
 
@@ -338,7 +338,7 @@ def main() -> None:
     """Print one line per fault."""
     chosen = sys.argv[1:] or list(FAULTS)
     names = [name for name in FAULTS if any(name.startswith(start) for start in chosen)]
-    print(f"{'fault':<44}{'answers':<36}{'health':>8}{'memory':>9}  end")
+    print(f"{'fault':<44}{'answers':<39}{'health':>8}{'memory':>9}  end")
     for name in names:
         with _temporary() as folder:
             service, act = FAULTS[name](folder)
@@ -347,7 +347,7 @@ def main() -> None:
             answers = act(service)
             end = service.stop()
         health, memory = f"{service.longest:.2f} s", f"{service.memory:.0f} MB"
-        print(f"{name:<44}{answers:<36}{health:>8}{memory:>9}  {end}", flush=True)
+        print(f"{name:<44}{answers:<39}{health:>8}{memory:>9}  {end}", flush=True)
 
 
 if __name__ == "__main__":
