@@ -99,6 +99,7 @@ def _huge(dice: random.Random, n_labels: int) -> Made:
             _score(JSON, b'{"logits": [[' + b"9" * dice.randrange(400, 9000) + b"]]}"),
             _score(JSON, b'{"logits": [[1e' + str(dice.randrange(400, 10**9)).encode() + b"]]}"),
             _score(JSON, b'{"logits": [' + b"[0]," * 200_000 + b"[0]]}"),
+            _score(JSON, b'{"logits": [' + b"[]," * 500_000 + b"[]]}"),
             _score(SAFETENSORS, claim.to_bytes(8, "little") + bytes(100)),
             _score(SAFETENSORS, len(head).to_bytes(8, "little") + head + bytes(16)),
         ]
@@ -162,7 +163,15 @@ def _noise(dice: random.Random, n_labels: int) -> Made:
 def _image(dice: random.Random, n_labels: int) -> Made:
     kind = dice.choice(["image/png", "image/jpeg", "image/webp", "image/gif", "image/tiff"])
     body = dice.choice(
-        [b"", dice.randbytes(500), _png(8, 8)[:40], _png(2**31 - 1, 2**31 - 1), b"%!PS-Adobe-3.0"]
+        [
+            b"",
+            dice.randbytes(500),
+            _png(8, 8)[:40],
+            _png(2**31 - 1, 2**31 - 1),
+            _png(40_000_000, 1),
+            b"\xff\xd8" + b"\xff\xda\0\2" * 5_000,
+            b"%!PS-Adobe-3.0",
+        ]
     )
     return "/v1/predict", {"content-type": kind}, body
 

@@ -374,3 +374,13 @@ def test_the_columns_of_features_are_matched_by_name_after_loading(tmp_path):
     loaded = ns.load(tmp_path / "x.nescio")
     wanted = detector.score_samples(frame[40:])
     np.testing.assert_array_equal(loaded.score_samples(frame[40:][list("dcba")]), wanted)
+
+
+def test_a_file_overwritten_in_place_does_not_change_what_was_loaded(saved):
+    """As with "cp new.nescio tagger.nescio"; a mapped file would change, or raise SIGBUS."""
+    path = saved("mahalanobis")
+    loaded, asked = ns.load(path), make_outputs(50)
+    before = loaded.score_samples(asked)
+    with path.open("r+b") as stream:
+        stream.write(bytes(path.stat().st_size))
+    np.testing.assert_array_equal(loaded.score_samples(asked), before)

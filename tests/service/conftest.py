@@ -255,3 +255,15 @@ def encoded_image():
         return stream.getvalue()
 
     return encode
+
+
+@pytest.fixture
+def many_scans(encoded_image):
+    """A JPEG with one scan many times; decoding each takes as long as the image is large."""
+
+    def make(side, n_scans):
+        whole = encoded_image(np.zeros((side, side, 3)), "JPEG", progressive=True)
+        last = whole[whole.rfind(b"\xff\xda") : -2]
+        return whole[:-2] + last * n_scans + whole[-2:]
+
+    return make

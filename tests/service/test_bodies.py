@@ -138,7 +138,7 @@ BAD_SAFETENSORS = {
     "one dimension": (header(entry(shape=(4,)), bytes(16)), 422),
     "three dimensions": (header(entry(shape=(1, 2, 2)), bytes(16)), 422),
     "no rows": (header(entry(shape=(0, 4), offsets=(0, 0))), 422),
-    "a billion rows of nothing": (header(entry(shape=(10**9, 0), offsets=(0, 0))), 422),
+    "a billion rows of nothing": (header(entry(shape=(10**9, 0), offsets=(0, 0))), 413),
     "NaN": (header(entry(), np.array([1, np.nan, 0, 0], "f4").tobytes()), 422),
     "infinity": (header(entry(), np.array([1, np.inf, 0, 0], "f4").tobytes()), 422),
 }
@@ -206,11 +206,69 @@ def test_what_was_refused_is_freed_at_once(client):
         gc.enable()
 
 
+MANY = {
+    "empty rows": (JSON, b'{"logits": [' + b"[]," * 400_000 + b"[]]}", 413, "400,000 lists"),
+    "numbers": (JSON, b'{"logits": [[' + b"0," * 2_000_001 + b"0]]}", 413, "2,000,000 numbers"),
+    "arrays in JSON": (
+        JSON,
+        json.dumps({"logits": [[1]], "arrays": {f"{at}": [[1]] for at in range(101)}}).encode(),
+        413,
+        "101 arrays",
+    ),
+    "arrays": (
+        SAFETENSORS,
+        encode_tensors({f"arrays.{at}": np.ones((1, 1)) for at in range(101)}, {}),
+        413,
+        "101 arrays",
+    ),
+    "ids": (
+        SAFETENSORS,
+        encode_tensors(
+            {
+                "logits": np.ones((1, 4)),
+                "ids.utf8": np.zeros(9, np.uint8),
+                "ids.ends": np.arange(1, 10),
+            },
+            {},
+        ),
+        422,
+        "one id per row",
+    ),
+    "rows, and damaged ids": (
+        SAFETENSORS,
+        encode_tensors({"logits": np.ones((100_001, 4)), "ids.ends": np.zeros(9)}, {}),
+        413,
+        "100,001 rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_counts_are_checked_before_the_rest_is_decoded(name, client):
+    kind, body, status, reason = MANY[name]
+    refused(post(client(), body, kind), status, reason)
+
+
+def test_kept_columns_are_not_decoded(client):
+    tensors = {"logits": np.ones((1, 4)), "kept.0.utf8": np.zeros(9, np.uint8)}
+    damaged = {**tensors, "kept.0.ends": np.array([5])}
+    body = encode_tensors(damaged, {"kept": ["place"]})
+    assert post(client(), body, SAFETENSORS).status_code == 200
+
+
+def test_inputs_of_too_many_lists_or_names_are_refused(client, detector_file, image_model):
+    service = client(detector_file(), model=image_model())
+    lists = b'{"inputs": {"image": [' + b"[]," * 400_000 + b"[]]}}"
+    refused(post(service, lists, path="/v1/predict"), 413, "400,000 lists")
+    names = json.dumps({"inputs": {f"{at}": 1 for at in range(101)}}).encode()
+    refused(post(service, names, path="/v1/predict"), 413, "101 arrays")
+
+
 def test_ids_of_which_one_is_long_take_no_room(some_logits):
     # NumPy would give each the room of the longest: 400 MB of a body of 1 MB.
     n = 100_000
     body = json.dumps({"logits": [[0]] * n, "ids": ["a"] * (n - 1) + ["b" * 1024]}).encode()
-    outputs = decode_outputs(JSON, body)
+    outputs = decode_outputs(JSON, body, 10**6)
     assert outputs.ids.nbytes < 10**6
     assert outputs.ids[-1] == "b" * 1024
     assert outputs[-2:].ids.tolist() == ["a", "b" * 1024]

@@ -118,6 +118,18 @@ def test_a_client_that_goes_away_leaves_no_trace(app):
     assert application.state.service.room.n_requests == application.state.service.room.n_bytes == 0
 
 
+def test_a_large_answer_is_sent_in_pieces_and_counts_as_memory(client, some_logits):
+    service = client()
+    body = encode_tensors({"logits": some_logits(20_000)}, {})
+    answer = post(service, body, SAFETENSORS)
+    assert answer.status_code == 200
+    assert len(answer.content) == int(answer.headers["content-length"]) > 300_000
+    room = service.app.state.service.room
+    assert room.n_held == 0
+    room.n_held = 8 * 32_000_000  # others
+    refused(post(service, body, SAFETENSORS), 503, "Try again")
+
+
 # --- how much at once -----------------------------------------------------------------------------
 
 

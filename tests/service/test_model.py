@@ -224,6 +224,42 @@ def test_too_many_rows_are_refused(texts):
     assert "5 are allowed" in answer.json()["detail"]
 
 
+def token_ids(n_rows):
+    return {"input_ids": [[at % 50] for at in range(n_rows)], "attention_mask": [[1]] * n_rows}
+
+
+def test_an_answer_of_too_many_logits_is_refused_before_the_model_runs(texts, monkeypatch):
+    monkeypatch.setattr("nescio.service.app._MAX_VALUES", 20)
+    service = texts()
+    answer = service.post("/v1/predict", json={"inputs": token_ids(6)})
+    refused(answer, 413, "5 rows of 4 labels; got 6 rows")
+    assert "nescio_samples_total 0.0" in service.get("/metrics").text
+    assert service.post("/v1/predict", json={"inputs": token_ids(5)}).status_code == 200
+
+
+def test_a_large_answer_is_sent_in_pieces_and_is_the_same(texts, monkeypatch):
+    service = texts()
+    whole = service.post("/v1/predict", json={"inputs": token_ids(30)})
+    monkeypatch.setattr("nescio.service.app._QUICK_VALUES", 8)
+    pieces = service.post("/v1/predict", json={"inputs": token_ids(30)})
+    assert "content-length" in whole.headers
+    assert "content-length" not in pieces.headers
+    assert pieces.headers["content-type"] == "application/json"
+    assert pieces.content == whole.content
+    assert len(whole.json()["logits"]) == 30
+
+
+def test_inputs_and_answers_are_counted_as_memory_until_they_are_sent(texts):
+    service = texts(max_body_bytes=1_000)  # eight times that for all requests
+    room = service.app.state.service.room
+    assert service.post("/v1/predict", json={"inputs": token_ids(2)}).status_code == 200
+    assert room.n_held == 0
+    room.n_held = 7_990  # others
+    answer = service.post("/v1/predict", json={"inputs": token_ids(2)})
+    refused(answer, 503, "Requests of 7,990 bytes")
+    assert room.n_held == 7_990
+
+
 def test_long_text_among_the_inputs_takes_no_memory(texts):
     # NumPy would give each string the room of the longest: terabytes.
     body = json.dumps({"inputs": {"input_ids": ["a"] * 300_000 + ["b" * 1_000_000]}}).encode()

@@ -3,11 +3,14 @@
 Also tests logs.py.
 """
 
+import contextlib
 import http.client
 import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -150,7 +153,27 @@ def test_a_second_signal_ends_it_at_once(number, served):
         server.wait_for("stopping")
         server.signal(number)
         # A client that is silent, and a drain of ten minutes, do not hold it.
-        assert server.end() == 0
+        assert server.end() == -number
+
+
+def test_busy_threads_do_not_hold_a_second_signal(served, image_model, many_scans):
+    """At the exit of the interpreter, Python waits for threads."""
+    server = served("--model", image_model(), "--drain-seconds", "0")
+    body = many_scans(3_000, 900)
+
+    def ask():
+        with contextlib.suppress(OSError):  # closed without an answer
+            request(server.port, "POST", "/v1/predict", body, **{"Content-Type": "image/jpeg"})
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    eventually(lambda: b"in_progress 1.0" in request(server.port, path="/metrics")[1])
+    server.signal(signal.SIGTERM)
+    server.wait_for("closed to new connections")
+    server.signal(signal.SIGTERM)
+    assert server.end() == -signal.SIGTERM
+    asking.join(120)
+    assert not asking.is_alive()
 
 
 def test_sighup_takes_a_new_detector_while_requests_run(served, detector_file, some_logits):
@@ -194,6 +217,27 @@ def test_every_line_of_the_log_is_json_and_says_no_secret(served, some_logits, t
     for hidden in ("open-sesame", "12.345", "private", "1e308", "1e+308"):
         assert hidden not in text
     assert "error" not in {line["level"] for line in server.lines}
+
+
+def test_a_log_that_nobody_reads_stops_nothing(detector_file, tmp_path):
+    state = tmp_path / "monitor.safetensors"
+    command = [sys.executable, "-m", "nescio", "serve", detector_file(), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--drain-seconds", "0", "--monitor-state", state], stderr=subprocess.PIPE
+    ) as process:
+        try:
+            port = int(json.loads(process.stderr.readline())["url"].rpartition(":")[2])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            body, kind = b'{"logits": [[1, 2, 3, 4]]}', {"Content-Type": "application/json"}
+            for _ in range(600):  # a pipe holds about 350 lines
+                connection.request("POST", "/v1/score", body, kind)
+                assert connection.getresponse().read()
+            connection.close()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
+    assert Monitor.load(state, ns.load(detector_file())).n_samples == 600
 
 
 def test_the_token_may_come_from_the_environment(served):

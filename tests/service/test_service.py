@@ -8,6 +8,7 @@ import pytest
 
 import nescio as ns
 from nescio._io.tensors import encode_tensors
+from nescio.errors import FileError
 from nescio.service.bodies import SAFETENSORS
 
 httpx = pytest.importorskip("httpx")
@@ -105,3 +106,15 @@ def test_requests_go_on_while_detectors_are_replaced(app, detector_file, some_lo
     assert found == allowed
     assert len(answers) > 10
     assert np.isfinite(answers[0].json()["score"]).all()
+
+
+def test_two_services_do_not_share_the_state_of_a_monitor(client, app, tmp_path):
+    state = tmp_path / "state.safetensors"
+    first = client(monitor_state=state)
+    (tmp_path / "link.safetensors").symlink_to(state)
+    for path in (state, tmp_path / "link.safetensors"):
+        with pytest.raises(FileError, match="another process is using"):
+            app(monitor_state=path)
+    assert first.get("/readyz").status_code == 200
+    first.__exit__(None, None, None)
+    app(monitor_state=state)

@@ -95,6 +95,21 @@ def test_the_monitors_state_is_kept_between_runs(app, detector_file, some_logits
     assert Monitor.load(state, ns.load(file)).n_samples == 80
 
 
+def test_a_state_that_cannot_be_saved_is_saved_later(client, detector_file, some_logits, tmp_path):
+    folder, away = tmp_path / "states", tmp_path / "away"
+    folder.mkdir()
+    detector, state = detector_file(), folder / "state.safetensors"
+    service = client(detector, monitor_state=state)
+    folder.rename(away)
+    service.post("/v1/score", json={"logits": some_logits(7).tolist()})
+    service.app.state.service._watch(save=True)
+    assert not folder.exists()
+    away.rename(folder)
+    service.post("/v1/score", json={"logits": some_logits(5).tolist()})
+    service.app.state.service._watch(save=True)
+    assert Monitor.load(state, ns.load(detector)).n_samples == 12
+
+
 def test_a_state_that_does_not_fit_is_refused_at_the_start(
     app, detector_file, some_logits, tmp_path
 ):

@@ -43,10 +43,14 @@ class FileKind:
         return schema
 
     def read(
-        self, path: str | Path, *, verify: bool = True
+        self, path: str | Path, *, verify: bool = True, copy: bool = False
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return the arrays and the metadata of a file, and verify its checksum."""
-        tensors, metadata = read_tensors(path)
+        """Return the arrays and the metadata of a file, and verify its checksum.
+
+        With `copy`, the arrays are in memory: what was verified is what is used, even if the file
+        is overwritten later.
+        """
+        tensors, metadata = read_tensors(path, copy=copy)
         self.check(metadata, path)
         if verify:
             self.verify(tensors, metadata, path)

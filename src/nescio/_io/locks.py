@@ -41,7 +41,7 @@ def locked(
 @contextmanager
 def exclusive(path: Path, what: str = "file") -> Iterator[None]:
     """Lock a file; raise if another process has the lock."""
-    with _opened(path) as descriptor:
+    with _opened(Path(os.path.realpath(path))) as descriptor:
         if not _acquired(descriptor):
             raise FileError(
                 f"another process is using {path}. Wait until it has ended, or use another {what}."

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,16 +106,23 @@ def _pieces(
             yield block.data
 
 
-def read_tensors(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a safetensors file, memory-mapped and read-only, and its metadata.
+def read_tensors(
+    path: str | Path, *, copy: bool = False
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays of a safetensors file, read-only, and its metadata.
 
-    The metadata is empty if the file was not written by nescio.
+    The arrays are memory-mapped, or read into memory with `copy`. If another program overwrites the
+    file in place, mapped arrays change, and reading them ends the process (SIGBUS) while the file
+    is shorter. The metadata is empty if the file was not written by nescio.
     """
     path = existing_file(path)
+    memory: bytes | mmap.mmap
     try:
         with path.open("rb") as stream:
-            size = path.stat().st_size
-            memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            if copy or not os.fstat(stream.fileno()).st_size:
+                memory = stream.read()
+            else:
+                memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     return decode_tensors(memory, path)

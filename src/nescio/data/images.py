@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 
+_MAX_SIDE = 65_535  # that of a JPEG
 _USUAL = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _ENDS = {  # the last bytes of a whole file
     "JPEG": b"\xff\xd9",
@@ -35,7 +36,8 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
     """Return a whole image in RGB; raise a `DatasetError` if it is missing, damaged or truncated.
 
     `source` is a path, or the content of an image file. An image with more pixels than Pillow's
-    own limit, or than `max_pixels`, is rejected before it is decoded. Greyscale images of 16 bits,
+    own limit, or than `max_pixels`, is rejected before it is decoded; with `max_pixels`, also one
+    with a side of more than 65,535 pixels. Greyscale images of 16 bits,
     such as X-rays, are scaled to 8 bits.
     """
     return _opened(source, _rgb, max_pixels)
@@ -66,6 +68,8 @@ def _opened(
             if limit and math.prod(image.size) > limit:
                 size = f"{image.size[0]:,} by {image.size[1]:,}"
                 raise ValueError(f"it has {size} pixels, {_limit(limit, own)}")
+            if max_pixels and max(image.size) > _MAX_SIDE:
+                raise ValueError(f"a side has more than {_MAX_SIDE:,} pixels")
             return use(image)
     except FileNotFoundError as error:
         raise DatasetError(f"{what} does not exist.") from error

@@ -136,7 +136,7 @@ def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
 def _load(path: str | Path, kind: type[Detector] | None) -> Detector:
     """Read and check a file; every flaw is a `FileFormatError` that names it."""
     try:
-        tensors, node = _KIND.read(path)
+        tensors, node = _KIND.read(path, copy=True)
     except FileFormatError as error:
         # A message about safetensors does not help someone who swapped two arguments.
         if _begins_like_ours(path):

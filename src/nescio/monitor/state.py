@@ -119,7 +119,7 @@ def _add_drift(watch: DriftWatch, tensors: dict[str, Array]) -> dict[str, Any]:
 
 def load(path: str | Path, detector: Detector) -> Monitor:
     """Read a saved monitor; raise if it was made for another detector."""
-    tensors, metadata = _KIND.read(path)
+    tensors, metadata = _KIND.read(path, copy=True)
     try:
         monitor = Monitor(detector, **{name: metadata["settings"][name] for name in _SETTINGS})
         if metadata["fingerprint"] != monitor.fingerprint:

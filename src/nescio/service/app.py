@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,13 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from nescio._validation import Array, looks_like_probabilities
 from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
 from nescio.explain import PartsReason, Reason
 from nescio.outputs import Outputs
+from nescio.runners.batches import n_rows
 from nescio.scores import label_prob
 from nescio.service import charts, openapi
 from nescio.service.access import AccessCheck, check_reload
@@ -29,15 +30,18 @@ from nescio.service.bodies import (
     IMAGES,
     JSON,
     SAFETENSORS,
+    check_rows,
     columns_of,
     decode_inputs,
     decode_outputs,
     encode_assessment,
     json_numbers,
+    json_pieces,
     media_type,
 )
+from nescio.service.decoders import Decoding
 from nescio.service.engine import BatchResult, Engine
-from nescio.service.errors import problem
+from nescio.service.errors import TooLargeError, problem
 from nescio.service.forms import FORM, form_files
 from nescio.service.model import Model
 from nescio.service.pages import page, page_files
@@ -50,6 +54,12 @@ _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, Parameter
 # Smaller bodies are decoded without a thread, which would take longer than decoding them:
 # "benchmarks/service.py clients" gets 15 to 40 % fewer answers per second then.
 _QUICK_BYTES = 65_536
+# The same for answers: rows of verdicts, and logits.
+_QUICK_ROWS = 5_000
+_QUICK_VALUES = 20_000
+_PIECE_BYTES = 262_144
+_MAX_VALUES = 1_000_000  # rows times labels of an answer; about 40 MB of JSON
+_BYTES_PER_VALUE = 8  # a logit and a probability, in single precision
 _EXPLAINED_ROWS = 100
 _EXPLAINED_LABELS = 20
 
@@ -119,20 +129,29 @@ class Endpoints:
         """Return scores, p-values and verdicts for logits."""
         service, current = self._service, self._service.current
         kind, explain = _content_type(request, FORMATS), _flag(request, "explain")
+        max_rows = service.settings.max_rows
         async with service.room.body(request, kind) as body:
             if len(body) <= _QUICK_BYTES:
-                outputs = decode_outputs(kind, body)
+                outputs = decode_outputs(kind, body, max_rows)
             else:
-                outputs = await service.in_thread(decode_outputs, kind, body)
+                outputs = await service.in_thread(decode_outputs, kind, body, max_rows)
             result = await service.score(current, outputs)
             _note(request, result, body)
             headers = _warning(outputs)
             if explain:
-                columns = columns_of(result.assessment) | _explained(current.engine, result)
+                columns = columns_of(result.assessment)
+                columns |= await service.in_thread(_explained, current.engine, result)
                 return _json(columns, headers)
             answer = _accepted(request, kind)
-            content = encode_assessment(answer, result.assessment)
-            return Response(content, headers=headers, media_type=answer)
+            if len(outputs) <= _QUICK_ROWS:
+                content = encode_assessment(answer, result.assessment)
+            else:
+                content = await service.in_thread(encode_assessment, answer, result.assessment)
+            if len(content) <= _PIECE_BYTES:
+                return Response(content, headers=headers, media_type=answer)
+            service.room.hold(request.scope, len(content))
+            headers["content-length"] = str(len(content))
+            return StreamingResponse(_cut(content), headers=headers, media_type=answer)
 
     async def predict(self, request: Request) -> Response:
         """Return predicted labels, probabilities and verdicts for images or other inputs."""
@@ -143,15 +162,31 @@ class Endpoints:
         kind = _content_type(request, (*IMAGES, FORM, JSON, SAFETENSORS))
         explain = _flag(request, "explain")
         async with service.room.body(request, kind) as body:
-            header, max_pixels = request.headers["content-type"], service.settings.max_pixels
-            inputs, ids = await service.in_thread(_inputs, model, header, body, max_pixels)
+            run = service.in_thread if kind in FORMATS else service.decoding
+            decoding = Decoding(service.decoders, service.settings.max_pixels)
+            header = request.headers["content-type"]
+            max_rows = service.settings.max_rows
+            inputs, ids = await run(_inputs, model, header, body, decoding, max_rows)
+            n_values = _answer_size(n_rows(inputs), current.engine.n_labels or 1, max_rows)
+            n_bytes = sum(array.nbytes for array in inputs.values())
+            service.room.hold(request.scope, n_bytes + _BYTES_PER_VALUE * n_values)
             result = await service.predict(current, model, inputs)
             _note(request, result, body)
             columns = {"id": ids} if ids else {}
-            columns |= columns_of(result.assessment) | _predicted(current.engine, result)
+            columns |= columns_of(result.assessment)
             if explain:
-                columns |= _explained(current.engine, result)
-            return _json(columns, _warning(result.outputs))
+                columns |= await service.in_thread(_explained, current.engine, result)
+            n_values = _answer_size(len(result.outputs), result.outputs.n_labels, max_rows)
+            n_labels, headers = result.outputs.n_labels, _warning(result.outputs)
+            pieces = json_pieces(
+                columns,
+                _predicted(current.engine, result),
+                len(result.outputs),
+                max(1, _QUICK_VALUES // n_labels),
+            )
+            if n_values <= _QUICK_VALUES:
+                return Response(b"".join(pieces), headers=headers, media_type=JSON)
+            return StreamingResponse(_streamed(service, pieces), headers=headers, media_type=JSON)
 
     async def detector(self, request: Request) -> Response:
         """Describe the detector and the model."""
@@ -260,19 +295,19 @@ def _note(request: Request, result: BatchResult, body: bytes) -> None:
 
 
 def _inputs(
-    model: Model, content_type: str, body: bytes, max_pixels: int
+    model: Model, content_type: str, body: bytes, decoding: Decoding, max_rows: int
 ) -> tuple[dict[str, Array], list[str]]:
     """Return the inputs of the model in a body, and the names of the files in a form."""
     kind = media_type(content_type)
     if kind in IMAGES:
-        return model.image_input(body, max_pixels), []
+        return model.image_input(body, decoding), []
     if kind != FORM:
-        return model.checked(decode_inputs(kind, body)), []
+        return model.checked(decode_inputs(kind, body, max_rows)), []
     files = form_files(content_type, body)
     rows = []
     for file in files:
         try:
-            rows.append(model.image_input(file.content, max_pixels))
+            rows.append(model.image_input(file.content, decoding))
         except DatasetError as error:
             raise DatasetError(f"{file.name}: {error}") from error
     inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
@@ -288,7 +323,8 @@ def _json(value: Any, headers: dict[str, str] | None = None) -> Response:
 
 async def _error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
-        status = 400 if isinstance(error, FileFormatError) else 422
+        status = 413 if isinstance(error, TooLargeError) else 422
+        status = 400 if isinstance(error, FileFormatError) else status
         error = HTTPException(status, str(error))
     return problem(error)
 
@@ -299,14 +335,40 @@ def _warning(outputs: Outputs) -> dict[str, str]:
     return {"x-nescio-warning": "all values lie within [0, 1]: are these probabilities?"}
 
 
-def _predicted(engine: Engine, result: BatchResult) -> dict[str, Any]:
+def _predicted(engine: Engine, result: BatchResult) -> dict[str, Callable[[slice], Any]]:
+    """Return the columns with something for each label, as functions of the rows."""
     logits = result.outputs.logits
     names = engine.label_names or tuple(map(str, range(logits.shape[1])))
     return {
-        "predicted": [[names[at] for at in row.nonzero()[0]] for row in logits > 0],
-        "probs": label_prob(logits).tolist(),
-        "logits": json_numbers(logits),
+        "predicted": lambda rows: [
+            [names[at] for at in row.nonzero()[0]] for row in logits[rows] > 0
+        ],
+        "probs": lambda rows: label_prob(logits[rows]).tolist(),
+        "logits": lambda rows: json_numbers(logits[rows]),
     }
+
+
+def _answer_size(n_rows: int, n_labels: int, max_rows: int) -> int:
+    """Return rows times labels, or raise an error if that is too much for one answer."""
+    check_rows(n_rows, max_rows)
+    if n_rows * n_labels > _MAX_VALUES and n_rows > 1:
+        raise TooLargeError(
+            f"an answer may have {_MAX_VALUES:,} logits, that is {_MAX_VALUES // n_labels:,} rows "
+            f"of {n_labels:,} labels; got {n_rows:,} rows. Send them in several requests.",
+        )
+    return n_rows * n_labels
+
+
+async def _cut(content: bytes) -> AsyncIterator[bytes]:
+    """Give an answer in pieces: as a whole, it would wait in memory until the client reads it."""
+    for start in range(0, len(content), _PIECE_BYTES):
+        yield content[start : start + _PIECE_BYTES]
+
+
+async def _streamed(service: Service, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Give the pieces of an answer, each made when the one before it was sent."""
+    while piece := await service.in_thread(next, pieces, b""):
+        yield piece
 
 
 def _explained(engine: Engine, result: BatchResult) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from nescio.detectors.assessment import Assessment
 from nescio.errors import FileFormatError, InputError
 from nescio.outputs import Outputs
 from nescio.outputs.crops import heat_map
+from nescio.service.errors import TooLargeError
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
@@ -26,6 +28,11 @@ IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "im
 _BODY = "the body"
 _MATRICES = ("logits", "features", "head.", "arrays.", "perturbed.")  # how their names begin
 _MAX_HEADER_BYTES = 1_000_000  # of a safetensors body; longer ones take seconds to read
+_MAX_ARRAYS = 100
+# The most lists in a JSON body, if it may have only few rows. A list takes ten times as long to
+# decode as a number, and other threads have to wait meanwhile.
+_MAX_LISTS = 100_000
+_MAX_ITEMS = 2_000_000  # numbers and texts in a JSON body; they are decoded in 0.2 seconds
 
 
 # JSON has no NaN and no infinity.
@@ -56,17 +63,30 @@ def media_type(header: str) -> str:
     return header.partition(";")[0].strip().lower()
 
 
-def decode_outputs(kind: str, data: bytes) -> Outputs:
+def check_rows(n_rows: int, max_rows: int) -> None:
+    """Raise an error if a request has no rows, or too many."""
+    if not n_rows:
+        raise InputError("the request has no rows.")
+    if n_rows > max_rows:
+        raise TooLargeError(
+            f"the request has {n_rows:,} rows; {max_rows:,} are allowed. Send them in several "
+            "requests.",
+        )
+
+
+def decode_outputs(kind: str, data: bytes, max_rows: int = 100_000) -> Outputs:
     """Return the outputs in a body of JSON or safetensors."""
     if kind == SAFETENSORS:
         tensors, metadata = _decode_tensors(data)
+        _check_counts(tensors, max_rows)
         for name, array in tensors.items():
             # When scored, an array of single bytes would take eight times its size.
             if name.startswith(_MATRICES) and array.dtype.kind != "f":
                 raise InputError(f"{name} must be floating point numbers, got {array.dtype}.")
         # Answers have no kept columns, and outputs with different ones are not scored together.
-        return replace(Outputs.from_tensors(tensors, metadata, _BODY), kept={})
-    body = _decode_json(data, ScoreBody)
+        return Outputs.from_tensors(tensors, {**metadata, "kept": []}, _BODY)
+    body = _decode_json(data, ScoreBody, max_rows)
+    _check_arrays(body.arrays or {})
     return Outputs(
         _matrix("logits", body.logits),
         features=None if body.features is None else _matrix("features", body.features),
@@ -76,11 +96,12 @@ def decode_outputs(kind: str, data: bytes) -> Outputs:
     )
 
 
-def decode_inputs(kind: str, data: bytes) -> dict[str, Array]:
+def decode_inputs(kind: str, data: bytes, max_rows: int = 100_000) -> dict[str, Array]:
     """Return the inputs of a model by name, from a body of JSON or safetensors."""
     if kind == SAFETENSORS:
         return _decode_tensors(data)[0]
-    inputs: dict[str, msgspec.Raw] = _decode_json(data, PredictBody).inputs
+    inputs: dict[str, msgspec.Raw] = _decode_json(data, PredictBody, max_rows).inputs
+    _check_arrays(inputs)
     return {name: _nested(name, value) for name, value in inputs.items()}
 
 
@@ -110,6 +131,27 @@ def columns_of(result: Assessment) -> dict[str, list[Any]]:
     return columns
 
 
+def json_pieces(
+    columns: Mapping[str, Any],
+    long_columns: Mapping[str, Callable[[slice], Any]],
+    n_rows: int,
+    at_once: int,
+) -> Iterator[bytes]:
+    """Give the JSON of an object in pieces, so that it is never in memory as a whole.
+
+    `columns` are its first entries. The others are given as functions that return some of their
+    rows, and are called for `at_once` rows at a time.
+    """
+    yield msgspec.json.encode(columns)[:-1]  # without the closing brace
+    for name, rows_of in long_columns.items():
+        yield b"," + msgspec.json.encode(name) + b":["
+        for start in range(0, n_rows, at_once):
+            rows = msgspec.json.encode(rows_of(slice(start, start + at_once)))
+            yield (b"," if start else b"") + rows[1:-1]
+        yield b"]"
+    yield b"}"
+
+
 def json_numbers(matrix: Array) -> list[list[Any]]:
     """Return the rows of a matrix as `JsonNumber`; NaN and +inf are encoded as null."""
     rows: list[list[Any]] = matrix.tolist()
@@ -127,7 +169,31 @@ def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
     return decode_tensors(data, _BODY)
 
 
-def _decode_json(data: bytes, kind: Any) -> Any:
+def _check_counts(tensors: Mapping[str, Array], max_rows: int) -> None:
+    """Raise an error if a body has too many rows, or other numbers of logits and ids."""
+    _check_arrays(tensors)
+    shapes = {name: tensors[name].shape for name in ("logits", "ids.ends") if name in tensors}
+    for shape in shapes.values():
+        if shape:
+            check_rows(shape[0], max_rows)
+    if len({shape[:1] for shape in shapes.values()}) > 1:
+        raise InputError("there must be one id per row of the logits.")
+
+
+def _check_arrays(arrays: Collection[str]) -> None:
+    if len(arrays) > _MAX_ARRAYS:
+        raise TooLargeError(f"the body has {len(arrays):,} arrays; {_MAX_ARRAYS} are allowed.")
+
+
+def _decode_json(data: bytes, kind: Any, max_rows: int) -> Any:
+    max_lists = max(_MAX_LISTS, 4 * max_rows)
+    for mark, most, what in ((b"[", max_lists, "lists"), (b",", _MAX_ITEMS, "numbers")):
+        # Counting takes a tenth of the time of decoding; a short body needs none.
+        if len(data) > most and data.count(mark) > most:
+            raise TooLargeError(
+                f"the body has more than {most:,} {what}. Send it in several requests, or as "
+                "safetensors."
+            )
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

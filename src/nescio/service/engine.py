@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -41,9 +40,7 @@ class Engine:
     @classmethod
     def load(cls, settings: Settings) -> Engine:
         """Read the files; a `NescioError` says what is wrong with them."""
-        # A copy in memory: the arrays may be mapped to the file, and reading them would end the
-        # process (SIGBUS) if another program truncated the file.
-        detector = copy.deepcopy(load(settings.detector))
+        detector = load(settings.detector)
         calibration = getattr(detector, "calibration_", None)
         if calibration is None:
             raise InputError(

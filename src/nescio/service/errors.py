@@ -14,7 +14,13 @@ from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from nescio.errors import InputError
+
 PROBLEM = "application/problem+json"
+
+
+class TooLargeError(InputError):
+    """A request that is larger than the service allows: status 413."""
 
 
 class Problem(msgspec.Struct):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from nescio.service.bodies import JSON
 from nescio.service.errors import busy
@@ -15,12 +16,13 @@ from nescio.service.settings import Settings
 
 
 class Room:
-    """Counts the requests in progress and the bytes of their bodies."""
+    """Counts the requests in progress, the bytes of their bodies, and other memory they need."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.n_requests = 0
         self.n_bytes = 0
+        self.n_held = 0
 
     @asynccontextmanager
     async def body(self, request: Request, kind: str) -> AsyncIterator[bytes]:
@@ -35,6 +37,20 @@ class Room:
         finally:
             self.n_requests -= 1
             self.n_bytes -= sum(map(len, chunks))
+
+    def hold(self, scope: Scope, n_bytes: int) -> None:
+        """Count memory that a request needs beside its body, until `release`.
+
+        A request that is alone gets what it needs.
+        """
+        if self.n_held and self.n_held + n_bytes > self._settings.max_waiting_bytes:
+            raise busy(f"Requests of {self.n_held:,} bytes are already in progress.")
+        self.n_held += n_bytes
+        scope["held"] = n_bytes
+
+    def release(self, scope: Scope) -> None:
+        """Stop counting the memory of a request; its answer was sent."""
+        self.n_held -= scope.pop("held", 0)
 
     async def _read(self, request: Request, kind: str, chunks: list[bytes]) -> None:
         settings = self._settings

@@ -16,6 +16,7 @@ from prometheus_client.core import (
 
 from nescio.service.engine import BatchResult, Engine
 from nescio.service.limits import Room
+from nescio.service.logs import n_dropped
 from nescio.service.traffic import Traffic
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -48,9 +49,15 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics of the moment; prometheus_client calls this."""
-        in_progress, n_bytes = self._room.n_requests, self._room.n_bytes
+        in_progress = self._room.n_requests
+        n_bytes = self._room.n_bytes + self._room.n_held
+        yield CounterMetricFamily(
+            "nescio_log_lines_dropped", "Lines of the log not written.", n_dropped()
+        )
         yield GaugeMetricFamily("nescio_requests_in_progress", "Requests in progress.", in_progress)
-        yield GaugeMetricFamily("nescio_waiting_bytes", "Bytes of their bodies.", n_bytes)
+        yield GaugeMetricFamily(
+            "nescio_waiting_bytes", "Bytes of their bodies, inputs and answers.", n_bytes
+        )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""

@@ -11,13 +11,13 @@ import numpy as np
 from starlette.exceptions import HTTPException
 
 from nescio._validation import Array
-from nescio.data.images import read_image
 from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.detectors import Detector
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.runners import Wrapped, wrap
 from nescio.runners.batches import n_rows
 from nescio.runners.onnx_models import DTYPES, OnnxRunner
+from nescio.service.decoders import Decoding
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
 
@@ -70,11 +70,11 @@ class Model:
             else None,
         )
 
-    def image_input(self, image: bytes, max_pixels: int) -> dict[str, Array]:
+    def image_input(self, image: bytes, decoding: Decoding) -> dict[str, Array]:
         """Return the content of an image file as the input of the model, with one row."""
         if self.preprocessing is None:
             raise HTTPException(415, "the model does not take images. Send its inputs by name.")
-        pixels = self.preprocessing.pixels(read_image(image, max_pixels=max_pixels))
+        pixels = decoding.pixels(image, self.preprocessing.size)
         (entry,) = self.inputs.values()
         return {entry.name: self.preprocessing.normalise(pixels)[None].astype(entry.dtype)}
 

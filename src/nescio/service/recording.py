@@ -50,6 +50,7 @@ class RequestRecorder:
                 failed = HTTPException(500, "the service failed. Its log has the details.")
                 await problem(failed)(scope, receive, answer.send)
         finally:
+            self._service.room.release(scope)
             self._record(scope, answer, time.perf_counter() - started)
 
     def _record(self, scope: Scope, answer: _Answer, seconds: float) -> None:

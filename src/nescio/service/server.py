@@ -11,12 +11,14 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from nescio._io.tables import require
 from nescio.errors import FileError, NescioError
 from nescio.service import logs
 from nescio.service.access import is_loopback
 from nescio.service.app import make_app
+from nescio.service.connections import Connection
 from nescio.service.logs import logger
 from nescio.service.service import Service
 from nescio.service.settings import Settings
@@ -30,7 +32,7 @@ class Server(uvicorn.Server):
 
     After the signal, requests are still accepted for `drain_seconds`: /readyz answers 503, and
     every answer closes its connection. Then no new connections are accepted, requests on existing
-    connections are answered, and the process ends. A second signal ends it immediately.
+    connections are answered, and the process ends with code 0. A second signal kills it.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
@@ -55,9 +57,9 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        if self._service.stopping:
-            self.should_exit = self.force_exit = True
-            return
+        # The operating system handles a second signal, whatever this process is busy with then.
+        for again in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(again, signal.SIG_DFL)
         self._service.stopping = True
         self._start(self._drain)
 
@@ -66,6 +68,14 @@ class Server(uvicorn.Server):
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._loop.call_soon_threadsafe(lambda: self._tasks.append(asyncio.ensure_future(work())))
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close silent connections once per second; uvicorn calls this ten times per second."""
+        if counter % 10 == 0:
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection):
+                    connection.check_time()
+        return await super().on_tick(counter)
 
     async def _drain(self) -> None:
         seconds = self._service.settings.drain_seconds
@@ -96,23 +106,17 @@ def serve(
     log_level : {"debug", "info", "warning", "error"}
         At "warning", requests are not logged.
     """
-    logs.set_up(log_level)
+    with logs.set_up(log_level):
+        _serve(settings, host, port)
+
+
+def _serve(settings: Settings, host: str, port: int) -> None:
     if settings.model is not None:
         # Errors are raised as exceptions; its own log lines would not be JSON.
         require("onnxruntime", "onnx").set_default_logger_severity(4)
     app = make_app(settings)
     service: Service = app.state.service
     listening = _bound(host, port)
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        date_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,
-    )
     name, number = listening.getsockname()[:2]
     service.only_local = is_loopback(name)
     engine = service.current.engine
@@ -129,8 +133,24 @@ def serve(
             "without a token, anyone who can reach this address can call the service",
             extra={"host": name},
         )
-    Server(config, service).run(sockets=[listening])
+    Server(config_of(app), service).run(sockets=[listening])
     logs.announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
+
+
+def config_of(app: ASGIApp) -> uvicorn.Config:
+    """Return the settings of uvicorn."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        date_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_LONGEST_REQUEST_SECONDS,
+    )
 
 
 def _bound(host: str, port: int) -> socket.socket:

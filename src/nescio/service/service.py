@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
-from starlette.exceptions import HTTPException
 
 from nescio._io.files import check_target
+from nescio._io.locks import exclusive
 from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.errors import NescioError
@@ -20,6 +20,8 @@ from nescio.monitor.references import fingerprint
 from nescio.outputs import Outputs
 from nescio.runners.batches import n_rows
 from nescio.service.batching import Batcher
+from nescio.service.bodies import check_rows
+from nescio.service.decoders import Decoders
 from nescio.service.engine import BatchResult, Engine, kind_of
 from nescio.service.limits import Room
 from nescio.service.logs import logger
@@ -79,8 +81,10 @@ class Service:
         self.stopping = False  # every answer then closes its connection
         self.n_accepted = 0  # requests whose headers were read
         self.n_answered = 0  # requests whose answers were sent completely
+        self._files = contextlib.ExitStack()
         if settings.monitor_state is not None:
             check_target(settings.monitor_state, force=True)
+            self._files.enter_context(exclusive(settings.monitor_state, "state file"))
         self.room = Room(settings)
         self.metrics = Metrics(self.room)
         self.current = self._load()
@@ -92,6 +96,9 @@ class Service:
         """Start the threads and tasks; call this within the event loop."""
         # As many threads as processors: decoding a body takes several times its size in memory.
         self._workers = ThreadPoolExecutor(available_cpus(), thread_name_prefix="worker")
+        # Images have threads of their own, so that slow ones do not delay anything else.
+        self._decoding = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decoding")
+        self.decoders = Decoders()
         self._scoring = Batcher(_BATCH_VALUES)
         self._predicting = Batcher(_BATCH_INPUTS)
         self._reloading = asyncio.Lock()
@@ -102,10 +109,13 @@ class Service:
         await self._predicting.stop()
         await self._scoring.stop()
         self._watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._watching
+        # Whatever ended the task, the state is saved.
+        await asyncio.gather(self._watching, return_exceptions=True)
         self._watch(save=True)
+        self._files.close()
         self._workers.shutdown()
+        self._decoding.shutdown()
+        self.decoders.stop()
 
     async def reload(self) -> Engine:
         """Read the files again. If that fails, the previous detector and model stay in use."""
@@ -152,7 +162,7 @@ class Service:
 
     async def score(self, current: Current, outputs: Outputs) -> BatchResult:
         """Return the verdicts on the outputs of a request."""
-        self._check_rows(len(outputs))
+        check_rows(len(outputs), self.settings.max_rows)
         return await self._scoring.submit(
             current.score, outputs, size=outputs.logits.size, kind=kind_of(outputs)
         )
@@ -161,22 +171,15 @@ class Service:
         self, current: Current, model: Model, inputs: Mapping[str, Array]
     ) -> BatchResult:
         """Return the outputs of the model for the inputs of a request, and the verdicts."""
-        self._check_rows(n_rows(inputs))
         size = sum(array.size for array in inputs.values())
         return await self._predicting.submit(
             current.predict, inputs, size=size, kind=model.kind_of(inputs)
         )
 
-    def _check_rows(self, n_rows: int) -> None:
-        if not n_rows:
-            raise HTTPException(422, "the request has no rows.")
-        if n_rows > self.settings.max_rows:
-            raise HTTPException(
-                413,
-                f"the request has {n_rows:,} rows; {self.settings.max_rows:,} are allowed. Send "
-                "them in several requests.",
-            )
-
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
+
+    async def decoding(self, work: Callable[..., Value], *arguments: object) -> Value:
+        """Return the result of work that decodes images."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, work, *arguments)

@@ -1,0 +1,204 @@
+"""Connections that send too much, too slowly or nothing are closed; others are served."""
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+
+from nescio.service import connections
+from nescio.service.server import Server, config_of
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def serving(application):
+    """Run uvicorn in this event loop; give the server and a function that connects to it."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    server = Server(config_of(application), application.state.service)
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    opened = []
+
+    async def connect():
+        opened.append(await asyncio.open_connection("127.0.0.1", port))
+        return opened[-1]
+
+    try:
+        yield server, connect
+    finally:
+        for _, writer in opened:
+            writer.close()
+        server.should_exit = True
+        await running
+
+
+def run(application, client):
+    """Run a client, a coroutine that gets the server and `connect`."""
+
+    async def all_of_it():
+        async with serving(application) as (server, connect), asyncio.timeout(120):
+            return await client(server, connect)
+
+    return asyncio.run(all_of_it())
+
+
+async def ask(connect, request=GET):
+    """Return all that the server sends until it closes the connection, or the first answer."""
+    reader, writer = await connect()
+    writer.write(request)
+    return await reader.read(100_000)
+
+
+async def everything(reader):
+    """Return all that comes until the connection is closed, however it is closed."""
+    parts = []
+    with contextlib.suppress(ConnectionError):
+        while part := await reader.read(65_536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+LONG = {
+    "a header": b"GET / HTTP/1.1\r\nX: " + b"a" * 16_500 + b"\r\n\r\n",
+    "an address": b"GET /" + b"a" * 16_500 + b" HTTP/1.1\r\n\r\n",
+    "headers": b"GET / HTTP/1.1\r\n" + b"X: 1\r\n" * 101 + b"\r\n",
+}
+
+
+def rejected(answer):
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"16,384 bytes and 100 headers" in answer
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_head_is_rejected(name, app):
+    async def client(server, connect):
+        reader, writer = await connect()
+        writer.write(LONG[name])
+        rejected(await everything(reader))
+        assert (await ask(connect)).startswith(b"HTTP/1.1 200")
+
+    run(app(), client)
+
+
+def test_a_header_that_does_not_end_is_rejected(app):
+    """The parser shows it only at its end."""
+
+    async def client(server, connect):
+        reader, writer = await connect()
+        writer.write(b"GET / HTTP/1.1\r\nX: ")
+        while not any(found._in_head for found in server.server_state.connections):
+            await asyncio.sleep(0.01)
+        writer.write(b"a" * 16_385)
+        rejected(await everything(reader))
+
+    run(app(), client)
+
+
+def test_a_head_within_the_limits_is_read(app):
+    async def client(server, connect):
+        headers = b"".join(b"X-%d: %s\r\n" % (at, b"a" * 100) for at in range(90))
+        found = await ask(connect, GET[:-2] + headers + b"\r\n")
+        assert found.startswith(b"HTTP/1.1 200")
+
+    run(app(), client)
+
+
+def test_many_requests_before_the_first_answer_are_rejected(app):
+    async def client(server, connect):
+        reader, writer = await connect()
+        writer.write(GET * 10)
+        assert b"More than 8 requests" in await everything(reader)
+        reader, writer = await connect()
+        writer.write(GET * 8)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200") < 8:
+            answers += await reader.read(65_536)
+
+    run(app(), client)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost", GET], ids=str)
+def test_a_silent_client_is_closed(sent, app, monkeypatch):
+    monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.0)
+
+    async def client(server, connect):
+        reader, writer = await connect()
+        writer.write(sent)
+        await everything(reader)  # ends, since the server closes
+        assert not server.server_state.connections
+
+    run(app(), client)
+
+
+def test_a_client_that_does_not_read_is_closed(app, monkeypatch):
+    """Its answers wait in memory meanwhile."""
+    application = app()
+
+    async def client(server, connect):
+        _, writer = await connect()
+        writer.transport.pause_reading()
+        while not server.server_state.connections:
+            await asyncio.sleep(0)
+        # Far more than the buffers of the sockets hold.
+        one = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        (connection,) = server.server_state.connections
+        service = application.state.service
+        while not connection.flow.write_paused:
+            sent = service.n_answered
+            writer.write(one)
+            while service.n_answered == sent and not connection.flow.write_paused:
+                await asyncio.sleep(0)
+        monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.0)
+        while server.server_state.connections:
+            await asyncio.sleep(0.01)
+
+    run(application, client)
+
+
+def test_a_request_in_progress_is_not_silent(app, monkeypatch):
+    monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.0)
+    body = b'{"logits": [[1, 2, 3, 4]]}'
+    head = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+    async def client(server, connect):
+        reader, writer = await connect()
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:9])
+        while server.config.app.state.service.room.n_bytes < 9:
+            await asyncio.sleep(0.01)
+        for found in server.server_state.connections:
+            found.check_time()
+        writer.write(body[9:])
+        assert (await reader.read(100)).startswith(b"HTTP/1.1 200")
+
+    run(app(), client)
+
+
+def test_of_too_many_connections_the_one_that_waits_longest_is_closed(app, monkeypatch):
+    monkeypatch.setattr(connections, "max_connections", lambda: 4)
+
+    async def client(server, connect):
+        idle = [await connect() for _ in range(4)]
+        while len(server.server_state.connections) < 4:
+            await asyncio.sleep(0.01)
+        assert (await ask(connect)).startswith(b"HTTP/1.1 200")
+        assert await everything(idle[0][0]) == b""
+        assert len(server.server_state.connections) == 4
+
+    run(app(), client)
+
+
+def test_connections_leave_file_descriptors_for_the_rest():
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        connections.max_connections.cache_clear()
+        assert 8 <= connections.max_connections() <= 192
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        connections.max_connections.cache_clear()
