@@ -130,7 +130,12 @@ def save_in_parts(
 
 
 def parse_tensors(
-    path: object, tensors: Mapping[str, Array], metadata: Mapping[str, Any], *, verify: bool = True
+    path: object,
+    tensors: Mapping[str, Array],
+    metadata: Mapping[str, Any],
+    *,
+    verify: bool = True,
+    kept: bool = True,
 ) -> dict[str, Any]:
     """Return the arguments of `Outputs` from the content of a .safetensors file."""
     if not _OUR_HEADER.isdisjoint(metadata):  # other programs may write our metadata without it
@@ -144,7 +149,8 @@ def parse_tensors(
         content["head"] = Head(*(tensors[name] for name in _HEAD))
     if "ids.utf8" in tensors and "ids.ends" in tensors:
         content["ids"] = _unpack_strings(path, "ids", tensors)
-    content["kept"] = _unpack_kept(path, tensors, metadata.get("kept", []))
+    if kept:
+        content["kept"] = _unpack_kept(path, tensors, metadata.get("kept", []))
     label_names, manifest = metadata.get("label_names"), metadata.get("manifest", {})
     try:
         "".join(label_names or ()).encode()  # all of them are text that UTF-8 can encode

@@ -311,12 +311,20 @@ class Outputs:
 
     @classmethod
     def from_tensors(
-        cls, tensors: Mapping[str, Array], metadata: Mapping[str, Any], what: object = "the data"
+        cls,
+        tensors: Mapping[str, Array],
+        metadata: Mapping[str, Any],
+        what: object = "the data",
+        *,
+        kept: bool = True,
     ) -> Outputs:
-        """Make outputs from the content of a .safetensors file, which errors call `what`."""
+        """Make outputs from the content of a .safetensors file, which errors call `what`.
+
+        Without `kept`, the kept columns are left out.
+        """
         from nescio.outputs.files import parse_tensors
 
-        return cls(**parse_tensors(what, tensors, metadata))
+        return cls(**parse_tensors(what, tensors, metadata, kept=kept))
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def decode_outputs(kind: str, data: bytes, max_rows: int = 100_000) -> Outputs:
             if name.startswith(_MATRICES) and array.dtype.kind != "f":
                 raise InputError(f"{name} must be floating point numbers, got {array.dtype}.")
         # Answers have no kept columns, and outputs with different ones are not scored together.
-        return Outputs.from_tensors(tensors, {**metadata, "kept": []}, _BODY)
+        return Outputs.from_tensors(tensors, metadata, _BODY, kept=False)
     body = _decode_json(data, ScoreBody, max_rows)
     _check_arrays(body.arrays or {})
     return Outputs(
