@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 LOCKED ?=
 CONSTRAINED := $(if $(LOCKED),--constraint constraints.txt)
 
-.PHONY: demo test lint types imports docs unit lesser bench serve-bench fuzz lock coco70 format clean
+.PHONY: demo test lint types imports docs unit lesser claims bench serve-bench fuzz lock coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -47,10 +47,16 @@ lesser: $(VENV)/.installed-dev ## the numeric tests again, as a processor withou
 	  NPY_DISABLE_CPU_FEATURES="$(WIDE_FEATURES)" ATEN_CPU_CAPABILITY=avx2 \
 	  ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell $(AGAIN); fi
 
+claims: $(VENV)/.installed-dev ## what is claimed of the default, from the committed results
+	$(BIN)/python benchmarks/claims.py
+
 bench: $(VENV)/.installed-dev ## speed, side by side
 	$(BIN)/python benchmarks/speed.py
 
-serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
+serve-claims: $(VENV)/.installed-dev ## what is claimed of the default, from the committed results
+	$(BIN)/python benchmarks/claims.py
+
+bench: $(VENV)/.installed-dev ## the service under load and bad input
 	$(BIN)/python benchmarks/service.py
 
 fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; run it again to continue

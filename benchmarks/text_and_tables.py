@@ -40,7 +40,8 @@ from nescio.metrics.comparison import compare
 from nescio.outputs import Outputs
 
 DETECTORS = (
-    *("joint_energy", "max_logit", "knn", "combined", "label_neighbours", "linear_probe"),
+    *("joint_energy", "top_k_joint_energy(k=20)", "max_logit", "knn", "combined"),
+    *("label_neighbours", "linear_probe"),
     *("relative_mahalanobis", "nnguide", "mahalanobis(normalise=true)", "vim"),
 )
 SETS = ("packages", "docstrings", "patients", "flights")
