@@ -65,6 +65,18 @@ def test_the_penalty_has_the_smallest_error_on_samples_left_out():
     assert 0 < np.argmin(errors) < len(errors) - 1
 
 
+def test_fewer_samples_than_features():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (30, 3))
+    train = Outputs(np.full((30, 3), -2.0), features=rng.normal(1, 2, (30, 50)), labels=labels)
+    new = Outputs(np.full((20, 3), -2.0), features=rng.normal(1, 2, (20, 50)))
+    detector = ns.LinearProbe().fit(train)
+    predict = ridge(unit(train.features), labels, detector.penalty_)
+    outputs = predict(unit(new.features))
+    expected = (np.maximum(outputs, 0) ** 2).sum(1) + np.minimum(outputs.max(1), 0)
+    np.testing.assert_allclose(detector.score_samples(new), expected, rtol=1e-8)
+
+
 def test_more_samples_than_the_choice_of_the_penalty_reads(monkeypatch):
     train, new = some(300, 0), some(50, 1)
     expected = ns.LinearProbe().fit(train)

@@ -257,3 +257,18 @@ def test_the_default_learns_from_features_if_there_are_labels():
     assert guarded(inputs[:5]).in_distribution.shape == (5,)
     assert ns.wrap(model).fit(inputs[:400]).detector.name == "joint_energy"  # without labels
     assert ns.wrap(model).calibrate(inputs[400:]).detector.name == "joint_energy"
+
+
+def test_the_default_does_not_make_a_vocabulary_dense():
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+
+    texts = [f"a{at} b{at} {'x' if at % 2 else 'y'}" for at in range(2100)]
+    labels = np.array([[at % 2, at % 3 == 0] for at in range(2100)])
+    model = make_pipeline(text.CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    model.fit(texts, labels)
+    guarded = ns.wrap(model).fit(texts[:100], labels[:100])
+    assert guarded.runner.layers == ()
+    assert guarded.detector.name == "joint_energy"

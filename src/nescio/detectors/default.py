@@ -15,6 +15,9 @@ AUTO = "auto"
 MOST_LABELS = 20
 """With more labels, those that are surely absent add up to noise that hides the others."""
 
+MOST_FEATURES = 4_096
+"""With more, such as the words of a vocabulary, learning takes minutes and much memory."""
+
 MIN_HELD_OUT = 400  # half of them make the p-values of the parts: a step of half a per cent
 
 
@@ -85,6 +88,11 @@ def _obstacle(combined: Combined, train: Outputs | None, held_out: Outputs | Non
         absent = [name for name in names if outputs is not None and outputs.get(name) is None]
         if absent:
             return f"the {what} have no {' and no '.join(absent)}"
+    if train.features is not None and train.features.shape[1] > MOST_FEATURES:
+        return (
+            f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
+            "reduce them first, such as by PCA"
+        )
     if held_out is not None and len(held_out) < MIN_HELD_OUT:
         return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
     return ""

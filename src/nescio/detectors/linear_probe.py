@@ -93,15 +93,16 @@ class LinearProbe(Detector):
         self.center_, self.shares_ = moved.mean(0), targets.mean(0)
         moved -= self.center_
         targets -= self.shares_
-        eigenvalues, directions = np.linalg.eigh(moved.T @ moved)
-        if eigenvalues[-1] <= len(moved) * np.finfo(np.float64).eps:
+        spread = float((moved**2).sum())
+        if spread <= len(moved) * moved.shape[1] * np.finfo(np.float64).eps:
             raise InputError(
                 f"{self.name} found no difference between the features of the {len(moved):,} "
                 "training samples, at length 1. Check the features."
             )
-        eigenvalues = np.maximum(eigenvalues, 0.0)
-        shared = directions.T @ (moved.T @ targets)  # (n_features, n_labels)
-        scales = eigenvalues[:, None] + _PENALTIES * eigenvalues.mean()  # one column per penalty
+        eigenvalues, directions = _spectrum(moved)
+        shared = directions.T @ (moved.T @ targets)  # (n_directions, n_labels)
+        # One column per penalty, which is in units of the mean eigenvalue of all directions.
+        scales = eigenvalues[:, None] + _PENALTIES * (spread / moved.shape[1])
         rows = np.random.default_rng(0).permutation(len(moved))[:_ROWS]
         errors = _left_out_errors(
             moved[rows] @ directions, targets[rows], shared, scales, len(moved)
@@ -133,6 +134,20 @@ class LinearProbe(Detector):
         arrays = (self.center_, self.weights_, self.shares_, self.penalty_)
         if not fits or not all(np.isfinite(array).all() for array in arrays):
             raise ValueError("its coefficients do not fit its features")
+
+
+def _spectrum(moved: FloatArray) -> tuple[Matrix, Matrix]:
+    """Return the eigenvalues and the directions of the scatter, without those that are empty.
+
+    They come from the smaller one of two matrices: of features, or of samples.
+    """
+    if moved.shape[1] <= len(moved):
+        eigenvalues, directions = np.linalg.eigh(moved.T @ moved)
+        return np.maximum(eigenvalues, 0.0), directions
+    eigenvalues, samples = np.linalg.eigh(moved @ moved.T)
+    there = eigenvalues > moved.shape[1] * np.finfo(np.float64).eps * eigenvalues[-1]
+    eigenvalues, samples = eigenvalues[there], samples[:, there]
+    return eigenvalues, moved.T @ (samples / np.sqrt(eigenvalues))
 
 
 def _left_out_errors(

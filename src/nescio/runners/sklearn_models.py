@@ -65,6 +65,11 @@ class SklearnRunner(Runner):
                     f"step; got {layer!r} for this {name}."
                 )
 
+    @property
+    def n_features(self) -> int:
+        """The number of columns that the last step reads, such as the words of a vocabulary."""
+        return int(getattr(self._final, "n_features_in_", 0))
+
     def has_layer(self, name: str) -> bool:
         """Return whether this is "input" or, for a pipeline, "penultimate"."""
         return name == INPUT or (name == PENULTIMATE and self._final is not _estimator(self.model))

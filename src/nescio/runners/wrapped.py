@@ -15,7 +15,7 @@ from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.combined import Combined
-from nescio.detectors.default import AUTO as THE_DEFAULT, default_detector
+from nescio.detectors.default import AUTO as THE_DEFAULT, MOST_FEATURES, default_detector
 from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
@@ -307,6 +307,8 @@ class Wrapped:
 
     def _with_features(self) -> Wrapped:
         """Return the model with the layers that the default detector reads, if it has them."""
+        if getattr(self.runner, "n_features", 0) > MOST_FEATURES:
+            return self  # sparse words, which would not fit into memory one by one
         try:
             return Wrapped(with_layers(self.runner, Combined()))
         except (MissingInputError, ParameterError):  # the default is then joint energy
