@@ -28,14 +28,6 @@ def check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]
             named[f"{part} data"] = facts.get(part, {}).get("data_fingerprint")
         return named
 
-    for part in ("train", "val", "outliers"):
-        content = {name: ours.get(part, {}).get(name) for name in (DATA_SAMPLE, DATA_SHA256)}
-        known = {name: value for name, value in content.items() if value is not None}
-        changed = content_changed(saved.get(part, {}), known)
-        if changed:
-            raise ParameterError(
-                f"{path} was made from other {part} data: {changed} Start again with force=True."
-            )
     # A setting that is not recorded has its default value.
     defaults = {"settings": asdict(TrainSettings())}
     theirs, mine = (flat(defaults) | flat(facts) for facts in (saved, ours))
@@ -44,4 +36,12 @@ def check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]
             raise ParameterError(
                 f"{path} is from a run with a different {name}: {theirs[name]!r}, not "
                 f"{value!r}. Use the same settings and data, or start again with force=True."
+            )
+    for part in ("train", "val", "outliers"):
+        content = {name: ours.get(part, {}).get(name) for name in (DATA_SAMPLE, DATA_SHA256)}
+        known = {name: value for name, value in content.items() if value is not None}
+        changed = content_changed(saved.get(part, {}), known)
+        if changed:
+            raise ParameterError(
+                f"{path} was made from other {part} data: {changed} Start again with force=True."
             )
