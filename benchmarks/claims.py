@@ -78,7 +78,8 @@ def row(results: Results, detector: str) -> str:
 def main() -> None:
     """Print the table."""
     results = read_results()
-    print("| | textures and objects, mean | left-out labels | worst difference |\n|---|---|---|---|")
+    print("| | textures and objects, mean | left-out labels | worst difference |")
+    print("|---|---|---|---|")
     print(f"| with features | {row(results, 'combined')}")
     print(f"| logits only | {row(results, 'top_k_joint_energy(k=20)')}")
     print(f"| with features, unseen | {row(only_unseen(results), 'combined')}")
