@@ -254,6 +254,19 @@ def test_the_default_learns_from_features_if_there_are_labels():
     model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.ReLU(), torch.nn.Linear(9, 4))
     guarded = ns.wrap(model).fit(inputs[:400], labels[:400]).calibrate(inputs[400:])
     assert guarded.detector.name == "combined"
+    assert "linear probe" in guarded.reason
+    # In the other order, `fit` chooses again.
+    first = ns.wrap(model).calibrate(inputs[400:])
+    assert (first.detector.name, "training outputs" in first.reason) == ("joint_energy", True)
+    again = first.fit(inputs[:400], labels[:400])
+    assert again.detector.name == "combined"
+    # Too few held-out samples, as on the command line.
+    few = again.calibrate(inputs[400:700])
+    assert few.detector.name == "joint_energy"
+    assert "400 held-out samples, and there are 300" in few.reason
+    chosen = ns.wrap(model, detector="combined", features="penultimate")
+    kept = chosen.fit(inputs[:400], labels[:400]).calibrate(inputs[400:700])
+    assert (kept.detector.name, kept.reason) == ("combined", "")
     assert guarded(inputs[:5]).in_distribution.shape == (5,)
     assert ns.wrap(model).fit(inputs[:400]).detector.name == "joint_energy"  # without labels
     assert ns.wrap(model).calibrate(inputs[400:]).detector.name == "joint_energy"

@@ -79,6 +79,8 @@ def default_detector(
 
 def _obstacle(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
     """Return why the combination cannot be made of this data; nothing if it can."""
+    if held_out is not None and len(held_out) < MIN_HELD_OUT:
+        return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
     if train is None:
         return "it needs training outputs (--train, fit) with features and labels"
     for what, outputs, names in (
@@ -93,6 +95,4 @@ def _obstacle(combined: Combined, train: Outputs | None, held_out: Outputs | Non
             f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
             "reduce them first, such as by PCA"
         )
-    if held_out is not None and len(held_out) < MIN_HELD_OUT:
-        return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
     return ""

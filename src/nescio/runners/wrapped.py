@@ -15,7 +15,12 @@ from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.combined import Combined
-from nescio.detectors.default import AUTO as THE_DEFAULT, MOST_FEATURES, default_detector
+from nescio.detectors.default import (
+    AUTO as THE_DEFAULT,
+    MIN_HELD_OUT,
+    MOST_FEATURES,
+    default_detector,
+)
 from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
@@ -108,11 +113,14 @@ class Wrapped:
         Runs the model.
     detector : Detector or None
         None if none was chosen; then `fit` chooses, or `calibrate` without `fit`.
+    reason : str
+        Why this detector, if `fit` or `calibrate` has chosen it; empty if you have.
     """
 
-    def __init__(self, runner: Runner, detector: Detector | None = None) -> None:
+    def __init__(self, runner: Runner, detector: Detector | None = None, reason: str = "") -> None:
         self.runner = runner
         self.detector = detector
+        self.reason = reason
         if detector is not None:
             self.runner = with_layers(runner, detector)
             self._check_detector(detector)
@@ -255,8 +263,9 @@ class Wrapped:
     def fit(self, train: Any, labels: Any = None, *, batch_size: int = 256) -> Wrapped:
         """Return the model with a detector that has learned from training inputs.
 
-        `calibrate` has to follow. If no detector was chosen, it is a combination of logits and
-        features if the labels are given and the model has an inner layer, otherwise joint energy.
+        `calibrate` has to follow. If you chose no detector, it is a combination of logits and
+        features if the labels are given and the model has an inner layer, otherwise joint energy;
+        `reason` says which and why.
 
         Parameters
         ----------
@@ -268,11 +277,12 @@ class Wrapped:
         batch_size : int
             How many samples to run at once.
         """
-        ready = self if self.detector is not None else self._with_features()
+        is_free = self.detector is None or bool(self.reason)
+        ready = self._with_features() if is_free else self
         outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
-        detector = self._own_detector(outputs)
+        detector, reason = default_detector(outputs) if is_free else self._own()
         with quiet_about_probabilities(outputs):
-            return Wrapped(ready.runner, detector.fit(outputs))
+            return Wrapped(ready.runner, detector.fit(outputs), reason)
 
     def calibrate(
         self,
@@ -296,10 +306,14 @@ class Wrapped:
             How many samples to run at once.
         """
         outputs = self.outputs(held_out, batch_size=batch_size)
-        detector = self._own_detector(held_out=outputs)
+        detector, reason = self._own()
+        # `fit` did not know how many held-out samples there would be.
+        too_few = reason and isinstance(detector, Combined) and len(outputs) < MIN_HELD_OUT
+        if detector is None or too_few:
+            detector, reason = default_detector(held_out=outputs)
         with quiet_about_probabilities(outputs):
             detector.calibrate(outputs, tpr=tpr, confidence=confidence, groups=groups)
-        return Wrapped(self.runner, detector)
+        return Wrapped(self.runner, detector, reason)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the detector as one file; the model is not saved."""
@@ -314,13 +328,9 @@ class Wrapped:
         except (MissingInputError, ParameterError):  # the default is then joint energy
             return self
 
-    def _own_detector(
-        self, train: Outputs | None = None, held_out: Outputs | None = None
-    ) -> Detector:
-        """Return a copy of the detector, or the default for these outputs."""
-        if self.detector is not None:
-            return copy.deepcopy(self.detector)
-        return default_detector(train, held_out).detector
+    def _own(self) -> tuple[Any, str]:
+        """Return a copy of the detector, if there is one, and why it was chosen."""
+        return copy.deepcopy(self.detector), self.reason
 
     def _calibrated(self) -> Detector:
         if self.detector is None:
