@@ -42,7 +42,8 @@ def calibrate(
         typer.Argument(
             readable=False,
             metavar="HELD_OUT",
-            help="Held-out in-distribution data to calibrate on: the model's logits.",
+            help="Held-out in-distribution data to calibrate on: the model's logits, and features if "
+            "the detector reads them.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the detector.")],
@@ -79,7 +80,9 @@ def calibrate(
     train: Annotated[
         Path | None,
         typer.Option(
-            readable=False, help="Training outputs, for a detector that learns from data."
+            readable=False,
+            help="Training outputs, for a detector that learns from data. With features and "
+            "labels, the default is better than with logits alone.",
         ),
     ] = None,
     nonfinite: Nonfinite = "raise",
@@ -93,7 +96,8 @@ def calibrate(
 ) -> None:
     """Calibrate a detector on held-out in-distribution data and save it.
 
-    Example: nescio calibrate val.npy --detector joint_energy --tpr 0.95 -o tagger.nescio
+    Examples: nescio calibrate val.npy --tpr 0.95 -o tagger.nescio, and with features and labels:
+    nescio calibrate val.safetensors --train train.safetensors -o tagger.nescio
     """
     from nescio.detectors import steps
     from nescio.detectors.default import AUTO, default_detector

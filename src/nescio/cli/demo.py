@@ -48,7 +48,7 @@ def demo(
 
     The network is trained on scenes of handwritten digits, which are made from data that ships
     with scikit-learn (no download). The data that it does not know are other digits, photographs
-    and noise. On two cores, it takes less than a minute.
+    and noise. On two cores, it takes about a minute.
     """
     require_vision()
     require("jinja2", "report")

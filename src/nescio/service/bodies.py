@@ -209,6 +209,8 @@ def _hint(error: str, data: bytes) -> str:
     if error.startswith("Expected `array`, got") and re.search(r"`\$\.\w+\[(\d+|\.\.\.)\]`", error):
         return ' Send a list of rows, also for one row: {"logits": [[1.5, -2.0, 0.3]]}.'
     if error.startswith("Expected `object`, got `array`"):
+        if "`$.inputs`" in error:
+            return ' Send the inputs of the model by name: {"inputs": {"NAME": [[...], [...]]}}.'
         return ' Send an object such as {"logits": [[1.5, -2.0, 0.3]]}.'
     if "Invalid enum value" in error:
         return ' Send numbers, null for NaN, and "-inf" for a masked label.'
