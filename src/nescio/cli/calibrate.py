@@ -42,8 +42,8 @@ def calibrate(
         typer.Argument(
             readable=False,
             metavar="HELD_OUT",
-            help="Held-out in-distribution data to calibrate on: the model's logits, and features if "
-            "the detector reads them.",
+            help="Held-out in-distribution data to calibrate on: the model's logits, and features "
+            "if the detector reads them.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the detector.")],
