@@ -26,7 +26,10 @@ class CallOrder:
     def __init__(self, model: nn.Module) -> None:
         self._paths = {part: path for path, part in model.named_modules()}
         self._leaves: list[tuple[str, nn.Module]] = []
-        self._outputs: dict[int, Tensor] = {}  # of the linear layers, by their place among leaves
+        self._last_linear = -1  # its place among the leaves
+        # What linear layers gave and may be the logits, by their place. The others, such as the
+        # tokens of a transformer, would fill the memory.
+        self._outputs: dict[int, Tensor] = {}
         self._calls_others: list[bool] = []  # of each layer that is running
 
     def __enter__(self) -> Self:
@@ -47,7 +50,9 @@ class CallOrder:
         if self._calls_others.pop():
             return
         if isinstance(part, nn.Linear) and isinstance(output, Tensor):
-            self._outputs[len(self._leaves)] = output
+            self._last_linear = len(self._leaves)
+            if output.ndim == 2:
+                self._outputs[self._last_linear] = output
         self._leaves.append((self._paths[part], part))
 
     def leaves(self, logits: Tensor) -> Leaves:
@@ -55,9 +60,8 @@ class CallOrder:
 
         Without such a layer (a sigmoid may follow it), until the last linear layer.
         """
-        last = max(self._outputs, default=-1)
         gives = [at for at, found in self._outputs.items() if _same(found, logits)]
-        return self._leaves[: max(gives, default=last) + 1]
+        return self._leaves[: max(gives, default=self._last_linear) + 1]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
