@@ -3,7 +3,7 @@ import pytest
 
 import nescio as ns
 from nescio.detectors import features as rows_of
-from nescio.errors import InputError
+from nescio.errors import InputError, MissingInputError
 from nescio.outputs import Outputs
 
 
@@ -86,7 +86,7 @@ def test_rows_of_zeros_resemble_nothing():
 def test_no_sample_with_a_label_is_an_error():
     train = some(20, 0)
     empty = Outputs(train.logits, features=train.features, labels=np.zeros((20, 4), int))
-    with pytest.raises(InputError, match="none of the 20 does"):
+    with pytest.raises(InputError, match="none of the 20 is such"):
         ns.LabelNeighbours().fit(empty)
 
 
@@ -95,3 +95,9 @@ def test_nearest_names_training_samples():
     detector = ns.LabelNeighbours().fit(train)
     carrying = np.flatnonzero(train.labels.any(1))
     np.testing.assert_array_equal(detector.nearest(train[carrying], 1)[:, 0], carrying)
+
+
+@pytest.mark.parametrize("y", [None, np.arange(20) % 3])
+def test_a_plain_array_is_an_error_that_says_what_to_pass(y):
+    with pytest.raises(MissingInputError, match="labels="):
+        ns.LabelNeighbours().fit(np.random.default_rng(0).normal(size=(20, 4)), y)

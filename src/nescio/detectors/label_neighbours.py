@@ -11,7 +11,7 @@ from nescio.detectors import neighbours
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.bank import BankDetector
 from nescio.detectors.features import row_blocks, unit_rows
-from nescio.errors import InputError
+from nescio.errors import InputError, MissingInputError
 
 
 class LabelNeighbours(BankDetector):
@@ -79,12 +79,18 @@ class LabelNeighbours(BankDetector):
 
     def _learn(self, arrays: Arrays) -> None:
         features: FloatArray = arrays[self.layer]
+        if arrays.labels is None or arrays.labels.ndim != 2:
+            raise MissingInputError(
+                f"{self.name} learns the labels of the training samples and reads logits too: pass "
+                "Outputs(logits, features=..., labels=...)."
+            )
         carried = arrays.labels.astype(bool)
         useful = np.flatnonzero(features.any(1) & carried.any(1))
         if not len(useful):
             raise InputError(
-                f"{self.name} learns from training samples that carry a label, and none of the "
-                f"{len(carried):,} does. Check the labels."
+                f"{self.name} learns from training samples that carry a label and whose features "
+                f"are not all 0, and none of the {len(carried):,} is such. Check labels and "
+                "features."
             )
         self.rows_ = useful[neighbours.drawn(len(useful), self.bank)]
         self.bank_ = unit_rows(features[self.rows_])
