@@ -188,6 +188,17 @@ def test_half_precision_leaves_the_calibration_alone():
     same(detector.assess(outputs.logits.numpy()), outputs)
 
 
+@pytest.mark.parametrize("name", sorted({*TRACEABLE, *SCORERS}))
+def test_all_tensors_move_to_another_device_with_the_head(name):
+    detector = calibrated(name, None)
+    head = DetectorHead(detector, head=outputs_to_judge().head).to("meta")
+    kept = [value for part in head.modules() for value in vars(part).values()]
+    lists = [value for value in kept if isinstance(value, list | tuple)]
+    tensors = [one for value in [kept, *lists] for one in value if isinstance(one, torch.Tensor)]
+    assert tensors == []
+    assert all(one.is_meta for one in head.buffers())
+
+
 def test_a_fused_model_of_a_module_and_of_a_wrapped_one():
     network, inputs = a_network(), some_inputs(30, seed=3)
     wrapped = ns.wrap(network).calibrate(some_inputs())

@@ -122,9 +122,10 @@ class LabelNeighboursScore(nn.Module):
         super().__init__()
         self.register_buffer("bank", _bank_of(detector))
         self.layer, self.k = detector.layer, detector.k
-        of_labels = np.split(detector.members_, detector.starts_[1:-1])
-        self.known = [label for label, members in enumerate(of_labels) if len(members)]
-        self.members = [torch.from_numpy(of_labels[label].copy()) for label in self.known]
+        sizes = np.diff(detector.starts_)
+        self.known = np.flatnonzero(sizes).tolist()
+        self.sizes = sizes[self.known].tolist()
+        self.register_buffer("members", torch.from_numpy(detector.members_.copy()))
 
     def forward(self, arrays: Arrays) -> Tensor:
         """Return one score per row of features and logits."""
@@ -132,7 +133,7 @@ class LabelNeighboursScore(nn.Module):
         products = _unit_rows(arrays[self.layer]).to(bank.dtype) @ bank.T  # (n_samples, n_bank)
         similarities = [
             products.index_select(1, members).topk(min(self.k, len(members)), dim=1).values
-            for members in self.members
+            for members in self.get_buffer("members").split(self.sizes)
         ]
         means = torch.stack([nearest.double().mean(1) for nearest in similarities], 1)
         weights = scores.label_energy(arrays.logits.double())[:, self.known]
