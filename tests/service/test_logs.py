@@ -15,9 +15,11 @@ def pipe():
     """A log that is written to a pipe: (handler, the end to read from)."""
     read, write = os.pipe()
     reading, writing = os.fdopen(read), os.fdopen(write, "w")
-    yield ThreadHandler(writing), reading
-    writing.close()
+    handler = ThreadHandler(writing)
+    yield handler, reading
     reading.close()
+    handler.wait(60)  # or the thread would write to whatever gets the number of the descriptor next
+    writing.close()
 
 
 def write(handler, event, **facts):
