@@ -94,7 +94,13 @@ def test_detectors_that_learn_do_so_from_images_and_crops():
 
 
 @pytest.mark.parametrize(
-    "part", ["mahalanobis", "vim", "combined(detectors=[joint_energy, knn(bank=20)])"]
+    "part",
+    [
+        "mahalanobis",
+        "vim",
+        "label_neighbours(bank=20)",
+        "combined(detectors=[joint_energy, knn(bank=20)])",
+    ],
 )
 def test_any_detector_can_score_the_crops(part):
     check_detector(ns.Mixed(part))

@@ -136,7 +136,8 @@ class LabelNeighbours(BankDetector):
             and self.rows_.shape == self.bank_.shape[:1]
             and all(array.dtype.kind == "i" for array in (self.rows_, self.members_, starts))
             and self.members_.ndim == starts.ndim == 1
-            and len(starts) == self.n_columns_["logits"] + 1
+            # Inside `mixed`, it was not calibrated and does not know the number of logits.
+            and len(starts) == self.n_columns_.get("logits", len(starts) - 1) + 1
             and starts[0] == 0
             and starts[-1] == n_members > 0
             and bool((np.diff(starts) >= 0).all())
