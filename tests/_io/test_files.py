@@ -99,16 +99,18 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
 
 
 def test_what_killed_processes_left_is_removed_after_a_day(tmp_path):
-    old, new, folder = (tmp_path / f".nescio-{name}" for name in ("old", "new", "folder"))
+    old, new, folder = (tmp_path / f".nescio-{digit * 16}" for digit in "0af")
+    of_the_user = tmp_path / ".nescio-cache"
     old.touch()
     new.touch()
     (folder / "inner").mkdir(parents=True)
+    of_the_user.mkdir()
     long_ago = time.time() - 2 * 24 * 3600
-    for path in (old, folder):
+    for path in (old, folder, of_the_user):
         os.utime(path, (long_ago, long_ago))
     with replacing(tmp_path / "x") as temporary:
         temporary.write_text("x")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".nescio-new", "x"]
+    assert sorted(tmp_path.iterdir()) == sorted([new, of_the_user, tmp_path / "x"])
 
 
 def test_the_directory_is_synced_after_the_rename(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ A file is written completely or not at all, and replaces an existing file only w
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from nescio.errors import FileError
 
-TEMPORARY = ".nescio-"  # how the names of temporary files and folders begin
+_TEMPORARY = re.compile(r"\.nescio-[0-9a-f]{16}")
 _LEFT_OVER_SECONDS = 24 * 3600
 
 
@@ -48,7 +49,7 @@ def check_target(path: str | Path, *, force: bool) -> Path:
 def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     """Give a temporary path in the same directory; rename it to `path` if the block succeeds."""
     target = check_target(path, force=force)
-    temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    temporary = target.with_name(temporary_name())
     try:
         _remove_leftovers(target.parent)
         temporary.touch(exist_ok=False)
@@ -67,10 +68,19 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
         raise _explained(f"cannot write {path}", error) from error
 
 
+def temporary_name() -> str:
+    """Return a new name for a temporary file or folder, which is removed if it is left over."""
+    return f".nescio-{secrets.token_hex(8)}"
+
+
 def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of processes that were killed: those not written to for a day."""
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(TEMPORARY)]
+    """Remove temporary files of processes that were killed: those not written to for a day.
+
+    Only names that `temporary_name` gives: a user may have a folder .nescio-cache.
+    """
+    names: list[str] = []
+    with suppress(PermissionError), os.scandir(folder) as entries:  # one may write but not list
+        names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)]
     for name in names:
         path = folder / name
         with suppress(OSError):  # another process may be removing it

@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-import secrets
 import shutil
 import zlib
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.files import TEMPORARY
+from nescio._io.files import temporary_name
 from nescio._io.tables import require
 from nescio.data.layout import check_split, read_lines
 from nescio.data.split import Split
@@ -110,7 +109,7 @@ def _make(root: Path) -> None:
         )
     parent = root.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
-    temporary = parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+    temporary = parent / temporary_name()
     try:
         temporary.mkdir()
         with (temporary / _LIST).open("w", encoding="utf-8", newline="") as stream:

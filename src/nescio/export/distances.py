@@ -133,7 +133,7 @@ class LabelNeighboursScore(nn.Module):
         products = _unit_rows(arrays[self.layer]).to(bank.dtype) @ bank.T  # (n_samples, n_bank)
         similarities = [
             products.index_select(1, members).topk(min(self.k, len(members)), dim=1).values
-            for members in self.get_buffer("members").split(self.sizes)
+            for members in torch.split(self.get_buffer("members"), self.sizes)
         ]
         means = torch.stack([nearest.double().mean(1) for nearest in similarities], 1)
         weights = scores.label_energy(arrays.logits.double())[:, self.known]
