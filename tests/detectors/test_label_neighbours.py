@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.detectors import features as rows_of
-from nescio.errors import InputError, MissingInputError
+from nescio.detectors import features as rows_of, steps
+from nescio.errors import InputError, MissingInputError, ShapeError
 from nescio.outputs import Outputs
 
 
@@ -101,3 +101,10 @@ def test_nearest_names_training_samples():
 def test_a_plain_array_is_an_error_that_says_what_to_pass(y):
     with pytest.raises(MissingInputError, match="labels="):
         ns.LabelNeighbours().fit(np.random.default_rng(0).normal(size=(20, 4)), y)
+
+
+def test_logits_of_other_labels_than_those_of_the_training_data_are_an_error():
+    detector = ns.Combined(["label_neighbours", "joint_energy"])
+    steps.learn(detector, some(120, 0), None)  # as nescio calibrate does
+    with pytest.raises(ShapeError, match="has learned 4 labels, but there are logits of 3"):
+        detector.calibrate(some(100, 1).select_labels([0, 1, 2]))

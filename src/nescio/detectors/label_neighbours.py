@@ -11,7 +11,7 @@ from nescio.detectors import neighbours
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.bank import BankDetector
 from nescio.detectors.features import row_blocks, unit_rows
-from nescio.errors import InputError, MissingInputError
+from nescio.errors import InputError, MissingInputError, ShapeError
 
 
 class LabelNeighbours(BankDetector):
@@ -100,6 +100,12 @@ class LabelNeighbours(BankDetector):
 
     def _score(self, arrays: Arrays) -> Array:
         inputs: FloatArray = arrays[self.layer]
+        n_labels = len(self.starts_) - 1
+        if arrays.logits.shape[1] != n_labels:
+            raise ShapeError(
+                f"{self.name} has learned {n_labels} labels, but there are logits of "
+                f"{arrays.logits.shape[1]}. Pass outputs of the same model."
+            )
         result = np.empty(len(inputs))
         for block in row_blocks(len(inputs), max(*self.bank_.shape, len(self.starts_))):
             similarities = self._similarities(unit_rows(inputs[block]))
