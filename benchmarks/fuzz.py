@@ -106,13 +106,14 @@ class Record:
             print(_row(f"{name} *" if name in hashed else name, counts))
         print(_row("all", total))
         print("\n* The input has a checksum: no damage may change the result.")
-        failures = [f"{name}, {text}" for name in kinds for text in self.content[name]["failures"]]
+        found = {name: self.content[name]["failures"] for name in kinds if name in self.content}
+        failures = [f"{name}, {text}" for name, texts in found.items() for text in texts]
         print("\n".join(failures[:NAMED]))
 
     def failed(self, kinds: list[str], hashed: set[str]) -> bool:
-        counts = {name: self.content[name]["counts"] for name in kinds}
+        counts = {name: self.content[name]["counts"] for name in kinds if name in self.content}
         wrong = any(one.get("traceback") or one.get(CRASH) for one in counts.values())
-        return wrong or any(counts[name].get("changed") for name in kinds if name in hashed)
+        return wrong or any(one.get("changed") for name, one in counts.items() if name in hashed)
 
 
 def _row(name: str, counts: Counter[str]) -> str:

@@ -1,7 +1,7 @@
 """Measure the service under load and with malformed input, on this machine.
 
-    python benchmarks/service.py                all parts, about three minutes
-    python benchmarks/service.py throughput     one part: throughput, clients, stop, malformed
+    python benchmarks/service.py                all parts, about five minutes
+    python benchmarks/service.py throughput     one part: throughput, clients, stop, malformed, soak
     python benchmarks/service.py --quick        all parts, with smaller numbers
 
 The server and its clients are separate processes that share the processors of the machine, so the
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import nescio as ns
-from malformed import JSON, SAFETENSORS, malformed
+from malformed import JSON, SAFETENSORS, Malformed, malformed
 from nescio._io.tensors import encode_tensors
 
 N_ROWS, N_LABELS = 1_000, 80
@@ -78,6 +78,11 @@ class Server:
         """Return its memory in megabytes."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def counts(self) -> tuple[int, int]:
+        """Return its threads and its open files."""
+        folder = Path(f"/proc/{self.process.pid}")
+        return len(list(folder.glob("task/*"))), len(list(folder.glob("fd/*")))
 
     def processor_seconds(self) -> float:
         """Return the processor time that it has used."""
@@ -436,6 +441,13 @@ def stop(quick: bool) -> None:
     show("kill -TERM under the load of 64 clients", rows)
 
 
+def as_bytes(request: Malformed) -> bytes:
+    more = {k: v for k, v in request.headers.items() if k != "content-type"}
+    return plain_request(
+        "POST", request.path, request.headers["content-type"], request.body, **more
+    )
+
+
 def bad_bodies(quick: bool) -> None:
     """Send 200 malformed bodies."""
     good = plain_request(
@@ -448,9 +460,7 @@ def bad_bodies(quick: bool) -> None:
         run_clients(server.port, [good], 1, n_requests=50)
         before = server.resident()
         for request in requests:
-            kind = request.headers["content-type"]
-            more = {k: v for k, v in request.headers.items() if k != "content-type"}
-            raw = plain_request("POST", request.path, kind, request.body, **more)
+            raw = as_bytes(request)
             seen[request.kind].update(run_clients(server.port, [raw], 1, n_requests=1).codes)
             alive += run_clients(server.port, [good], 1, n_requests=1).codes[200]
         after = server.resident()
@@ -473,11 +483,52 @@ def bad_bodies(quick: bool) -> None:
     )
 
 
+def soak(quick: bool) -> None:
+    """Send good and malformed bodies for a while: memory, threads and files must not grow."""
+    seconds, looks = (12 if quick else 120), 4
+    bad = [as_bytes(request) for request in malformed(200, N_LABELS)]
+    # A longer one may be rejected unread, and the client then loses the answer while it sends.
+    bad = [raw for raw in bad if len(raw) < 65_536]
+    good = mixed()
+    requests = [raw for one in bad for raw in (*good, one)]
+    process = Clients()
+    found: list[tuple[float, int, int]] = []
+    with serving(with_a_model=True) as server:
+        begun = time.perf_counter()
+        process.start(server.port, requests, 16, seconds=seconds)
+        for look in range(1, looks + 1):
+            time.sleep(max(0.0, begun + look * seconds / (looks + 1) - time.perf_counter()))
+            found.append((server.resident(), *server.counts()))
+        load = process.result()
+        errors = [line for line in server.log if line["level"] == "error"]
+        last = server.stop()
+    process.end()
+    codes, right = load.codes, load.codes[200]
+    refused = sum(n for code, n in codes.items() if 400 <= code < 500)
+    memory, threads, files = (list(column) for column in zip(*found, strict=True))
+    show(
+        f"Soak: 16 clients for {seconds} s, one body in nine malformed",
+        [
+            ("requests sent", f"{load.sent:,}"),
+            ("answered with 200", f"{right:,}"),
+            ("answered with a 4xx", f"{refused:,}"),
+            ("anything else (must be 0)", f"{codes.total() - right - refused:,}"),
+            ("lost (must be 0)", f"{load.sent - codes.total():,}"),
+            ("server: accepted, answered", f"{last.get('accepted'):,}, {last.get('answered'):,}"),
+            ("errors in the log", len(errors)),
+            ("server's memory over time, MB", ", ".join(f"{one:.0f}" for one in memory)),
+            ("server's threads over time", ", ".join(map(str, threads))),
+            ("server's open files over time", ", ".join(map(str, files))),
+        ],
+    )
+
+
 PARTS: dict[str, Callable[[bool], None]] = {
     "throughput": throughput,
     "clients": clients,
     "stop": stop,
     "malformed": bad_bodies,
+    "soak": soak,
 }
 
 if __name__ == "__main__":

@@ -91,3 +91,12 @@ def test_a_lock_that_is_not_waited_for(tmp_path):
         pass
     with exclusive(path):
         pass
+
+
+def test_a_link_has_the_lock_of_its_file(tmp_path):
+    """Two names of one state are one state."""
+    link = tmp_path / "link.bin"
+    link.symlink_to(tmp_path / "state.bin")
+    taken = pytest.raises(FileError, match=r"another process is using .*link\.bin")
+    with exclusive(tmp_path / "state.bin"), taken, exclusive(link):
+        pass

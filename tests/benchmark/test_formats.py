@@ -61,6 +61,11 @@ def test_names_do_not_break_csv():
     assert [row["detector"] for row in rows] == [HOSTILE, quoted]
 
 
+def test_names_in_csv_are_no_formulas():
+    rows = csv.DictReader(io.StringIO(result_tables([line("=1+1", (10, 90, 90))])[0].to_csv()))
+    assert [row["detector"] for row in rows] == ["'=1+1"]
+
+
 def check_latex(text):
     """Check that rows have the same length, and that braces and dollars are in pairs."""
     body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]

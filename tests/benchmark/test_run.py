@@ -2,15 +2,16 @@
 
 import shutil
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("torchvision")
 
+from nescio._io.locks import locked
 from nescio.benchmark import run as runs
-from nescio.benchmark.folder import BenchmarkRun
+from nescio.benchmark.folder import BenchmarkRun, run_file
 from nescio.benchmark.progress import unwatched
 from nescio.benchmark.run import run_benchmark
 from nescio.benchmark.spec import parse_benchmark
@@ -54,6 +55,24 @@ def test_a_second_run_does_nothing(small_spec, small_run, bench_folder, counted)
     assert not any("evaluating" in stage for stage in stages)
     assert again.lines == small_run.lines
     assert (bench_folder / "small" / "results.jsonl").read_bytes() == before
+
+
+def test_a_second_run_waits_for_the_first(small_spec, small_run, bench_folder, counted):
+    """Two at once would write the same lines and evidence."""
+    stages = []
+
+    def watch(stage, total):
+        stages.append(stage.rpartition(": ")[2])
+        if stages[-1] == "waiting for another process":
+            held.close()
+        return unwatched(stage, total)
+
+    held = ExitStack()
+    folder, name = bench_folder / "small", small_spec.sets[0].name
+    held.enter_context(locked(run_file(folder, name, small_spec.seeds[0], ".jsonl")))
+    run_benchmark(small_spec, bench_folder, watch=watch)
+    assert stages.count("waiting for another process") == 1
+    assert counted == []
 
 
 @pytest.mark.parametrize("freeze", [False, True])

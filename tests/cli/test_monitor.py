@@ -96,6 +96,16 @@ def test_two_runs_on_one_state_lose_no_rows(files, nescio):
     assert nescio("monitor", "quiet.csv", *WITH, *state)[0] == 0
 
 
+def test_a_tiny_p_value_is_refused_at_once(files, nescio):
+    """The size of the calibration data was once inferred from p-values, and this took for ever."""
+    header, first = Path("quiet.csv").read_text("utf-8").splitlines()[:2]
+    row = dict(zip(header.split(","), first.split(","), strict=True)) | {"p_value": "1e-8"}
+    Path("tiny.csv").write_text(f"{header}\n{','.join(row.values())}\n", "utf-8")
+    code, _, err = nescio("monitor", "tiny.csv", *WITH)
+    assert code == 1
+    assert "another detector" in err
+
+
 def test_a_failed_run_leaves_the_state_alone(files, nescio):
     state = ("--state", "state.safetensors")
     nescio("monitor", "quiet.csv", *WITH, *state)

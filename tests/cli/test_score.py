@@ -1,8 +1,10 @@
 """nescio score."""
 
 import numpy as np
+from rich.text import Text
 
 import nescio as ns
+from nescio.cli.options import terminal
 
 
 def test_scoring_and_evaluating_can_count_bad_rows_as_out_too(here, nescio):
@@ -52,6 +54,10 @@ def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
     assert code == 0, err
     assert "\ufffd[31mred" in out
     assert not set(out) & {"\x1b", "\x9b", "\r"}
-    code, _, err = nescio("score", tmp_path / "d.nescio", tmp_path / "\x1b[31m.npy")
+    code, _, err = nescio("score", tmp_path / "d.nescio", tmp_path / "\x1b]0;title\x07.npy")
     assert code == 1
-    assert "\x1b" not in err
+    assert "\ufffd]0;title\ufffd.npy" in err
+    console = terminal()
+    with console.capture() as shown:
+        console.print(Text("\x1b[31mred"))
+    assert shown.get() == "\ufffd[31mred\n"
