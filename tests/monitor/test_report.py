@@ -81,7 +81,7 @@ def test_a_state_that_knows_no_start_of_its_change(detector, rng):
 
 def test_one_input_is_written_in_the_singular(detector, rng):
     report = fed(Monitor(detector), detector, logits_of(rng, 1, shift=3.0)).report()
-    assert "the 1 input looks like" in str(report)
+    assert "1 input, too few to tell" in str(report)
 
 
 def test_the_report_is_json(detector, rng):

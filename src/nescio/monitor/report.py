@@ -24,6 +24,7 @@ _ADVICE = (
     "model), repair it. If they are what the model should work on, calibrate a new detector on "
     "data like them."
 )
+_FEW = 30  # inputs; with fewer, a change can hardly be seen
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,10 @@ class MonitorReport:
         if self.open_label_drifts or any(window and window.outside for window in newest):
             inputs = _plural(self.n_samples, "input")
             return f"No alarm so far in {inputs}, but the newest ones may differ (see below)."
-        looks = "input looks" if self.n_samples == 1 else "inputs look"
-        return f"No alarm: the {self.n_samples:,} {looks} like the calibration data."
+        if self.n_samples < _FEW:
+            inputs = _plural(self.n_samples, "input")
+            return f"No alarm so far: {inputs}, too few to tell whether the data has changed."
+        return f"No alarm: the {self.n_samples:,} inputs look like the calibration data."
 
     def _change(self) -> str:
         noticed = f"This was noticed at input {self.alarm_at:,} of {self.n_samples:,}."
