@@ -91,7 +91,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={_as_text(item)}" for name, item in value.items()) or "-"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_as_text, value))
+        return ", ".join(map(_as_text, value)) or "-"
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
