@@ -30,6 +30,11 @@ def test_features_and_labels_make_a_combination_that_can_be_used():
         (outputs(300, labels=None), outputs(500), "training outputs have no labels"),
         (outputs(300), outputs(500, features=None), "held-out outputs have no features"),
         (
+            outputs(300, labels=outputs(300).labels[::-1]),
+            outputs(500),
+            "the training labels do not fit the logits",
+        ),
+        (
             outputs(300, features=np.ones((300, 4097))),
             outputs(500, features=np.ones((500, 4097))),
             "there are 4,097 features",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from nescio.detectors.base import Detector
 from nescio.detectors.combined import Combined
 from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
@@ -95,4 +97,20 @@ def _obstacle(combined: Combined, train: Outputs | None, held_out: Outputs | Non
             f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
             "reduce them first, such as by PCA"
         )
+    n_odd = _n_odd_labels(train)
+    if n_odd > train.n_labels / 3:
+        return (
+            f"the training labels do not fit the logits: {n_odd} of {train.n_labels} labels have "
+            "no higher logits where they are present. Check the order of rows and labels"
+        )
     return ""
+
+
+def _n_odd_labels(train: Outputs) -> int:
+    """Return how many labels have logits that are not higher where the label is present."""
+    labels = np.asarray(train.labels, dtype=np.float64)
+    logits = np.nan_to_num(np.asarray(train.logits, dtype=np.float64), posinf=0.0, neginf=0.0)
+    present, absent = labels.sum(0), (1 - labels).sum(0)
+    higher = (labels * logits).sum(0) / np.maximum(present, 1)
+    lower = ((1 - labels) * logits).sum(0) / np.maximum(absent, 1)
+    return int(np.count_nonzero((present > 0) & (absent > 0) & (higher <= lower)))
