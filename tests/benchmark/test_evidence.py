@@ -31,7 +31,8 @@ def test_the_lines_are_of_the_evidence(small_run):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"outputs": {}}, {"detectors": 3}, {"schema": 3}, {"kind": "x"}]
+    "damage",
+    [{"outputs": {}}, {"outputs": [], "id": 9}, {"detectors": 3}, {"schema": 3}, {"kind": "x"}],
 )
 def test_damaged_evidence(small_run, tmp_path, damage):
     source = small_run.folder / "runs" / "digits-seed-0.safetensors"

@@ -89,5 +89,5 @@ def load_evidence(path: str | Path) -> Evidence:
             image_roots={name: Path(root) for name, root in metadata["image_roots"].items()},
             of_lines=metadata["of_lines"],
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error
