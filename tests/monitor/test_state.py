@@ -73,6 +73,17 @@ def test_a_state_that_is_none_is_refused(detector, tmp_path):
         Monitor.load(tmp_path / "less.safetensors", detector)
 
 
+def test_a_count_beyond_every_stream_is_damage(detector, rng, tmp_path):
+    path = tmp_path / "state.safetensors"
+    fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)
+    tensors, metadata = read_tensors(path)
+    metadata["drift"]["blocks"][0][1] = 2**62
+    del metadata["sha256"]
+    write_tensors(path, tensors, metadata | {"sha256": digest(tensors, metadata)}, force=True)
+    with pytest.raises(FileFormatError, match="block is too large"):
+        Monitor.load(path, detector)
+
+
 def test_memory_does_not_grow_with_the_stream(detector, rng, tmp_path):
     monitor, sizes = Monitor(detector, window=20), []
     for _ in range(3):

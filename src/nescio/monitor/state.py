@@ -221,7 +221,9 @@ def _restore_drift(watch: DriftWatch, counts: Array, stored: dict[str, Any]) -> 
         raise ValueError("its counts of labels do not fit the detector")
     rows = zip(stored["blocks"], counts, strict=True)
     blocks = {
-        checked_whole("level", level, minimum=_OPEN): Firing.from_arrays(row, np.array([n]))
+        checked_whole("level", level, minimum=_OPEN): Firing.from_arrays(
+            row, np.array([_count("block", n)])
+        )
         for (level, n), row in rows
     }
     watch.open, watch.waiting = blocks.pop(_OPEN), blocks
