@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -491,3 +492,12 @@ def test_the_checksum_can_be_left_out(tmp_path, outputs):
     with pytest.raises(FileFormatError, match="do not match their checksum"):
         Outputs.load(tmp_path / "x.safetensors")
     assert len(Outputs.load(tmp_path / "x.safetensors", verify=False)) == len(outputs)
+
+
+def test_an_entry_of_an_archive_that_is_no_array(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path, logits=np.zeros((3, 2)))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("ids", b"abc")
+    with pytest.raises(FileFormatError, match="truncated or damaged"):
+        Outputs.load(path)
