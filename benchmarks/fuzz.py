@@ -47,6 +47,9 @@ def main() -> int:
     worker = Worker(arguments)
     ends = time.monotonic() + 60 * arguments.minutes
     kinds = [name for name in worker.kinds if arguments.kind in name]
+    if not kinds:
+        worker.close()
+        sys.exit(f"no kind has {arguments.kind!r} in its name: {', '.join(worker.kinds)}.")
     per_kind = -(-arguments.inputs // len(kinds))
     try:
         for start in range(0, per_kind, BATCH):

@@ -27,7 +27,7 @@ class LinearProbe(Detector):
     The square makes sure that many weak labels do not count as much as one clear label. If no
     output is positive, the score is the largest one.
 
-    A linear function goes on growing outside of the training data, so an input that is far from
+    It does not ask whether the training data has anything like an input: one that is far from
     everything can score high. Combine it with a distance, as `combined` does.
 
     Parameters

@@ -322,7 +322,7 @@ class Wrapped:
     def _with_features(self) -> Wrapped:
         """Return the model with the layers that the default detector reads, if it has them."""
         if getattr(self.runner, "n_features", 0) > MOST_FEATURES:
-            return self  # sparse words, which would not fit into memory one by one
+            return self  # such as the words of a vocabulary: not sparse, they would fill the memory
         try:
             return Wrapped(with_layers(self.runner, Combined()))
         except (MissingInputError, ParameterError):  # the default is then joint energy
