@@ -116,7 +116,7 @@ def _picture(record: Mapping[str, Any]) -> str:
     sizes = record["sizes"]
     times = [value for values in record["seconds"].values() for value in values]
     chart = Chart(
-        Scale(sizes[0], sizes[-1], log=True),
+        Scale(sizes[0] / 1.2, sizes[-1] * 1.2, log=True),
         Scale(min(times) / 1.5, max(times) * 1.5, log=True),
         name=record["title"],
         x_label=f"{record['axis']} ({AXES[record['axis']]})",
