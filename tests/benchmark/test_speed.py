@@ -9,9 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))  # last: it has a coverage.py
 
-from speed import harness
-from speed.harness import Bench
-from speed.page import write_page
+from speed import harness  # noqa: E402
+from speed.harness import Bench  # noqa: E402
+from speed.page import write_page  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results.json"
 
