@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,8 +21,8 @@ RESULTS = ROOT / "benchmarks" / "results.json"
 def ticking(monkeypatch):
     """A clock that stands still unless some work moves it, and no pauses."""
     now = [0.0]
-    monkeypatch.setattr(harness.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(harness.time, "sleep", lambda seconds: None)
+    clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=lambda seconds: None)
+    monkeypatch.setattr(harness, "time", clock)
 
     def taking(seconds):
         def run():
