@@ -6,7 +6,6 @@ reach the k-th logit, it is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +60,8 @@ def search(index: LabelIndex, features: FloatArray, k: int, probes: int) -> Foun
     k, n_cells = min(k, len(index)), len(index.sizes)
     enough = -(-_LABELS_PER_FOUND * k * n_cells // len(index))
     n_visited = min(n_cells, max(probes or _FIRST_PROBES, enough))
-    width = max(n_cells, n_visited * int(index.sizes.max()), k * features.shape[1])
+    n_units = features.shape[1]
+    width = max(n_cells, n_visited * max(int(index.sizes.max()), n_units), k * n_units)
     parts = [
         _search(index, features[rows], k, n_visited, exact=probes == EXACT)
         for rows in row_blocks(len(features), width)
@@ -99,23 +99,33 @@ def _first(
     """Return the k largest logits in these cells of each row, and their places."""
     n_rows, n_visited = cells.shape
     size = int(index.sizes.max())
-    logits = np.full((n_rows, max(k, n_visited * size)), -np.inf, rows.dtype)
-    by_slot = logits[:, : n_visited * size].reshape(n_rows, n_visited, size)
-    for cell, at in _by_cell(cells):
-        row, slot = np.divmod(at, n_visited)
-        labels = slice(index.starts[cell], index.starts[cell + 1])
-        by_slot[row, slot, : index.sizes[cell]] = _logits(index, rows[row], labels)
+    logits = _by_cell(index, rows, cells).reshape(n_rows, n_visited * size)
+    if k > logits.shape[1]:
+        logits = np.pad(logits, ((0, 0), (0, k - logits.shape[1])), constant_values=-np.inf)
     at = largest(logits, k)
     found = np.take_along_axis(logits, at, axis=1)
     visited = np.take_along_axis(cells, np.minimum(at // size, n_visited - 1), axis=1)
     return found, np.where(np.isneginf(found), -1, index.starts[visited] + at % size)
 
 
-def _by_cell(cells: Indices) -> Iterator[tuple[int, Indices]]:
-    """Give each cell once, with the positions in the flat array where it is."""
+def _by_cell(index: LabelIndex, rows: FloatArray, cells: Indices) -> FloatArray:
+    """Return the logits in the cells of each row, and -inf where a cell is smaller than others.
+
+    The weights of a cell are read once, for all rows that visit it.
+    """
     order = np.argsort(cells, axis=None, kind="stable")
-    found, first = np.unique(cells.reshape(-1)[order], return_index=True)
-    yield from zip(found.tolist(), np.split(order, first[1:]), strict=True)
+    inputs = rows[order // cells.shape[1]]  # (n_pairs, n_units), by cell
+    logits = np.full((cells.size, int(index.sizes.max())), -np.inf, rows.dtype)
+    visited, first = np.unique(cells.reshape(-1)[order], return_index=True)
+    ends = np.append(first[1:], cells.size)
+    bounds = (index.starts[visited], index.starts[visited + 1], first, ends)
+    for start, stop, begin, end in zip(*(bound.tolist() for bound in bounds), strict=True):
+        out = logits[begin:end, : stop - start]
+        np.matmul(inputs[begin:end], index.weight[start:stop].T, out=out)
+        out += index.bias[start:stop]
+    result = np.empty_like(logits)
+    result[order] = logits
+    return result
 
 
 def _logits(index: LabelIndex, rows: FloatArray, labels: slice) -> FloatArray:
