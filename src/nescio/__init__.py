@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Detector as Detector,
         Entropy as Entropy,
         GradNorm as GradNorm,
+        HeadJointEnergy as HeadJointEnergy,
         IsolationForest as IsolationForest,
         JointEnergy as JointEnergy,
         LabelGap as LabelGap,

@@ -10,7 +10,8 @@ from nescio.errors import ImplausibleValuesWarning, ParameterWarning, Probabilit
 
 def _sklearn_checks():
     for name, detector in DETECTORS.items():
-        if len(detector().scores_from) > 1 or name == "linear_probe":
+        alone = len(detector().scores_from) == 1 and "head" not in detector().learns_from
+        if not alone or name == "linear_probe":
             continue  # scikit-learn's data is a single array, often without labels
         for estimator, check in estimator_checks_generator(detector(), mark="skip"):
             label = getattr(check, "func", check).__name__

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
     from nescio.detectors.entropy import Entropy as Entropy
     from nescio.detectors.gen import GEN as GEN
     from nescio.detectors.gradnorm import GradNorm as GradNorm
+    from nescio.detectors.head_joint_energy import HeadJointEnergy as HeadJointEnergy
     from nescio.detectors.isolation_forest import IsolationForest as IsolationForest
     from nescio.detectors.label_gap import LabelGap as LabelGap
     from nescio.detectors.label_neighbours import LabelNeighbours as LabelNeighbours
