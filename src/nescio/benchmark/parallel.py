@@ -163,7 +163,7 @@ def _work(
 
 
 def _use_cpus(n_cpus: int) -> None:
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     limit_cpus(n_cpus)
     torch.set_num_threads(min(n_cpus, torch.get_num_threads()))

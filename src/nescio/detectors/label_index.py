@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import FloatArray
-from nescio.detectors.cells import divide
 from nescio.detectors.features import row_blocks
+from nescio.detectors.label_cells import divide
 from nescio.detectors.neighbours import Indices
 from nescio.errors import InputError
 from nescio.outputs import Head
@@ -28,6 +28,7 @@ Values = NDArray[np.float64]
 
 # float32 adds up to so many products without float64, which bounds its rounding.
 _LABELS_AT_ONCE = 1024
+_LOGITS_AT_ONCE = 2**21
 # Beyond this, float32 may overflow in a product.
 _LARGEST_FLOAT32 = 1e30
 
@@ -172,10 +173,12 @@ class LabelIndex:
         return np.where(places >= 0, logits, -np.inf)
 
     def joint_energy(self, features: FloatArray) -> Values:
-        """Return the joint energy of all labels; logits are formed in parts of 8 MB at most."""
+        """Return the joint energy of all labels; logits are formed in parts of 16 MB at most."""
         result = np.zeros(len(features))
-        for rows in row_blocks(len(features), _LABELS_AT_ONCE):
+        for rows in row_blocks(len(features), 1):
             inputs = self.prepared(features[rows])[0]
-            for part in self._parts():
+            step = max(1, _LOGITS_AT_ONCE // len(inputs))
+            for start in range(0, len(self), step):
+                part = slice(start, start + step)
                 result[rows] += scores.joint_energy(inputs @ self.weight[part].T + self.bias[part])
         return result

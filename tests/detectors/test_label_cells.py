@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nescio.detectors.cells import divide
+from nescio.detectors.label_cells import divide
 
 
 def in_topics(n_labels, n_topics, n_units=6, seed=0):
