@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +21,11 @@ RowKernel = Callable[[Array, FloatArray, FloatArray], None]
 _BLOCK_ELEMENTS = 1 << 18
 
 _most_cpus: int | None = None
+
+T = TypeVar("T")
+_single = threading.Lock()
+_single_users = 0
+_single_limit: Any = None
 
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -66,3 +73,37 @@ def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(run, range(workers)))
     return result
+
+
+def in_threads(run: Callable[[T], None], parts: Sequence[T], most: int) -> None:
+    """Call `run` with each part, in at most this many threads.
+
+    If there are several, BLAS uses one thread in each: threads of its own would wait for each other
+    while the rest of the work leaves processors idle.
+    """
+    workers = min(available_cpus(), len(parts), most)
+    if workers < 2:
+        for part in parts:
+            run(part)
+        return
+    with _single_blas(), ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, parts))
+
+
+@contextmanager
+def _single_blas() -> Iterator[None]:
+    """Limit BLAS to one thread; the last of several users at the same time ends this."""
+    global _single_users, _single_limit
+    with _single:
+        if _single_users == 0:
+            from threadpoolctl import threadpool_limits
+
+            _single_limit = threadpool_limits(limits=1, user_api="blas")
+        _single_users += 1
+    try:
+        yield
+    finally:
+        with _single:
+            _single_users -= 1
+            if _single_users == 0:
+                _single_limit.restore_original_limits()

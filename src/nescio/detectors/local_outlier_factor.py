@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
+from nescio.detectors.nearest import nearest
+from nescio.detectors.spaces import FreeSpace
 from nescio.errors import InputError
 
 # Up to this number of columns, a k-d tree finds exact neighbours faster than a blocked matrix
@@ -23,7 +25,8 @@ class LocalOutlierFactor(Detector):
 
     This is scikit-learn's estimator with `novelty=True`: neighbours are searched among the training
     samples only. The scores are the same as those of scikit-learn, unless distances are tied and a
-    different one of the tied samples is chosen as a neighbour.
+    different one of the tied samples is chosen as a neighbour: here it is the first one, with more
+    than 7 labels. The search is exact, also for logits far from 0.
 
     Parameters
     ----------
@@ -65,16 +68,16 @@ class LocalOutlierFactor(Detector):
             raise InputError("lof learns from at least 2 samples, got n_samples = 1.")
         self.samples_ = _rounded(inputs)
         self.k_ = np.array(min(self.n_neighbors, len(inputs) - 1))
-        self._index = self._neighbour_index()
-        distances, neighbours = self._index.kneighbors()  # a sample is not its own neighbour
+        self._search = self._made_search()
+        distances, neighbours = self._search(None)
         self.reach_ = distances[:, -1].copy()
         self.densities_ = self._density(distances, neighbours)
 
     def _score(self, arrays: Arrays) -> Array:
         inputs: FloatArray = arrays.logits
-        if not hasattr(self, "_index"):
-            self._index = self._neighbour_index()
-        distances, neighbours = self._index.kneighbors(_rounded(inputs))
+        if not hasattr(self, "_search"):
+            self._search = self._made_search()
+        distances, neighbours = self._search(_rounded(inputs))
         density = self._density(distances, neighbours)
         return np.asarray(-self.densities_[neighbours].mean(1) / density)
 
@@ -83,14 +86,16 @@ class LocalOutlierFactor(Detector):
         # 1e-10, as in scikit-learn: identical samples have distance 0, which cannot be divided by.
         return np.asarray(1.0 / (reachability.mean(1) + 1e-10))
 
-    def _neighbour_index(self) -> Any:
-        from sklearn.neighbors import NearestNeighbors
+    def _made_search(self) -> Callable[[FloatArray | None], tuple[Array, Array]]:
+        """Return a function from samples to distances and neighbours, also of its own samples."""
+        k, samples = int(self.k_), self.samples_
+        if samples.shape[1] <= _MAX_COLUMNS_FOR_TREE:
+            from sklearn.neighbors import NearestNeighbors
 
-        n_columns = self.samples_.shape[1]
-        return NearestNeighbors(
-            n_neighbors=int(self.k_),
-            algorithm="kd_tree" if n_columns <= _MAX_COLUMNS_FOR_TREE else "brute",
-        ).fit(self.samples_)
+            tree = NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(samples)
+            return lambda new: tree.kneighbors(new)  # without new ones, none is its own neighbour
+        space = FreeSpace(samples)
+        return lambda new: nearest(space, samples if new is None else new, k, own=new is None)
 
     def _check_learned(self) -> None:
         n_samples = len(np.atleast_1d(self.samples_))

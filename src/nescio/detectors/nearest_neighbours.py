@@ -8,7 +8,7 @@ from nescio._validation import Array, FloatArray
 from nescio.detectors import neighbours
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.bank import BankDetector
-from nescio.detectors.features import row_blocks, unit_rows
+from nescio.detectors.features import unit_rows
 
 # The distance to a sample at a right angle, for rows that have no direction.
 _AT_RIGHT_ANGLES = np.sqrt(2.0)
@@ -20,10 +20,8 @@ class NearestNeighbours(BankDetector):
     Features are divided by their Euclidean length. A row of zeros has no direction: it counts as
     orthogonal to every training sample, at the distance sqrt(2), and is not learned from.
 
-    The search is exact: products with every sample that is kept, in the precision of the training
-    features. The distance to the sample that was found is computed in float64. So float32 rounds
-    the order of neighbours, not their distance, and matters only if several of them lie within
-    about 0.0005 of the sample.
+    The search is exact and its memory bounded: products with every sample that is kept, in the
+    precision of the training features, choose candidates, and distances in float64 decide.
 
     Parameters
     ----------
@@ -73,12 +71,9 @@ class NearestNeighbours(BankDetector):
     def _score(self, arrays: Arrays) -> Array:
         neighbours.check_enough(self.k, len(self.bank_), self.name)
         inputs: FloatArray = arrays[self.layer]
-        scores = np.empty(len(inputs))
-        for block in row_blocks(len(inputs), max(self.bank_.shape)):
-            unit = unit_rows(inputs[block])
-            kth = neighbours.largest(neighbours.products(unit, self.bank_), self.k)[:, 0]
-            distances = neighbours.distances(unit, self.bank_[kth])
-            scores[block] = -np.where(unit.any(1), distances, _AT_RIGHT_ANGLES)
+        scores = np.full(len(inputs), -_AT_RIGHT_ANGLES)
+        for rows, found in self._searched(inputs, np.flatnonzero(inputs.any(1)), self.k):
+            scores[rows] = -found.distances[:, -1]
         return scores
 
     def _check_learned(self) -> None:
