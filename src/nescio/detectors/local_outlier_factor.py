@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,16 +68,16 @@ class LocalOutlierFactor(Detector):
             raise InputError("lof learns from at least 2 samples, got n_samples = 1.")
         self.samples_ = _rounded(inputs)
         self.k_ = np.array(min(self.n_neighbors, len(inputs) - 1))
-        self._search = self._made_search()
-        distances, neighbours = self._search(None)
+        self._index = self._made_index()
+        distances, neighbours = self._neighbours(None)
         self.reach_ = distances[:, -1].copy()
         self.densities_ = self._density(distances, neighbours)
 
     def _score(self, arrays: Arrays) -> Array:
         inputs: FloatArray = arrays.logits
-        if not hasattr(self, "_search"):
-            self._search = self._made_search()
-        distances, neighbours = self._search(_rounded(inputs))
+        if not hasattr(self, "_index"):
+            self._index = self._made_index()
+        distances, neighbours = self._neighbours(_rounded(inputs))
         density = self._density(distances, neighbours)
         return np.asarray(-self.densities_[neighbours].mean(1) / density)
 
@@ -86,16 +86,21 @@ class LocalOutlierFactor(Detector):
         # 1e-10, as in scikit-learn: identical samples have distance 0, which cannot be divided by.
         return np.asarray(1.0 / (reachability.mean(1) + 1e-10))
 
-    def _made_search(self) -> Callable[[FloatArray | None], tuple[Array, Array]]:
-        """Return a function from samples to distances and neighbours, also of its own samples."""
-        k, samples = int(self.k_), self.samples_
-        if samples.shape[1] <= _MAX_COLUMNS_FOR_TREE:
-            from sklearn.neighbors import NearestNeighbors
+    def _made_index(self) -> Any:
+        """Return a k-d tree or a space of the training samples."""
+        if self.samples_.shape[1] > _MAX_COLUMNS_FOR_TREE:
+            return FreeSpace(self.samples_)
+        from sklearn.neighbors import NearestNeighbors
 
-            tree = NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(samples)
-            return lambda new: tree.kneighbors(new)  # without new ones, none is its own neighbour
-        space = FreeSpace(samples)
-        return lambda new: nearest(space, samples if new is None else new, k, own=new is None)
+        return NearestNeighbors(n_neighbors=int(self.k_), algorithm="kd_tree").fit(self.samples_)
+
+    def _neighbours(self, new: NDArray[np.float64] | None) -> tuple[Array, Array]:
+        """Return distances and positions; without new samples, of the training samples."""
+        if isinstance(self._index, FreeSpace):
+            queries = self.samples_ if new is None else new
+            return nearest(self._index, queries, int(self.k_), own=new is None)
+        distances, positions = self._index.kneighbors(new)
+        return distances, positions
 
     def _check_learned(self) -> None:
         n_samples = len(np.atleast_1d(self.samples_))

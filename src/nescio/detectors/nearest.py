@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 _ROWS = 256  # queries at a time: with fewer, BLAS is slower
-_WORK = 2**26  # bytes of products at a time, in each thread
+_WORK = 2**25  # bytes of products at a time, in each thread
 _MOST_THREADS = 4
 _CHUNK = 2**20  # elements of differences at a time
 _LARGEST_GROUP = 64
@@ -49,8 +49,8 @@ def nearest(
 ) -> Found:
     """Return the k nearest samples of each query.
 
-    Apart from the result, at most about 300 MB of memory are used, whatever the sizes: in each of
-    up to four threads 64 MB for products, and less for what is chosen of them.
+    Apart from the result, at most about 200 MB of memory are used, whatever the sizes: in each of
+    up to four threads 32 MB for products, and less for what is chosen of them.
 
     Parameters
     ----------
