@@ -11,7 +11,7 @@ from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors import arrays as reading, neighbours, steps
 from nescio.detectors.base import Detector
 from nescio.detectors.features import checked_layer, row_blocks, unit_rows
-from nescio.detectors.nearest import Found, nearest
+from nescio.detectors.nearest import Cells, Found, nearest
 from nescio.detectors.spaces import UnitSpace
 from nescio.errors import ParameterError
 
@@ -83,4 +83,17 @@ class BankDetector(Detector):
         """Give blocks of these rows, which are not of zeros, and the k samples nearest to them."""
         space = UnitSpace(self.bank_)
         for block in row_blocks(len(rows), inputs.shape[1]):
-            yield rows[block], nearest(space, unit_rows(inputs[rows[block]]), k)
+            unit = unit_rows(inputs[rows[block]])
+            cells = self._cells(unit)
+            if cells is None:
+                yield rows[block], nearest(space, unit, k)
+                continue
+            # With too few samples in its cells, a row is compared with all.
+            enough = np.diff(cells.starts)[cells.probed].sum(1) >= k
+            part = Cells(cells.starts, cells.probed[enough])
+            yield rows[block][enough], nearest(space, unit[enough], k, cells=part)
+            yield rows[block][~enough], nearest(space, unit[~enough], k)
+
+    def _cells(self, unit: FloatArray) -> Cells | None:
+        """Return the cells to search for each row; None to search all samples."""
+        return None

@@ -102,7 +102,7 @@ class LabelNeighbours(BankDetector):
                 "features."
             )
         self.rows_ = useful[neighbours.drawn(len(useful), self.bank)]
-        self.bank_ = unit_rows(features[self.rows_])
+        self.bank_ = unit_rows(features, self.rows_)
         label, member = np.nonzero(carried[self.rows_].T)  # ordered by label
         self.members_ = member
         self.starts_ = np.searchsorted(label, np.arange(carried.shape[1] + 1))

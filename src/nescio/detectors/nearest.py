@@ -76,7 +76,9 @@ def nearest(
         )
         found.distances[rows], found.positions[rows] = search.found()
 
-    in_threads(run, list(_blocks(len(queries), _ROWS)), _MOST_THREADS)
+    # With cells, few of the rows meet in each.
+    n_rows = _ROWS if cells is None else 4 * _ROWS
+    in_threads(run, list(_blocks(len(queries), n_rows)), _MOST_THREADS)
     return found
 
 
@@ -202,7 +204,7 @@ class _Choice:
         if n_groups >= self.n_wanted:
             at = n_groups - self.n_wanted
             self._raise(rows, np.partition(tops, at, axis=1)[:, at])
-        bar = self._bar()[rows]
+        bar = self._bar(rows)
         passed = tops >= bar[:, None]
         here = np.arange(len(self.norms))[rows]
         self.many[here[passed.sum(1) > self.most]] = True
@@ -216,9 +218,10 @@ class _Choice:
         least = wide - self.space.error(wide, self.norms[rows], self.dtype)
         self.lower[rows] = np.maximum(self.lower[rows], least)
 
-    def _bar(self) -> FloatArray:
+    def _bar(self, rows: Any = slice(None)) -> FloatArray:
         """Return what the product of a sample is at least if its similarity reaches the bound."""
-        bar = self.lower - self.space.error(self.lower, self.norms, self.dtype)
+        lower = self.lower[rows]
+        bar = lower - self.space.error(lower, self.norms[rows], self.dtype)
         with np.errstate(over="ignore"):  # -inf, which every product reaches
             return np.asarray(np.nextafter(bar.astype(self.dtype), -np.inf, dtype=self.dtype))
 

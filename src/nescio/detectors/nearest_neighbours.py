@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from nescio._validation import Array, FloatArray
+from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors import neighbours
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.bank import BankDetector
+from nescio.detectors.cells import cells_of, find_centers, probed, starts_of
 from nescio.detectors.features import unit_rows
+from nescio.detectors.nearest import Cells
+from nescio.errors import ParameterError
 
 # The distance to a sample at a right angle, for rows that have no direction.
 _AT_RIGHT_ANGLES = np.sqrt(2.0)
@@ -34,6 +37,13 @@ class NearestNeighbours(BankDetector):
         Memory, the size of the file and the time to score grow with it. With 20,000 samples of
         1,024 features, these are 82 MB, and below 10 % of the time of DenseNet-121, even for one
         image at a time (benchmarks/neighbours.py).
+    cells : int
+        For a large bank, an index: the samples are divided into this many cells around centres,
+        and only some cells are searched. 0 for none. About the square root of the number of samples
+        is a good start.
+    probes : int
+        How many cells are searched, those with the nearest centres. With all of them, the search is
+        exact; with fewer, distances can be too large, never too small.
 
     Attributes
     ----------
@@ -41,6 +51,10 @@ class NearestNeighbours(BankDetector):
         The training samples that are searched, of length 1.
     rows_ : array of shape (n_kept,)
         Their positions in the training data.
+    centers_ : array of shape (n_cells, n_features)
+        With `cells`: the centres of the cells, of length 1.
+    starts_ : array of shape (n_cells + 1,)
+        With `cells`: where each cell starts in `bank_`.
 
     Examples
     --------
@@ -52,7 +66,37 @@ class NearestNeighbours(BankDetector):
 
     name = "knn"
     paper = "Sun et al., ICML 2022"
-    learned = ("bank_", "rows_")
+
+    centers_: Array
+    starts_: neighbours.Indices
+
+    def __init__(
+        self,
+        k: int = 5,
+        layer: str = "features",
+        bank: int = 20_000,
+        cells: int = 0,
+        probes: int = 16,
+        *,
+        tpr: float = 0.95,
+        nonfinite: str = "raise",
+    ) -> None:
+        super().__init__(k, layer, bank, tpr=tpr, nonfinite=nonfinite)
+        self.cells = cells
+        self.probes = probes
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_whole("probes", self.probes, minimum=1)
+        if 0 < checked_whole("cells", self.cells, minimum=0) < self.probes:
+            raise ParameterError(
+                f"probes must be at most the number of cells, {self.cells}, got {self.probes}."
+            )
+
+    @property
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The training samples and, with cells, the index."""
+        return ("bank_", "rows_", "centers_", "starts_") if self.cells else ("bank_", "rows_")
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -66,7 +110,18 @@ class NearestNeighbours(BankDetector):
         directed = np.flatnonzero(features.any(1))
         neighbours.check_enough(self.k, len(directed), self.name)
         self.rows_ = directed[neighbours.drawn(len(directed), self.bank)]
-        self.bank_ = unit_rows(features[self.rows_])
+        if self.cells:
+            neighbours.check_enough(self.cells, len(self.rows_), f"{self.name}, cells")
+            self.centers_ = find_centers(features, self.rows_, self.cells)
+            cell = cells_of(features, self.rows_, self.centers_)
+            self.rows_ = self.rows_[np.argsort(cell, kind="stable")]
+            self.starts_ = starts_of(cell, self.cells)
+        self.bank_ = unit_rows(features, self.rows_)
+
+    def _cells(self, unit: FloatArray) -> Cells | None:
+        if not self.cells:
+            return None
+        return probed(unit, self.centers_, self.starts_, min(self.probes, self.cells))
 
     def _score(self, arrays: Arrays) -> Array:
         neighbours.check_enough(self.k, len(self.bank_), self.name)
@@ -81,6 +136,19 @@ class NearestNeighbours(BankDetector):
             neighbours.fits(self.bank_, self.k, self.n_features_in_)
             and self.rows_.shape == self.bank_.shape[:1]
             and self.rows_.dtype.kind == "i"
+            and (not self.cells or self._index_fits())
         )
         if not fits:
             raise ValueError("its training samples are not consistent")
+
+    def _index_fits(self) -> bool:
+        starts = self.starts_
+        return (
+            neighbours.fits(self.centers_, self.cells, self.n_features_in_)
+            and starts.shape == (len(self.centers_) + 1,)
+            and starts.dtype.kind == "i"
+            and len(self.centers_) == self.cells
+            and starts[0] == 0
+            and starts[-1] == len(self.bank_)
+            and bool((np.diff(starts) >= 0).all())
+        )
