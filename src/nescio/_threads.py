@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -75,19 +75,22 @@ def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
     return result
 
 
-def in_threads(run: Callable[[T], None], parts: Sequence[T], most: int) -> None:
+def in_threads(
+    run: Callable[[T], None], parts: Sequence[T], most: int, *, small: bool = False
+) -> None:
     """Call `run` with each part, in at most this many threads.
 
-    If there are several, BLAS uses one thread in each: threads of its own would wait for each other
-    while the rest of the work leaves processors idle.
+    If there are several, or if `run` multiplies many small matrices, BLAS uses one thread in each:
+    threads of its own would wait for each other while the rest of the work leaves processors idle.
     """
     workers = min(available_cpus(), len(parts), most)
-    if workers < 2:
-        for part in parts:
-            run(part)
-        return
-    with _single_blas(), ThreadPoolExecutor(workers) as pool:
-        list(pool.map(run, parts))
+    with _single_blas() if workers > 1 or small else nullcontext():
+        if workers < 2:
+            for part in parts:
+                run(part)
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                list(pool.map(run, parts))
 
 
 @contextmanager

@@ -31,8 +31,21 @@ def cells_of(features: FloatArray, rows: Indices, centers: FloatArray) -> Indice
     """Return the cell of each of these rows: that of the nearest centre."""
     found = np.empty(len(rows), np.int64)
     for block in row_blocks(len(rows), max(centers.shape)):
-        unit = unit_rows(features[rows[block]])
+        unit = unit_rows(features, rows[block])
         found[block] = (unit.astype(centers.dtype, copy=False) @ centers.T).argmax(1)
+    return found
+
+
+def nearest_rows(features: FloatArray, rows: Indices, centers: FloatArray) -> Indices:
+    """Return which of these rows is the nearest to each centre."""
+    best = np.full(len(centers), -np.inf, centers.dtype)
+    found = np.zeros(len(centers), np.int64)
+    for block in row_blocks(len(rows), max(centers.shape)):
+        near = unit_rows(features, rows[block]).astype(centers.dtype, copy=False) @ centers.T
+        at = near.argmax(0)
+        value = near[at, np.arange(len(centers))]
+        found = np.where(value > best, at + block.start, found)
+        best = np.maximum(value, best)
     return found
 
 

@@ -78,7 +78,8 @@ def nearest(
 
     # With cells, few of the rows meet in each.
     n_rows = _ROWS if cells is None else 4 * _ROWS
-    in_threads(run, list(_blocks(len(queries), n_rows)), _MOST_THREADS)
+    many_cells = cells is not None and len(queries) > 1
+    in_threads(run, list(_blocks(len(queries), n_rows)), _MOST_THREADS, small=many_cells)
     return found
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nescio._validation import Array, FloatArray, checked_whole
+from nescio._validation import Array, FloatArray, checked_choice, checked_whole
 from nescio.detectors import neighbours
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.bank import BankDetector
-from nescio.detectors.cells import cells_of, find_centers, probed, starts_of
+from nescio.detectors.cells import cells_of, find_centers, nearest_rows, probed, starts_of
 from nescio.detectors.features import unit_rows
 from nescio.detectors.nearest import Cells
 from nescio.errors import ParameterError
@@ -37,6 +37,11 @@ class NearestNeighbours(BankDetector):
         Memory, the size of the file and the time to score grow with it. With 20,000 samples of
         1,024 features, these are 82 MB, and below 10 % of the time of DenseNet-121, even for one
         image at a time (benchmarks/neighbours.py).
+    reduce : {"random", "centers"}
+        How a larger number of samples is reduced to `bank`: drawn at random with a fixed seed, or
+        to the centres of as many cells, which stand for all samples. Take centres with k = 1: they
+        lose much less (docs/how-to/choose-a-detector.md). The time to learn them grows with the
+        square of `bank`, so they are for some thousands.
     cells : int
         For a large bank, an index: the samples are divided into this many cells around centres,
         and only some cells are searched. 0 for none. About the square root of the number of samples
@@ -50,7 +55,7 @@ class NearestNeighbours(BankDetector):
     bank_ : array of shape (n_kept, n_features)
         The training samples that are searched, of length 1.
     rows_ : array of shape (n_kept,)
-        Their positions in the training data.
+        Their positions in the training data; of centres, that of the sample nearest to each.
     centers_ : array of shape (n_cells, n_features)
         With `cells`: the centres of the cells, of length 1.
     starts_ : array of shape (n_cells + 1,)
@@ -75,6 +80,7 @@ class NearestNeighbours(BankDetector):
         k: int = 5,
         layer: str = "features",
         bank: int = 20_000,
+        reduce: str = "random",
         cells: int = 0,
         probes: int = 16,
         *,
@@ -82,15 +88,21 @@ class NearestNeighbours(BankDetector):
         nonfinite: str = "raise",
     ) -> None:
         super().__init__(k, layer, bank, tpr=tpr, nonfinite=nonfinite)
+        self.reduce = reduce
         self.cells = cells
         self.probes = probes
 
     def _check_params(self) -> None:
         super()._check_params()
+        checked_choice("reduce", self.reduce, ("random", "centers"))
         checked_whole("probes", self.probes, minimum=1)
         if 0 < checked_whole("cells", self.cells, minimum=0) < self.probes:
             raise ParameterError(
                 f"probes must be at most the number of cells, {self.cells}, got {self.probes}."
+            )
+        if self.cells and self.reduce == "centers":
+            raise ParameterError(
+                'cells are for many samples, and reduce="centers" keeps few. Choose one of them.'
             )
 
     @property
@@ -109,6 +121,10 @@ class NearestNeighbours(BankDetector):
         features: FloatArray = arrays[self.layer]
         directed = np.flatnonzero(features.any(1))
         neighbours.check_enough(self.k, len(directed), self.name)
+        if self.reduce == "centers" and 0 < self.bank < len(directed):
+            self.bank_ = find_centers(features, directed, self.bank)
+            self.rows_ = directed[nearest_rows(features, directed, self.bank_)]
+            return
         self.rows_ = directed[neighbours.drawn(len(directed), self.bank)]
         if self.cells:
             neighbours.check_enough(self.cells, len(self.rows_), f"{self.name}, cells")
