@@ -46,6 +46,18 @@ def test_scores_are_the_formula(k, dtype):
     )
 
 
+def test_labels_of_all_sizes_and_a_second_fit(rng):
+    shares = np.array([0.9, 0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01])
+    detector = ns.LabelNeighbours(k=3)
+    for n in (150, 400):
+        labels = rng.random((n, 9)) < shares
+        labels[0] = True
+        train = Outputs(rng.normal(size=(n, 9)), features=rng.normal(size=(n, 5)), labels=labels)
+        new = Outputs(rng.normal(size=(20, 9)), features=rng.normal(size=(20, 5)))
+        found = detector.fit(train).score_samples(new)
+        np.testing.assert_allclose(found, plainly(train, new, 3), rtol=0, atol=1e-12)
+
+
 def test_blocks_of_any_size_give_the_same(monkeypatch):
     train, new = some(120, 0), some(60, 1)
     detector = ns.LabelNeighbours().fit(train)

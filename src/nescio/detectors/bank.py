@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors import arrays as reading, neighbours, steps
 from nescio.detectors.base import Detector
 from nescio.detectors.features import checked_layer, row_blocks, unit_rows
+from nescio.detectors.nearest import Cells, Found, nearest
+from nescio.detectors.spaces import UnitSpace
 from nescio.errors import ParameterError
 
 
@@ -70,10 +73,27 @@ class BankDetector(Detector):
         inputs: FloatArray = given[self.layer]
         found = np.full((len(inputs), n), -1)
         places = np.flatnonzero(reading.usable_rows(given, self) & inputs.any(1))
-        for block in row_blocks(len(places), max(len(self.bank_), n * inputs.shape[1])):
-            unit = unit_rows(inputs[places[block]])
-            near = np.sort(neighbours.largest(neighbours.products(unit, self.bank_), n), axis=1)
-            distances = neighbours.distances(unit[:, None], self.bank_[near])  # (n_rows, n)
-            order = np.argsort(distances, axis=1, kind="stable")
-            found[places[block]] = self.rows_[np.take_along_axis(near, order, axis=1)]
+        for rows, near in self._searched(inputs, places, n):
+            found[rows] = self.rows_[near.positions]
         return found
+
+    def _searched(
+        self, inputs: FloatArray, rows: neighbours.Indices, k: int
+    ) -> Iterator[tuple[neighbours.Indices, Found]]:
+        """Give blocks of these rows, which are not of zeros, and the k samples nearest to them."""
+        space = UnitSpace(self.bank_)
+        for block in row_blocks(len(rows), inputs.shape[1]):
+            unit = unit_rows(inputs[rows[block]])
+            cells = self._cells(unit)
+            if cells is None:
+                yield rows[block], nearest(space, unit, k)
+                continue
+            # With too few samples in its cells, a row is compared with all.
+            enough = np.diff(cells.starts)[cells.probed].sum(1) >= k
+            part = Cells(cells.starts, cells.probed[enough])
+            yield rows[block][enough], nearest(space, unit[enough], k, cells=part)
+            yield rows[block][~enough], nearest(space, unit[~enough], k)
+
+    def _cells(self, unit: FloatArray) -> Cells | None:
+        """Return the cells to search for each row; None to search all samples."""
+        return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,13 @@ from nescio.detectors.arrays import Arrays
 from nescio.detectors.bank import BankDetector
 from nescio.detectors.features import row_blocks, unit_rows
 from nescio.errors import InputError, MissingInputError, ShapeError
+
+
+class _Table(NamedTuple):
+    """Labels with about as many samples each, and their members: one row per label."""
+
+    labels: NDArray[np.int64]
+    members: NDArray[np.int64]
 
 
 class LabelNeighbours(BankDetector):
@@ -93,10 +102,11 @@ class LabelNeighbours(BankDetector):
                 "features."
             )
         self.rows_ = useful[neighbours.drawn(len(useful), self.bank)]
-        self.bank_ = unit_rows(features[self.rows_])
+        self.bank_ = unit_rows(features, self.rows_)
         label, member = np.nonzero(carried[self.rows_].T)  # ordered by label
         self.members_ = member
         self.starts_ = np.searchsorted(label, np.arange(carried.shape[1] + 1))
+        self.__dict__.pop("_tables", None)
 
     def _score(self, arrays: Arrays) -> Array:
         inputs: FloatArray = arrays[self.layer]
@@ -106,23 +116,31 @@ class LabelNeighbours(BankDetector):
                 f"{self.name} has learned {n_labels} labels, but there are logits of "
                 f"{arrays.logits.shape[1]}. Pass outputs of the same model."
             )
+        if not hasattr(self, "_tables"):
+            self._tables = _tables(self.members_, self.starts_, len(self.bank_))
         result = np.empty(len(inputs))
-        for block in row_blocks(len(inputs), max(*self.bank_.shape, len(self.starts_))):
+        largest = max(table.members.size for table in self._tables)
+        for block in row_blocks(len(inputs), max(*self.bank_.shape, len(self.starts_), largest)):
             similarities = self._similarities(unit_rows(inputs[block]))
             result[block] = np.einsum("ij,ij->i", self._weights(arrays.logits[block]), similarities)
         return result
 
     def _similarities(self, unit: FloatArray) -> NDArray[np.float64]:
         """Return the mean similarity to the nearest samples of each label."""
-        products = neighbours.products(unit, self.bank_)  # (n_rows, n_bank)
+        n_bank = len(self.bank_)
+        products = np.empty((len(unit), n_bank + 1), self.bank_.dtype)
+        np.matmul(unit.astype(self.bank_.dtype, copy=False), self.bank_.T, out=products[:, :n_bank])
+        products[:, n_bank] = -np.inf
         found = np.zeros((len(unit), len(self.starts_) - 1))
-        for label, members in enumerate(np.split(self.members_, self.starts_[1:-1])):
-            if not len(members):
-                continue
-            of_label = products[:, members]
-            if len(members) > self.k:
-                of_label = np.partition(of_label, -self.k, axis=1)[:, -self.k :]
-            found[:, label] = of_label.mean(1, dtype=np.float64)
+        for labels, members in self._tables:
+            near = products.take(members, axis=1)  # (n_rows, n_labels, n_members)
+            n_others = members.shape[1] - self.k
+            if n_others > 0:
+                near.partition(n_others, axis=2)
+                near = near[:, :, n_others:]
+            sizes = np.minimum(np.diff(self.starts_)[labels], near.shape[2])
+            sums = near.sum(2, dtype=np.float64, where=near > -np.inf)
+            found[:, labels] = sums / sizes
         return found
 
     def _weights(self, logits: Array) -> NDArray[np.float64]:
@@ -151,3 +169,21 @@ class LabelNeighbours(BankDetector):
         )
         if not fits:
             raise ValueError("its training samples and labels are not consistent")
+
+
+def _tables(members: Array, starts: Array, absent: int) -> list[_Table]:
+    """Return the members of all labels in few tables, so that not every label takes a step.
+
+    The labels of a table have at most twice as many members as each other. Shorter rows are filled
+    with `absent`.
+    """
+    sizes = np.diff(starts)
+    classes = np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
+    tables = []
+    for each in np.unique(classes[sizes > 0]):
+        labels = np.flatnonzero((classes == each) & (sizes > 0))
+        place = np.arange(sizes[labels].max())
+        present = place < sizes[labels][:, None]
+        at = np.where(present, starts[labels][:, None] + place, 0)
+        tables.append(_Table(labels, np.where(present, members[at], absent)))
+    return tables

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from nescio._validation import Array, FloatArray, checked_whole
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
+from nescio.detectors.nearest import nearest
+from nescio.detectors.spaces import FreeSpace
 from nescio.errors import InputError
 
 # Up to this number of columns, a k-d tree finds exact neighbours faster than a blocked matrix
@@ -23,7 +25,8 @@ class LocalOutlierFactor(Detector):
 
     This is scikit-learn's estimator with `novelty=True`: neighbours are searched among the training
     samples only. The scores are the same as those of scikit-learn, unless distances are tied and a
-    different one of the tied samples is chosen as a neighbour.
+    different one of the tied samples is chosen as a neighbour: here it is the first one, with more
+    than 7 labels. The search is exact, also for logits far from 0.
 
     Parameters
     ----------
@@ -65,16 +68,16 @@ class LocalOutlierFactor(Detector):
             raise InputError("lof learns from at least 2 samples, got n_samples = 1.")
         self.samples_ = _rounded(inputs)
         self.k_ = np.array(min(self.n_neighbors, len(inputs) - 1))
-        self._index = self._neighbour_index()
-        distances, neighbours = self._index.kneighbors()  # a sample is not its own neighbour
+        self._index = self._made_index()
+        distances, neighbours = self._neighbours(None)
         self.reach_ = distances[:, -1].copy()
         self.densities_ = self._density(distances, neighbours)
 
     def _score(self, arrays: Arrays) -> Array:
         inputs: FloatArray = arrays.logits
         if not hasattr(self, "_index"):
-            self._index = self._neighbour_index()
-        distances, neighbours = self._index.kneighbors(_rounded(inputs))
+            self._index = self._made_index()
+        distances, neighbours = self._neighbours(_rounded(inputs))
         density = self._density(distances, neighbours)
         return np.asarray(-self.densities_[neighbours].mean(1) / density)
 
@@ -83,14 +86,21 @@ class LocalOutlierFactor(Detector):
         # 1e-10, as in scikit-learn: identical samples have distance 0, which cannot be divided by.
         return np.asarray(1.0 / (reachability.mean(1) + 1e-10))
 
-    def _neighbour_index(self) -> Any:
+    def _made_index(self) -> Any:
+        """Return a k-d tree or a space of the training samples."""
+        if self.samples_.shape[1] > _MAX_COLUMNS_FOR_TREE:
+            return FreeSpace(self.samples_)
         from sklearn.neighbors import NearestNeighbors
 
-        n_columns = self.samples_.shape[1]
-        return NearestNeighbors(
-            n_neighbors=int(self.k_),
-            algorithm="kd_tree" if n_columns <= _MAX_COLUMNS_FOR_TREE else "brute",
-        ).fit(self.samples_)
+        return NearestNeighbors(n_neighbors=int(self.k_), algorithm="kd_tree").fit(self.samples_)
+
+    def _neighbours(self, new: NDArray[np.float64] | None) -> tuple[Array, Array]:
+        """Return distances and positions; without new samples, of the training samples."""
+        if isinstance(self._index, FreeSpace):
+            queries = self.samples_ if new is None else new
+            return nearest(self._index, queries, int(self.k_), own=new is None)
+        distances, positions = self._index.kneighbors(new)
+        return distances, positions
 
     def _check_learned(self) -> None:
         n_samples = len(np.atleast_1d(self.samples_))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from nescio._validation import Array, FloatArray
+from nescio._validation import Array, FloatArray, checked_choice, checked_whole
 from nescio.detectors import neighbours
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.bank import BankDetector
-from nescio.detectors.features import row_blocks, unit_rows
+from nescio.detectors.cells import cells_of, find_centers, nearest_rows, probed, starts_of
+from nescio.detectors.features import unit_rows
+from nescio.detectors.nearest import Cells
+from nescio.errors import ParameterError
 
 # The distance to a sample at a right angle, for rows that have no direction.
 _AT_RIGHT_ANGLES = np.sqrt(2.0)
@@ -20,10 +23,8 @@ class NearestNeighbours(BankDetector):
     Features are divided by their Euclidean length. A row of zeros has no direction: it counts as
     orthogonal to every training sample, at the distance sqrt(2), and is not learned from.
 
-    The search is exact: products with every sample that is kept, in the precision of the training
-    features. The distance to the sample that was found is computed in float64. So float32 rounds
-    the order of neighbours, not their distance, and matters only if several of them lie within
-    about 0.0005 of the sample.
+    The search is exact and its memory bounded: products with every sample that is kept, in the
+    precision of the training features, choose candidates, and distances in float64 decide.
 
     Parameters
     ----------
@@ -36,13 +37,29 @@ class NearestNeighbours(BankDetector):
         Memory, the size of the file and the time to score grow with it. With 20,000 samples of
         1,024 features, these are 82 MB, and below 10 % of the time of DenseNet-121, even for one
         image at a time (benchmarks/neighbours.py).
+    reduce : {"random", "centers"}
+        How a larger number of samples is reduced to `bank`: drawn at random with a fixed seed, or
+        to the centres of as many cells, which stand for all samples. Take centres with k = 1: they
+        lose much less (docs/how-to/choose-a-detector.md). The time to learn them grows with the
+        square of `bank`, so they are for some thousands.
+    cells : int
+        For a large bank, an index: the samples are divided into this many cells around centres,
+        and only some cells are searched. 0 for none. About the square root of the number of samples
+        is a good start.
+    probes : int
+        How many cells are searched, those with the nearest centres. With all of them, the search is
+        exact; with fewer, distances can be too large, never too small.
 
     Attributes
     ----------
     bank_ : array of shape (n_kept, n_features)
         The training samples that are searched, of length 1.
     rows_ : array of shape (n_kept,)
-        Their positions in the training data.
+        Their positions in the training data; of centres, that of the sample nearest to each.
+    centers_ : array of shape (n_cells, n_features)
+        With `cells`: the centres of the cells, of length 1.
+    starts_ : array of shape (n_cells + 1,)
+        With `cells`: where each cell starts in `bank_`.
 
     Examples
     --------
@@ -54,7 +71,44 @@ class NearestNeighbours(BankDetector):
 
     name = "knn"
     paper = "Sun et al., ICML 2022"
-    learned = ("bank_", "rows_")
+
+    centers_: Array
+    starts_: neighbours.Indices
+
+    def __init__(
+        self,
+        k: int = 5,
+        layer: str = "features",
+        bank: int = 20_000,
+        reduce: str = "random",
+        cells: int = 0,
+        probes: int = 16,
+        *,
+        tpr: float = 0.95,
+        nonfinite: str = "raise",
+    ) -> None:
+        super().__init__(k, layer, bank, tpr=tpr, nonfinite=nonfinite)
+        self.reduce = reduce
+        self.cells = cells
+        self.probes = probes
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_choice("reduce", self.reduce, ("random", "centers"))
+        checked_whole("probes", self.probes, minimum=1)
+        if 0 < checked_whole("cells", self.cells, minimum=0) < self.probes:
+            raise ParameterError(
+                f"probes must be at most the number of cells, {self.cells}, got {self.probes}."
+            )
+        if self.cells and self.reduce == "centers":
+            raise ParameterError(
+                'cells are for many samples, and reduce="centers" keeps few. Choose one of them.'
+            )
+
+    @property
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The training samples and, with cells, the index."""
+        return ("bank_", "rows_", "centers_", "starts_") if self.cells else ("bank_", "rows_")
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -67,18 +121,30 @@ class NearestNeighbours(BankDetector):
         features: FloatArray = arrays[self.layer]
         directed = np.flatnonzero(features.any(1))
         neighbours.check_enough(self.k, len(directed), self.name)
+        if self.reduce == "centers" and 0 < self.bank < len(directed):
+            self.bank_ = find_centers(features, directed, self.bank)
+            self.rows_ = directed[nearest_rows(features, directed, self.bank_)]
+            return
         self.rows_ = directed[neighbours.drawn(len(directed), self.bank)]
-        self.bank_ = unit_rows(features[self.rows_])
+        if self.cells:
+            neighbours.check_enough(self.cells, len(self.rows_), f"{self.name}, cells")
+            self.centers_ = find_centers(features, self.rows_, self.cells)
+            cell = cells_of(features, self.rows_, self.centers_)
+            self.rows_ = self.rows_[np.argsort(cell, kind="stable")]
+            self.starts_ = starts_of(cell, self.cells)
+        self.bank_ = unit_rows(features, self.rows_)
+
+    def _cells(self, unit: FloatArray) -> Cells | None:
+        if not self.cells:
+            return None
+        return probed(unit, self.centers_, self.starts_, min(self.probes, self.cells))
 
     def _score(self, arrays: Arrays) -> Array:
         neighbours.check_enough(self.k, len(self.bank_), self.name)
         inputs: FloatArray = arrays[self.layer]
-        scores = np.empty(len(inputs))
-        for block in row_blocks(len(inputs), max(self.bank_.shape)):
-            unit = unit_rows(inputs[block])
-            kth = neighbours.largest(neighbours.products(unit, self.bank_), self.k)[:, 0]
-            distances = neighbours.distances(unit, self.bank_[kth])
-            scores[block] = -np.where(unit.any(1), distances, _AT_RIGHT_ANGLES)
+        scores = np.full(len(inputs), -_AT_RIGHT_ANGLES)
+        for rows, found in self._searched(inputs, np.flatnonzero(inputs.any(1)), self.k):
+            scores[rows] = -found.distances[:, -1]
         return scores
 
     def _check_learned(self) -> None:
@@ -86,6 +152,19 @@ class NearestNeighbours(BankDetector):
             neighbours.fits(self.bank_, self.k, self.n_features_in_)
             and self.rows_.shape == self.bank_.shape[:1]
             and self.rows_.dtype.kind == "i"
+            and (not self.cells or self._index_fits())
         )
         if not fits:
             raise ValueError("its training samples are not consistent")
+
+    def _index_fits(self) -> bool:
+        starts = self.starts_
+        return (
+            neighbours.fits(self.centers_, self.cells, self.n_features_in_)
+            and starts.shape == (len(self.centers_) + 1,)
+            and starts.dtype.kind == "i"
+            and len(self.centers_) == self.cells
+            and starts[0] == 0
+            and starts[-1] == len(self.bank_)
+            and bool((np.diff(starts) >= 0).all())
+        )

@@ -73,7 +73,7 @@ class NNGuide(Detector):
         features: FloatArray = arrays[self.layer]
         neighbours.check_enough(self.k, len(features), self.name)
         rows = neighbours.drawn(len(features), self.bank)
-        self.bank_ = unit_rows(features[rows])
+        self.bank_ = unit_rows(features, rows)
         energies: FloatArray = scores.joint_energy(arrays.logits[rows])
         self.bank_ *= energies.astype(self.bank_.dtype)[:, None]
 

@@ -166,7 +166,7 @@ def _from_file(
     kind = kind or _registered(node["detector"], path)
     detector = kind(**{name: _revived(value, path) for name, value in node["params"].items()})
     detector._check_params()
-    for name in kind.learned:
+    for name in detector.learned:
         if name in node["parts"]:
             parts = [
                 _from_file(part, _under(_part_prefix(name, at), tensors), path)

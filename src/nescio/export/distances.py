@@ -101,6 +101,12 @@ class NearestNeighboursScore(nn.Module):
 
     def __init__(self, detector: Any) -> None:
         super().__init__()
+        if 0 < detector.cells != detector.probes:
+            raise ExportError(
+                f"{detector.name} cannot be exported with an index: a graph compares with all "
+                f"training samples, and it searches {detector.probes} of {detector.cells} cells. "
+                "Fit it with cells=0."
+            )
         self.register_buffer("bank", _bank_of(detector))
         self.layer, self.k = detector.layer, detector.k
 
