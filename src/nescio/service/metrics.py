@@ -117,12 +117,12 @@ class ScoreMetrics:
     def count(self, result: BatchResult) -> None:
         """Count all rows of an answer."""
         scores = result.assessment.scores
-        up_to = [np.count_nonzero(row) for row in scores <= self._bounds[:, None]]
+        up_to = [int(np.count_nonzero(row)) for row in scores <= self._bounds[:, None]]
         finite = scores if np.isfinite(scores).all() else scores[np.isfinite(scores)]
         n_inside = np.count_nonzero(result.assessment.in_distribution)
         fired = count_positive(result.outputs.logits) if self._names else 0
         with self._lock:
-            self._counts += [*up_to, len(scores)]
+            self._counts += np.array([*up_to, len(scores)])
             self._sum += float(finite.sum())
             self._flagged += len(scores) - int(n_inside)
             self._fired += fired
@@ -133,7 +133,7 @@ class ScoreMetrics:
         with self._lock:
             counts, total, flagged = self._counts.tolist(), self._sum, self._flagged
             fired = self._fired.tolist()
-        samples = counts[-1]
+        samples: float = counts[-1]
         for name, meaning, value in (
             ("nescio_samples", "Inputs scored.", samples),
             ("nescio_flagged", "Inputs flagged.", flagged),
