@@ -320,6 +320,23 @@ def test_a_file_with_the_verdicts_of_another_detector_is_reported(
     assert "contains another detector" in caplog.text
 
 
+def test_the_threshold_of_an_older_file_is_the_same_also_close_to_0(
+    app, detector_file, image_model, caplog
+):
+    """Older files have the calibration score itself, without the tie tolerance below it."""
+    logits = np.random.default_rng(0).normal(-50, 1, (199, 4))
+    logits[:, 0] = np.arange(-9, 190)  # the tenth, which is the threshold, is close to 0
+    logits[9, 0] = 1e-7
+    file = detector_file()
+    detector = ns.MaxLogit().calibrate(logits)
+    detector.save(file, force=True)
+    threshold = detector.calibration_.thresholds["all"]
+    older = {"all": float(threshold.scores[threshold.rank - 1])}
+    assert not np.isclose(older["all"], threshold.value, rtol=0.1, atol=0)
+    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.threshold": older}))
+    assert caplog.text == ""
+
+
 def test_the_scale_of_images_is_asked_for_stored_or_reported(
     client, detector_file, image_model, encoded_image, caplog
 ):

@@ -102,6 +102,7 @@ class Counter:
         cells are in the order of their cells.
         """
         with np.errstate(over="ignore"):
-            place = values * self._scale
+            place: Floats = values * self._scale
             place += self._shift
-        return np.maximum(place, 0.0, out=place)
+        np.maximum(place, 0.0, out=place)
+        return place

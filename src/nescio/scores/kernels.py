@@ -8,15 +8,23 @@ a score does not depend on the batch or the block that the row is in.
 from __future__ import annotations
 
 import functools
+import os
+from typing import Any
 
 import numpy as np
 
+from nescio._io.tables import require
 from nescio._threads import RowKernel
 from nescio._validation import Array, FloatArray
 
 # Labels multiplied into one factor by the portable energy kernel. Their product stays below
 # float32's largest number as long as the positive logits among them sum to less than 88.
 _LABELS_PER_PRODUCT = 64
+
+# Set to 1, it asks for the kernel that numba compiles. It holds for a whole process: a score must
+# not depend on the batch.
+COMPILED_VARIABLE = "NESCIO_COMPILED"
+_FEWEST_COMPILED = 64  # with fewer labels, the NumPy kernels are faster
 
 # Above this many labels, row sums of float32 are accumulated in float64.
 _LABELS_PER_FLOAT32_SUM = 256
@@ -39,9 +47,26 @@ def sigmoid(f: FloatArray) -> FloatArray:
 
 
 def joint_energy(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """Sum log(1 + exp(f)) with the faster of the two kernels on this machine."""
+    """Sum log(1 + exp(f)) with the fastest of the kernels that this machine has."""
+    compiled = _compiled()
+    if compiled is not None and rows.shape[1] >= _FEWEST_COMPILED and work.dtype == np.float32:
+        joint_energy_compiled(rows, work, result)
+        return
     kernel = joint_energy_direct if _has_vectorised_log1p() else joint_energy_by_products
     kernel(rows, work, result)
+
+
+def joint_energy_compiled(rows: Array, work: FloatArray, result: FloatArray) -> None:
+    """Compute products in machine code, and rows that are too small or large for it in NumPy."""
+    from nescio.scores import compiled
+
+    compiled.joint_energy_compiled(rows, work, result)
+    small = np.flatnonzero(result < compiled.SMALLEST_SUM)
+    if small.size:
+        again = np.empty(len(small), result.dtype)
+        joint_energy_direct(rows[small], work[: len(small)], again)
+        result[small] = again
+    _redo_overflow(rows, result)
 
 
 def joint_energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -58,23 +83,34 @@ def joint_energy_by_products(rows: Array, work: FloatArray, result: FloatArray) 
     With q = (product of (1 + e)) - 1, two groups combine as q = a + b + ab, which keeps the
     relative precision of the smallest terms. Label-major, so that all work is on contiguous memory.
     """
-    total = np.zeros(len(rows))
-    flat = work.reshape(-1)
-    for first in range(0, rows.shape[1], _LABELS_PER_PRODUCT):
-        labels = rows[:, first : first + _LABELS_PER_PRODUCT].T  # (n_labels, n_rows)
-        q = flat[: labels.size].reshape(labels.shape)
-        np.exp(labels, out=q, dtype=q.dtype)
-        width = len(q)
-        while width > 1:
-            half = width // 2
-            a, b = q[:half], q[width - half : width]
-            product = a * b
-            product += b
-            a += product
-            width -= half
-        total += np.log1p(q[0])
+    n_rows, n_labels = rows.shape
+    n_groups = n_labels // _LABELS_PER_PRODUCT
+    whole = n_groups * _LABELS_PER_PRODUCT
+    total = np.zeros(n_rows)
+    if n_groups:
+        # All groups at once: (64, n_rows, n_groups). With few rows, one group would be too short.
+        groups = rows[:, :whole].reshape(n_rows, n_groups, _LABELS_PER_PRODUCT).transpose(2, 0, 1)
+        for logarithms in np.log1p(_products(groups, work)).T:
+            total += logarithms
+    if whole < n_labels:
+        total += np.log1p(_products(rows[:, whole:].T, work))
     result[:] = total
     _redo_overflow(rows, result)
+
+
+def _products(labels: Array, work: FloatArray) -> FloatArray:
+    """Return the product of 1 + exp(f) over the first axis, minus 1."""
+    q: FloatArray = work.reshape(-1)[: labels.size].reshape(labels.shape)
+    np.exp(labels, out=q, dtype=q.dtype)
+    width = len(q)
+    while width > 1:
+        half = width // 2
+        a, b = q[:half], q[width - half : width]
+        product = a * b
+        product += b
+        a += product
+        width -= half
+    return np.asarray(q[0])
 
 
 def max_logit(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -137,6 +173,17 @@ def _redo_overflow(rows: Array, result: FloatArray) -> None:
         again = np.empty(len(overflown), result.dtype)
         _sum_rows(softplus(np.ascontiguousarray(rows[overflown], dtype=result.dtype)), again)
         result[overflown] = again
+
+
+@functools.cache
+def _compiled() -> Any:
+    """Return the module of machine code if the user has asked for it; else None."""
+    if os.environ.get(COMPILED_VARIABLE, "0") in ("", "0"):
+        return None
+    require("numba", "fast")
+    from nescio.scores import compiled
+
+    return compiled
 
 
 @functools.cache

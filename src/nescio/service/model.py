@@ -11,6 +11,7 @@ import numpy as np
 from starlette.exceptions import HTTPException
 
 from nescio._validation import Array
+from nescio.calibration import Calibration
 from nescio.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nescio.detectors import Detector
 from nescio.errors import InputError, ParameterError, ShapeError
@@ -55,11 +56,11 @@ class Model:
             raise ParameterError(f"{settings.model} is not an ONNX file.")
         _check_width(runner, detector)
         stored = runner.metadata(THRESHOLD_KEY)
-        threshold = detector.calibration_.threshold_values
-        if stored is not None and not _same_thresholds(stored, threshold):
+        calibration: Calibration = detector.calibration_
+        if stored is not None and not _same_thresholds(stored, calibration):
             logger.warning(
                 "the model file contains another detector, which is not used",
-                extra={"its_threshold": stored, "threshold": threshold},
+                extra={"its_threshold": stored, "threshold": calibration.threshold_values},
             )
         inputs = [_described(entry) for entry in runner.session.get_inputs()]
         return cls(
@@ -104,13 +105,17 @@ class Model:
         }
 
 
-def _same_thresholds(stored: Any, ours: Mapping[str, float]) -> bool:
-    """Return whether thresholds are the same: those of older files are higher by the tolerance."""
-    return (
-        isinstance(stored, dict)
-        and stored.keys() == ours.keys()
-        and all(isinstance(value, float) for value in stored.values())
-        and all(math.isclose(stored[name], ours[name], rel_tol=1e-4) for name in ours)
+def _same_thresholds(stored: Any, calibration: Calibration) -> bool:
+    """Return whether thresholds are the same: those of older files are a calibration score."""
+    if not isinstance(stored, dict) or stored.keys() != calibration.thresholds.keys():
+        return False
+    return all(
+        isinstance(value := stored[name], float)
+        and any(
+            math.isclose(value, ours, rel_tol=1e-4)
+            for ours in (threshold.value, threshold.scores[threshold.rank - 1])
+        )
+        for name, threshold in calibration.thresholds.items()
     )
 
 

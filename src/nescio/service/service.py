@@ -65,6 +65,8 @@ class Current(NamedTuple):
         whole = self.engine.score(outputs)
         self.counted.count(whole)
         self.traffic.record(whole)
+        if len(parts) == 1:
+            return [BatchResult(parts[0], whole.assessment)]
         ends = itertools.accumulate(map(len, parts))
         return [
             BatchResult(part, whole.assessment[end - len(part) : end])
