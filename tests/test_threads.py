@@ -66,11 +66,10 @@ def test_errors_of_items_and_of_the_work_reach_the_caller():
         yield 0
         raise KeyError("the reader")
 
-    done = []
+    results = map_ahead(lambda item: 1 // item, items(), workers=2)
+    assert next(results) == 1
     with pytest.raises(ZeroDivisionError):
-        for result in map_ahead(lambda item: 1 // item, items(), workers=2):
-            done.append(result)
-    assert done == [1]
+        next(results)
     with pytest.raises(KeyError, match="the reader"):
         list(map_ahead(str, items(), workers=2))
 
