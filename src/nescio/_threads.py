@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
 
 from nescio._validation import Array, FloatArray
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 # (rows of the input, work space of the same shape, one result per row)
 RowKernel = Callable[[Array, FloatArray, FloatArray], None]
@@ -22,7 +26,6 @@ _BLOCK_ELEMENTS = 1 << 18
 
 _most_cpus: int | None = None
 
-T = TypeVar("T")
 _single = threading.Lock()
 _single_users = 0
 _single_limit: Any = None
@@ -57,11 +60,16 @@ def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
     n_rows, n_columns = matrix.shape
     result = np.empty(n_rows, accumulator(matrix.dtype))
     block = max(1, _BLOCK_ELEMENTS // n_columns)
+    if n_rows <= block:  # the usual case of a service, where every microsecond counts
+        if n_rows:
+            with np.errstate(all="ignore"):
+                kernel(matrix, np.empty(matrix.shape, result.dtype), result)
+        return result
     starts = range(0, n_rows, block)
     workers = min(available_cpus(), len(starts))
 
     def run(worker: int) -> None:
-        work = np.empty((min(block, n_rows), n_columns), result.dtype)
+        work = np.empty((block, n_columns), result.dtype)
         with np.errstate(all="ignore"):
             for start in starts[worker::workers]:
                 rows = slice(start, min(start + block, n_rows))
@@ -69,14 +77,14 @@ def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
 
     if workers == 1:
         run(0)
-    elif workers > 1:
+    else:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(run, range(workers)))
     return result
 
 
 def in_threads(
-    run: Callable[[T], None], parts: Sequence[T], most: int, *, small: bool = False
+    run: Callable[[ItemT], None], parts: Sequence[ItemT], most: int, *, small: bool = False
 ) -> None:
     """Call `run` with each part, in at most this many threads.
 
@@ -110,3 +118,44 @@ def _single_blas() -> Iterator[None]:
             _single_users -= 1
             if _single_users == 0:
                 _single_limit.restore_original_limits()
+
+
+def map_ahead(
+    function: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int | None = None
+) -> Iterator[ResultT]:
+    """Give `function(item)` of each item in order, computed ahead on all available processors.
+
+    Items are read one after the other in a thread of their own. Only a few items and results are in
+    memory, however slow the caller is: two more than there are workers.
+    """
+    workers = workers or available_cpus()
+    room = threading.Semaphore(workers + 1)
+    results: queue.SimpleQueue[Future[ResultT] | None] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def read() -> None:
+        failed: Future[ResultT] = Future()
+        try:
+            for item in items:
+                results.put(pool.submit(function, item))
+                del item  # it would stay in memory while this waits
+                room.acquire()
+                if stopped.is_set():
+                    return
+            results.put(None)
+        except BaseException as error:
+            failed.set_exception(error)
+            results.put(failed)
+
+    with ThreadPoolExecutor(workers) as pool:
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            while (found := results.get()) is not None:
+                yield found.result()
+                del found
+                room.release()
+        finally:
+            stopped.set()
+            room.release()
+            reader.join()
