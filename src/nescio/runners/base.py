@@ -142,10 +142,11 @@ class Runner(ABC):
             "nescio_version": __version__,
         }
 
-    def by(self, runtime: str, images: Array) -> Self:
+    def by(self, runtime: str, images: Array, shared: dict[str, Any]) -> Self:
         """Return a runner that runs the model as it is now by another runtime.
 
-        `images` are a batch as `run` takes them. Raises if the runtime cannot be used.
+        `images` are a batch as `run` takes them. `shared` keeps what several runtimes of the same
+        model need. Raises if the runtime cannot be used.
         """
         raise ParameterError(f"a {self.kind} model has no choice of a runtime, got {runtime!r}.")
 

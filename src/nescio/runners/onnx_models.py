@@ -286,10 +286,10 @@ class OnnxRunner(Runner):
             raise InputError(f"input {name!r} must be {kind}, got {array.dtype}.")
         return array.astype(wanted, copy=False)
 
-    def by(self, runtime: str, images: Array) -> Self:
+    def by(self, runtime: str, images: Array, shared: dict[str, Any]) -> Self:
         """Return a runner that runs the graph by another runtime."""
         if runtime != OPENVINO:
-            return super().by(runtime, images)
+            return super().by(runtime, images, shared)
         if self.path is None or self.describe()["device"] != "cpu":
             raise ParameterError("OpenVINO runs files on the CPU, not a session or a GPU.")
         require("openvino", "openvino")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio._io.tables import require
-from nescio.errors import ParameterError
+from nescio.errors import NescioError, ParameterError
 from nescio.runners.onnx_models import open_session
 from nescio.runners.openvino_models import OpenVinoSession
 from nescio.runners.runtimes import CHANNELS_LAST, COMPILE, EAGER, ONNXRUNTIME, OPENVINO
@@ -22,9 +22,12 @@ Pass = Callable[[Tensor], tuple[Tensor, ...]]
 """From a batch of preprocessed images to logits and layers."""
 
 _IMAGES = "images"
+_GRAPH = "graph"
 
 
-def build_pass(module: nn.Module, runtime: str, images: Tensor, *, exact: bool) -> Pass:
+def build_pass(
+    module: nn.Module, runtime: str, images: Tensor, shared: dict[str, Any], *, exact: bool
+) -> Pass:
     """Return a pass of a module that gives (logits, layers...) or (logits, None).
 
     Parameters
@@ -34,6 +37,8 @@ def build_pass(module: nn.Module, runtime: str, images: Tensor, *, exact: bool) 
     runtime : str
     images : Tensor
         A batch of preprocessed images.
+    shared : dict
+        Keeps the graph, or why there is none, for another runtime of the same module.
     exact : bool
         Whether a graph must compute sigmoids precisely, because logits are computed from them.
     """
@@ -47,7 +52,7 @@ def build_pass(module: nn.Module, runtime: str, images: Tensor, *, exact: bool) 
         raise ParameterError(f"it runs on the CPU, and the model is on {images.device}.")
     if runtime == OPENVINO:
         require("openvino", "openvino")  # before the long export
-    graph, names = _graph(module, images, exact=exact)
+    graph, names = _shared_graph(module, images, shared, exact=exact)
     threads = torch.get_num_threads()
     session: Any = (
         open_session(graph, threads=threads)
@@ -88,6 +93,20 @@ def _compiled(module: nn.Module, batch_size: int) -> Pass:
         return found
 
     return run
+
+
+def _shared_graph(
+    module: nn.Module, images: Tensor, shared: dict[str, Any], *, exact: bool
+) -> tuple[bytes, list[str]]:
+    if _GRAPH not in shared:
+        try:
+            shared[_GRAPH] = _graph(module, images, exact=exact)
+        except NescioError as error:
+            shared[_GRAPH] = error
+    if isinstance(shared[_GRAPH], NescioError):
+        raise shared[_GRAPH]
+    found: tuple[bytes, list[str]] = shared[_GRAPH]
+    return found
 
 
 def _graph(module: nn.Module, images: Tensor, *, exact: bool) -> tuple[bytes, list[str]]:

@@ -109,7 +109,10 @@ class Runtimes:
         ):
             return self._kept[1:]
         if wanted != AUTO:
-            chosen = _asked_for(own, wanted, images(), continued=bool(continued))
+            batches = images()
+            if not batches:
+                return own, RuntimeChoice(own.runtime, "there are no images to check another on")
+            chosen = _asked_for(own, wanted, batches, continued=bool(continued))
         elif n_batches <= 2 * _MEASURED_BATCHES:
             return own, RuntimeChoice(own.runtime, "there is too little work for a choice to pay")
         else:
@@ -158,12 +161,12 @@ def _asked_for(
 ) -> tuple[Runner, RuntimeChoice]:
     """Return a runner by the runtime of this name; raise if it cannot be used."""
     if name not in own.runtimes:
-        known = ", ".join(own.runtimes) or "none"
         raise ParameterError(
-            f"runtime must be {AUTO} or one of those of a {own.kind} model ({known}), got {name!r}."
+            f"runtime must be {AUTO} or one that runs models of the kind {own.kind} "
+            f"({', '.join(own.runtimes) or 'none'}), got {name!r}."
         )
     expected = [own.arrays(batch) for batch in batches]
-    fast, problem = _built(own, name, batches, expected)
+    fast, problem = _built(own, name, batches, expected, {})
     if fast is None:
         hint = f"Choose another one, such as {own.runtime}."
         if continued:
@@ -181,6 +184,7 @@ class _Contest:
         self.n_batches = n_batches
         self.seconds: dict[str, float] = {}  # per batch
         self.not_used: dict[str, str] = {}
+        self.shared: dict[str, Any] = {}
         self.held = False  # whether there was enough work to measure
 
     def run(self) -> tuple[Runner, RuntimeChoice]:
@@ -217,7 +221,7 @@ class _Contest:
         return bool(graphs) or self._left < 5 * _COMPILE_SECONDS
 
     def _try(self, name: str, expected: Sequence[Mapping[str, Array]]) -> None:
-        fast, problem = _built(self.own, name, self.batches, expected)
+        fast, problem = _built(self.own, name, self.batches, expected, self.shared)
         if fast is None:
             self.not_used[name] = problem
             return
@@ -235,16 +239,21 @@ class _Contest:
         return min(times)
 
     def _result(self, why: str) -> tuple[Runner, RuntimeChoice]:
-        rates = {name: len(self.batches[0]) / value for name, value in self.seconds.items()}
+        n_images = len(self.batches[0]) if self.batches else 0
+        rates = {name: n_images / value for name, value in self.seconds.items()}
         return self.best, RuntimeChoice(self.best.runtime, why, rates, self.not_used)
 
 
 def _built(
-    own: Runner, name: str, batches: Sequence[Array], expected: Sequence[Mapping[str, Array]]
+    own: Runner,
+    name: str,
+    batches: Sequence[Array],
+    expected: Sequence[Mapping[str, Array]],
+    shared: dict[str, Any],
 ) -> tuple[Runner | None, str]:
     """Return a runner by a runtime, and None with the reason if it cannot be used."""
     try:
-        fast = own.by(name, batches[0])
+        fast = own.by(name, batches[0], shared)
         found = [fast.arrays(batch) for batch in batches]
     except NescioError as error:
         return None, str(error).rstrip(".")

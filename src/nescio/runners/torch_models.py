@@ -219,11 +219,11 @@ class TorchRunner(Runner):
         logits, *found = given
         return {"logits": logits, **dict(zip(self.array_names, found, strict=False))}  # or None
 
-    def by(self, runtime: str, images: Array) -> Self:
+    def by(self, runtime: str, images: Array, shared: dict[str, Any]) -> Self:
         """Return a runner that runs a copy of the model by another runtime."""
         other = copy.copy(self)
         inputs = self.placed(images)
-        other.forward = build_pass(self.module(), runtime, inputs, exact=self.from_probs)
+        other.forward = build_pass(self.module(), runtime, inputs, shared, exact=self.from_probs)
         other.runtime = runtime
         return other
 
