@@ -34,6 +34,7 @@ PARTS = (
     "metrics",
     "neighbours",
     "perturbation",
+    "extraction",
 )
 
 
