@@ -64,8 +64,8 @@ def serve(
         str,
         typer.Option(
             metavar="NAME",
-            help="What runs the model: onnxruntime, openvino, or auto for the faster of both, which "
-            "is measured at the start.",
+            help="What runs the model: onnxruntime, openvino, or auto for the faster of both, "
+            "which is measured at the start.",
         ),
     ] = "auto",
     image_size: ImageSize = None,
