@@ -36,6 +36,7 @@ PARTS = (
     "neighbours",
     "perturbation",
     "labels",
+    "extraction",
 )
 
 

@@ -21,7 +21,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from nescio.runners.checkpoints import CheckpointRunner
 from nescio.runners.extract import EXTRACTION_VERSION
 from nescio.runners.feature_cache import cached_features
 from nescio.runners.features import POOLED, layer_names
+from nescio.runners.runtimes import AUTO, Runtimes
 from nescio.runners.tune_settings import TuneSettings
 from nescio.training import (
     Checkpoint,
@@ -119,6 +120,7 @@ class Pipeline:
     watch: Watch
     position: str = ""  # such as "network 2 of 6"
     outliers: Split | None = None  # what the settings name by an address
+    runtimes: Runtimes = field(default_factory=Runtimes)  # what runs the network, except to train
 
     @property
     def title(self) -> str:
@@ -196,6 +198,7 @@ class Pipeline:
                 device=self.device,
                 resume=True,
                 cache=self.cache / "features",
+                runtime=self.runtimes.name,
                 on_reading=on_reading,
                 on_images=on_images,
             )
@@ -247,6 +250,7 @@ class Pipeline:
                     train=train,
                     device=self.device,
                     batch_size=self.batch_size,
+                    runtime=self.runtimes,
                     cache=self.cache / "features",
                     on_images=advance,
                 )
@@ -263,7 +267,9 @@ class Pipeline:
             return
         backbone = runner.model.get_submodule("backbone")
         with self.stage(f"computing features of {split.title}", len(split)) as advance:
-            cached_features(backbone, checkpoint, split, cache, self.device, advance)
+            cached_features(
+                backbone, checkpoint, split, cache, self.device, advance, runtime=self.runtimes
+            )
 
     def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
         """Return the parameters of ODIN and Mahalanobis; None if no detector uses them."""
@@ -301,6 +307,7 @@ class Pipeline:
                 seed=self.seed,
                 device=self.device,
                 batch_size=self.batch_size,
+                runtime=self.runtimes,
                 on_images=advance,
             )
         tuning.save(path)
@@ -322,6 +329,7 @@ def make_pipelines(
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
+    runtime: str = AUTO,
     check: Thoroughness = "fast",
     verify: bool = False,
     watch: Watch = unwatched,
@@ -343,7 +351,18 @@ def make_pipelines(
         refuse_test_images(outliers, sets)
     where = torch.device(device)
     pipelines = [
-        Pipeline(spec, data, seed, seeded[seed], cache, where, batch_size, watch, outliers=outliers)
+        Pipeline(
+            spec,
+            data,
+            seed,
+            seeded[seed],
+            cache,
+            where,
+            batch_size,
+            watch,
+            outliers=outliers,
+            runtimes=Runtimes(runtime),
+        )
         for data in checked_sets(sets, cache, check, watch)
         for seed in spec.seeds
     ]

@@ -33,6 +33,7 @@ from nescio.data.damage import Thoroughness
 from nescio.errors import BenchmarkError, FileError, NescioError
 from nescio.metrics.comparison import compare
 from nescio.outputs import Outputs
+from nescio.runners.runtimes import AUTO
 from nescio.training import Checkpoint, Tuning
 
 CACHE = "cache"
@@ -44,6 +45,7 @@ def run_benchmark(
     *,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
+    runtime: str = AUTO,
     check: Thoroughness = "fast",
     verify: bool = False,
     jobs: int = 1,
@@ -59,6 +61,8 @@ def run_benchmark(
         The results are written to `folder/NAME`. All benchmarks of a folder share `folder/cache`.
     device, batch_size, watch
         As for `Pipeline`.
+    runtime : str
+        What runs the networks, except to train them; as for `extract`.
     check : {"fast", "full"}
         How all images are checked before the work begins; see `nescio.data.damage.find_damaged`.
         A set with `skip_bad` is always checked fully, and damaged images are left out.
@@ -82,6 +86,7 @@ def run_benchmark(
         folder / CACHE,
         device=device,
         batch_size=batch_size,
+        runtime=runtime,
         check=check,
         verify=verify,
         watch=watch,

@@ -27,7 +27,7 @@ from nescio._io.tables import to_json
 from nescio.benchmark.progress import READING
 from nescio.cli.options import AsJson, terminal
 from nescio.cli.tables import print_table
-from nescio.cli.vision import BatchSize, Device, SkipBad, Verify, require_vision
+from nescio.cli.vision import BatchSize, Device, Runtime, SkipBad, Verify, require_vision
 from nescio.data.damage import Thoroughness
 from nescio.errors import ParameterError
 
@@ -67,6 +67,7 @@ def bench(
     ] = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
+    runtime: Runtime = "auto",
     check: Annotated[
         Thoroughness,
         typer.Option(
@@ -124,6 +125,7 @@ def bench(
             output,
             device=where,
             batch_size=batch_size,
+            runtime=runtime,
             check=check,
             verify=verify,
             jobs=jobs,

@@ -23,6 +23,7 @@ from nescio.cli.vision import (
     Mean,
     ModelFromProbs,
     Module,
+    Runtime,
     SkipBad,
     Std,
     Verify,
@@ -89,6 +90,7 @@ def extract(
     std: Std = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
+    runtime: Runtime = "auto",
     cache: Annotated[
         Path | None,
         typer.Option(
@@ -112,6 +114,7 @@ def extract(
     """
     from nescio.data import load
     from nescio.runners import extract as run_extraction
+    from nescio.runners.runtimes import Runtimes
 
     require_vision(torch=not is_onnx(model) or tuned is not None)
     where: str | None = None if device == "auto" else device
@@ -149,6 +152,7 @@ def extract(
     output.mkdir(parents=True, exist_ok=True)
     console = terminal()
     done = []
+    runtimes = Runtimes(runtime)
     corruptions: Sequence[str | None] = corruption or (None,)
     for split, corrupted in itertools.product(splits, corruptions):
         title = f"{split.title}-{corrupted}" if corrupted else split.title
@@ -162,6 +166,7 @@ def extract(
                 train=train_outputs,
                 corruption=corrupted,
                 batch_size=batch_size,
+                runtime=runtimes,
                 cache=cache or Path(model).parent,
                 skip_bad=skip_bad,
                 force=force,
@@ -174,5 +179,13 @@ def extract(
             if result.skipped:
                 how += f", {len(result.skipped):,} left out and listed in the file"
             console.print(f"{result.path}: {result.n_images:,} images ({how})", soft_wrap=True)
+            if result.n_computed:
+                console.print(f"  {result.runtime}", soft_wrap=True)
+            if result.at_once is not None:
+                console.print(
+                    f"  Memory sufficed for {result.at_once} images at a time, and not for a batch "
+                    f"of {batch_size}.",
+                    soft_wrap=True,
+                )
     if as_json:
         typer.echo(to_json([{**asdict(result), "path": str(result.path)} for result in done]))

@@ -60,6 +60,14 @@ def serve(
     from_probs: Annotated[
         bool, typer.Option("--from-probs", help="The model returns probabilities, not logits.")
     ] = False,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What runs the model: onnxruntime, openvino, or auto for the faster of both, "
+            "which is measured at the start.",
+        ),
+    ] = "auto",
     image_size: ImageSize = None,
     mean: Mean = None,
     std: Std = None,
@@ -112,6 +120,7 @@ def serve(
         logits=logits,
         features=features,
         from_probs=from_probs,
+        runtime=runtime,
         image_size=image_size,
         mean=parse_colours("--mean", mean),
         std=parse_colours("--std", std),

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from nescio._io.tables import to_json
 from nescio.cli.options import AsJson, progress_bar, terminal
-from nescio.cli.vision import Device, SkipBad, WholeData, chosen_splits, require_vision
+from nescio.cli.vision import Device, Runtime, SkipBad, WholeData, chosen_splits, require_vision
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def train(
             "run's folder."
         ),
     ] = None,
+    runtime: Runtime = "auto",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
     ] = False,
@@ -107,6 +108,7 @@ def train(
             force=force,
             skip_bad=skip_bad,
             cache=cache,
+            runtime=runtime,
             on_reading=advance,
             on_images=advance,
             on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),

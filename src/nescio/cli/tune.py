@@ -19,6 +19,7 @@ from nescio.cli.vision import (
     Device,
     Module,
     NetworkFile,
+    Runtime,
     SkipBad,
     WholeData,
     chosen_splits,
@@ -66,6 +67,7 @@ def tune(
     ] = None,
     device: Device = "auto",
     batch_size: BatchSize = 16,
+    runtime: Runtime = "auto",
     module: Module = None,
     skip_bad: SkipBad = False,
     force: Force = False,
@@ -82,6 +84,7 @@ def tune(
     require_vision()
     from nescio.data.damage import without_damaged
     from nescio.runners.perturb import AGGREGATES
+    from nescio.runners.runtimes import Runtimes
     from nescio.training import (
         TuneSettings,
         choose_device,
@@ -97,6 +100,7 @@ def tune(
     settings = TuneSettings() if config is None else TuneSettings.from_toml(config)
     settings = settings if images is None else replace(settings, images=images)
     where = choose_device(device)
+    runtimes = Runtimes(runtime)
     checkpoint = load_checkpoint(model, module=module)
     train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
     train_split.require_labels(checkpoint.label_names)
@@ -111,6 +115,7 @@ def tune(
             features=features,
             device=where,
             batch_size=batch_size,
+            runtime=runtimes,
             skip_bad=skip_bad,
             force=force,
             on_images=advance,
@@ -128,6 +133,7 @@ def tune(
             seed=seed,
             device=where,
             batch_size=batch_size,
+            runtime=runtimes,
             on_images=advance,
         )
     tuning.save(output, force=force)

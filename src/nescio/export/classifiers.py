@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nescio._io.tables import require
 from nescio.errors import ExportError, FileFormatError
 from nescio.export.fused import places_of
 from nescio.export.graphs import check_size, name_sizes
 from nescio.export.samples import Samples
-from nescio.export.tracing import traced
 from nescio.runners import Runner
+from nescio.runners.tracing import Picked, traced
 
 _TRACED_ROWS = 3
 
@@ -53,24 +53,11 @@ def check_kind(runner: Runner) -> None:
         raise ExportError("a session does not give access to its graph: wrap the path of the file.")
 
 
-class _Tuple(nn.Module):
-    """A module that gives some of the outputs of another one."""
-
-    def __init__(self, module: nn.Module, places: tuple[int, ...]) -> None:
-        super().__init__()
-        self.module = module
-        self.places = places
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        given = self.module(*inputs)
-        return tuple(given[at] for at in self.places)
-
-
 def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
     example = samples.resized(_TRACED_ROWS)
     weights = itertools.chain(runner.model.parameters(), runner.model.buffers())
     check_size(sum(tensor.numel() * tensor.element_size() for tensor in weights))
-    module = _Tuple(runner.module(example.data), places_of(takes, runner))
+    module = Picked(runner.module(example.data), places_of(takes, runner))
     module = module.eval().requires_grad_(False)
     inputs = [runner.placed(array) for array in example.feed.values()]
     text = runner.kind == "transformers"

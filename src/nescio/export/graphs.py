@@ -12,8 +12,8 @@ from nescio._io.tables import require
 from nescio._version import __version__
 from nescio.errors import ExportError
 from nescio.export.fused import DetectorHead
-from nescio.export.tracing import LARGEST_FILE, OPSET, traced
 from nescio.runners.features import pooled
+from nescio.runners.tracing import LARGEST_FILE, OPSET, traced
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 """The outputs of a fused graph, followed by the layers that the detector reads."""

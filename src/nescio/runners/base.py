@@ -60,6 +60,8 @@ class Runner(ABC):
 
     kind: ClassVar[str] = ""
     automatic: ClassVar[tuple[str, ...]] = (POOLED, PENULTIMATE)  # what "auto" tries, in order
+    runtimes: ClassVar[tuple[str, ...]] = ()  # what `by` takes, in the order to prefer them
+    runtime: str = ""  # the one that runs the model; empty if there is no choice
     fixed_batch: int | None = None  # the only batch size that the model takes; None for any
 
     def __init__(
@@ -140,11 +142,23 @@ class Runner(ABC):
             "nescio_version": __version__,
         }
 
+    def by(self, runtime: str, images: Array, shared: dict[str, Any]) -> Self:
+        """Return a runner that runs the model as it is now by another runtime.
+
+        `images` are a batch as `run` takes them. `shared` keeps what several runtimes of the same
+        model need. Raises if the runtime cannot be used.
+        """
+        raise ParameterError(f"a {self.kind} model has no choice of a runtime, got {runtime!r}.")
+
     def cached(self, split: Split, folder: Any) -> tuple[Array, Runner] | None:
         """Return features of a split from a cache, if any, and a runner of the layers after."""
         return None
 
     # --- running ---
+
+    def _given(self, inputs: Any) -> dict[str, Any]:
+        """Run one batch by the runner's runtime."""
+        return self._run(inputs)
 
     def run(self, inputs: Any) -> dict[str, Array]:
         """Run one batch; return "logits" and the chosen layers, with one row per sample.
@@ -152,15 +166,15 @@ class Runner(ABC):
         The first layer is "features", each further one has its own name. Those of crops follow, if
         they are chosen.
         """
-        arrays = self._arrays(inputs)
+        arrays = self.arrays(inputs)
         if self.crops:
             fixed = self.fixed_batch is not None
-            arrays |= run_crops(self._arrays, inputs, fixed_batch=fixed)
+            arrays |= run_crops(self.arrays, inputs, fixed_batch=fixed)
         return arrays
 
-    def _arrays(self, inputs: Any) -> dict[str, Array]:
-        """Run one batch and check what the model gives."""
-        arrays = {name: to_numpy(values) for name, values in self._run(inputs).items()}
+    def arrays(self, inputs: Any) -> dict[str, Array]:
+        """Run one batch as `run` does, but without crops."""
+        arrays = {name: to_numpy(values) for name, values in self._given(inputs).items()}
         for name, array in arrays.items():
             check_matrix(array, name)
         logits = arrays["logits"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, channels_last
-
 from nescio._validation import Array
 from nescio.data.split import Split
 from nescio.errors import ParameterError
@@ -15,6 +13,7 @@ from nescio.networks.network import Network, prepared
 from nescio.runners.base import Runner
 from nescio.runners.feature_cache import read_features
 from nescio.runners.features import INPUT, PENULTIMATE, POOLED
+from nescio.runners.runtimes import CHANNELS_LAST
 from nescio.runners.taps import Tap
 from nescio.runners.torch_models import TorchRunner
 
@@ -33,6 +32,8 @@ class CheckpointRunner(TorchRunner):
         The CPU if not given.
     """
 
+    runtime = CHANNELS_LAST
+
     def __init__(self, model: Checkpoint, **settings: Any) -> None:
         self.checkpoint = model
         own = not isinstance(model.network, Network)
@@ -48,9 +49,6 @@ class CheckpointRunner(TorchRunner):
 
     def _tap_of(self, layer: str) -> Tap:
         return Tap.parse(self.checkpoint.layer(layer), self.model)
-
-    def _preprocessed(self, pixels: Tensor) -> Tensor:
-        return super()._preprocessed(pixels).contiguous(memory_format=channels_last)
 
     def content_hash(self) -> str:
         """Return the checkpoint's hash."""

@@ -30,7 +30,9 @@ from nescio.runners.corrupted import CorruptedReader
 from nescio.runners.dispatch import make_runner
 from nescio.runners.features import Layers
 from nescio.runners.images import ImageBatch, Indices, Reader
-from nescio.runners.parts import PartialWork, ReadBatches, difference
+from nescio.runners.parts import PartialWork, difference
+from nescio.runners.runtimes import AUTO, RuntimeChoice, Runtimes
+from nescio.runners.work import Task, run_task
 
 if TYPE_CHECKING:
     from nescio.runners.perturb import Tuning
@@ -54,6 +56,10 @@ class Extraction:
         The number of them that were computed now; the others were there already.
     seconds : float
     skipped : tuple of BadFile
+    runtime : RuntimeChoice
+        What ran the model, and why.
+    at_once : int or None
+        How many images were run together, if the memory did not suffice for a batch.
     """
 
     path: Path
@@ -61,6 +67,8 @@ class Extraction:
     n_computed: int
     seconds: float
     skipped: tuple[BadFile, ...]
+    runtime: RuntimeChoice
+    at_once: int | None = None
 
 
 def extract(
@@ -75,6 +83,7 @@ def extract(
     corruption: str | None = None,
     device: Any = None,
     batch_size: int = 16,
+    runtime: str | Runtimes = AUTO,
     cache: str | Path | None = None,
     skip_bad: bool = False,
     force: bool = False,
@@ -106,7 +115,14 @@ def extract(
         One of `nescio.data.CORRUPTIONS`, to run the model on corrupted images instead, for example
         as a far set of `choose`.
     batch_size : int
-        Part of the manifest: another batch size may round differently.
+        Part of the manifest: another batch size may round differently. If the memory does not
+        suffice for a batch, it is run in halves, and so are the following ones.
+    runtime : str or Runtimes
+        What runs the model: "eager", "channels-last", "onnxruntime", "openvino", "compile", or
+        "auto" for the fastest of them, which is measured if there are enough images. It is not part
+        of what decides the outputs: all of them give the same up to 1e-4, which is checked, and
+        finished or unfinished results of another one are used. Pass a `Runtimes` to keep the choice
+        for several data sets.
     cache : path, optional
         A folder with features of frozen backbones, as `train` keeps them. If it has those of this
         backbone and split, only the head runs.
@@ -118,6 +134,7 @@ def extract(
     check_outputs_target(path)
     checked_whole("batch_size", batch_size, minimum=1)
     runner = make_runner(model, features=features, device=device, crops=crops)
+    runtimes = Runtimes.of(runtime)
     if corruption is not None:
         split = _to_corrupt(split, corruption, tuning, skip_bad=skip_bad)
     manifest = {
@@ -133,7 +150,14 @@ def extract(
     path = Path(path)
     started = time.perf_counter()
     key = _without_other_versions(manifest)
-    work = PartialWork(path, key, len(split), manifest["batch_size"], skip_bad=skip_bad)
+    work = PartialWork(
+        path,
+        key,
+        len(split),
+        manifest["batch_size"],
+        skip_bad=skip_bad,
+        runtime=runtimes.name,
+    )
     if not path.parent.is_dir():
         check_target(path, force=force)  # raises
     with exclusive(work.folder, "output file"):
@@ -142,17 +166,19 @@ def extract(
             work.remove()  # a crash may have left them
             on_images(len(split))
             skipped = tuple(BadFile(**bad) for bad in done.manifest["skipped"])
-            return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
+            choice = RuntimeChoice(done.manifest.get("runtime", runner.runtime), "up to date")
+            return Extraction(path, len(done), 0, time.perf_counter() - started, skipped, choice)
         if force:
             work.remove_others()
         if corruption is None:
-            read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
+            task = _task(runner, split, tuning, train, cache, skip_bad=skip_bad)
         else:
-            read, compute = _on_corrupted(runner, split, corruption)
-        n_computed = work.run(read, compute, on_images)
-        skipped = _assemble(work, runner, split, manifest, force=force)
+            task = _on_corrupted(runner, split, corruption)
+        made = run_task(work, task, runtimes, on_images)
+        skipped = _assemble(work, runner, split, {**manifest, **made.facts()}, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
-    return Extraction(path, n_images, n_computed, time.perf_counter() - started, skipped)
+    seconds = time.perf_counter() - started
+    return Extraction(path, n_images, made.n_computed, seconds, skipped, made.choice, made.at_once)
 
 
 def _without_other_versions(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +220,7 @@ def _described(runner: Runner, tuning: Tuning | None) -> dict[str, Any]:
     return {**runner.describe(), "model_hash": model_hash, "preprocessing": preprocessing}
 
 
-def _computation(
+def _task(
     runner: Runner,
     split: Split,
     tuning: Tuning | None,
@@ -202,22 +228,30 @@ def _computation(
     cache: str | Path | None,
     *,
     skip_bad: bool,
-) -> tuple[ReadBatches, Callable[[Any], Mapping[str, Any]]]:
+) -> Task:
     """Return how the inputs are read, and what is computed from them."""
     # The cache has the features of whole images only.
     usable = tuning is None and cache is not None and not runner.crops
     found = runner.cached(split, cache) if usable else None
     if found is not None:
         features, rest = found
-        return partial(_rows_of, features), rest.run
+        read = partial(_rows_of, features)
+        return Task(runner, read, lambda rows: rows, lambda fast: rest.run, n_passes=0)
     assert runner.preprocessing is not None
     reader = Reader(split, runner.preprocessing, skip_bad=skip_bad)
     if tuning is None:
-        return reader.batches, runner.run
+        return Task.plain(runner, reader.batches)
     from nescio.runners.perturb import run_perturbed
 
     gaussian = Mahalanobis().fit(train) if tuning.needs_train else None
-    return reader.batches, partial(run_perturbed, runner, tuning, gaussian)
+    steps = {(one.direction, one.epsilon) for one in tuning.best if one.epsilon > 0}
+    return Task(
+        runner,
+        reader.batches,
+        lambda pixels: pixels,
+        lambda fast: partial(run_perturbed, runner, tuning, gaussian, fast=fast),
+        n_passes=len(steps),
+    )
 
 
 def _to_corrupt(split: Split, corruption: str, tuning: Tuning | None, *, skip_bad: bool) -> Split:
@@ -231,14 +265,11 @@ def _to_corrupt(split: Split, corruption: str, tuning: Tuning | None, *, skip_ba
     return without_damaged(split) if skip_bad else split
 
 
-def _on_corrupted(
-    runner: Runner, split: Split, corruption: str
-) -> tuple[ReadBatches, Callable[[Any], Mapping[str, Any]]]:
+def _on_corrupted(runner: Runner, split: Split, corruption: str) -> Task:
     """Return how corrupted images are read, and what is computed from them."""
-    preprocessing = runner.preprocessing
-    assert preprocessing is not None
-    reader = CorruptedReader(Reader(split, preprocessing), corruption)
-    return reader.batches, lambda pixels: runner.run(preprocessing.normalise(pixels))
+    assert runner.preprocessing is not None
+    reader = CorruptedReader(Reader(split, runner.preprocessing), corruption)
+    return Task.plain(runner, reader.batches, runner.preprocessing.normalise)
 
 
 def _rows_of(features: Array, batches: Iterable[Indices]) -> Iterator[ImageBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from torch import nn
 from nescio._io.kinds import FileKind
 from nescio._io.locks import locked
 from nescio._io.tensors import Stacked, read_tensors
-from nescio._validation import Array
 from nescio.data.split import Split, check_content
 from nescio.networks.checkpoint import Checkpoint
+from nescio.runners.base import Runner
 from nescio.runners.images import Reader
 from nescio.runners.parts import PartialWork
+from nescio.runners.runtimes import AUTO, CHANNELS_LAST, Runtimes
+from nescio.runners.torch_models import TorchRunner
+from nescio.runners.work import Compute, Task, run_task
 
 FEATURES_VERSION = 1
 """Raise it if the same network and images give other features than before."""
@@ -43,29 +47,46 @@ def cached_features(
     cache: Path,
     device: torch.device,
     on_images: Callable[[int], object] = lambda count: None,
+    *,
+    runtime: str | Runtimes = AUTO,
 ) -> NDArray[np.float32]:
     """Return a backbone's pooled features of whole images, from the cache or computed into it.
 
-    `backbone` is that of the checkpoint's network, in eval mode and on the device.
+    `backbone` is that of the checkpoint's network, in eval mode and on the device. `runtime` is as
+    for `extract`.
     """
     path, key = _entry(checkpoint, split, cache)
-
-    def compute(pixels: Array) -> dict[str, Array]:
-        inputs = checkpoint.preprocessing.inputs(pixels, device)
-        with torch.inference_mode():
-            return {_POOLED: backbone(inputs).float().cpu().numpy()}
-
+    runtimes = Runtimes.of(runtime)
     if not path.exists():
         with locked(path):
             if not path.exists():
                 key |= split.content
-                work = PartialWork(path, key, len(split), _BATCH)
-                work.run(Reader(split, checkpoint.preprocessing).batches, compute, on_images)
+                task = _task(backbone, checkpoint, split)
+                work = PartialWork(path, key, len(split), _BATCH, runtime=runtimes.name)
+                made = run_task(work, task, runtimes, on_images)
                 parts, _ = work.read()
                 pooled = Stacked([part[_POOLED] for part in parts])
-                _KIND.write(path, {_POOLED: pooled}, {"key": key})
+                _KIND.write(path, {_POOLED: pooled}, {"key": key, **made.facts()})
                 work.remove()
     return _read(path, split)
+
+
+class _BackboneRunner(TorchRunner):
+    """Runs a backbone, whose outputs are the features."""
+
+    runtime = CHANNELS_LAST
+
+
+def _task(backbone: nn.Module, checkpoint: Checkpoint, split: Split) -> Task:
+    preprocessing = checkpoint.preprocessing
+    runner = _BackboneRunner(backbone, preprocessing=preprocessing)
+    plain = Task.plain(runner, Reader(split, preprocessing).batches)
+
+    def computed(fast: Runner) -> Compute:
+        run = plain.computed(fast)
+        return lambda pixels: {_POOLED: run(pixels)["logits"].astype(np.float32, copy=False)}
+
+    return replace(plain, computed=computed)
 
 
 def _read(path: Path, split: Split) -> NDArray[np.float32]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from nescio._io.files import existing_file
 from nescio._io.tables import require
+from nescio._threads import available_cpus
 from nescio._validation import Array, is_torch, to_numpy
 from nescio.data.images import content_hash
 from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
@@ -25,6 +27,8 @@ from nescio.errors import (
 from nescio.runners.base import Runner
 from nescio.runners.features import FEATURES, INPUT, PENULTIMATE, POOLED, flat_input, pooled
 from nescio.runners.onnx_layers import Linear, OnnxGraph
+from nescio.runners.openvino_models import OpenVinoSession
+from nescio.runners.runtimes import ONNXRUNTIME, OPENVINO
 
 LABEL_NAMES_KEY = "nescio.label_names"
 """Where the metadata of a file keeps the label names."""
@@ -66,6 +70,8 @@ class OnnxRunner(Runner):
     """
 
     kind = "onnx"
+    runtimes = (ONNXRUNTIME, OPENVINO)
+    runtime = ONNXRUNTIME
     automatic = (FEATURES, POOLED, PENULTIMATE)
 
     def __init__(self, model: Any, **settings: Any) -> None:
@@ -280,6 +286,23 @@ class OnnxRunner(Runner):
             raise InputError(f"input {name!r} must be {kind}, got {array.dtype}.")
         return array.astype(wanted, copy=False)
 
+    def by(self, runtime: str, images: Array, shared: dict[str, Any]) -> Self:
+        """Return a runner that runs the graph by another runtime."""
+        if runtime != OPENVINO:
+            return super().by(runtime, images, shared)
+        if self.path is None or self.describe()["device"] != "cpu":
+            raise ParameterError("OpenVINO runs files on the CPU, not a session or a GPU.")
+        require("openvino", "openvino")
+        graph: Path | bytes = self.path
+        if self.inner_tensors:
+            copied = OnnxGraph(self.path)
+            copied.add_outputs(self.inner_tensors)
+            graph = copied.content()
+        other = copy.copy(self)
+        other.session = OpenVinoSession(graph, threads=available_cpus())
+        other.runtime = runtime
+        return other
+
     # --- what it is ---
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
@@ -311,8 +334,12 @@ class OnnxRunner(Runner):
         }
 
 
-def open_session(graph: Path | bytes, device: Any = None) -> Any:
-    """Return a session for a file, or for its content."""
+def open_session(graph: Path | bytes, device: Any = None, *, threads: int | None = None) -> Any:
+    """Return a session for a file, or for its content; by default it chooses its threads.
+
+    With a number of threads, they do not wait busily for the next batch, which would take the
+    processor from the threads that read images.
+    """
     runtime = require("onnxruntime", "onnx")
     kind = "cpu" if device is None else str(device).partition(":")[0].lower()
     providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -323,6 +350,9 @@ def open_session(graph: Path | bytes, device: Any = None) -> Any:
         )
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors are raised; warnings about graphs are of no use here
+    if threads is not None:
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return runtime.InferenceSession(
             graph, options, providers=list(dict.fromkeys((providers[kind], providers["cpu"])))

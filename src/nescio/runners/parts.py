@@ -19,7 +19,9 @@ from nescio._validation import Array
 from nescio.data.split import DATA_SAMPLE, DATA_SHA256, BadFile, content_changed
 from nescio.errors import DatasetError, FileError, FileFormatError
 from nescio.runners.images import ImageBatch, Indices, in_batches
+from nescio.runners.runtimes import AUTO
 
+_RUNTIME = "runtime"
 _BATCHES_PER_PART = 16
 _KIND = FileKind("nescio.part", "part of an extraction")
 
@@ -31,7 +33,8 @@ ReadBatches = Callable[[Iterable[Indices]], Iterator[ImageBatch]]
 class PartialWork:
     """Arrays computed from images part by part, each part a file in a folder next to the result.
 
-    `key` says what the parts are made from; parts with another key are rejected.
+    `key` says what the parts are made from; parts with another key are rejected. So are parts by
+    another runtime than `runtime`, unless that is "auto": the parts of a result are by one.
     """
 
     def __init__(
@@ -42,18 +45,32 @@ class PartialWork:
         batch_size: int,
         *,
         skip_bad: bool = False,
+        runtime: str = AUTO,
     ) -> None:
         self.path = path
         self.key = dict(key)
         self.n_images = n_images
         self.batch_size = batch_size
         self.skip_bad = skip_bad
+        self.runtime = runtime
         self.folder = path.with_name(path.name + ".parts")
         batches = in_batches(n_images, batch_size)
         self.parts = [
             batches[start : start + _BATCHES_PER_PART]
             for start in range(0, len(batches), _BATCHES_PER_PART)
         ]
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that are not there yet."""
+        return [number for number in range(len(self.parts)) if not self._has(number)]
+
+    def earlier_runtime(self) -> str | None:
+        """Return the runtime of the parts that are there; None if there are none."""
+        number = next(filter(self._has, range(len(self.parts))), None)
+        if number is None:
+            return None
+        found: str | None = _KIND.read(self._file(number), verify=False)[1].get(_RUNTIME)
+        return found
 
     def run(
         self,
@@ -63,7 +80,7 @@ class PartialWork:
     ) -> int:
         """Compute the parts that are missing; return the number of images computed."""
         self.folder.mkdir(exist_ok=True)
-        missing = [number for number in range(len(self.parts)) if not self._has(number)]
+        missing = self.missing()
         n_missing = sum(len(batch) for number in missing for batch in self.parts[number])
         n_computed = 0
         on_images(self.n_images - n_missing)
@@ -83,7 +100,8 @@ class PartialWork:
                 on_images(len(wanted))
             tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
             tensors["indices"] = Stacked(indices)
-            metadata = {"key": self.key, "skipped": [asdict(item) for item in bad]}
+            skipped = [asdict(item) for item in bad]
+            metadata = {"key": self.key, "skipped": skipped, _RUNTIME: self.runtime}
             _KIND.write(self._file(number), tensors, metadata, force=True)
             n_computed += sum(map(len, indices))
         return n_computed
@@ -105,6 +123,12 @@ class PartialWork:
                 f"{self.folder} holds unfinished work on something else: "
                 f"{difference(self.key, metadata.get('key', {}))} Pass force=True to "
                 "start again."
+            )
+        theirs = metadata.get(_RUNTIME, AUTO)  # older parts have none
+        if AUTO not in (self.runtime, theirs) and theirs != self.runtime:
+            raise FileError(
+                f"{self.folder} holds unfinished work by the runtime {theirs}, not {self.runtime}. "
+                "Leave out runtime (--runtime) to continue it, or pass force=True to start again."
             )
         # Without skip_bad, a part that lacks images is computed again, so that the error is raised.
         return self.skip_bad or not metadata["skipped"]

@@ -35,6 +35,7 @@ from nescio.detectors import Mahalanobis
 from nescio.errors import FileFormatError, NescioError, ParameterError
 from nescio.outputs import Outputs
 from nescio.runners.base import Runner
+from nescio.runners.passes import Pass
 from nescio.runners.torch_models import TorchRunner
 
 METHODS = ("odin", "mahalanobis")
@@ -203,7 +204,7 @@ class PassOutputs(NamedTuple):
     @classmethod
     def of(cls, given: Sequence[Any]) -> PassOutputs:
         """Take the outputs of a module that gives (logits, features, further layers...)."""
-        logits, features, *others = given
+        logits, features, *others = (*given, None)[: max(2, len(given))]
         return cls(logits, features, tuple(others))
 
 
@@ -282,9 +283,12 @@ def _nearest_distances(features: Tensor, gaussian: Mahalanobis) -> Tensor:
 
 
 def step(
-    module: nn.Module, inputs: Tensor, found: Perturbation, direction: str, epsilon: float
+    module: nn.Module | Pass, inputs: Tensor, found: Perturbation, direction: str, epsilon: float
 ) -> PassOutputs:
-    """Return the outputs after a step of epsilon; those of the unchanged inputs if it is 0."""
+    """Return the outputs after a step of epsilon; those of the unchanged inputs if it is 0.
+
+    It takes no gradient, so the module may be a pass by any runtime.
+    """
     if epsilon == 0:
         return found.outputs
     with torch.inference_mode():
@@ -292,9 +296,17 @@ def step(
 
 
 def run_perturbed(
-    runner: Runner, tuning: Tuning, gaussian: Mahalanobis | None, pixels: Array
+    runner: Runner,
+    tuning: Tuning,
+    gaussian: Mahalanobis | None,
+    pixels: Array,
+    *,
+    fast: Runner | None = None,
 ) -> dict[str, Array]:
-    """Run images as `runner.run` does, and add what ODIN and the perturbed Mahalanobis read."""
+    """Run images as `runner.run` does, and add what ODIN and the perturbed Mahalanobis read.
+
+    The gradient needs the module itself; `fast`, the same by another runtime, runs the rest.
+    """
     assert isinstance(runner, TorchRunner)
     assert runner.preprocessing is not None
     inputs = runner.placed(pixels)
@@ -303,8 +315,9 @@ def run_perturbed(
         logits, features, others = found.outputs
         layers = dict(zip(runner.array_names, (features, *others), strict=False))
         arrays: dict[str, Tensor | None] = {"logits": logits, **layers}
+        forward = (fast.forward if isinstance(fast, TorchRunner) else None) or module
         for setting in tuning.best:
-            moved = step(module, inputs, found, setting.direction, setting.epsilon)
+            moved = step(forward, inputs, found, setting.direction, setting.epsilon)
             name = f"{setting.method}_{setting.aggregate}"
             temperature = setting.temperature  # of ODIN; Mahalanobis has none
             arrays[name] = moved.features if temperature is None else moved.logits / temperature

@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,6 +18,8 @@ from nescio.errors import InputError, NescioError, ParameterError, ShapeError
 from nescio.networks.checkpoint import weights_hash
 from nescio.runners.base import Runner
 from nescio.runners.call_order import CallOrder
+from nescio.runners.passes import Pass, build_pass
+from nescio.runners.runtimes import CHANNELS_LAST, EAGER, RUNTIMES
 from nescio.runners.taps import Recorder, Tap
 
 # A pass sets the model's mode and hooks for its duration, so only one pass may run at a time.
@@ -147,6 +149,9 @@ class TorchRunner(Runner):
     """Runs a torch module, such as torchvision's and timm's models."""
 
     kind = "torch"
+    runtimes = RUNTIMES
+    runtime = EAGER
+    forward: Pass | None = None  # how another runtime runs a batch; None if the model itself does
 
     def __init__(self, model: nn.Module, **settings: Any) -> None:
         if settings.get("device") is not None:
@@ -200,14 +205,27 @@ class TorchRunner(Runner):
             named, inputs = {name: self.placed(part) for name, part in inputs.items()}, ()
         parts = inputs if isinstance(inputs, tuple) else (inputs,)
         placed = [self.placed(part) for part in parts]
-        with self.running() as module:
-            try:
-                logits, *found = module(*placed, **named)
-            except (NescioError, torch.OutOfMemoryError):
-                raise
-            except Exception as error:  # torch and models raise many kinds
-                raise _failed([*placed, *named.values()], error) from error
+        with self.running() as module, _explained([*placed, *named.values()]):
+            return self._by_name(module(*placed, **named))
+
+    def _given(self, inputs: Any) -> dict[str, Any]:
+        if self.forward is None:
+            return self._run(inputs)
+        images = self.placed(inputs)
+        with _explained([images]):
+            return self._by_name(self.forward(images))
+
+    def _by_name(self, given: Sequence[Any]) -> dict[str, Any]:
+        logits, *found = given
         return {"logits": logits, **dict(zip(self.array_names, found, strict=False))}  # or None
+
+    def by(self, runtime: str, images: Array, shared: dict[str, Any]) -> Self:
+        """Return a runner that runs a copy of the model by another runtime."""
+        other = copy.copy(self)
+        inputs = self.placed(images)
+        other.forward = build_pass(self.module(), runtime, inputs, shared, exact=self.from_probs)
+        other.runtime = runtime
+        return other
 
     def placed(self, part: Any) -> Any:
         """Return an input as a tensor on the model's device; anything else, such as a flag, as is.
@@ -233,7 +251,10 @@ class TorchRunner(Runner):
     def _preprocessed(self, pixels: Tensor) -> Tensor:
         assert self.preprocessing is not None
         images: Tensor = self.preprocessing.normalise(pixels)
-        return images.to(_dtype_of(self.model, images.dtype))
+        images = images.to(_dtype_of(self.model, images.dtype))
+        if self.runtime == CHANNELS_LAST:
+            return images.contiguous(memory_format=torch.channels_last)
+        return images
 
     def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
         linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
@@ -258,6 +279,17 @@ class TorchRunner(Runner):
             "device": "cpu" if device is None else device.type,
             "torch_version": torch.__version__,
         }
+
+
+@contextmanager
+def _explained(inputs: list[Any]) -> Iterator[None]:
+    """Say which batch the model failed on."""
+    try:
+        yield
+    except (NescioError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # torch and models raise many kinds
+        raise _failed(inputs, error) from error
 
 
 def _failed(inputs: list[Any], error: Exception) -> InputError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,11 +18,15 @@ from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.runners import Wrapped, wrap
 from nescio.runners.batches import n_rows
 from nescio.runners.onnx_models import DTYPES, OnnxRunner
+from nescio.runners.runtimes import Runtimes
 from nescio.service.decoders import Decoding
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
 
 THRESHOLD_KEY = "nescio.threshold"
+
+_USUAL_WORK = 10_000  # batches; with fewer than a few milliseconds each, any runtime will do
+_EXAMPLE_ROWS = (8, 3)  # in the batches that runtimes are compared on
 
 
 class ModelInput(NamedTuple):
@@ -63,8 +67,12 @@ class Model:
                 extra={"its_threshold": stored, "threshold": calibration.threshold_values},
             )
         inputs = [_described(entry) for entry in runner.session.get_inputs()]
+        fast, choice = Runtimes(settings.runtime).choose(
+            runner, lambda: _examples(inputs), _USUAL_WORK
+        )
+        logger.info("the model is loaded", extra={"runtime": choice.runtime, "why": choice.why})
         return cls(
-            wrapped,
+            Wrapped(fast, detector),
             {entry.name: entry for entry in inputs},
             _preprocessing(inputs[0], runner.preprocessing, settings)
             if len(inputs) == 1 and _takes_images(inputs[0])
@@ -103,6 +111,17 @@ class Model:
             ],
             "preprocessing": None if self.preprocessing is None else self.preprocessing.as_dict(),
         }
+
+
+def _examples(inputs: Sequence[ModelInput]) -> list[Array]:
+    """Return batches of random numbers for a model with a single input of known size, else none."""
+    entry = inputs[0]
+    sizes = [size for size in entry.shape[1:] if size is not None]
+    if len(inputs) > 1 or entry.dtype.kind != "f" or len(sizes) < len(entry.shape) - 1:
+        return []
+    rng = np.random.default_rng(0)
+    rows = _EXAMPLE_ROWS if entry.shape[0] is None else (entry.shape[0],)
+    return [rng.normal(size=(n, *sizes)).astype(entry.dtype) for n in rows]
 
 
 def _same_thresholds(stored: Any, calibration: Calibration) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nescio._validation import checked_whole
 from nescio.errors import ParameterError
+from nescio.runners.runtimes import ONNXRUNTIME
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Settings:
     mean, std : tuple of three floats, optional
         Mean and standard deviation of each colour channel on the scale from 0 to 1, if the file of
         the model does not say.
+    runtime : str
+        What runs the model: "onnxruntime", "openvino", or "auto" for the faster of both, which is
+        measured when the service starts if the model takes a single input of known size.
     token : str, optional
         The bearer token that requests to /v1 and /metrics must send.
     cors_origins : tuple of str
@@ -60,6 +64,7 @@ class Settings:
     image_size: int | None = None
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
+    runtime: str = ONNXRUNTIME
     token: str | None = None
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32_000_000

@@ -35,6 +35,7 @@ from nescio.networks.checkpoint import Checkpoint
 from nescio.networks.network import Network, prepared
 from nescio.runners.feature_cache import cached_features
 from nescio.runners.images import Augmentation, Reader
+from nescio.runners.runtimes import AUTO, Runtimes
 from nescio.training.distributed import World
 from nescio.training.examples import (
     Examples,
@@ -74,6 +75,7 @@ def train(
     force: bool = False,
     skip_bad: bool = False,
     cache: str | Path | None = None,
+    runtime: str = AUTO,
     on_reading: Callable[[int], object] = lambda count: None,
     on_images: Callable[[int], object] = lambda count: None,
     on_epoch: Callable[[Epoch], object] = lambda epoch: None,
@@ -97,6 +99,8 @@ def train(
         Leave out images that cannot be read.
     cache : path, optional
         The folder for the features of a frozen backbone; by default the run's folder.
+    runtime : str
+        What runs a frozen backbone, as for `extract`. Training itself is always done by torch.
     on_reading, on_images, on_epoch : callable
         Called with the number of images just read before training begins (with `skip_bad` or a
         frozen backbone), with the number of images just trained on (or left out, at the end of an
@@ -104,6 +108,7 @@ def train(
     """
     world = World.from_environment()
     device = world.device(torch.device(device))
+    runtimes = Runtimes(runtime)
     folder = Path(folder)
     label_names = train_split.label_names or ()
     world.check_batch_size(settings.training.batch_size)
@@ -130,7 +135,7 @@ def train(
         )
         cache = folder if cache is None else Path(cache)
         splits = train_split, val_split, outliers
-        data = _examples(checkpoint, settings, splits, cache, device, world, on_reading)
+        data = _examples(checkpoint, settings, splits, cache, device, world, runtimes, on_reading)
         # Another run in the folder is removed only after everything else has been checked.
         world.first_only(lambda: _prepare_folder(folder, keep=resume))
         trainer = Trainer(checkpoint, settings, data, folder, device, world)
@@ -216,6 +221,7 @@ def _examples(
     cache: Path,
     device: torch.device,
     world: World,
+    runtimes: Runtimes,
     on_reading: Callable[[int], object],
 ) -> tuple[Examples, Examples]:
     """Return the examples to train on, with any outliers, and those to validate on."""
@@ -230,7 +236,9 @@ def _examples(
             return ImageExamples(Reader(split, settings.preprocessing, augmentation), truth, device)
 
         def cached() -> NDArray[np.float32]:
-            return cached_features(backbone, checkpoint, split, cache, device, on_reading)
+            return cached_features(
+                backbone, checkpoint, split, cache, device, on_reading, runtime=runtimes
+            )
 
         features = world.first_only(cached)
         if features is None:  # another process has computed them; read its file

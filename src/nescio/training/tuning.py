@@ -28,6 +28,8 @@ from nescio.runners.checkpoints import CheckpointRunner
 from nescio.runners.corrupted import CorruptedReader
 from nescio.runners.features import layer_names
 from nescio.runners.images import Reader, in_batches
+from nescio.runners.memory import InHalves
+from nescio.runners.passes import Pass
 from nescio.runners.perturb import (
     AGGREGATES,
     Setting,
@@ -36,6 +38,7 @@ from nescio.runners.perturb import (
     find_directions,
     step,
 )
+from nescio.runners.runtimes import AUTO, Runtimes
 from nescio.runners.tune_settings import TuneSettings
 
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
@@ -58,6 +61,7 @@ def tune(
     seed: int = 0,
     device: torch.device | str = "cpu",
     batch_size: int = 16,
+    runtime: str | Runtimes = AUTO,
     on_images: Callable[[int], object] = lambda count: None,
 ) -> Tuning:
     """Choose ODIN's temperature and epsilon, and Mahalanobis' epsilon.
@@ -76,6 +80,8 @@ def tune(
     aggregates : sequence of {"max", "sum"}
     seed : int
         Decides the choice of images and the synthetic sets.
+    runtime : str or Runtimes
+        What runs the perturbed images, as for `extract`. The gradients always come from torch.
     on_images : callable
         Called with the number of images just done, out of `settings.n_steps(len(split))`.
     """
@@ -91,17 +97,29 @@ def tune(
         )
     learned = {name: Mahalanobis(aggregate=name).fit(train) for name in aggregates}
     preprocessing = checkpoint.preprocessing
+    n_batches = len(in_batches(settings.n_steps(len(chosen)), batch_size))
+    fast, choice = Runtimes.of(runtime).choose(
+        runner,
+        lambda: _examples(chosen, preprocessing, batch_size),
+        n_batches * _n_passes(settings, aggregates),
+    )
+    assert isinstance(fast, CheckpointRunner)
+    forward = fast.forward
     id_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     ood_scores: dict[Point, list[NDArray[np.float64]]] = defaultdict(list)
     with runner.running() as module:
+
+        def compute(pixels: torch.Tensor) -> dict[Point, NDArray[np.float64]]:
+            inputs = preprocessing.inputs(pixels, torch.device(device))
+            return grid_scores(module, inputs, preprocessing, learned, settings, forward=forward)
+
+        halves = InHalves(compute)
         for name, batches in synthetic_sets(
             chosen, preprocessing, seed, batch_size, settings.synthetic
         ):
             found = id_scores if name == _ID else ood_scores
             for pixels in batches:
-                inputs = preprocessing.inputs(pixels, torch.device(device))
-                scored = grid_scores(module, inputs, preprocessing, learned, settings)
-                for point, values in scored.items():
+                for point, values in halves(pixels).items():
                     found[point].append(values)
                 on_images(len(pixels))
     grid = tuple(
@@ -117,6 +135,7 @@ def tune(
         "skipped": [asdict(bad) for bad in chosen.skipped],
         "seed": seed,
         "synthetic": list(settings.synthetic),
+        "runtime": choice.runtime,
     }
     return Tuning(model_hash, features, grid, data)
 
@@ -130,24 +149,21 @@ def grid_scores(
     preprocessing: Preprocessing,
     mahalanobis: Mapping[str, Mahalanobis],
     settings: TuneSettings,
+    *,
+    forward: Pass | None = None,
 ) -> dict[Point, NDArray[np.float64]]:
     """Return the scores of a batch of normalised inputs at every setting.
 
     One backward pass per direction and one forward pass per direction and epsilon serve all
-    settings.
+    settings. `forward` runs the forward passes, by default the module.
     """
-    methods = [(method, name) for name in mahalanobis for method in ("odin", "mahalanobis")]
-    wanted = defaultdict(list)  # by direction and epsilon: what to score there
-    for method, aggregate in methods:
-        direction = settings.direction(method, aggregate)
-        for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
-            wanted[direction, epsilon].append((method, aggregate))
+    wanted = _wanted(settings, tuple(mahalanobis))
     names = tuple(dict.fromkeys(name for name, _ in wanted))
     gaussian = next(iter(mahalanobis.values()))  # they learn the same for every aggregate
     found = find_directions(module, inputs, preprocessing, names, gaussian)
     columns: dict[Point, NDArray[np.float64]] = {}
     for (direction, epsilon), readers in wanted.items():
-        outputs = step(module, inputs, found, direction, epsilon)
+        outputs = step(forward or module, inputs, found, direction, epsilon)
         for method, aggregate in readers:
             if method == "mahalanobis":
                 values = mahalanobis[aggregate].score_samples(outputs.features)
@@ -158,6 +174,33 @@ def grid_scores(
             for temperature in TEMPERATURES:
                 columns[method, aggregate, epsilon, temperature] = score(logits / temperature)
     return columns
+
+
+def _wanted(
+    settings: TuneSettings, aggregates: Sequence[str]
+) -> dict[tuple[str, float], list[tuple[str, str]]]:
+    """Return the methods and aggregates to score, by direction and epsilon of the step."""
+    wanted = defaultdict(list)
+    for aggregate in aggregates:
+        for method in ("odin", "mahalanobis"):
+            direction = settings.direction(method, aggregate)
+            for epsilon in settings.odin.epsilons if method == "odin" else MAHALANOBIS_EPSILONS:
+                wanted[direction, epsilon].append((method, aggregate))
+    return wanted
+
+
+def _n_passes(settings: TuneSettings, aggregates: Sequence[str]) -> int:
+    """Return how many forward passes each batch takes that need no gradient."""
+    return sum(epsilon > 0 for _, epsilon in _wanted(settings, aggregates))
+
+
+def _examples(
+    split: Split, preprocessing: Preprocessing, batch_size: int
+) -> list[NDArray[np.uint8]]:
+    """Return the first batch of images, and the last one, which may be smaller."""
+    batches = in_batches(len(split), batch_size)
+    found = Reader(split, preprocessing).batches([batches[0], batches[-1]])
+    return [batch.pixels for batch in found]
 
 
 def synthetic_sets(

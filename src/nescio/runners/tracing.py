@@ -66,6 +66,20 @@ def traced(
     return exported.model
 
 
+class Picked(nn.Module):
+    """A module that gives some of the outputs of another one, as a tuple."""
+
+    def __init__(self, module: nn.Module, places: Sequence[int]) -> None:
+        super().__init__()
+        self.module = module
+        self.places = tuple(places)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs at the places."""
+        given = self.module(*inputs)
+        return tuple(given[at] for at in self.places)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress the exporter's warnings and notes: its result is checked by running it."""
