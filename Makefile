@@ -50,13 +50,14 @@ lesser: $(VENV)/.installed-dev ## the numeric tests again, as a processor withou
 claims: $(VENV)/.installed-dev ## what is claimed of the default, from the committed results
 	$(BIN)/python benchmarks/claims.py
 
-bench: $(VENV)/.installed-dev ## speed, side by side
-	$(BIN)/python benchmarks/speed.py
+bench: $(VENV)/.installed-dev build/peers ## speed, side by side with peers; writes the page
+	$(BIN)/python benchmarks/speed --save
 
-serve-claims: $(VENV)/.installed-dev ## what is claimed of the default, from the committed results
-	$(BIN)/python benchmarks/claims.py
+build/peers: $(VENV)/.installed-dev pyproject.toml ## what is compared with; not a part of nescio
+	rm -rf $@
+	$(BIN)/pip install --quiet --no-deps --group bench --target $@
 
-bench: $(VENV)/.installed-dev ## the service under load and bad input
+serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 	$(BIN)/python benchmarks/service.py
 
 fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; run it again to continue
