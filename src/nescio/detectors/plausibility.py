@@ -6,10 +6,11 @@ Data that the detector has learned from is an error, because it would void the g
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nescio._validation import Array
 from nescio.detectors.arrays import Arrays, Given, transposed_hint
@@ -43,26 +44,49 @@ def warn_of_large_k(detector: Detector, given: Given) -> None:
 def warn_of_constant_labels(given: Given) -> None:
     """Warn of labels whose logit is the same for all samples; masked labels are fine."""
     inside = isinstance(given.data, Arrays)  # a detector inside a detector, which warns itself
-    if inside or given.logits is None or len(given.logits) < 2:
-        return
-    first = given.logits[0]
-    constant = np.isfinite(first)
-    # Most labels differ between the first few rows: compare all rows of the others only.
-    for n_rows in (10, None):
-        columns = np.flatnonzero(constant)
-        constant[columns] = (given.logits[:n_rows, columns] == first[columns]).all(0)
-    at = np.flatnonzero(constant)
-    if not len(at):
-        return
-    names = [i if given.label_names is None else given.label_names[i] for i in at.tolist()]
-    what = f"label {listed(names)} has" if len(at) == 1 else f"{len(at):,} labels have"
-    warn(
-        f"{what} the same logit for all {len(given.logits):,} calibration samples"
-        + ("" if len(at) == 1 else f": {listed(names)}")
-        + ". A constant label tells nothing about a sample. Check the outputs of the model, or "
-        "leave the label out (Outputs.select_labels).",
-        ImplausibleValuesWarning,
-    )
+    if not inside and given.logits is not None:
+        labels = ConstantLabels()
+        labels.add(given.logits)
+        labels.warn(given.label_names)
+
+
+class ConstantLabels:
+    """Labels whose logit has been the same for all samples so far."""
+
+    def __init__(self) -> None:
+        self._first: Array | None = None
+        self._constant = np.empty(0, np.bool_)
+        self._n_samples = 0
+
+    def add(self, logits: Array) -> None:
+        """Compare the next samples with the first one."""
+        if self._first is None:
+            if not len(logits):
+                return
+            self._first = logits[0].copy()
+            self._constant = np.isfinite(self._first)
+        self._n_samples += len(logits)
+        # Most labels differ between the first few rows: compare all rows of the others only.
+        for n_rows in (10, None):
+            columns = np.flatnonzero(self._constant)
+            if len(columns):
+                same = logits[:n_rows, columns] == self._first[columns]
+                self._constant[columns] = same.all(0)
+
+    def warn(self, label_names: Sequence[str] | None) -> None:
+        """Warn of such labels."""
+        at = np.flatnonzero(self._constant)
+        if not len(at) or self._n_samples < 2:
+            return
+        names = [i if label_names is None else label_names[i] for i in at.tolist()]
+        what = f"label {listed(names)} has" if len(at) == 1 else f"{len(at):,} labels have"
+        warn(
+            f"{what} the same logit for all {self._n_samples:,} calibration samples"
+            + ("" if len(at) == 1 else f": {listed(names)}")
+            + ". A constant label tells nothing about a sample. Check the outputs of the model, or "
+            "leave the label out (Outputs.select_labels).",
+            ImplausibleValuesWarning,
+        )
 
 
 def warn_of_transposed(given: Given) -> None:
@@ -143,11 +167,10 @@ def check_held_out(detector: Detector, given: Given) -> None:
         matrix = given.arrays.get(name)
         if matrix is None and isinstance(given.data, Outputs):
             matrix = given.data.get(name)  # it is not scored, but shows which data this is
-        if matrix is not None and _fingerprint(matrix)[_IN_ANY_ORDER] == learned[_IN_ANY_ORDER]:
-            raise InputError(
-                f"{detector.name} has learned from this very data ({len(matrix):,} samples). "
-                "Calibrating on it would void the guarantee: calibrate on held-out data."
-            )
+        if matrix is not None:
+            seen = RowHashes()
+            seen.add(matrix)
+            seen.refuse(detector, learned)
 
 
 def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
@@ -165,12 +188,39 @@ def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
 
 def _fingerprint(matrix: Array) -> str:
     """Return a hash of the rows in any order and one in theirs, for float32 as for float64."""
-    # The hash of a row is the sum of its bits, as whole numbers, times fixed random numbers.
-    factors = np.random.default_rng(0).integers(2**64, size=matrix.shape[1], dtype=np.uint64)
-    rows = np.empty(len(matrix), np.uint64)
-    for start in range(0, len(matrix), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        rows[part] = np.ascontiguousarray(matrix[part], dtype=np.float32).view(np.uint32) @ factors
-    shape = repr(matrix.shape).encode()
-    hashes = [hashlib.sha256(shape + order.tobytes()) for order in (np.sort(rows), rows)]
-    return "".join(one.hexdigest() for one in hashes)
+    rows = RowHashes()
+    rows.add(matrix)
+    return rows.fingerprint()
+
+
+class RowHashes:
+    """A hash of each row of a matrix, which is added block by block."""
+
+    def __init__(self) -> None:
+        self._parts: list[NDArray[np.uint64]] = []
+        self._n_columns = 0
+
+    def add(self, matrix: Array) -> None:
+        """Add the next rows."""
+        self._n_columns = matrix.shape[1]
+        # The hash of a row is the sum of its bits, as whole numbers, times fixed random numbers.
+        factors = np.random.default_rng(0).integers(2**64, size=self._n_columns, dtype=np.uint64)
+        for start in range(0, len(matrix), _ROWS_AT_ONCE):
+            rows = np.ascontiguousarray(matrix[start : start + _ROWS_AT_ONCE], dtype=np.float32)
+            self._parts.append(rows.view(np.uint32) @ factors)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the rows in any order and one in theirs."""
+        rows = np.concatenate([np.empty(0, np.uint64), *self._parts])
+        shape = repr((len(rows), self._n_columns)).encode()
+        hashes = [hashlib.sha256(shape + order.tobytes()) for order in (np.sort(rows), rows)]
+        return "".join(one.hexdigest() for one in hashes)
+
+    def refuse(self, detector: Detector, learned: str) -> None:
+        """Raise if these are the rows that a detector has learned from, by their fingerprint."""
+        if self.fingerprint()[_IN_ANY_ORDER] == learned[_IN_ANY_ORDER]:
+            raise InputError(
+                f"{detector.name} has learned from this very data "
+                f"({sum(map(len, self._parts)):,} samples). Calibrating on it would void the "
+                "guarantee: calibrate on held-out data."
+            )
