@@ -129,7 +129,7 @@ def test_warnings_are_about_all_rows_and_given_once(rng):
     outputs.logits[599, 3] = -2.5
     outputs.logits[:37] = np.abs(outputs.logits[:37])  # never negative in the first block only
     calibrate_stream(ns.MaxLogit(), Blocks(outputs))  # a warning would be an error
-    positive = Outputs(np.abs(outputs.logits) * 200)
+    positive = Outputs(np.abs(outputs_of(rng).logits) * 200)
     with pytest.warns(ImplausibleValuesWarning, match="no value is negative") as given:
         calibrate_stream(ns.MaxLogit(), Blocks(positive))
     assert len(given) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import Progress
+from rich.progress import Progress, ProgressColumn, Task
 from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
+from nescio._io.addresses import find_files
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
 from nescio._validation import largest_of_non_negative
@@ -127,14 +128,14 @@ def working(what: str) -> Status:
     return Console(stderr=True).status(what)
 
 
-def refuse_overwriting(output: Path | None, *inputs: Path | None) -> None:
+def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
     """Raise if the output is one of the inputs."""
     for path in inputs:
         if output is not None and path is not None and same_file(output, path):
             raise ParameterError(f"{output} is an input; write to another file.")
 
 
-def same_file(a: Path, b: Path) -> bool:
+def same_file(a: str | Path, b: str | Path) -> bool:
     """Return whether two paths refer to one file."""
     try:
         return os.path.samefile(a, b)
@@ -143,15 +144,30 @@ def same_file(a: Path, b: Path) -> bool:
 
 
 @contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
-    """Yield a function to call with the steps done; show nothing without a terminal."""
+def progress_bar(
+    what: str, total: int, *, of_rows: bool = False
+) -> Iterator[Callable[[int], object]]:
+    """Yield a function to call with the steps done; show nothing without a terminal.
+
+    With `of_rows`, the steps are rows, and the rows per second are shown.
+    """
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         yield lambda _: None
         return
-    with Progress(console=stderr, transient=True) as progress:
+    columns = [*Progress.get_default_columns(), *([_RowsPerSecond()] if of_rows else [])]
+    with Progress(*columns, console=stderr, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda steps: progress.advance(task, steps)
+
+
+class _RowsPerSecond(ProgressColumn):
+    """The speed so far."""
+
+    def render(self, task: Task) -> Text:
+        """Return the speed, if it is known."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f} rows/s")
 
 
 def chosen_columns(
@@ -185,7 +201,7 @@ def _split(text: str) -> list[str]:
 
 
 def read_outputs(
-    path: Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
+    path: str | Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
 ) -> Outputs:
     """Read outputs; reject what looks like probabilities unless the user said which it is."""
     outputs = load_outputs(path, columns, from_probs=bool(from_probs))
@@ -199,7 +215,11 @@ def read_outputs(
 
 
 def read_for(
-    detector: Detector, path: Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
+    detector: Detector,
+    path: str | Path,
+    *,
+    from_probs: bool | None,
+    columns: Columns = _ANY_COLUMNS,
 ) -> Outputs:
     """Read outputs for a detector: from a table, the labels that the detector knows by name."""
     expected = replace(columns, expected=getattr(detector, "label_names_", None))
@@ -207,16 +227,28 @@ def read_for(
 
 
 def read_others(
-    path: Path, first: Outputs, *, from_probs: bool | None, columns: Columns
+    path: str | Path, first: Outputs, *, from_probs: bool | None, columns: Columns
 ) -> Outputs:
     """Read further outputs of the same model, with the labels that the first file has."""
     names = first.label_names
-    if path.suffix.lower() in TABLES:
-        if names is not None:
-            columns = Columns(columns.id_column, expected=names, expected_by="the first file")
-        columns = replace(columns, id_required=False)
-        return read_outputs(path, from_probs=from_probs, columns=columns)
+    if find_files(path).suffix in TABLES:
+        of_table = columns_of_others(columns, names)
+        return read_outputs(path, from_probs=from_probs, columns=of_table)
     outputs = read_outputs(path, from_probs=from_probs)
+    with about(path):
+        return matched(outputs, first, columns)
+
+
+def columns_of_others(columns: Columns, names: Sequence[str] | None) -> Columns:
+    """Return what is known about the columns of a further table of the same model."""
+    if names is not None:
+        columns = Columns(columns.id_column, expected=names, expected_by="the first file")
+    return replace(columns, id_required=False)
+
+
+def matched(outputs: Outputs, first: Outputs, columns: Columns) -> Outputs:
+    """Return outputs that are no table with the labels that the first file has."""
+    names = first.label_names
     if names is None or outputs.label_names is None:
         return outputs
     if columns.labels is not None:
@@ -225,19 +257,21 @@ def read_others(
         return outputs
     from nescio.detectors.matching import match_labels
 
-    with about(path):
-        return match_labels(outputs, names, tuple(first.arrays))
+    return match_labels(outputs, names, tuple(first.arrays))
 
 
-def what_was_read(outputs: Outputs) -> str:
-    """Describe outputs in one line: rows, labels and the columns that were ignored."""
+def what_was_read(outputs: Outputs, n_rows: int | None = None) -> str:
+    """Describe outputs in one line: rows, labels and the columns that were ignored.
+
+    If they are only the first rows of a large input, `n_rows` is the number of all.
+    """
     names = outputs.label_names
     shown = "" if names is None else f" ({names[0]} ... {names[-1]})"
     if names is not None and len(names) == 1:
         shown = f" ({names[0]})"
     ignored = outputs.manifest.get("ignored_columns")
     labels = "label" if outputs.n_labels == 1 else "labels"
-    line = f"{len(outputs):,} rows x {outputs.n_labels:,} {labels}{shown}"
+    line = f"{n_rows or len(outputs):,} rows x {outputs.n_labels:,} {labels}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 

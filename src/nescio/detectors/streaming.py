@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from nescio.detectors.base import Detector
 
 
+_ENOUGH_TO_TELL = 50  # values; fewer are never called implausible
+
+
 class Rows(Protocol):
     """Outputs of consecutive samples, some of them."""
 
@@ -43,8 +46,13 @@ class Rows(Protocol):
 class Stream(Protocol):
     """Outputs that can be read again and again in blocks, such as an `OutputsStream`."""
 
-    address: str
-    n_rows: int
+    @property
+    def address(self) -> str:
+        """The address, as the user gave it."""
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows in all blocks."""
 
     def blocks(self) -> Iterable[Rows]:
         """Give the blocks in order."""
@@ -89,9 +97,9 @@ def calibrate_stream(
     with steps.unchanged_on_error(detector):
         detector._check_params()
         seen = _Seen(detector, stream, scored, with_hashes=n_learned == stream.n_rows)
-        once = _OncePerStream()
+        once = OncePerStream()
         for block in stream.blocks():
-            with _about(stream, block), once.block():
+            with _about(stream, block), once.block(block.outputs):
                 seen.add(_given(detector, stream, block), with_counts=by_label_count)
             on_rows(len(block.outputs))
         once.warn()
@@ -205,9 +213,9 @@ def _medians(detector: Detector, stream: Stream, seen: _Seen) -> Medians | None:
     for count, size in seen.n_usable.items():
         names = names_of(np.array([count]))
         sizes["" if names is None else str(names[0])] += size
-    rows, once = MedianRows(sizes), _OncePerStream()
+    rows, once = MedianRows(sizes), OncePerStream()
     for block in stream.blocks():
-        with _about(stream, block), once.block():  # these warnings have been given
+        with _about(stream, block), once.block(block.outputs):  # these warnings have been given
             given = steps.read(detector, block.outputs, steps.read_in_calibration(detector))
             usable = ~np.isneginf(steps.score_given(detector, given))
             names = names_of((given.data.logits > 0).sum(1))
@@ -215,21 +223,23 @@ def _medians(detector: Detector, stream: Stream, seen: _Seen) -> Medians | None:
     return rows.medians(terms)
 
 
-class _OncePerStream:
+class OncePerStream:
     """Warnings that every block gives are given once, at the end; others only concern some rows."""
 
     def __init__(self) -> None:
         self._first: list[warnings.WarningMessage] | None = None
 
     @contextmanager
-    def block(self) -> Iterator[None]:
+    def block(self, outputs: Outputs) -> Iterator[None]:
         """Keep the warnings of a block back."""
         with warnings.catch_warnings(record=True) as given:
             warnings.simplefilter("always")
             yield
-        kinds = {one.category for one in given}
-        known = given if self._first is None else self._first
-        self._first = [one for one in known if one.category in kinds]
+        if self._first is None:
+            self._first = given
+        elif outputs.logits.size >= _ENOUGH_TO_TELL:  # the last block may be a single row
+            kinds = {one.category for one in given}
+            self._first = [one for one in self._first if one.category in kinds]
 
     def warn(self) -> None:
         """Give the warnings."""
