@@ -1,6 +1,9 @@
 """Commands on inputs that are read in blocks of rows: the results are those of whole files."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -168,3 +171,48 @@ def test_monitor_has_the_same_report_and_state(rng, tmp_path, run, monkeypatch, 
     shown, state = monitored(folder)
     assert shown == whole[0]
     assert len(state) == len(whole[1])  # only the hash of the files differs
+
+
+IN_BOUNDED_MEMORY = """
+import json, resource, sys
+from nescio.__main__ import run
+from nescio.cli import large
+
+large.LARGE = 2**20
+
+def peak(*arguments):
+    sys.argv = ["nescio", *arguments]
+    try:
+        run()
+    except SystemExit as end:
+        assert not end.code, end.code
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def commands(data):
+    yield "calibrate", data, "-o", "made.nescio", "-d", "joint_energy", "--force"
+    yield "eval", "--id", data, "--ood", "few.parquet", "-d", "joint_energy", "--bootstrap", "0"
+
+before = [peak(*one) for one in commands("few.parquet")][-1]
+after = {one[0]: peak(*one) for one in commands("many.parquet")}
+print(json.dumps({name: (found - before) / 1024 for name, found in after.items()}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units")
+def test_memory_does_not_grow_with_the_input(rng, tmp_path):
+    """The input has 240 MB in memory."""
+    few = logits_of(rng, -1, 20_000)
+    write(tmp_path / "few.parquet", few)
+    table = parquet.read_table(tmp_path / "few.parquet")
+    with parquet.ParquetWriter(tmp_path / "many.parquet", table.schema, compression="none") as file:
+        for _ in range(600):
+            file.write_table(table)
+    shown = subprocess.run(
+        [sys.executable, "-c", IN_BOUNDED_MEMORY],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ).stdout  # fmt: skip
+    assert "12,000,000 rows" in shown
+    print(shown)
+    grown = json.loads(shown.splitlines()[-1])
+    assert grown["calibrate"] < 150

@@ -187,9 +187,9 @@ def _calibrate_blocks(
     *,
     by_label_count: bool,
 ) -> None:
-    from nescio.detectors.streaming import calibrate_stream
+    from nescio.detectors.calibrating import calibrate_stream
 
-    with progress_bar("calibrating", held_out.n_rows, of_rows=True) as advance:
+    with progress_bar("calibrating", held_out.n_rows, unit="rows") as advance:
         calibrate_stream(
             made,
             held_out,

@@ -136,7 +136,7 @@ def _compare_blocks(
     from nescio.metrics.streams import compare_streams
 
     n_rows = sets.id.n_rows + sum(one.n_rows for one in sets.ood.values())
-    with progress_bar("evaluating", n_rows, of_rows=True) as advance:
+    with progress_bar("evaluating", n_rows, unit="rows") as advance:
         given: dict[str, Any] = {"train": sets.train, "held_out": sets.held_out}
         return compare_streams(detectors, sets.id, sets.ood, **given, **options, on_rows=advance)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nescio._io.addresses import MANY, find_files
 from nescio._io.columns import Columns
+from nescio._threads import map_ahead
 from nescio.errors import InputError, about
 from nescio.outputs import Outputs
 from nescio.outputs.streams import Block, OutputsStream, open_stream, where
@@ -48,8 +49,8 @@ class LargeInput:
         return self.stream.n_rows
 
     def blocks(self) -> Iterator[Block]:
-        """Give the blocks in order."""
-        for block in self.stream.blocks():
+        """Give the blocks in order; the next ones are read while one is used."""
+        for block in map_ahead(lambda block: block, self.stream.blocks(), workers=1):
             outputs = block.outputs
             with about(where(self.address, block.start, len(outputs), self.n_rows)):
                 changed = self.change(outputs)

@@ -146,7 +146,7 @@ def monitor(
         if outputs is not None:
             expected = replace(columns, expected=loaded.label_names_)
             logits = open_stream(outputs, expected, from_probs=from_probs)
-        with progress_bar("monitoring", table.n_rows, of_rows=True) as advance:
+        with progress_bar("monitoring", table.n_rows, unit="rows") as advance:
             for n_rows in _update(watch, loaded, table, logits):
                 advance(n_rows)
         if state is not None:

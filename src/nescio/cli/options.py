@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
-from nescio._io.addresses import find_files
+from nescio._io.addresses import find_files, is_remote
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
 from nescio._validation import largest_of_non_negative
@@ -143,31 +144,44 @@ def same_file(a: str | Path, b: str | Path) -> bool:
         return False
 
 
-@contextmanager
-def progress_bar(
-    what: str, total: int, *, of_rows: bool = False
-) -> Iterator[Callable[[int], object]]:
-    """Yield a function to call with the steps done; show nothing without a terminal.
+def refuse_among_inputs(output: Path, data: str) -> None:
+    """Raise if the output would be one of the files of a folder or a pattern."""
+    if is_remote(data):
+        return
+    target, folder = Path(os.path.realpath(output)), Path(data)
+    inside = folder.is_dir() and Path(os.path.realpath(folder)) in target.parents
+    if inside or fnmatchcase(str(target), os.path.abspath(data)):
+        raise ParameterError(
+            f"{output} would be among the inputs, {data}: write it to another folder."
+        )
 
-    With `of_rows`, the steps are rows, and the rows per second are shown.
-    """
+
+@contextmanager
+def progress_bar(what: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], object]]:
+    """Yield a function to call with the steps done; show nothing without a terminal."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         yield lambda _: None
         return
-    columns = [*Progress.get_default_columns(), *([_RowsPerSecond()] if of_rows else [])]
-    with Progress(*columns, console=stderr, transient=True) as progress:
+    shown = (*Progress.get_default_columns(), _Rate(unit))
+    with Progress(*shown, console=stderr, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda steps: progress.advance(task, steps)
 
 
-class _RowsPerSecond(ProgressColumn):
-    """The speed so far."""
+class _Rate(ProgressColumn):
+    """How many steps per second are done."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
 
     def render(self, task: Task) -> Text:
-        """Return the speed, if it is known."""
+        """Return the rate; nothing while it is not known."""
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} rows/s")
+        if not speed:
+            return Text("")
+        return Text(f"{speed:,.{0 if speed >= 10 else 1}f} {self._unit}/s")
 
 
 def chosen_columns(
@@ -265,13 +279,19 @@ def what_was_read(outputs: Outputs, n_rows: int | None = None) -> str:
 
     If they are only the first rows of a large input, `n_rows` is the number of all.
     """
-    names = outputs.label_names
+    ignored = outputs.manifest.get("ignored_columns", ())
+    return describe(n_rows or len(outputs), outputs.n_labels, outputs.label_names, ignored)
+
+
+def describe(
+    n_rows: int, n_labels: int, names: Sequence[str] | None, ignored: Sequence[str]
+) -> str:
+    """Describe what was read in one line: rows, labels and the columns that were ignored."""
     shown = "" if names is None else f" ({names[0]} ... {names[-1]})"
     if names is not None and len(names) == 1:
         shown = f" ({names[0]})"
-    ignored = outputs.manifest.get("ignored_columns")
-    labels = "label" if outputs.n_labels == 1 else "labels"
-    line = f"{n_rows or len(outputs):,} rows x {outputs.n_labels:,} {labels}{shown}"
+    labels = "label" if n_labels == 1 else "labels"
+    line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 

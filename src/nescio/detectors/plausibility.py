@@ -24,7 +24,12 @@ _ROWS_AT_ONCE = 1000  # a fingerprint needs memory for as many rows
 _COMPARED_ROWS = 64
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
 _ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
-_IN_ANY_ORDER = slice(64)  # the part of a fingerprint that does not depend on the order of the rows
+# The parts of a fingerprint: what does not depend on the order of the rows, what every version has,
+# and the lowest hashes of single rows, which older versions did not keep.
+_IN_ANY_ORDER, _WHOLE, _LOWEST = slice(64), slice(128), slice(128, None)
+_N_LOWEST = 256
+_FEWEST_COMPARED = 8
+_SHARE_LEARNED = 0.2  # some data has equal rows by nature
 
 
 def warn_of_large_k(detector: Detector, given: Given) -> None:
@@ -162,15 +167,16 @@ def remember_learned_data(detector: Detector, data: Any, arrays: Arrays) -> None
 
 
 def check_held_out(detector: Detector, given: Given) -> None:
-    """Raise if the detector has learned from this very data."""
+    """Raise if the detector has learned from this very data; warn if from many of its samples."""
     for name, learned in getattr(detector, "_learned_from", {}).items():
         matrix = given.arrays.get(name)
         if matrix is None and isinstance(given.data, Outputs):
             matrix = given.data.get(name)  # it is not scored, but shows which data this is
         if matrix is not None:
-            seen = RowHashes()
-            seen.add(matrix)
-            seen.refuse(detector, learned)
+            check = LearnedRows(detector, name, learned)
+            check.add(matrix)
+            if check.finish():
+                return
 
 
 def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
@@ -181,46 +187,85 @@ def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
     learned: dict[str, str] = getattr(detector, "_learned_from", {})
     found = {name: outputs.get(name) for name in learned}
     return bool(learned) and all(
-        matrix is not None and _fingerprint(matrix) == learned[name]
+        matrix is not None and _fingerprint(matrix)[_WHOLE] == learned[name][_WHOLE]
         for name, matrix in found.items()
     )
 
 
+def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
+    """Return a hash of each row, for float32 as for float64.
+
+    It is the sum of the row's bits, as whole numbers, times fixed random numbers.
+    """
+    factors = np.random.default_rng(0).integers(2**64, size=matrix.shape[1], dtype=np.uint64)
+    rows = np.empty(len(matrix), np.uint64)
+    for start in range(0, len(matrix), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        rows[part] = np.ascontiguousarray(matrix[part], dtype=np.float32).view(np.uint32) @ factors
+    return rows
+
+
 def _fingerprint(matrix: Array) -> str:
-    """Return a hash of the rows in any order and one in theirs, for float32 as for float64."""
-    rows = RowHashes()
-    rows.add(matrix)
-    return rows.fingerprint()
+    return _hash_of_rows(matrix.shape, _row_hashes(matrix))
 
 
-class RowHashes:
-    """A hash of each row of a matrix, which is added block by block."""
+def _hash_of_rows(shape: tuple[int, ...], rows: NDArray[np.uint64]) -> str:
+    """Return a hash of the rows in any order, one in theirs, and the lowest hashes of rows."""
+    shown = repr(shape).encode()
+    hashes = [hashlib.sha256(shown + order.tobytes()) for order in (np.sort(rows), rows)]
+    lowest = np.unique(rows)[:_N_LOWEST]
+    return "".join([one.hexdigest() for one in hashes] + [f"{one:016x}" for one in lowest.tolist()])
 
-    def __init__(self) -> None:
-        self._parts: list[NDArray[np.uint64]] = []
-        self._n_columns = 0
+
+class LearnedRows:
+    """Whether samples, which are added block by block, are those that a detector has learned from.
+
+    With `compare_all`, a hash of each row is kept, to see whether all samples are the same.
+
+    The share of learned samples is estimated from the lowest hashes of these: of the rows with a
+    hash up to the largest of them, it is known which are learned ones. A hash does not depend on
+    the sample's content in any way that matters, so they stand for all rows.
+    """
+
+    def __init__(
+        self, detector: Detector, name: str, learned: str, *, compare_all: bool = True
+    ) -> None:
+        self._detector, self._name, self._learned = detector, name, learned
+        self._compare_all = compare_all
+        lowest = learned[_LOWEST]
+        known = [int(lowest[at : at + 16], 16) for at in range(0, len(lowest), 16)]
+        self._known = np.array(known, np.uint64)
+        self._n_columns = self._n_some = self._n_known = 0
+        self._rows: list[NDArray[np.uint64]] = []
 
     def add(self, matrix: Array) -> None:
-        """Add the next rows."""
+        """Add the next samples."""
+        rows = _row_hashes(matrix)
         self._n_columns = matrix.shape[1]
-        # The hash of a row is the sum of its bits, as whole numbers, times fixed random numbers.
-        factors = np.random.default_rng(0).integers(2**64, size=self._n_columns, dtype=np.uint64)
-        for start in range(0, len(matrix), _ROWS_AT_ONCE):
-            rows = np.ascontiguousarray(matrix[start : start + _ROWS_AT_ONCE], dtype=np.float32)
-            self._parts.append(rows.view(np.uint32) @ factors)
+        if self._compare_all:
+            self._rows.append(rows)
+        if len(self._known):
+            some = rows if len(self._known) < _N_LOWEST else rows[rows <= self._known[-1]]
+            self._n_some += len(some)
+            self._n_known += int(np.isin(some, self._known).sum())
 
-    def fingerprint(self) -> str:
-        """Return a hash of the rows in any order and one in theirs."""
-        rows = np.concatenate([np.empty(0, np.uint64), *self._parts])
-        shape = repr((len(rows), self._n_columns)).encode()
-        hashes = [hashlib.sha256(shape + order.tobytes()) for order in (np.sort(rows), rows)]
-        return "".join(one.hexdigest() for one in hashes)
-
-    def refuse(self, detector: Detector, learned: str) -> None:
-        """Raise if these are the rows that a detector has learned from, by their fingerprint."""
-        if self.fingerprint()[_IN_ANY_ORDER] == learned[_IN_ANY_ORDER]:
+    def finish(self) -> bool:
+        """Raise if all are learned samples; warn, and return True, if many are."""
+        detector = self._detector
+        rows = np.concatenate([np.empty(0, np.uint64), *self._rows])
+        found = _hash_of_rows((len(rows), self._n_columns), rows)
+        if self._compare_all and found[_IN_ANY_ORDER] == self._learned[_IN_ANY_ORDER]:
             raise InputError(
-                f"{detector.name} has learned from this very data "
-                f"({sum(map(len, self._parts)):,} samples). Calibrating on it would void the "
-                "guarantee: calibrate on held-out data."
+                f"{detector.name} has learned from this very data ({len(rows):,} samples). "
+                "Calibrating on it would void the guarantee: calibrate on held-out data."
             )
+        share = self._n_known / self._n_some if self._n_some >= _FEWEST_COMPARED else 0.0
+        if share <= _SHARE_LEARNED:
+            return False
+        warn(
+            f"about {share:.0%} of these samples are equal to samples that {detector.name} has "
+            f"learned from ({self._name}). If they are the same samples, the guarantee is void: "
+            "calibrate on held-out data.",
+            ImplausibleValuesWarning,
+        )
+        return True

@@ -1,247 +1,357 @@
-"""Calibration on data that is read in blocks of rows, and may be larger than memory.
+"""Verdicts on outputs that are read in blocks of rows: files may be larger than memory.
 
-The detector is the same as after `calibrate` on the whole data, as long as there are at most
-`nescio.calibration.sampling.MAX_SAMPLES` rows. Of more, a random sample sets the threshold.
+Blocks are read, scored and written at the same time. With `output`, finished parts are kept in a
+folder next to it until all are done, so that an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+import importlib.util
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nescio._validation import Array
-from nescio.calibration import Calibration, Firing, ScoreSample
-from nescio.detectors import plausibility, steps
-from nescio.detectors.arrays import Given
-from nescio.detectors.profile import Profile
-from nescio.errors import ParameterError, about
-from nescio.explain import MedianRows, Medians, Terms
+from nescio._io.parts import PartFolder, fingerprint
+from nescio._io.tables import TableWriter, check_table_target, require
+from nescio._threads import map_ahead
+from nescio._validation import Array, BoolArray, checked_share
+from nescio._version import __version__
+from nescio.calibration.calibration import fdr_limit
+from nescio.detectors import steps
+from nescio.detectors.arrays import Arrays
+from nescio.detectors.assessment import COLUMNS, Assessment
+from nescio.detectors.base import Detector
+from nescio.detectors.matching import match_labels
+from nescio.errors import InputError, about
 from nescio.outputs import Outputs
-from nescio.outputs.streams import where
+from nescio.outputs.streams import Block, OutputsStream, where
+from nescio.scores import label_prob
 
-if TYPE_CHECKING:
-    from nescio.detectors.base import Detector
+_LOWEST = 20  # rows that are remembered
+_SHOWN = ("id", "score", "p_value", "in_distribution", "group", "mixed")
 
-
-_ENOUGH_TO_TELL = 50  # values; fewer are never called implausible
-
-
-class Rows(Protocol):
-    """Outputs of consecutive samples, some of them."""
-
-    @property
-    def start(self) -> int:
-        """The number of rows before these."""
-
-    @property
-    def outputs(self) -> Outputs:
-        """The rows."""
+Columns = dict[str, Any]
+"""The columns of a table of verdicts by name: arrays of NumPy or of pyarrow."""
 
 
-class Stream(Protocol):
-    """Outputs that can be read again and again in blocks, such as an `OutputsStream`."""
+@dataclass(frozen=True)
+class Scored:
+    """What is known after all rows have been scored.
 
-    @property
-    def address(self) -> str:
-        """The address, as the user gave it."""
+    Attributes
+    ----------
+    n_samples, n_flagged : int
+    rows : array of int
+        The most suspicious rows: those with the lowest p-values, then the lowest scores.
+    lowest : Assessment
+        The verdicts on them.
+    parts : list of dict
+        All columns, if they were to be kept in memory.
+    """
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rows in all blocks."""
+    n_samples: int
+    n_flagged: int
+    rows: Array
+    lowest: Assessment
+    parts: Sequence[Columns] = ()
 
-    def blocks(self) -> Iterable[Rows]:
-        """Give the blocks in order."""
 
-
-def calibrate_stream(
+def score_stream(
     detector: Detector,
-    stream: Stream,
+    stream: OutputsStream,
+    output: str | Path | None = None,
     *,
-    confidence: float | None = None,
-    by_label_count: bool = False,
-    n_learned: int | None = None,
-    sample: ScoreSample | None = None,
-    on_rows: Callable[[int], object] = lambda n: None,
-) -> ScoreSample:
-    """Calibrate a detector on held-out data that is read in blocks; return the scores used.
+    key: Mapping[str, Any] | None = None,
+    fdr: float | None = None,
+    with_labels: bool = False,
+    in_memory: bool = False,
+    force: bool = False,
+    on_rows: Callable[[int], object] = lambda count: None,
+) -> Scored:
+    """Assess every row of a stream and write the verdicts.
+
+    The table has one row per row of the input, in the same order, and the kept columns.
 
     Parameters
     ----------
     detector : Detector
-        One that does not learn from held-out data. If it learns, it has learned already.
     stream : OutputsStream
-        Held-out in-distribution data.
-    confidence : float, optional
-        As for `Detector.calibrate`.
-    by_label_count : bool
-        Whether to use one threshold per number of predicted labels.
-    n_learned : int, optional
-        The number of rows that the detector has learned from. If the held-out data has as many, it
-        is checked not to be the same data.
-    sample : ScoreSample, optional
-        An empty one, to keep another number of scores.
+    output : path, optional
+        A .parquet, .csv or .jsonl file.
+    key : mapping, optional
+        What the verdicts depend on besides the input: the detector and the options. Unfinished work
+        of another key is not continued.
+    fdr : float, optional
+        As for `Detector.assess`. All rows are one batch.
+    with_labels : bool
+        Whether to add the labels that the model predicts, and their probabilities.
+    in_memory : bool
+        Whether to return all columns.
+    force : bool
+        Whether to replace an existing output.
     on_rows : callable
-        Called with the number of rows of each block.
+        Is called with the number of rows that are done.
     """
-    if detector.learns_from_held_out:
-        raise ParameterError(
-            f"{detector.name} learns from held-out data, so it cannot be calibrated block by "
-            "block: call calibrate(held_out)."
+    if fdr is not None:
+        checked_share("fdr", fdr)
+    _check_names(stream.kept_names, COLUMNS, "the table of verdicts has a column")
+    score = _Scorer(detector, stream, with_labels=with_labels, flag_all=fdr is not None)
+    parts: _Memory | _Folder = _Memory(keep=in_memory or (output is not None and fdr is not None))
+    if output is not None:
+        path = check_table_target(output, force=force)
+        if stream.n_blocks > 1 and importlib.util.find_spec("pyarrow"):
+            parts = _Folder(path, _full_key(stream, key or {}, fdr, with_labels=with_labels))
+    with parts.opened():
+        tally = _Tally(count_p_values=fdr is not None)
+        with _writer(None if fdr is not None else output, force=force) as write:
+            for columns in parts.all(stream, score):
+                tally.add(columns)
+                write(columns)
+                on_rows(len(columns["score"]))
+        limit = None if fdr is None else tally.limit(fdr)
+        if output is not None and limit is not None:
+            with _writer(output, force=force) as write:
+                for columns in parts.again():
+                    write(_limited(columns, limit))
+    found = tally.result(limit)
+    if not in_memory:
+        return found
+    kept = parts.again()
+    return replace(found, parts=[p if limit is None else _limited(p, limit) for p in kept])
+
+
+def _full_key(
+    stream: OutputsStream, key: Mapping[str, Any], fdr: float | None, *, with_labels: bool
+) -> dict[str, Any]:
+    return {
+        **key,
+        "input": fingerprint(stream.files),
+        "block_rows": stream.block_rows,
+        "kept": stream.kept_names,
+        "flag_all": fdr is not None,
+        "with_labels": with_labels,
+        "version": __version__,
+    }
+
+
+@contextmanager
+def _writer(output: str | Path | None, *, force: bool) -> Iterator[Callable[[Columns], object]]:
+    """Give a function that writes columns to a table; without output, it does nothing."""
+    with ExitStack() as stack:
+        if output is None:
+            yield lambda columns: None
+        else:
+            yield stack.enter_context(TableWriter(output, force=force)).write
+
+
+def _check_names(names: Sequence[str], taken: Sequence[str], why: str) -> None:
+    """Raise if a kept column has the name of another one in the table of verdicts."""
+    clash = next((name for name in names if name in taken), None)
+    if clash is not None:
+        raise InputError(
+            f"the column {clash!r} cannot be kept, because {why} of the same name. Leave it out "
+            f"with --ignore {clash}, or rename it."
         )
-    scored = sample or ScoreSample()
-    with steps.unchanged_on_error(detector):
-        detector._check_params()
-        seen = _Seen(detector, stream, scored, with_hashes=n_learned == stream.n_rows)
-        once = OncePerStream()
-        for block in stream.blocks():
-            with _about(stream, block), once.block(block.outputs):
-                seen.add(_given(detector, stream, block), with_counts=by_label_count)
-            on_rows(len(block.outputs))
-        once.warn()
-        with about(stream.address):
-            seen.check_held_out()
-            calibration = _calibration(detector, scored, confidence, by_label_count)
-        detector.calibration_ = calibration
-        detector.offset_ = next(iter(calibration.thresholds.values())).value
-        detector.profile_ = Profile(seen.firing, _medians(detector, stream, seen))
-    return scored
 
 
-def _about(stream: Stream, block: Rows) -> AbstractContextManager[None]:
-    return about(where(stream.address, block.start, len(block.outputs), stream.n_rows))
+# --- scoring ----------------------------------------------------------------------------------
 
 
-def _given(detector: Detector, stream: Stream, block: Rows) -> Given:
-    """Read a block as `calibrate` reads held-out data; the first one sets columns and labels."""
-    first = not block.start
-    names = steps.read_in_calibration(detector)
-    reset = first and not detector.learns_from
-    given = steps.read(detector, block.outputs, names, reset=reset, remember=first)
-    if first:
-        plausibility.warn_of_large_k(detector, given)
-        if len(block.outputs) == stream.n_rows:
-            plausibility.warn_of_transposed(given)
-    return given
+class _Scorer:
+    """Makes the columns of a table of verdicts from blocks, in any order and in threads.
 
-
-def _calibration(
-    detector: Detector, scored: ScoreSample, confidence: float | None, by_label_count: bool
-) -> Calibration:
-    if not by_label_count:
-        return Calibration.from_scores(scored.scores, tpr=detector.tpr, confidence=confidence)
-    counts = scored.label_counts
-    return Calibration.by_label_count(
-        scored.scores, counts, tpr=detector.tpr, confidence=confidence
-    )
-
-
-class _Seen:
-    """What is known about the blocks so far."""
+    With `flag_all`, all rows are flagged: `_limited` says later which of them are.
+    """
 
     def __init__(
-        self, detector: Detector, stream: Stream, sample: ScoreSample, *, with_hashes: bool
+        self, detector: Detector, stream: OutputsStream, *, with_labels: bool, flag_all: bool
     ) -> None:
-        self.firing: Firing | None = None
-        self.label_names: tuple[str, ...] | None = None
-        self.n_usable: dict[int, int] = {}  # by the number of predicted labels
         self._detector = detector
-        self._sample = sample
-        self._constant = plausibility.ConstantLabels()
-        # Usually all rows are usable: then these are the rows to choose.
-        self._rows = MedianRows({"": stream.n_rows})
-        learned = getattr(detector, "_learned_from", {}) if with_hashes else {}
-        self._hashes = {name: plausibility.RowHashes() for name in learned}
+        self._stream = stream
+        self._with_labels = with_labels
+        self._flag_all = flag_all
 
-    def add(self, given: Given, *, with_counts: bool) -> None:
-        """Score a block and count it."""
-        scores = steps.score_given(self._detector, given)
-        counts = given.label_counts()
-        self._sample.add(scores, counts if with_counts else None)
-        for name, hashes in self._hashes.items():
-            matrix = given.arrays.get(name)
-            matrix = given.data.get(name) if matrix is None else matrix
-            if matrix is not None:
-                hashes.add(matrix)
-        if given.logits is None or counts is None:
-            return
-        self.label_names = given.label_names
-        self._constant.add(given.logits)
-        fired = Firing.from_logits(given.logits)
-        self.firing = fired if self.firing is None else self.firing.joined(fired)
-        usable = ~np.isneginf(scores)
-        self._rows.add(given.logits, usable)
-        found, sizes = np.unique(counts[usable], return_counts=True)
-        for count, size in zip(found.tolist(), sizes.tolist(), strict=True):
-            self.n_usable[count] = self.n_usable.get(count, 0) + size
+    def __call__(self, block: Block) -> Columns:
+        outputs, stream = block.outputs, self._stream
+        with about(where(stream.address, block.start, stream.block_rows, stream.n_rows)):
+            result = self._assessed(outputs, first=not block.number)
+        kept = dict(outputs.kept)
+        if block.kept is not None:
+            names = block.kept.column_names
+            kept = dict(zip(names, block.kept.columns, strict=True))
+        added = self._predictions(outputs) if self._with_labels else {}
+        _check_names(stream.kept_names, tuple(added), "--with-labels adds a column")
+        return {**replace(result, ids=outputs.ids, kept={}).columns(), **kept, **added}
 
-    def check_held_out(self) -> None:
-        """Warn of implausible data; raise if the detector has learned from it."""
-        self._constant.warn(self.label_names)
-        for name, hashes in self._hashes.items():
-            hashes.refuse(self._detector, self._detector._learned_from[name])
+    def _assessed(self, outputs: Outputs, *, first: bool) -> Assessment:
+        detector = self._detector
+        data = outputs if first else self._arrays(outputs)  # only the first block gives warnings
+        found = steps.decide(detector, data, None, calibrated=True)
+        p_values = detector.calibration_.p_values(found.scores, found.groups)
+        inside: BoolArray = np.zeros(len(outputs), np.bool_)
+        if not self._flag_all:
+            inside = np.asarray(found.scores >= found.threshold)
+        return detector._assessed(found, p_values, inside)
 
-    def medians(self, terms: Terms) -> Medians | None:
-        """Return the medians without groups; None if some rows are not usable."""
-        as_expected = self._rows.sizes == {"": sum(self.n_usable.values())}
-        return self._rows.medians(terms) if as_expected else None
+    def _arrays(self, outputs: Outputs) -> Arrays:
+        """Return the arrays that the detector reads, with its labels in its order."""
+        known, reads = getattr(self._detector, "label_names_", None), self._detector.scores_from
+        if known is not None and outputs.label_names is not None:
+            outputs = match_labels(outputs, known, reads, quiet=True)
+        return Arrays({name: outputs.get(name) for name in dict.fromkeys([*reads, "logits"])})
 
-
-def _medians(detector: Detector, stream: Stream, seen: _Seen) -> Medians | None:
-    """Return the medians of the terms.
-
-    Within groups, or if some rows are not usable, the rows to choose are known only now: the data
-    is read once more.
-    """
-    terms, calibration = detector.label_terms(), detector.calibration_
-    if terms is None or seen.firing is None:
-        return None
-    found = seen.medians(terms) if calibration.by is None else None
-    if found is not None:
-        return found
-
-    def names_of(counts: Array) -> NDArray[np.str_] | None:
-        if calibration.by is None:
-            return None
-        return calibration.group_names(len(counts), label_counts=counts)
-
-    sizes = dict.fromkeys([""] if calibration.by is None else sorted(calibration.thresholds), 0)
-    for count, size in seen.n_usable.items():
-        names = names_of(np.array([count]))
-        sizes["" if names is None else str(names[0])] += size
-    rows, once = MedianRows(sizes), OncePerStream()
-    for block in stream.blocks():
-        with _about(stream, block), once.block(block.outputs):  # these warnings have been given
-            given = steps.read(detector, block.outputs, steps.read_in_calibration(detector))
-            usable = ~np.isneginf(steps.score_given(detector, given))
-            names = names_of((given.data.logits > 0).sum(1))
-        rows.add(given.data.logits, usable, names)
-    return rows.medians(terms)
+    def _predictions(self, outputs: Outputs) -> Columns:
+        """Return the labels that the model predicts, and all probabilities."""
+        known = outputs.label_names or getattr(self._detector, "label_names_", None)
+        names = known or [str(at) for at in range(outputs.n_labels)]
+        predicted = [
+            "; ".join(names[at] for at in np.flatnonzero(row).tolist())
+            for row in outputs.logits > 0
+        ]
+        probs = label_prob(outputs.logits)
+        return {
+            "predicted": np.array(predicted, dtype=object),
+            **{f"prob_{name}": probs[:, at] for at, name in enumerate(names)},
+        }
 
 
-class OncePerStream:
-    """Warnings that every block gives are given once, at the end; others only concern some rows."""
+# --- parts ------------------------------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self._first: list[warnings.WarningMessage] | None = None
+
+class _Memory:
+    """Parts that are kept in memory, or not at all."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self._parts: list[Columns] = []
 
     @contextmanager
-    def block(self, outputs: Outputs) -> Iterator[None]:
-        """Keep the warnings of a block back."""
-        with warnings.catch_warnings(record=True) as given:
-            warnings.simplefilter("always")
-            yield
-        if self._first is None:
-            self._first = given
-        elif outputs.logits.size >= _ENOUGH_TO_TELL:  # the last block may be a single row
-            kinds = {one.category for one in given}
-            self._first = [one for one in self._first if one.category in kinds]
+    def opened(self) -> Iterator[None]:
+        yield
 
-    def warn(self) -> None:
-        """Give the warnings."""
-        for one in self._first or ():
-            warnings.warn(one.message, one.category, stacklevel=2)
+    def all(self, stream: OutputsStream, score: _Scorer) -> Iterator[Columns]:
+        """Give all parts."""
+        for columns in map_ahead(score, stream.blocks()):
+            if self._keep:
+                self._parts.append(columns)
+            yield columns
+
+    def again(self) -> Iterator[Columns]:
+        """Give all parts once more."""
+        return iter(self._parts)
+
+
+class _Folder(PartFolder):
+    """Parts that are files in a folder next to the output."""
+
+    def all(self, stream: OutputsStream, score: _Scorer) -> Iterator[Columns]:
+        """Give all parts; compute those that an earlier process has not finished."""
+        pyarrow = require("pyarrow", "parquet")
+
+        def compute(block: Block) -> Columns:
+            table = pyarrow.table(score(block))
+            self.write(block.number, table)
+            return _as_columns(table)
+
+        self._n_blocks = stream.n_blocks
+        done = (_as_columns(self.read(number)) for number in range(self.n_done))
+        yield from itertools.chain(done, map_ahead(compute, stream.blocks(self.n_done)))
+
+    def again(self) -> Iterator[Columns]:
+        """Give all parts once more."""
+        return (_as_columns(self.read(number)) for number in range(self._n_blocks))
+
+
+def _as_columns(table: Any) -> Columns:
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
+# --- all rows together ------------------------------------------------------------------------
+
+
+class _Counts:
+    """How often each value occurs, in all parts together."""
+
+    def __init__(self) -> None:
+        self.values, self.counts = np.empty(0), np.empty(0, np.int64)
+
+    def add(self, values: Array) -> None:
+        new, counts = np.unique(values, return_counts=True)
+        both = np.concatenate([self.values, new])
+        self.values, at = np.unique(both, return_inverse=True)
+        self.counts = np.bincount(
+            at, np.concatenate([self.counts, counts]), minlength=len(self.values)
+        ).astype(np.int64)
+
+    def upto(self, limit: float) -> int:
+        """Return how many values are not larger than a limit."""
+        return int(self.counts[self.values <= limit].sum())
+
+
+class _Tally:
+    """What is counted over all parts."""
+
+    def __init__(self, *, count_p_values: bool) -> None:
+        self._n_samples = self._n_flagged = 0
+        self._p_values = _Counts() if count_p_values else None
+        self._unusable = _Counts()  # the p-values of scores of -inf, which are always flagged
+        self._rows: Array = np.empty(0, np.int64)
+        self._lowest: dict[str, Array] = {}
+
+    def add(self, columns: Columns) -> None:
+        """Take a part into account."""
+        shown = {name: np.asarray(columns[name]) for name in _SHOWN if name in columns}
+        n_rows = len(shown["score"])
+        self._n_flagged += n_rows - int(np.count_nonzero(shown["in_distribution"]))
+        if self._p_values is not None:
+            self._p_values.add(shown["p_value"])
+            self._unusable.add(shown["p_value"][np.isneginf(shown["score"])])
+        order = _most_suspicious(shown)
+        rows = np.concatenate([self._rows, self._n_samples + order])
+        some = {name: column[order] for name, column in shown.items()}
+        if self._lowest:
+            some = {name: np.concatenate([self._lowest[name], some[name]]) for name in some}
+        order = _most_suspicious(some)
+        self._rows, self._lowest = rows[order], {name: some[name][order] for name in some}
+        self._n_samples += n_rows
+
+    def limit(self, fdr: float) -> float:
+        """Return the largest p-value that is flagged, to keep the false discovery rate."""
+        counts = self._p_values or _Counts()
+        return fdr_limit(counts.values, counts.counts, fdr)
+
+    def result(self, limit: float | None) -> Scored:
+        lowest, n_flagged = self._lowest, self._n_flagged
+        if limit is not None and self._p_values is not None:
+            lowest = _limited(lowest, limit)
+            n_unusable = int(self._unusable.counts.sum())
+            n_flagged = self._p_values.upto(limit) + n_unusable - self._unusable.upto(limit)
+        verdicts = Assessment(
+            lowest["score"],
+            lowest["p_value"],
+            lowest["in_distribution"],
+            groups=lowest.get("group"),
+            ids=lowest.get("id"),
+            mixed=lowest.get("mixed"),
+        )
+        return Scored(self._n_samples, n_flagged, self._rows, verdicts)
+
+
+def _most_suspicious(columns: Mapping[str, Array]) -> Array:
+    """Return the rows with the lowest p-values, then the lowest scores, then the first ones."""
+    return np.lexsort((columns["score"], columns["p_value"]))[:_LOWEST]
+
+
+def _limited(columns: Columns, limit: float) -> Columns:
+    """Return columns with the verdicts that a limit of the p-values gives."""
+    scores, p_values = (np.asarray(columns[name]) for name in ("score", "p_value"))
+    inside = (p_values > limit) & ~np.isneginf(scores)
+    verdicts = {"in_distribution": inside}
+    if "mixed" in columns:
+        verdicts["mixed"] = np.asarray(columns["mixed"]) & ~inside
+    return {**columns, **verdicts}

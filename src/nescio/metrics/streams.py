@@ -11,8 +11,8 @@ from typing import Any
 
 from nescio.calibration import Scores
 from nescio.detectors.base import Detector
+from nescio.detectors.calibrating import OncePerStream, Stream
 from nescio.detectors.naming import as_detector
-from nescio.detectors.streaming import OncePerStream, Stream
 from nescio.errors import about
 from nescio.metrics.cells import MAX_CELLS, MAX_EXACT, ScoreCells
 from nescio.metrics.comparison import (

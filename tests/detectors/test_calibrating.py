@@ -7,7 +7,7 @@ import pytest
 
 import nescio as ns
 from nescio.calibration import ScoreSample
-from nescio.detectors.streaming import calibrate_stream
+from nescio.detectors.calibrating import calibrate_stream
 from nescio.errors import (
     ImplausibleValuesWarning,
     InputError,
