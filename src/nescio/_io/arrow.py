@@ -49,7 +49,8 @@ class ArrowTable:
             table.validate(full=True)  # text that is not UTF-8, and offsets outside the data
             self.names = tuple(table.column_names)
             schema = table.schema
-            self.index = tuple(name for name in self.names if name in _stored_index(schema))
+            stored = _stored_index(schema)
+            self.index = tuple(name for name in self.names if name in stored)
             self.lists = frozenset(field.name for field in schema if _is_list(field.type))
             self.partitions = frozenset(partitions)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from nescio._io.parts import PartFolder, fingerprint
 from nescio._io.tables import TableWriter, check_table_target, require
-from nescio._threads import map_ahead
+from nescio._threads import available_cpus, map_ahead
 from nescio._validation import Array, BoolArray, checked_share
 from nescio._version import __version__
 from nescio.calibration.calibration import fdr_limit
@@ -33,6 +33,7 @@ from nescio.outputs.streams import Block, OutputsStream, where
 from nescio.scores import label_prob
 
 _LOWEST = 20  # rows that are remembered
+_WORKERS = min(4, available_cpus())  # each has a block in memory, and scores on all processors
 _SHOWN = ("id", "score", "p_value", "in_distribution", "group", "mixed")
 
 Columns = dict[str, Any]
@@ -236,7 +237,7 @@ class _Memory:
 
     def all(self, stream: OutputsStream, score: _Scorer) -> Iterator[Columns]:
         """Give all parts."""
-        for columns in map_ahead(score, stream.blocks()):
+        for columns in map_ahead(score, stream.blocks(), _WORKERS):
             if self._keep:
                 self._parts.append(columns)
             yield columns
@@ -260,7 +261,7 @@ class _Folder(PartFolder):
 
         self._n_blocks = stream.n_blocks
         done = (_as_columns(self.read(number)) for number in range(self.n_done))
-        yield from itertools.chain(done, map_ahead(compute, stream.blocks(self.n_done)))
+        yield from itertools.chain(done, map_ahead(compute, stream.blocks(self.n_done), _WORKERS))
 
     def again(self) -> Iterator[Columns]:
         """Give all parts once more."""
