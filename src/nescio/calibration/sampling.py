@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from nescio._validation import Array
 from nescio.calibration.thresholds import Scores
 
-MAX_SAMPLES = 2**23
-"""The most scores that are kept: 64 MB, in memory and in the file of a detector."""
+MAX_SAMPLES = 2**22
+"""The most scores that are kept: 32 MB in the file of a detector."""
 
 _ROOM = 1.25  # the share of `max_samples` that is collected before the surplus is removed
 
