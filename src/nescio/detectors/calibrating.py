@@ -20,7 +20,7 @@ from nescio.detectors import plausibility, steps
 from nescio.detectors.arrays import Given
 from nescio.detectors.profile import Profile
 from nescio.errors import ParameterError, about
-from nescio.explain import MedianRows, Medians, Terms
+from nescio.explain.terms import MedianRows, Medians, Terms
 from nescio.outputs import Outputs
 from nescio.outputs.streams import where
 

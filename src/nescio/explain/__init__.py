@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from nescio.explain.explanation import Explanation, LabelTerm, Reason, cells
 from nescio.explain.parts import PartReason, PartsExplanation, PartsReason
-from nescio.explain.terms import MedianRows, Medians, Terms, checked_terms, terms_of
+from nescio.explain.terms import Medians, Terms, checked_terms, terms_of
 
 __all__ = [
     "Explanation",
     "LabelTerm",
-    "MedianRows",
     "Medians",
     "PartReason",
     "PartsExplanation",
