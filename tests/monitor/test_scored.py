@@ -82,7 +82,8 @@ def test_missing_ids_and_times_are_empty(tmp_path, suffix):
     ],
 )
 def test_times_that_are_not_in_order_get_a_warning(tmp_path, times, row):
-    (tmp_path / "x.csv").write_text("score,when\n" + "".join(f"1.5,{time}\n" for time in times))
+    rows = "".join(f"1.5,0.5,True,{time}\n" for time in times)
+    (tmp_path / "x.csv").write_text(f"score,p_value,in_distribution,when\n{rows}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert read_times(tmp_path / "x.csv", "when") == times

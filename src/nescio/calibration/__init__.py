@@ -11,6 +11,7 @@ from nescio.calibration.calibration import (
     checked_groups,
 )
 from nescio.calibration.firing import Firing
+from nescio.calibration.sampling import ScoreSample
 from nescio.calibration.thresholds import (
     TIE_TOLERANCE,
     Scores,
@@ -29,6 +30,7 @@ __all__ = [
     "TIE_TOLERANCE",
     "Calibration",
     "Firing",
+    "ScoreSample",
     "Scores",
     "Threshold",
     "benjamini_hochberg",

@@ -9,6 +9,8 @@ import typer
 
 from nescio._io.files import check_target
 from nescio._io.tables import to_json
+from nescio.calibration.sampling import MAX_SAMPLES
+from nescio.cli.large import LargeInput, check_fits, find_large
 from nescio.cli.options import (
     AsJson,
     Force,
@@ -21,7 +23,9 @@ from nescio.cli.options import (
     build_detector,
     calibration_facts,
     chosen_columns,
+    columns_of_others,
     detector_names,
+    progress_bar,
     read_others,
     read_outputs,
     refuse_overwriting,
@@ -38,12 +42,12 @@ if TYPE_CHECKING:
 
 def calibrate(
     held_out: Annotated[
-        Path,
+        str,
         typer.Argument(
-            readable=False,
             metavar="HELD_OUT",
             help="Held-out in-distribution data to calibrate on: the model's logits, and features "
-            "if the detector reads them.",
+            "if the detector reads them. A file, a pattern or a folder of Parquet files, or a "
+            "remote address; files larger than memory are read in blocks.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the detector.")],
@@ -78,9 +82,8 @@ def calibrate(
         ),
     ] = False,
     train: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            readable=False,
             help="Training outputs, for a detector that learns from data. With features and "
             "labels, the default is better than with logits alone.",
         ),
@@ -117,20 +120,30 @@ def calibrate(
         _check_train(made, detector, train)
     elif settings:
         raise ParameterError("--set needs a detector: name it with --detector.")
-    data = read_outputs(held_out, from_probs=from_probs, columns=columns)
+    large = find_large(held_out, from_probs=from_probs, columns=columns)
+    data = large.head if large else read_outputs(held_out, from_probs=from_probs, columns=columns)
     learned_from = None
     if train is not None:
+        check_fits(train, from_probs=from_probs, columns=columns_of_others(columns, None))
         learned_from = read_others(train, data, from_probs=from_probs, columns=columns)
     reason = ""
     if made is None:
         made, reason = default_detector(learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise")
+    if large and made.learns_from_held_out:
+        large.check_fits(f"{made.name} learns from all of them at once")
+        data, large = read_outputs(held_out, from_probs=from_probs, columns=columns), None
     if learned_from is not None and made.learns_from:
-        with working("learning"), about(str(train)):
+        with working("learning"), about(train):
             # Unlike fit, this does not score the training data: calibrate sets the threshold.
             steps.learn(made, learned_from, None)
-    groups = "label_count" if by_label_count else None
-    with working("calibrating"), about(held_out):
-        made.calibrate(data, confidence=confidence, groups=groups)
+    n_rows = large.n_rows if large else len(data)
+    if large:
+        n_learned = None if learned_from is None else len(learned_from)
+        _calibrate_blocks(made, large, confidence, n_learned, by_label_count=by_label_count)
+    else:
+        groups = "label_count" if by_label_count else None
+        with working("calibrating"), about(held_out):
+            made.calibrate(data, confidence=confidence, groups=groups)
     made.save(output, force=force)
     calibration = made.calibration_
     if as_json:
@@ -139,13 +152,20 @@ def calibrate(
             "reason": reason,
             "parameters": _parameters(made),
             "output": str(output),
+            "n_rows": n_rows,
             "n_labels": data.n_labels,
             "ignored_columns": data.manifest.get("ignored_columns", []),
         }
         typer.echo(to_json(saved | calibration_facts(calibration)))
         return
     console = terminal()
-    console.print(what_was_read(data), soft_wrap=True)
+    console.print(what_was_read(data, n_rows), soft_wrap=True)
+    if n_rows > MAX_SAMPLES:
+        console.print(
+            f"{MAX_SAMPLES:,} of the rows, drawn at random, set the threshold: a detector keeps no "
+            "more scores.",
+            soft_wrap=True,
+        )
     if reason:
         console.print(reason, soft_wrap=True)
     name = written(made)
@@ -159,7 +179,28 @@ def calibrate(
     console.print(f"saved {output}", soft_wrap=True)
 
 
-def _check_train(made: Detector, name: str, train: Path | None) -> None:
+def _calibrate_blocks(
+    made: Detector,
+    held_out: LargeInput,
+    confidence: float | None,
+    n_learned: int | None,
+    *,
+    by_label_count: bool,
+) -> None:
+    from nescio.detectors.calibrating import calibrate_stream
+
+    with progress_bar("calibrating", held_out.n_rows, unit="rows") as advance:
+        calibrate_stream(
+            made,
+            held_out,
+            confidence=confidence,
+            by_label_count=by_label_count,
+            n_learned=n_learned,
+            on_rows=advance,
+        )
+
+
+def _check_train(made: Detector, name: str, train: str | None) -> None:
     """Raise unless there are training outputs just if the detector learns from them."""
     if made.learns_from and train is None:
         raise MissingInputError(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nescio._io.addresses import find_files
 from nescio._io.columns import Columns
 from nescio._io.tables import to_json
+from nescio.cli.large import LargeInput, check_fits, find_large, open_blocks
 from nescio.cli.options import (
     AsJson,
     FromProbs,
@@ -22,7 +26,9 @@ from nescio.cli.options import (
     Settings,
     build_detector,
     chosen_columns,
+    columns_of_others,
     detector_names,
+    matched,
     progress_bar,
     read_others,
     read_outputs,
@@ -31,34 +37,30 @@ from nescio.cli.options import (
 )
 from nescio.errors import MissingInputError, ParameterError
 from nescio.outputs import Outputs
+from nescio.outputs.files import TABLES
 
 if TYPE_CHECKING:
+    from nescio.detectors import Detector
     from nescio.metrics.comparison import Comparison
 
 
-_ID = typer.Option(
-    "--id", readable=False, help="In-distribution test outputs, not used in training."
-)
-_OOD = typer.Option("--ood", readable=False, help="Out-of-distribution outputs. May be repeated.")
+_ID = typer.Option("--id", help="In-distribution test outputs, not used in training.")
+_OOD = typer.Option("--ood", help="Out-of-distribution outputs. May be repeated.")
 IdPath = Annotated[Path | None, _ID]
 OodPaths = Annotated[list[Path] | None, _OOD]
-Train = Annotated[
-    Path | None,
-    typer.Option(readable=False, help="Training outputs, for the detectors that learn."),
-]
-HeldOut = Annotated[
-    Path | None,
-    typer.Option(
-        readable=False,
-        help="Held-out in-distribution outputs, for the detectors that learn from such data "
-        "(combined). Neither training nor test data.",
-    ),
-]
+_TRAIN = typer.Option("--train", help="Training outputs, for the detectors that learn.")
+_HELD_OUT = typer.Option(
+    "--held-out",
+    help="Held-out in-distribution outputs, for the detectors that learn from such data "
+    "(combined). Neither training nor test data.",
+)
+Train = Annotated[Path | None, _TRAIN]
+HeldOut = Annotated[Path | None, _HELD_OUT]
 
 
 def evaluate_detectors(
-    id_path: Annotated[Path, _ID],
-    ood_paths: Annotated[list[Path], _OOD],
+    id_path: Annotated[str, _ID],
+    ood_paths: Annotated[list[str], _OOD],
     names: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,8 +72,8 @@ def evaluate_detectors(
             ],
         ),
     ] = None,
-    train: Train = None,
-    held_out: HeldOut = None,
+    train: Annotated[str | None, _TRAIN] = None,
+    held_out: Annotated[str | None, _HELD_OUT] = None,
     tpr: Annotated[
         float,
         typer.Option(help="The share of in-distribution samples to keep. The FPR is at this TPR."),
@@ -91,36 +93,52 @@ def evaluate_detectors(
 ) -> None:
     """Compare detectors: FPR95, AUROC and AUPR, with in-distribution as the positive side.
 
+    Parquet, Arrow and safetensors files that are larger than memory are read in blocks.
+
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
-    from nescio.metrics.comparison import compare
-
     wanted = names or ["all"]
     if settings and (len(wanted) > 1 or "all" in wanted):
         raise ParameterError("--set goes with a single --detector.")
     chosen = [name for one in wanted for name in (detector_names() if one == "all" else [one])]
     detectors = {name: build_detector(name, settings, nonfinite=nonfinite) for name in chosen}
     columns = chosen_columns(id_column, labels, ignore)
-    sets = read_sets(id_path, ood_paths, train, held_out, from_probs=from_probs, columns=columns)
-    with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
-        comparison = compare(
-            detectors,
-            sets.id,
-            sets.ood,
-            train=sets.train,
-            held_out=sets.held_out,
-            tpr=tpr,
-            n_bootstrap=bootstrap,
-            seed=seed,
-            on_step=advance,
-        )
-    if not comparison.scores:
+    paths = (id_path, ood_paths, train, held_out)
+    large = find_large_sets(*paths, from_probs=from_probs, columns=columns)
+    options = {"tpr": tpr, "n_bootstrap": bootstrap, "seed": seed}
+    if large is None:
+        sets = read_sets(*paths, from_probs=from_probs, columns=columns)
+        comparison = _compare(detectors, sets, options)
+    else:
+        comparison = _compare_blocks(detectors, large, options)
+    if not any(comparison.results.values()):
         name, reason = next(iter(comparison.skipped.items()))
         raise MissingInputError(f"{name} cannot be evaluated: {reason}")
     if as_json:
         typer.echo(to_json(comparison.as_dict()))
     else:
         print_comparison(comparison, terminal())
+
+
+def _compare(
+    detectors: Mapping[str, Detector], sets: Sets, options: Mapping[str, Any]
+) -> Comparison:
+    from nescio.metrics.comparison import compare
+
+    with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
+        given: dict[str, Any] = {"train": sets.train, "held_out": sets.held_out}
+        return compare(detectors, sets.id, sets.ood, **given, **options, on_step=advance)
+
+
+def _compare_blocks(
+    detectors: Mapping[str, Detector], sets: LargeSets, options: Mapping[str, Any]
+) -> Comparison:
+    from nescio.metrics.streams import compare_streams
+
+    n_rows = sets.id.n_rows + sum(one.n_rows for one in sets.ood.values())
+    with progress_bar("evaluating", n_rows, unit="rows") as advance:
+        given: dict[str, Any] = {"train": sets.train, "held_out": sets.held_out}
+        return compare_streams(detectors, sets.id, sets.ood, **given, **options, on_rows=advance)
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -137,6 +155,13 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
                 "their results, so p is too small)",
                 soft_wrap=True,
             )
+    if comparison.largest_error:
+        console.print(
+            "The scores were too many to keep and were counted in cells. FPR, AUROC and AUPR "
+            f"differ by at most {comparison.largest_error * 100:.1g} points from those of all "
+            "scores; the intervals contain this. DeLong's test is left out.",
+            soft_wrap=True,
+        )
     for name, reason in comparison.skipped.items():
         console.print(f"left out {name}: {reason}", soft_wrap=True)
 
@@ -182,25 +207,62 @@ class Sets(NamedTuple):
     held_out: Outputs | None
 
 
+class LargeSets(NamedTuple):
+    """As `Sets`, but ID and OOD outputs are read in blocks."""
+
+    id: LargeInput
+    ood: dict[str, LargeInput]
+    train: Outputs | None
+    held_out: Outputs | None
+
+
+def find_large_sets(
+    id_path: str,
+    ood_paths: list[str],
+    train: str | None,
+    held_out: str | None,
+    *,
+    from_probs: bool | None,
+    columns: Columns,
+) -> LargeSets | None:
+    """Return the outputs to read in blocks; None if none of the ID and OOD files is large."""
+    _check_paths(id_path, ood_paths, train, held_out)
+    options: dict[str, Any] = {"from_probs": from_probs, "columns": columns}
+    if all(find_large(path, **options) is None for path in (id_path, *ood_paths)):
+        return None
+    of_id = open_blocks(id_path, **options)
+
+    def opened(path: str) -> LargeInput:
+        of_table = columns_of_others(columns, of_id.head.label_names)
+        if find_files(path).suffix in TABLES:
+            return open_blocks(path, from_probs=from_probs, columns=of_table)
+        found = open_blocks(path, from_probs=from_probs, columns=Columns())
+        return replace(found, change=lambda outputs: matched(outputs, of_id.head, columns))
+
+    def whole(path: str | None) -> Outputs | None:
+        if path is None:
+            return None
+        check_fits(path, from_probs=from_probs, columns=columns_of_others(columns, None))
+        return read_others(path, of_id.head, from_probs=from_probs, columns=columns)
+
+    ood = {name: opened(path) for name, path in zip(_labels(ood_paths), ood_paths, strict=True)}
+    return LargeSets(of_id, ood, whole(train), whole(held_out))
+
+
 def read_sets(
-    id_path: Path,
-    ood_paths: list[Path],
-    train: Path | None,
-    held_out: Path | None,
+    id_path: str | Path,
+    ood_paths: Sequence[str | Path],
+    train: str | Path | None,
+    held_out: str | Path | None,
     *,
     from_probs: bool | None,
     columns: Columns,
 ) -> Sets:
     """The outputs in the files. The labels of the ID file are looked for in the other files."""
-    for path in ood_paths:
-        if same_file(id_path, path):
-            raise ParameterError(f"{path} is given as --id and as --ood.")
-    for other, option in ((id_path, "--id"), (train, "--train")):
-        if held_out is not None and other is not None and same_file(held_out, other):
-            raise ParameterError(f"{held_out} is given as {option} and as --held-out.")
+    _check_paths(id_path, ood_paths, train, held_out)
     id_outputs = read_outputs(id_path, from_probs=from_probs, columns=columns)
 
-    def read(path: Path) -> Outputs:
+    def read(path: str | Path) -> Outputs:
         return read_others(path, id_outputs, from_probs=from_probs, columns=columns)
 
     ood_outputs = {
@@ -210,9 +272,26 @@ def read_sets(
     return Sets(id_outputs, ood_outputs, *others)
 
 
-def _labels(paths: list[Path]) -> list[str]:
+def _check_paths(
+    id_path: str | Path,
+    ood_paths: Sequence[str | Path],
+    train: str | Path | None,
+    held_out: str | Path | None,
+) -> None:
+    for path in ood_paths:
+        if same_file(id_path, path):
+            raise ParameterError(f"{path} is given as --id and as --ood.")
+    for other, option in ((id_path, "--id"), (train, "--train")):
+        if held_out is not None and other is not None and same_file(held_out, other):
+            raise ParameterError(f"{held_out} is given as {option} and as --held-out.")
+
+
+def _labels(paths: Sequence[str | Path]) -> list[str]:
     """A short name for each OOD file; the whole path where two share one."""
-    stems = [path.stem for path in paths]
-    if len(set(paths)) != len(paths):
+    stems = [Path(path).stem for path in paths]
+    if len(set(map(str, paths))) != len(paths):
         raise ParameterError("the same --ood file was given twice.")
-    return [path.stem if stems.count(path.stem) == 1 else str(path) for path in paths]
+    return [
+        stem if stems.count(stem) == 1 and "*" not in stem else str(path)
+        for stem, path in zip(stems, paths, strict=True)
+    ]

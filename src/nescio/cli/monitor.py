@@ -5,7 +5,9 @@ Exit code 3 means an alarm.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,37 +23,39 @@ from nescio.cli.options import (
     IgnoreColumns,
     LabelColumns,
     chosen_columns,
-    read_for,
+    progress_bar,
     refuse_overwriting,
     terminal,
-    working,
 )
 from nescio.errors import MissingInputError, ParameterError, about
+from nescio.outputs.streams import OutputsStream, open_stream, where
 
 if TYPE_CHECKING:
-    from nescio.monitor import MonitorReport
+    from nescio.detectors import Detector
+    from nescio.monitor import Monitor, MonitorReport
+    from nescio.monitor.scored import ScoredTable
 
 ALARM = 3
 
+_BLOCK = 2**16  # rows of a scored table that are read at once
 _WINDOWS = 20  # in JSON without --trace
 
 
 def monitor(
     scored: Annotated[
-        Path,
+        str,
         typer.Argument(
-            readable=False,
             metavar="SCORED",
-            help="The table that 'nescio score -o' wrote, in order of time.",
+            help="The table that 'nescio score -o' wrote, in order of time: a file, or a pattern "
+            "or a folder of Parquet files, which may be larger than memory.",
         ),
     ],
     detector: Annotated[
         Path, typer.Option(readable=False, help="The detector that scored the table.")
     ],
     outputs: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            readable=False,
             help="The logits of the same rows, to find labels that fire more or less often.",
         ),
     ] = None,
@@ -110,7 +114,7 @@ def monitor(
     Example: nescio monitor scored.parquet --detector tagger.nescio --state state.safetensors
     """
     from nescio.detectors import load
-    from nescio.monitor.scored import matching_logits, read_scored, read_times
+    from nescio.monitor.scored import ScoredTable
     from nescio.monitor.state import check_state_target, count_once, resume
 
     if trace and not as_json:
@@ -125,26 +129,26 @@ def monitor(
 
         check_plot_target(plot, force=force)
     columns = chosen_columns(id_column, labels, ignore)
-    verdicts, loaded = read_scored(scored, id_column=id_column), load(detector)
-    times = None if time_column is None else read_times(scored, time_column)
+    table = ScoredTable(scored, id_column=id_column, time_column=time_column)
+    loaded = load(detector)
     # Two runs that read the same state would each save it without the rows of the other.
     with nullcontext() if state is None else exclusive(state, "state file"):
         watch = resume(loaded, state, alpha=alpha, window=window, seed=seed)
         if state is not None:
             count_once(watch, scored, again=again)
+        if outputs is not None and not watch.watches_labels:
+            raise MissingInputError(
+                f"{detector} does not know how often its labels fired: it was calibrated "
+                "without usable logits, or by an older nescio. Calibrate it again, or leave "
+                "out --outputs."
+            )
         logits = None
         if outputs is not None:
-            if not watch.watches_labels:
-                raise MissingInputError(
-                    f"{detector} does not know how often its labels fired: it was calibrated "
-                    "without usable logits, or by an older nescio. Calibrate it again, or leave "
-                    "out --outputs."
-                )
-            read = read_for(loaded, outputs, from_probs=from_probs, columns=columns)
-            with about(outputs):
-                logits = matching_logits(loaded, verdicts, read)
-        with working("monitoring"), about(scored):
-            watch.update(verdicts, logits, times=times)
+            expected = replace(columns, expected=loaded.label_names_)
+            logits = open_stream(outputs, expected, from_probs=from_probs)
+        with progress_bar("monitoring", table.n_rows, unit="rows") as advance:
+            for n_rows in _update(watch, loaded, table, logits):
+                advance(n_rows)
         if state is not None:
             watch.save(state, force=True)
     report = watch.report()
@@ -155,6 +159,30 @@ def monitor(
     _print(report, {"state": state, "plot": plot}, as_json=as_json, trace=trace)
     if report.any_alarm:
         raise typer.Exit(ALARM)
+
+
+def _update(
+    watch: Monitor, detector: Detector, table: ScoredTable, outputs: OutputsStream | None
+) -> Iterator[int]:
+    """Let the monitor see the rows, block by block; give the number of rows of each block."""
+    from nescio.monitor.scored import check_same_length, matching_logits
+
+    logits, start = None, 0
+    if outputs is not None:
+        with about(outputs.address):
+            check_same_length(outputs.n_rows, table.n_rows)
+    size = _BLOCK if outputs is None else outputs.block_rows
+    blocks = iter(() if outputs is None else outputs.blocks())
+    for assessment, times in table.blocks(size):
+        if outputs is not None:
+            read = next(blocks).outputs
+            with about(where(outputs.address, start, size, table.n_rows)):
+                logits = matching_logits(detector, assessment, read)
+        with about(where(str(table.path), start, size, table.n_rows)):
+            watch.update(assessment, logits, times=times)
+        start += size
+        yield len(assessment)
+    next(blocks, None)  # checks all rows of the outputs together
 
 
 def _print(

@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
-from nescio._io.addresses import is_remote
+from nescio._io.addresses import find_files, is_remote
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
 from nescio._validation import largest_of_non_negative
@@ -129,14 +129,14 @@ def working(what: str) -> Status:
     return Console(stderr=True).status(what)
 
 
-def refuse_overwriting(output: Path | None, *inputs: Path | None) -> None:
+def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
     """Raise if the output is one of the inputs."""
     for path in inputs:
         if output is not None and path is not None and same_file(output, path):
             raise ParameterError(f"{output} is an input; write to another file.")
 
 
-def same_file(a: Path, b: Path) -> bool:
+def same_file(a: str | Path, b: str | Path) -> bool:
     """Return whether two paths refer to one file."""
     try:
         return os.path.samefile(a, b)
@@ -215,7 +215,7 @@ def _split(text: str) -> list[str]:
 
 
 def read_outputs(
-    path: Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
+    path: str | Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
 ) -> Outputs:
     """Read outputs; reject what looks like probabilities unless the user said which it is."""
     outputs = load_outputs(path, columns, from_probs=bool(from_probs))
@@ -229,7 +229,11 @@ def read_outputs(
 
 
 def read_for(
-    detector: Detector, path: Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
+    detector: Detector,
+    path: str | Path,
+    *,
+    from_probs: bool | None,
+    columns: Columns = _ANY_COLUMNS,
 ) -> Outputs:
     """Read outputs for a detector: from a table, the labels that the detector knows by name."""
     expected = replace(columns, expected=getattr(detector, "label_names_", None))
@@ -237,16 +241,28 @@ def read_for(
 
 
 def read_others(
-    path: Path, first: Outputs, *, from_probs: bool | None, columns: Columns
+    path: str | Path, first: Outputs, *, from_probs: bool | None, columns: Columns
 ) -> Outputs:
     """Read further outputs of the same model, with the labels that the first file has."""
     names = first.label_names
-    if path.suffix.lower() in TABLES:
-        if names is not None:
-            columns = Columns(columns.id_column, expected=names, expected_by="the first file")
-        columns = replace(columns, id_required=False)
-        return read_outputs(path, from_probs=from_probs, columns=columns)
+    if find_files(path).suffix in TABLES:
+        of_table = columns_of_others(columns, names)
+        return read_outputs(path, from_probs=from_probs, columns=of_table)
     outputs = read_outputs(path, from_probs=from_probs)
+    with about(path):
+        return matched(outputs, first, columns)
+
+
+def columns_of_others(columns: Columns, names: Sequence[str] | None) -> Columns:
+    """Return what is known about the columns of a further table of the same model."""
+    if names is not None:
+        columns = Columns(columns.id_column, expected=names, expected_by="the first file")
+    return replace(columns, id_required=False)
+
+
+def matched(outputs: Outputs, first: Outputs, columns: Columns) -> Outputs:
+    """Return outputs that are no table with the labels that the first file has."""
+    names = first.label_names
     if names is None or outputs.label_names is None:
         return outputs
     if columns.labels is not None:
@@ -255,14 +271,16 @@ def read_others(
         return outputs
     from nescio.detectors.matching import match_labels
 
-    with about(path):
-        return match_labels(outputs, names, tuple(first.arrays))
+    return match_labels(outputs, names, tuple(first.arrays))
 
 
-def what_was_read(outputs: Outputs) -> str:
-    """Describe outputs in one line: rows, labels and the columns that were ignored."""
+def what_was_read(outputs: Outputs, n_rows: int | None = None) -> str:
+    """Describe outputs in one line: rows, labels and the columns that were ignored.
+
+    If they are only the first rows of a large input, `n_rows` is the number of all.
+    """
     ignored = outputs.manifest.get("ignored_columns", ())
-    return describe(len(outputs), outputs.n_labels, outputs.label_names, ignored)
+    return describe(n_rows or len(outputs), outputs.n_labels, outputs.label_names, ignored)
 
 
 def describe(

@@ -6,7 +6,7 @@ Data that the detector has learned from is an error, because it would void the g
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,26 +49,49 @@ def warn_of_large_k(detector: Detector, given: Given) -> None:
 def warn_of_constant_labels(given: Given) -> None:
     """Warn of labels whose logit is the same for all samples; masked labels are fine."""
     inside = isinstance(given.data, Arrays)  # a detector inside a detector, which warns itself
-    if inside or given.logits is None or len(given.logits) < 2:
-        return
-    first = given.logits[0]
-    constant = np.isfinite(first)
-    # Most labels differ between the first few rows: compare all rows of the others only.
-    for n_rows in (10, None):
-        columns = np.flatnonzero(constant)
-        constant[columns] = (given.logits[:n_rows, columns] == first[columns]).all(0)
-    at = np.flatnonzero(constant)
-    if not len(at):
-        return
-    names = [i if given.label_names is None else given.label_names[i] for i in at.tolist()]
-    what = f"label {listed(names)} has" if len(at) == 1 else f"{len(at):,} labels have"
-    warn(
-        f"{what} the same logit for all {len(given.logits):,} calibration samples"
-        + ("" if len(at) == 1 else f": {listed(names)}")
-        + ". A constant label tells nothing about a sample. Check the outputs of the model, or "
-        "leave the label out (Outputs.select_labels).",
-        ImplausibleValuesWarning,
-    )
+    if not inside and given.logits is not None:
+        labels = ConstantLabels()
+        labels.add(given.logits)
+        labels.warn(given.label_names)
+
+
+class ConstantLabels:
+    """Labels whose logit has been the same for all samples so far."""
+
+    def __init__(self) -> None:
+        self._first: Array | None = None
+        self._constant = np.empty(0, np.bool_)
+        self._n_samples = 0
+
+    def add(self, logits: Array) -> None:
+        """Compare the next samples with the first one."""
+        if self._first is None:
+            if not len(logits):
+                return
+            self._first = logits[0].copy()
+            self._constant = np.isfinite(self._first)
+        self._n_samples += len(logits)
+        # Most labels differ between the first few rows: compare all rows of the others only.
+        for n_rows in (10, None):
+            columns = np.flatnonzero(self._constant)
+            if len(columns):
+                same = logits[:n_rows, columns] == self._first[columns]
+                self._constant[columns] = same.all(0)
+
+    def warn(self, label_names: Sequence[str] | None) -> None:
+        """Warn of such labels."""
+        at = np.flatnonzero(self._constant)
+        if not len(at) or self._n_samples < 2:
+            return
+        names = [i if label_names is None else label_names[i] for i in at.tolist()]
+        what = f"label {listed(names)} has" if len(at) == 1 else f"{len(at):,} labels have"
+        warn(
+            f"{what} the same logit for all {self._n_samples:,} calibration samples"
+            + ("" if len(at) == 1 else f": {listed(names)}")
+            + ". A constant label tells nothing about a sample. Check the outputs of the model, or "
+            "leave the label out (Outputs.select_labels).",
+            ImplausibleValuesWarning,
+        )
 
 
 def warn_of_transposed(given: Given) -> None:
@@ -149,23 +172,11 @@ def check_held_out(detector: Detector, given: Given) -> None:
         matrix = given.arrays.get(name)
         if matrix is None and isinstance(given.data, Outputs):
             matrix = given.data.get(name)  # it is not scored, but shows which data this is
-        if matrix is None:
-            continue
-        rows = _row_hashes(matrix)
-        if _fingerprint(matrix, rows)[_IN_ANY_ORDER] == learned[_IN_ANY_ORDER]:
-            raise InputError(
-                f"{detector.name} has learned from this very data ({len(matrix):,} samples). "
-                "Calibrating on it would void the guarantee: calibrate on held-out data."
-            )
-        share = _share_learned(learned[_LOWEST], rows)
-        if share > _SHARE_LEARNED:
-            warn(
-                f"about {share:.0%} of these samples are equal to samples that {detector.name} has "
-                f"learned from ({name}). If they are the same samples, the guarantee is void: "
-                "calibrate on held-out data.",
-                ImplausibleValuesWarning,
-            )
-            return
+        if matrix is not None:
+            check = LearnedRows(detector, name, learned)
+            check.add(matrix)
+            if check.finish():
+                return
 
 
 def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
@@ -194,23 +205,67 @@ def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
     return rows
 
 
-def _fingerprint(matrix: Array, rows: NDArray[np.uint64] | None = None) -> str:
+def _fingerprint(matrix: Array) -> str:
+    return _hash_of_rows(matrix.shape, _row_hashes(matrix))
+
+
+def _hash_of_rows(shape: tuple[int, ...], rows: NDArray[np.uint64]) -> str:
     """Return a hash of the rows in any order, one in theirs, and the lowest hashes of rows."""
-    rows = _row_hashes(matrix) if rows is None else rows
-    shape = repr(matrix.shape).encode()
-    hashes = [hashlib.sha256(shape + order.tobytes()) for order in (np.sort(rows), rows)]
+    shown = repr(shape).encode()
+    hashes = [hashlib.sha256(shown + order.tobytes()) for order in (np.sort(rows), rows)]
     lowest = np.unique(rows)[:_N_LOWEST]
     return "".join([one.hexdigest() for one in hashes] + [f"{one:016x}" for one in lowest.tolist()])
 
 
-def _share_learned(lowest: str, rows: NDArray[np.uint64]) -> float:
-    """Estimate the share of rows that are equal to learned ones, from the lowest of their hashes.
+class LearnedRows:
+    """Whether samples, which are added block by block, are those that a detector has learned from.
 
-    Of the rows with a hash up to the largest of these, it is known which are learned ones. A hash
-    does not depend on the sample's content in any way that matters, so they stand for all rows.
+    With `compare_all`, a hash of each row is kept, to see whether all samples are the same.
+
+    The share of learned samples is estimated from the lowest hashes of these: of the rows with a
+    hash up to the largest of them, it is known which are learned ones. A hash does not depend on
+    the sample's content in any way that matters, so they stand for all rows.
     """
-    known = np.array([int(lowest[at : at + 16], 16) for at in range(0, len(lowest), 16)], np.uint64)
-    if not len(known):
-        return 0.0
-    some = rows if len(known) < _N_LOWEST else rows[rows <= known[-1]]
-    return float(np.isin(some, known).mean()) if len(some) >= _FEWEST_COMPARED else 0.0
+
+    def __init__(
+        self, detector: Detector, name: str, learned: str, *, compare_all: bool = True
+    ) -> None:
+        self._detector, self._name, self._learned = detector, name, learned
+        self._compare_all = compare_all
+        lowest = learned[_LOWEST]
+        known = [int(lowest[at : at + 16], 16) for at in range(0, len(lowest), 16)]
+        self._known = np.array(known, np.uint64)
+        self._n_columns = self._n_some = self._n_known = 0
+        self._rows: list[NDArray[np.uint64]] = []
+
+    def add(self, matrix: Array) -> None:
+        """Add the next samples."""
+        rows = _row_hashes(matrix)
+        self._n_columns = matrix.shape[1]
+        if self._compare_all:
+            self._rows.append(rows)
+        if len(self._known):
+            some = rows if len(self._known) < _N_LOWEST else rows[rows <= self._known[-1]]
+            self._n_some += len(some)
+            self._n_known += int(np.isin(some, self._known).sum())
+
+    def finish(self) -> bool:
+        """Raise if all are learned samples; warn, and return True, if many are."""
+        detector = self._detector
+        rows = np.concatenate([np.empty(0, np.uint64), *self._rows])
+        found = _hash_of_rows((len(rows), self._n_columns), rows)
+        if self._compare_all and found[_IN_ANY_ORDER] == self._learned[_IN_ANY_ORDER]:
+            raise InputError(
+                f"{detector.name} has learned from this very data ({len(rows):,} samples). "
+                "Calibrating on it would void the guarantee: calibrate on held-out data."
+            )
+        share = self._n_known / self._n_some if self._n_some >= _FEWEST_COMPARED else 0.0
+        if share <= _SHARE_LEARNED:
+            return False
+        warn(
+            f"about {share:.0%} of these samples are equal to samples that {detector.name} has "
+            f"learned from ({self._name}). If they are the same samples, the guarantee is void: "
+            "calibrate on held-out data.",
+            ImplausibleValuesWarning,
+        )
+        return True

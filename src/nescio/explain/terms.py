@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nescio._validation import BoolArray, FloatArray
 from nescio.errors import ParameterError
 
-__all__ = ["Medians", "Terms"]
+__all__ = ["MedianRows", "Medians", "Terms"]
 
 Floats = NDArray[np.float64]
 
@@ -78,29 +78,26 @@ class Medians:
     labels: Floats
     ranks: Floats
 
-    @classmethod
+    @staticmethod
     def from_logits(
-        cls,
         terms: Terms,
         logits: FloatArray,
         usable: BoolArray,
         groups: NDArray[np.str_] | None = None,
-    ) -> Self:
+    ) -> Medians:
         """Compute the medians of the usable rows, within each group if there are any.
 
         Of many rows, 5,000 are drawn with a fixed seed; with groups, 5,000 in total but at least
         500 of each group.
         """
         names = ("",) if groups is None else tuple(np.unique(groups).tolist())
-        n_rows = max(_ROWS_OF_A_GROUP, _ROWS // len(names))
-        found = []
-        for name in names:
-            rows = np.flatnonzero(usable if groups is None else usable & (groups == name))
-            if len(rows) > n_rows:
-                rows = np.sort(np.random.default_rng(0).choice(rows, n_rows, replace=False))
-            found.append(_medians(terms, logits[rows]))
-        labels, ranks = (np.stack(column) for column in zip(*found, strict=True))
-        return cls(names, labels, ranks)
+        sizes = {
+            name: int(np.count_nonzero(usable if groups is None else usable & (groups == name)))
+            for name in names
+        }
+        rows = MedianRows(sizes)
+        rows.add(logits, usable, groups)
+        return rows.medians(terms)
 
     def check(self, n_labels: int | None) -> None:
         """Raise a `ValueError` unless there is one median per label and group."""
@@ -117,6 +114,44 @@ class Medians:
             return np.broadcast_to(self.labels, shape), np.broadcast_to(self.ranks, shape)
         at = np.searchsorted(self.groups, groups)
         return self.labels[at], self.ranks[at]
+
+
+class MedianRows:
+    """The rows of calibration data that medians are computed from, collected block by block.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        The number of usable rows in each group; the name is empty if there are no groups.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = dict(sizes)
+        n_rows = max(_ROWS_OF_A_GROUP, _ROWS // len(sizes))
+        # The numbers of the chosen rows among the usable rows of the group.
+        self._chosen = {
+            name: np.sort(np.random.default_rng(0).choice(n, min(n, n_rows), replace=False))
+            for name, n in sizes.items()
+        }
+        self._seen = dict.fromkeys(sizes, 0)
+        self._rows: dict[str, list[FloatArray]] = {name: [] for name in sizes}
+
+    def add(
+        self, logits: FloatArray, usable: BoolArray, groups: NDArray[np.str_] | None = None
+    ) -> None:
+        """Take the chosen ones of the next rows."""
+        for name, chosen in self._chosen.items():
+            rows = np.flatnonzero(usable if groups is None else usable & (groups == name))
+            seen = self._seen[name]
+            first, last = np.searchsorted(chosen, [seen, seen + len(rows)])
+            self._rows[name].append(logits[rows[chosen[first:last] - seen]])
+            self._seen[name] += len(rows)
+
+    def medians(self, terms: Terms) -> Medians:
+        """Return the medians of the rows."""
+        found = [_medians(terms, np.concatenate(rows)) for rows in self._rows.values()]
+        labels, ranks = (np.stack(column) for column in zip(*found, strict=True))
+        return Medians(tuple(self.sizes), labels, ranks)
 
 
 def _medians(terms: Terms, logits: FloatArray) -> tuple[Floats, Floats]:

@@ -11,6 +11,7 @@ A threshold keeps either all of several tied scores or none of them.
 
 from __future__ import annotations
 
+from nescio.metrics.cells import ScoreCells
 from nescio.metrics.delong import AurocDifference, delong_test
 from nescio.metrics.evaluation import Estimate, Evaluation, evaluate
 from nescio.metrics.measures import (
@@ -27,6 +28,7 @@ __all__ = [
     "AurocDifference",
     "Estimate",
     "Evaluation",
+    "ScoreCells",
     "aupr",
     "aupr_ood_positive",
     "auroc",

@@ -45,12 +45,25 @@ class Comparison:
     results: Mapping[str, Mapping[str, Evaluation]]  # by OOD set and detector
     lead: Mapping[str, Lead]  # by OOD set; without those on which all have the same AUROC
     skipped: Mapping[str, str]  # why a detector could not run on this data
-    scores: Mapping[str, Scored]  # by detector: what the results were computed from
+    scores: Mapping[str, Scored]  # by detector: what the results were computed from, if kept
 
     def ranked(self, ood: str) -> list[str]:
         """Return the detectors on one OOD set by AUROC, the highest first; ties by their FPR."""
         results = self.results[ood]
         return sorted(results, key=lambda n: (-results[n].auroc.value, results[n].fpr.value))
+
+    @property
+    def largest_error(self) -> float:
+        """How far a value may be from that of all scores; 0 unless they were counted in cells."""
+        return max(
+            (
+                estimate.error
+                for results in self.results.values()
+                for one in results.values()
+                for estimate in (one.fpr, one.auroc, one.aupr)
+            ),
+            default=0.0,
+        )
 
     @property
     def notes(self) -> dict[str, str]:
@@ -115,7 +128,7 @@ def compare(
     for name, given in detectors.items():
         detector = as_detector(given)
         learned_from = (train_of or {}).get(name, train)
-        ready = _prepared(detector, id_outputs, ood_outputs, learned_from, held_out)
+        ready = prepared(detector, id_outputs, ood_outputs, learned_from, held_out)
         if isinstance(ready, str):
             skipped[name] = ready
             on_step(len(ood_outputs))
@@ -153,7 +166,7 @@ def check_same_labels(id_outputs: Outputs, others: Mapping[str, Outputs]) -> Non
                 )
 
 
-def _prepared(
+def prepared(
     detector: Detector,
     id_outputs: Outputs,
     ood_outputs: Mapping[str, Outputs],
@@ -190,7 +203,7 @@ def obstacle(
 ) -> str | None:
     """Return the reason why a detector cannot run on this data, or None if it can."""
     found = [
-        _lack(detector, outputs, name, "reads", detector.scores_from)
+        missing_input(detector, outputs, name, "reads", detector.scores_from)
         for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items()
     ]
     in_calibration = steps.read_in_calibration(detector) if detector.learns_from_held_out else ()
@@ -201,11 +214,11 @@ def obstacle(
         if names and outputs is None:
             found.append(f"it learns from {missing}")
         elif names and outputs is not None:
-            found.append(_lack(detector, outputs, f"the {kind} data", "learns from", names))
+            found.append(missing_input(detector, outputs, f"the {kind} data", "learns from", names))
     return next((reason for reason in found if reason is not None), None)
 
 
-def _lack(
+def missing_input(
     detector: Detector, outputs: Outputs, name: str, verb: str, names: Sequence[str]
 ) -> str | None:
     """Return which array is missing, or that the detector does not accept masked labels."""

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nescio._io.toml import from_table
 from nescio._validation import checked_share, checked_whole
 from nescio.errors import ParameterError
+from nescio.metrics.bounds import common_cells, measure_bounds, tied_cells
+from nescio.metrics.cells import Cells, ScoreCells
 from nescio.metrics.chance import UNSURE, WORSE
-from nescio.metrics.intervals import interval, resample
-from nescio.metrics.ranking import Ranking
+from nescio.metrics.intervals import intervals
+from nescio.metrics.ranking import Ranking, Values
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measure and its bootstrap interval; `low` and `high` are None if there is no interval."""
+    """A measure and its bootstrap interval; `low` and `high` are None if there is no interval.
+
+    The value differs by at most `error` from that of the scores. It is 0 unless they were too many
+    to keep (`ScoreCells`). The interval contains this error too.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
+    error: float = 0.0
 
     def __float__(self) -> float:
         return self.value
@@ -107,6 +114,9 @@ class Evaluation:
         if self.auroc.low is not None:
             head += f" [{self.confidence * 100:g} % interval]"
         lines = [head, *(f"  {name:<20}{estimate}" for name, estimate in rows.items())]
+        error = max(one.error for one in rows.values())
+        if error:
+            lines.append(f"Counted in cells: the values are exact to {error * 100:.1g}.")
         if self.auroc.value < 0.5:
             lines.append(WORSE if self.worse_than_chance else UNSURE)
         return "\n".join(lines)
@@ -126,7 +136,7 @@ def evaluate(
 
     Parameters
     ----------
-    id_scores, ood_scores : array of shape (n_samples,)
+    id_scores, ood_scores : array of shape (n_samples,), or ScoreCells
         Scores of ID and OOD samples. Higher means more in-distribution.
     tpr : float
         The share of ID samples to keep. The FPR is computed at this TPR.
@@ -134,7 +144,8 @@ def evaluate(
         The ratio of ID to OOD samples for `aupr_at_ratio`.
     n_bootstrap : int
         The number of bootstrap resamples; 0 for no intervals. ID and OOD samples are resampled
-        separately. No interval is computed if either set has a single sample.
+        separately, with more than a million in total by bin. No interval is computed if either
+        set has a single sample.
     confidence : float
         The confidence of the intervals. An interval always contains its estimate.
     seed : int or Generator
@@ -154,18 +165,66 @@ def evaluate(
     """
     confidence = checked_share("confidence", confidence)
     n_bootstrap = checked_whole("n_bootstrap", n_bootstrap, minimum=0)
-    ranking = Ranking.from_scores(id_scores, ood_scores)
-    values = ranking.measures(tpr, id_to_ood)
-    estimates = {name: Estimate(value) for name, value in values.items()}
-    if n_bootstrap and min(ranking.n_id, ranking.n_ood) > 1:
-        samples = resample(ranking, tpr, id_to_ood, n_bootstrap, np.random.default_rng(seed))
-        for name, value in values.items():
-            estimates[name] = Estimate(value, *interval(samples[name], value, confidence))
+    found = _measured(id_scores, ood_scores, tpr, id_to_ood)
+    estimates = {
+        name: Estimate(value, error=found.errors.get(name, 0.0))
+        for name, value in found.values.items()
+    }
+    if n_bootstrap and min(found.n_id, found.n_ood) > 1:
+        rng = np.random.default_rng(seed)
+        options = (tpr, id_to_ood, n_bootstrap, confidence, rng)
+        ends = intervals(found.ranking, found.values, *options, found.weights)
+        for name, one in estimates.items():
+            low, high = max(ends[name][0] - one.error, 0.0), min(ends[name][1] + one.error, 1.0)
+            estimates[name] = replace(one, low=low, high=high)
     return Evaluation(
         **estimates,
-        n_id=ranking.n_id,
-        n_ood=ranking.n_ood,
+        n_id=found.n_id,
+        n_ood=found.n_ood,
         tpr=tpr,
         id_to_ood=id_to_ood,
         confidence=confidence,
     )
+
+
+class _Measured(NamedTuple):
+    """The measures, their errors, and what resamples are drawn from."""
+
+    n_id: int
+    n_ood: int
+    ranking: Ranking
+    weights: dict[str, Values]
+    values: dict[str, float]
+    errors: dict[str, float]
+
+
+def _measured(id_scores: Any, ood_scores: Any, tpr: float, id_to_ood: float) -> _Measured:
+    """Return the measures; of scores that were counted in cells, the middle of their bounds."""
+    pair = [one if isinstance(one, ScoreCells) else None for one in (id_scores, ood_scores)]
+    if all(one is None or one.exact for one in pair):
+        scores = [
+            given if one is None else one.scores
+            for one, given in zip(pair, (id_scores, ood_scores), strict=True)
+        ]
+        ranking = Ranking.from_scores(*scores)
+        values = ranking.measures(tpr, id_to_ood)
+        return _Measured(ranking.n_id, ranking.n_ood, ranking, {}, values, {})
+    id_, ood = common_cells(*(_cells(given) for given in (id_scores, ood_scores)))
+    low, high = measure_bounds(id_, ood, tpr, id_to_ood)
+    ranking, weights = tied_cells(id_, ood)
+    return _Measured(
+        int(id_.counts.sum()),
+        int(ood.counts.sum()),
+        ranking,
+        weights,
+        {name: (low[name] + high[name]) / 2 for name in low},
+        {name: (high[name] - low[name]) / 2 for name in low},
+    )
+
+
+def _cells(scores: Any) -> Cells:
+    if isinstance(scores, ScoreCells):
+        return scores.cells
+    counted = ScoreCells()
+    counted.add(scores)
+    return counted.cells

@@ -5,15 +5,18 @@ The method was chosen by the coverage that `benchmarks/coverage.py` measures.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from statistics import NormalDist
 
 import numpy as np
 
 from nescio._threads import available_cpus
+from nescio.metrics.binned import resample_bins
 from nescio.metrics.ranking import Ranking, Values
 
 _NORMAL = NormalDist()
+_DRAWN_ONE_BY_ONE = 1_000_000  # samples; a thousand resamples of more take minutes
 
 
 def resample(
@@ -35,6 +38,33 @@ def resample(
     with ThreadPoolExecutor(available_cpus()) as pool:
         results = list(pool.map(measure, rng.spawn(n_bootstrap)))
     return {name: np.array([result[name] for result in results]) for name in results[0]}
+
+
+def intervals(
+    ranking: Ranking,
+    values: Mapping[str, float],
+    tpr: float,
+    id_to_ood: float,
+    n_bootstrap: int,
+    confidence: float,
+    rng: np.random.Generator,
+    weights: Mapping[str, Values],
+) -> dict[str, tuple[float, float]]:
+    """Return the interval of each measure.
+
+    With more than a million samples, or with weights (scores that stand for several samples), the
+    resamples are drawn by bin.
+    """
+    if not weights and ranking.n_id + ranking.n_ood <= _DRAWN_ONE_BY_ONE:
+        samples = resample(ranking, tpr, id_to_ood, n_bootstrap, rng)
+        return {name: interval(samples[name], values[name], confidence) for name in values}
+    found = resample_bins(ranking, tpr, id_to_ood, n_bootstrap, rng, **weights)
+    result = {}
+    for name, value in values.items():
+        low, high = interval(found.samples[name], found.values[name], confidence)
+        move = value - found.values[name]
+        result[name] = max(low + move, 0.0), min(high + move, 1.0)
+    return result
 
 
 def interval(samples: Values, value: float, confidence: float) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,50 +17,81 @@ Values = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
+_SORTED_TOGETHER = 100_000  # two threads take longer to start than to sort fewer scores
+
 
 @dataclass(frozen=True)
 class Ranking:
     """The positions of sorted ID scores among sorted OOD scores, and of tied scores.
 
     With these index arrays, each measure is a few sums over sample weights. A bootstrap resample
-    is given by weights: how often each sample was drawn.
+    is given by weights: how often each sample was drawn. Scores that stand for several samples, as
+    those of `ScoreCells`, have weights too.
 
     Average precision counts all samples of a tie as kept. The copies of a sample that was drawn
     several times are no tie of the data: if they were counted as one, the average precision of
     nearly all resamples could be above that of the data. So the copies of a sample whose score
-    occurs once are counted as if they followed one another.
+    occurs once are counted as if they followed one another, and the middle one stands for all.
     """
 
     ood_below: Indices  # for each ID score: the number of smaller OOD scores
     ood_up_to: Indices  # for each ID score: the number of smaller or equal OOD scores
-    id_first: Indices  # for each ID score: the first index of its tie
-    ood_last: Indices  # for each OOD score: the last index of its tie
-    id_untied: Flags  # for each ID score: whether it occurs only once among the ID scores
-    ood_untied: Flags  # for each OOD score: whether it occurs only once among the OOD scores
+    id_up_to: Indices  # for each OOD score: the number of smaller or equal ID scores
+    id_first: Indices | None  # for each ID score: the first index of its tie; None without ties
+    ood_last: Indices | None  # for each OOD score: the last index of its tie; None without ties
+    id_behind: Values  # for each ID score: which share of its copies is behind the one that counts
+    ood_behind: Values  # the same for each OOD score
 
     @classmethod
     def from_scores(cls, id_scores: Any, ood_scores: Any) -> Ranking:
         """Check and sort the scores, and find the position of each ID score among the OOD ones."""
-        id_ = np.sort(checked_scores(id_scores, "id_scores"))
-        ood = np.sort(checked_scores(ood_scores, "ood_scores"))
+        given = checked_scores(id_scores, "id_scores"), checked_scores(ood_scores, "ood_scores")
+        if sum(map(len, given)) < _SORTED_TOGETHER:
+            return cls.from_sorted(*map(np.sort, given))
+        with ThreadPoolExecutor(2) as pool:  # a sort does not hold Python's lock
+            return cls.from_sorted(*pool.map(np.sort, given))
+
+    @classmethod
+    def from_sorted(
+        cls,
+        id_: Values,
+        ood: Values,
+        *,
+        id_behind: Values | None = None,
+        ood_behind: Values | None = None,
+    ) -> Ranking:
+        """Find the positions of scores in ascending order.
+
+        The copies of an untied sample have a half of them behind the middle one, unless the shares
+        are given.
+        """
+        # Two ascending runs: a stable sort only merges them. An ID score comes before its equals.
+        order = np.argsort(np.concatenate([id_, ood]), kind="stable")
+        is_id = order < len(id_)
+        ood_below = np.flatnonzero(is_id) - np.arange(len(id_))
+        id_up_to = np.flatnonzero(~is_id) - np.arange(len(ood))
+        id_apart, ood_apart = _apart(id_), _apart(ood)
+        id_first = None if id_apart.all() else _first_of_tie(id_apart)
+        ood_last = None if ood_apart.all() else _last_of_tie(ood_apart)
         return cls(
-            ood_below=np.searchsorted(ood, id_, side="left"),
-            ood_up_to=np.searchsorted(ood, id_, side="right"),
-            id_first=np.searchsorted(id_, id_, side="left"),
-            ood_last=np.searchsorted(ood, ood, side="right") - 1,
-            id_untied=_untied(id_),
-            ood_untied=_untied(ood),
+            ood_below=ood_below,
+            ood_up_to=_up_to(id_, ood, ood_below, ood_last),
+            id_up_to=id_up_to,
+            id_first=id_first,
+            ood_last=ood_last,
+            id_behind=_half_if_untied(id_apart) if id_behind is None else id_behind,
+            ood_behind=_half_if_untied(ood_apart) if ood_behind is None else ood_behind,
         )
 
     @property
     def n_id(self) -> int:
         """The number of ID scores."""
-        return len(self.id_first)
+        return len(self.ood_below)
 
     @property
     def n_ood(self) -> int:
         """The number of OOD scores."""
-        return len(self.ood_last)
+        return len(self.id_up_to)
 
     def measures(
         self,
@@ -74,73 +106,102 @@ class Ranking:
             raise ParameterError(f"tpr must be above 0 and at most 1, got {tpr!r}.")
         if not 0 < id_to_ood < math.inf:
             raise ParameterError(f"id_to_ood must be a positive number, got {id_to_ood!r}.")
-        n, m = self.n_id, self.n_ood
-        w_id = np.ones(n) if id_weights is None else id_weights
-        w_ood = np.ones(m) if ood_weights is None else ood_weights
         # cumulative[i] is the total weight of the i smallest scores.
-        cumulative_id, cumulative_ood = _cumulative(w_id), _cumulative(w_ood)
+        cumulative_id = cumulative(id_weights, self.n_id)
+        cumulative_ood = cumulative(ood_weights, self.n_ood)
+        n, m = float(cumulative_id[-1]), float(cumulative_ood[-1])
 
         below = cumulative_ood[self.ood_below]
-        area = _dot(w_id, below + cumulative_ood[self.ood_up_to]) / (2.0 * n * m)
+        up_to = below if self.ood_up_to is self.ood_below else cumulative_ood[self.ood_up_to]
+        area = _dot(id_weights, below + up_to) / (2.0 * n * m)
 
-        # How much is kept if the threshold is this ID score.
-        kept_id = n - cumulative_id[self.id_first]
+        # How much is kept if the threshold is this ID score, or flagged if it is this OOD score.
+        kept_id = n - (
+            cumulative_id[:-1] if self.id_first is None else cumulative_id[self.id_first]
+        )
         kept_ood = m - below
-        # The ID samples at or below the j-th OOD score are those with at most j smaller OOD scores.
-        at_each = np.bincount(self.ood_below, weights=w_id, minlength=m + 1).astype(np.float64)
-        flagged_id = np.cumsum(at_each)[:m]
-        flagged_ood = cumulative_ood[self.ood_last + 1]
+        flagged_id = cumulative_id[self.id_up_to]
+        last = slice(1, None) if self.ood_last is None else self.ood_last + 1
+        flagged_ood = cumulative_ood[last]
 
         allowed = math.floor(n * (1 - tpr) + 1e-9)
         at_id = np.searchsorted(cumulative_id[1:], allowed, side="right")
         allowed_ood = math.floor(m * (1 - tpr) + 1e-9)
         at_ood = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
         if id_weights is not None:
-            kept_id -= _copies_behind(self.id_untied, w_id)
+            kept_id -= (id_weights - 1.0) * self.id_behind
         if ood_weights is not None:
-            flagged_ood -= _copies_behind(self.ood_untied, w_ood)
+            flagged_ood = flagged_ood - (ood_weights - 1.0) * self.ood_behind
+        aupr = _mean_precision(id_weights, kept_id, kept_ood)
+        ratio = n / (m * id_to_ood)
         return {
             "fpr": float(kept_ood[at_id] / m),
             "auroc": area,
-            "aupr": _mean_precision(w_id, kept_id, kept_ood),
-            "aupr_at_ratio": _mean_precision(w_id, kept_id, kept_ood * (n / (m * id_to_ood))),
+            "aupr": aupr,
+            "aupr_at_ratio": (
+                aupr if ratio == 1 else _mean_precision(id_weights, kept_id, kept_ood * ratio)
+            ),
             "fpr_ood_positive": float(flagged_id[at_ood] / n),
-            "aupr_ood_positive": _mean_precision(w_ood, flagged_ood, flagged_id),
+            "aupr_ood_positive": _mean_precision(ood_weights, flagged_ood, flagged_id),
         }
 
 
-def _cumulative(weights: Values) -> Values:
-    return np.concatenate([[0.0], np.cumsum(weights)])
+def cumulative(weights: Values | None, n: int) -> Values:
+    """Return the total weight of the i smallest of n scores, for i from 0 to n."""
+    if weights is None:
+        return np.arange(n + 1, dtype=np.float64)
+    result = np.empty(n + 1)
+    result[0] = 0.0
+    np.cumsum(weights, out=result[1:])
+    return result
 
 
-def _untied(ordered: Values) -> Flags:
-    """Return which of the sorted scores occur only once."""
-    apart = np.ones(len(ordered) + 1, dtype=bool)
-    apart[1:-1] = ordered[1:] != ordered[:-1]
-    untied: Flags = apart[1:] & apart[:-1]
-    return untied
+def _apart(ordered: Values) -> Flags:
+    """Return, for each place before, between and after sorted scores, whether values differ."""
+    apart = np.ones(len(ordered) + 1, dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=apart[1:-1])
+    return apart
 
 
-def _copies_behind(untied: Flags, weights: Values) -> Values:
-    """Return how many copies of the same sample follow a copy, on average: (weight - 1) / 2.
-
-    The value for a weight of 0 (-1/2) has no effect, as the sample does not count.
-    """
-    behind: Values = (weights - 1.0) * (untied * 0.5)
-    return behind
+def _first_of_tie(apart: Flags) -> Indices:
+    return np.maximum.accumulate(np.where(apart[:-1], np.arange(len(apart) - 1), 0))
 
 
-def _dot(a: Values, b: Values) -> float:
+def _last_of_tie(apart: Flags) -> Indices:
+    return len(apart) - 2 - _first_of_tie(apart[::-1])[::-1]
+
+
+def _half_if_untied(apart: Flags) -> Values:
+    return np.multiply(apart[1:] & apart[:-1], 0.5)
+
+
+def _up_to(id_: Values, ood: Values, ood_below: Indices, ood_last: Indices | None) -> Indices:
+    """Return the number of OOD scores that are smaller than or equal to each ID score."""
+    nearest = np.minimum(ood_below, len(ood) - 1)
+    tied = np.flatnonzero(ood[nearest] == id_)
+    if not len(tied):
+        return ood_below
+    result = ood_below.copy()
+    at = ood_below[tied]
+    result[tied] = (at if ood_last is None else ood_last[at]) + 1
+    return result
+
+
+def _dot(weights: Values | None, values: Values) -> float:
+    if weights is None:
+        return float(values.sum())
     # Not np.dot: BLAS starts its own threads, which compete with the threads of the bootstrap.
-    return float(np.einsum("i,i->", a, b))
+    return float(np.einsum("i,i->", weights, values))
 
 
-def _mean_precision(weights: Values, true: Values, false: Values) -> float:
+def _mean_precision(weights: Values | None, true: Values, false: Values) -> float:
     """Return the average precision: the mean over positives of the precision at their score.
 
     Positives that a resample did not draw have weight 0. For some of these no sample is kept at
     all, so their precision is set to 0 to avoid a division by zero.
     """
     total = true + false
+    if weights is None:  # each positive keeps at least itself
+        return float((true / total).mean())
     precision = np.divide(true, total, out=np.zeros_like(true), where=total > 0)
     return _dot(weights, precision) / float(weights.sum())

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nescio._io.files import check_target, existing_file
+from nescio._io.addresses import find_files
+from nescio._io.files import check_target
 from nescio._io.kinds import FileKind
 from nescio._io.toml import from_table
 from nescio._validation import Array, checked_choice, checked_whole
@@ -66,10 +67,17 @@ def resume(
     return monitor
 
 
-def count_once(monitor: Monitor, path: Path, *, again: bool = False) -> None:
-    """Remember this file as counted; raise if it was the last one, as after a repeated job."""
-    with existing_file(path).open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+def count_once(monitor: Monitor, path: str | Path, *, again: bool = False) -> None:
+    """Remember this file as counted; raise if it was the last one, as after a repeated job.
+
+    Several files that are one input count as one file.
+    """
+    files, digest = find_files(path), hashlib.sha256()
+    for one in files.paths:
+        with files.open(one) as stream:
+            while part := stream.read(1 << 20):
+                digest.update(part)
+    found = digest.hexdigest()
     if found == monitor.last_file and not again:
         raise InputError(
             f"{path} has the same contents as the file that was counted last. Pass the next file, "
