@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from nescio.runners.corrupted import CorruptedReader
 from nescio.runners.dispatch import make_runner
 from nescio.runners.features import Layers
 from nescio.runners.images import ImageBatch, Indices, Reader
-from nescio.runners.parts import PartialWork, ReadBatches, difference
+from nescio.runners.parts import ComputeParts, PartialWork, compute_parts, difference
 
 if TYPE_CHECKING:
     from nescio.runners.perturb import Tuning
@@ -79,6 +79,7 @@ def extract(
     skip_bad: bool = False,
     force: bool = False,
     on_images: Callable[[int], object] = lambda count: None,
+    engine: Engine | None = None,
 ) -> Extraction:
     """Write the `Outputs` of a model on a split of images.
 
@@ -114,6 +115,9 @@ def extract(
         Leave out images that cannot be read, and list them in the manifest.
     on_images : callable
         Called with the number of images just done.
+    engine : callable, optional
+        Computes the outputs elsewhere, such as on a cluster with `nescio.ray.ray_engine`. By
+        default, this process does.
     """
     check_outputs_target(path)
     checked_whole("batch_size", batch_size, minimum=1)
@@ -123,6 +127,7 @@ def extract(
     manifest = {
         **split.manifest(),
         **_described(runner, tuning),
+        **({} if engine is None else {"device": engine.device}),
         "batch_size": runner.fixed_batch or batch_size,
         "tuning": None if tuning is None else tuning.chosen(),
         "corruption": corruption,
@@ -145,11 +150,14 @@ def extract(
             return Extraction(path, len(done), 0, time.perf_counter() - started, skipped)
         if force:
             work.remove_others()
-        if corruption is None:
-            read, compute = _computation(runner, split, tuning, train, cache, skip_bad=skip_bad)
-        else:
-            read, compute = _on_corrupted(runner, split, corruption)
-        n_computed = work.run(read, compute, on_images)
+        compute = None
+        if tuning is None and corruption is None:
+            compute = _from_cache(runner, split, cache)
+        if compute is None:
+            gaussian = Mahalanobis().fit(train) if tuning and tuning.needs_train else None
+            work_to_do = Computation(split, tuning, gaussian, corruption, skip_bad)
+            compute = work_to_do.on(runner) if engine is None else engine(work_to_do, runner)
+        n_computed = work.run(compute, on_images)
         skipped = _assemble(work, runner, split, manifest, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
     return Extraction(path, n_images, n_computed, time.perf_counter() - started, skipped)
@@ -194,30 +202,55 @@ def _described(runner: Runner, tuning: Tuning | None) -> dict[str, Any]:
     return {**runner.describe(), "model_hash": model_hash, "preprocessing": preprocessing}
 
 
-def _computation(
-    runner: Runner,
-    split: Split,
-    tuning: Tuning | None,
-    train: Outputs | None,
-    cache: str | Path | None,
-    *,
-    skip_bad: bool,
-) -> tuple[ReadBatches, Callable[[Any], Mapping[str, Any]]]:
-    """Return how the inputs are read, and what is computed from them."""
-    # The cache has the features of whole images only.
-    usable = tuning is None and cache is not None and not runner.crops
-    found = runner.cached(split, cache) if usable else None
-    if found is not None:
-        features, rest = found
-        return partial(_rows_of, features), rest.run
-    assert runner.preprocessing is not None
-    reader = Reader(split, runner.preprocessing, skip_bad=skip_bad)
-    if tuning is None:
-        return reader.batches, runner.run
-    from nescio.runners.perturb import run_perturbed
+@dataclass(frozen=True)
+class Computation:
+    """What an extraction computes with a runner of its model, here or on another machine."""
 
-    gaussian = Mahalanobis().fit(train) if tuning.needs_train else None
-    return reader.batches, partial(run_perturbed, runner, tuning, gaussian)
+    split: Split
+    tuning: Tuning | None = None
+    gaussian: Mahalanobis | None = None
+    corruption: str | None = None
+    skip_bad: bool = False
+
+    def on(self, runner: Runner) -> ComputeParts:
+        """Return how parts are computed with a runner in this process."""
+        preprocessing = runner.preprocessing
+        assert preprocessing is not None
+        if self.corruption is not None:
+            corrupted = CorruptedReader(Reader(self.split, preprocessing), self.corruption)
+            return partial(
+                compute_parts,
+                corrupted.batches,
+                lambda pixels: runner.run(preprocessing.normalise(pixels)),
+            )
+        reader = Reader(self.split, preprocessing, skip_bad=self.skip_bad)
+        if self.tuning is None:
+            return partial(compute_parts, reader.batches, runner.run)
+        from nescio.runners.perturb import run_perturbed
+
+        run = partial(run_perturbed, runner, self.tuning, self.gaussian)
+        return partial(compute_parts, reader.batches, run)
+
+
+class Engine(Protocol):
+    """Computes the parts of an extraction elsewhere, with the same model."""
+
+    @property
+    def device(self) -> str:
+        """Where the model runs, as the manifest records it."""
+
+    def __call__(self, computation: Computation, runner: Runner) -> ComputeParts:
+        """Return how parts are computed with the model that a runner runs."""
+
+
+def _from_cache(runner: Runner, split: Split, cache: str | Path | None) -> ComputeParts | None:
+    """Return how parts are computed from features in a cache; None if it does not have them."""
+    # The cache has the features of whole images only.
+    found = None if cache is None or runner.crops else runner.cached(split, cache)
+    if found is None:
+        return None
+    features, rest = found
+    return partial(compute_parts, partial(_rows_of, features), rest.run)
 
 
 def _to_corrupt(split: Split, corruption: str, tuning: Tuning | None, *, skip_bad: bool) -> Split:
@@ -229,16 +262,6 @@ def _to_corrupt(split: Split, corruption: str, tuning: Tuning | None, *, skip_ba
             "either tuning (--tuned) or corruption (--corruption)."
         )
     return without_damaged(split) if skip_bad else split
-
-
-def _on_corrupted(
-    runner: Runner, split: Split, corruption: str
-) -> tuple[ReadBatches, Callable[[Any], Mapping[str, Any]]]:
-    """Return how corrupted images are read, and what is computed from them."""
-    preprocessing = runner.preprocessing
-    assert preprocessing is not None
-    reader = CorruptedReader(Reader(split, preprocessing), corruption)
-    return reader.batches, lambda pixels: runner.run(preprocessing.normalise(pixels))
 
 
 def _rows_of(features: Array, batches: Iterable[Indices]) -> Iterator[ImageBatch]:

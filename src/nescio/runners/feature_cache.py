@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from nescio._validation import Array
 from nescio.data.split import Split, check_content
 from nescio.networks.checkpoint import Checkpoint
 from nescio.runners.images import Reader
-from nescio.runners.parts import PartialWork
+from nescio.runners.parts import PartialWork, compute_parts
 
 FEATURES_VERSION = 1
 """Raise it if the same network and images give other features than before."""
@@ -60,7 +61,8 @@ def cached_features(
             if not path.exists():
                 key |= split.content
                 work = PartialWork(path, key, len(split), _BATCH)
-                work.run(Reader(split, checkpoint.preprocessing).batches, compute, on_images)
+                read = Reader(split, checkpoint.preprocessing).batches
+                work.run(partial(compute_parts, read, compute), on_images)
                 parts, _ = work.read()
                 pooled = Stacked([part[_POOLED] for part in parts])
                 _KIND.write(path, {_POOLED: pooled}, {"key": key})

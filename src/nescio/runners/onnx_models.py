@@ -13,6 +13,7 @@ import numpy as np
 
 from nescio._io.files import existing_file
 from nescio._io.tables import require
+from nescio._threads import cpu_limit
 from nescio._validation import Array, is_torch, to_numpy
 from nescio.data.images import content_hash
 from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
@@ -323,6 +324,7 @@ def open_session(graph: Path | bytes, device: Any = None) -> Any:
         )
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors are raised; warnings about graphs are of no use here
+    options.intra_op_num_threads = cpu_limit() or 0  # 0 for all processors
     try:
         return runtime.InferenceSession(
             graph, options, providers=list(dict.fromkeys((providers[kind], providers["cpu"])))

@@ -8,10 +8,10 @@ made from: parts of something else are rejected.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nescio._io.kinds import FileKind
 from nescio._io.tensors import Stacked
@@ -26,6 +26,47 @@ _KIND = FileKind("nescio.part", "part of an extraction")
 
 ReadBatches = Callable[[Iterable[Indices]], Iterator[ImageBatch]]
 """Gives the inputs of batches of indices, in order."""
+
+
+class Part(NamedTuple):
+    """The arrays of one part, its images among them as "indices"."""
+
+    number: int
+    tensors: Mapping[str, Array | Stacked]
+    bad: tuple[BadFile, ...]
+
+
+Wanted = Mapping[int, Sequence[Indices]]
+"""The batches of each part that is wanted, by its number."""
+
+OnImages = Callable[[int], object]
+ComputeParts = Callable[[Wanted, OnImages], Iterator[Part]]
+"""Computes parts, in any order; calls the second argument with the number of images just done."""
+
+
+def compute_parts(
+    read: ReadBatches,
+    compute: Callable[[Array], Mapping[str, Array]],
+    wanted: Wanted,
+    on_images: OnImages = lambda count: None,
+) -> Iterator[Part]:
+    """Compute parts in this process, in order."""
+    # One stream of batches for all parts: reading continues while a part is written.
+    stream = read(batch for batches in wanted.values() for batch in batches)
+    for number, batches in wanted.items():
+        arrays: dict[str, list[Array]] = {}
+        indices: list[Array] = []
+        bad: list[BadFile] = []
+        for asked in batches:
+            batch = next(stream)
+            if len(batch.indices):
+                for name, array in compute(batch.pixels).items():
+                    arrays.setdefault(name, []).append(array)
+            indices.append(batch.indices)
+            bad += batch.bad
+            on_images(len(asked))
+        tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
+        yield Part(number, tensors | {"indices": Stacked(indices)}, tuple(bad))
 
 
 class PartialWork:
@@ -56,36 +97,18 @@ class PartialWork:
         ]
 
     def run(
-        self,
-        read: ReadBatches,
-        compute: Callable[[Array], Mapping[str, Array]],
-        on_images: Callable[[int], object] = lambda count: None,
+        self, compute: ComputeParts, on_images: Callable[[int], object] = lambda count: None
     ) -> int:
         """Compute the parts that are missing; return the number of images computed."""
         self.folder.mkdir(exist_ok=True)
-        missing = [number for number in range(len(self.parts)) if not self._has(number)]
-        n_missing = sum(len(batch) for number in missing for batch in self.parts[number])
+        missing = {at: batches for at, batches in enumerate(self.parts) if not self._has(at)}
+        n_missing = sum(len(batch) for batches in missing.values() for batch in batches)
         n_computed = 0
         on_images(self.n_images - n_missing)
-        # One stream of batches for all parts: reading continues while a part is written.
-        stream = read(batch for number in missing for batch in self.parts[number])
-        for number in missing:
-            arrays: dict[str, list[Array]] = {}
-            indices: list[Array] = []
-            bad: list[BadFile] = []
-            for wanted in self.parts[number]:
-                batch = next(stream)
-                if len(batch.indices):
-                    for name, array in compute(batch.pixels).items():
-                        arrays.setdefault(name, []).append(array)
-                indices.append(batch.indices)
-                bad += batch.bad
-                on_images(len(wanted))
-            tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
-            tensors["indices"] = Stacked(indices)
-            metadata = {"key": self.key, "skipped": [asdict(item) for item in bad]}
-            _KIND.write(self._file(number), tensors, metadata, force=True)
-            n_computed += sum(map(len, indices))
+        for part in compute(missing, on_images):
+            metadata = {"key": self.key, "skipped": [asdict(item) for item in part.bad]}
+            _KIND.write(self._file(part.number), part.tensors, metadata, force=True)
+            n_computed += part.tensors["indices"].shape[0]
         return n_computed
 
     def _file(self, number: int) -> Path:
