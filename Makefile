@@ -31,7 +31,7 @@ unit: $(VENV)/.installed-dev
 
 # Where results are computed in floating point, and so depend on the processor.
 NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics outputs explain monitor networks \
-  runners export/test_fused.py export/test_every_detector.py training/test_tuning.py)
+  runners export/test_fused.py training/test_tuning.py)
 # NumPy's names of the features that it uses where the processor has them.
 FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print
 ALL_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*names)')
@@ -50,13 +50,14 @@ lesser: $(VENV)/.installed-dev ## the numeric tests again, as a processor withou
 claims: $(VENV)/.installed-dev ## what is claimed of the default, from the committed results
 	$(BIN)/python benchmarks/claims.py
 
-bench: $(VENV)/.installed-dev ## speed, side by side
-	$(BIN)/python benchmarks/speed.py
+bench: $(VENV)/.installed-dev build/peers ## speed, side by side with peers; writes the page
+	$(BIN)/python benchmarks/speed --save
 
-serve-claims: $(VENV)/.installed-dev ## what is claimed of the default, from the committed results
-	$(BIN)/python benchmarks/claims.py
+build/peers: $(VENV)/.installed-dev pyproject.toml ## what is compared with; not a part of nescio
+	rm -rf $@
+	$(BIN)/pip install --quiet --no-deps --group bench --target $@
 
-bench: $(VENV)/.installed-dev ## the service under load and bad input
+serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 	$(BIN)/python benchmarks/service.py
 
 fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; run it again to continue
