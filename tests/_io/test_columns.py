@@ -14,6 +14,7 @@ class Made:
     def __init__(self, columns, index=(), lists=()):
         self.columns = {name: np.asarray(column) for name, column in columns.items()}
         self.names, self.index, self.lists = tuple(columns), tuple(index), frozenset(lists)
+        self.partitions = frozenset()
 
     def read(self, numbers, others):
         return {name: self.columns[name] for name in (*numbers, *others)}, {}

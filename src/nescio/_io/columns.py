@@ -7,6 +7,7 @@ something else than the logits of a label is an error: it would make a wrong thr
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,12 +17,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nescio._io.doubts import has_fractions, is_whole, kind_of, refuse_doubtful
+from nescio._io.csv_table import UNNAMED_INDEX
+from nescio._io.doubts import has_fractions, kind_of, refuse_doubtful
+from nescio._io.facts import ColumnFacts
 from nescio._io.tables import check_lengths, is_null, to_values
 from nescio._validation import Array
 from nescio.errors import InputError, LabelMismatchError, label_difference, listed
 
 MATRICES = ("logits", "features", "labels")
+UNNAMED_LEVEL = r"__index_level_\d+__"  # as pandas stores a level of an index without a name
 
 
 class Table(Protocol):
@@ -38,6 +42,10 @@ class Table(Protocol):
     @property
     def lists(self) -> frozenset[str]:
         """The columns that hold lists."""
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """The columns whose values are in the names of folders, which are never labels."""
 
     def read(
         self, numbers: Collection[str], others: Collection[str]
@@ -56,6 +64,12 @@ class Roles(NamedTuple):
     kept: tuple[str, ...]
     ignored: tuple[str, ...]
     chosen: bool  # whether the labels were named, so that their content is not questioned
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that have to be read."""
+        first = () if self.ids is None else (self.ids,)
+        return tuple(dict.fromkeys((*first, *self.labels, *self.kept)))
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,9 @@ class Columns:
         Whether it is an error if there is no column `id_column`.
     of_features : bool
         Whether the columns are features instead of the logits of labels.
+    keep_rest : bool
+        Without `keep`: whether the columns that are neither labels nor ids nor ignored are kept. If
+        so, columns of lists can be kept too.
     """
 
     id_column: str | None = None
@@ -87,6 +104,7 @@ class Columns:
     expected_by: str = "the detector"
     id_required: bool = True
     of_features: bool = False
+    keep_rest: bool = False
 
     @property
     def needs_table(self) -> bool:
@@ -95,32 +113,13 @@ class Columns:
 
     def read(self, table: Table) -> dict[str, Any]:
         """Read a table; return the arguments of `Outputs`."""
-        roles = self._roles(table)
-        others = [name for name in (roles.ids, *roles.kept) if name is not None]
-        read, problems = table.read(roles.labels, others)
-        columns = {name: _tidy(name, column, exact=name in others) for name, column in read.items()}
-        content: dict[str, Any] = {"kept": {name: columns[name] for name in roles.kept}}
-        if roles.ids is not None:
-            named = roles.ids == self.id_column
-            if not named and roles.ids not in table.index:
-                _refuse_fractions(roles.ids, columns[roles.ids])
-            from_index = not named and roles.ids in table.index
-            content["ids"] = (ids_of_index if from_index else as_ids)(columns[roles.ids])
-        if roles.ignored:
-            content["manifest"] = {"ignored_columns": list(roles.ignored)}
-        labels = {name: columns[name] for name in roles.labels if name in columns}
-        if any(column.ndim == 2 for column in labels.values()):
-            return content | _from_lists(labels, roles)
-        if roles.chosen:
-            _check_numbers(labels, problems)
-        else:
-            refuse_doubtful(roles.labels, roles.ids, labels, problems, of_features=self.of_features)
-        return content | {
-            "logits": np.column_stack([labels[name] for name in roles.labels]),
-            "label_names": None if _are_numbered(roles.labels) else roles.labels,
-        }
+        reading = Reading(self, table)
+        content = reading.content(table)
+        reading.check()
+        return content
 
-    def _roles(self, table: Table) -> Roles:
+    def roles(self, table: Table) -> Roles:
+        """Decide what each column of a table is."""
         names = table.names
         kept = _matching(_several(self.keep), names, "keep")
         ignored = _matching(_several(self.ignore), names, "ignore")
@@ -131,11 +130,14 @@ class Columns:
                 f"column {conflict!r} cannot be kept and also be ignored or hold the ids."
             )
         nested = next((name for name in kept if name in table.lists), None)
-        if nested is not None:
+        if nested is not None and not self.keep_rest:
             raise InputError(f"column {nested!r} holds lists and cannot be kept.")
-        taken = {ids, *kept, *ignored, *table.index}
+        taken = {ids, *kept, *ignored, *table.index, *table.partitions}
         rest = tuple(name for name in names if name not in taken)
         labels, chosen = self._label_columns(table, rest, taken)
+        if self.keep_rest and not kept:
+            other = {ids, *labels, *ignored, *_unnamed(table)}
+            kept = tuple(name for name in names if name not in other)
         used = {ids, *labels, *kept, *table.index}
         return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen)
 
@@ -196,7 +198,88 @@ class Columns:
         return _matching(patterns, [name for name in names if name not in taken], "labels")
 
 
+class Reading:
+    """Reads the blocks of a table, one after the other, as columns of the roles that it has.
+
+    Parameters
+    ----------
+    columns : Columns
+    table : Table
+        The first rows.
+
+    Attributes
+    ----------
+    roles : Roles
+    """
+
+    def __init__(self, columns: Columns, table: Table) -> None:
+        self.roles = columns.roles(table)
+        self._columns = columns
+        self._facts: dict[str, ColumnFacts] = {}
+        self._problems: dict[str, str] = {}
+        self._counts_rows: bool | None = None  # whether the index does
+
+    def content(self, table: Table) -> dict[str, Any]:
+        """Return the arguments of `Outputs` for the next rows."""
+        roles = self.roles
+        others = [name for name in (roles.ids, *roles.kept) if name is not None]
+        read, problems = table.read(roles.labels, others)
+        columns = {name: _tidy(name, column, exact=name in others) for name, column in read.items()}
+        content: dict[str, Any] = {"kept": {name: columns[name] for name in roles.kept}}
+        if roles.ids is not None:
+            content["ids"] = self._ids(table, roles.ids, columns[roles.ids])
+        if roles.ignored:
+            content["manifest"] = {"ignored_columns": list(roles.ignored)}
+        labels = {name: columns[name] for name in roles.labels if name in columns}
+        if any(column.ndim == 2 for column in labels.values()):
+            return content | _from_lists(labels, roles)
+        if roles.chosen:
+            _check_numbers(labels, problems)
+        else:
+            self._problems |= problems
+            for name, column in labels.items():
+                self._facts.setdefault(name, ColumnFacts(column.dtype.kind)).add(column)
+            self.check(only_kinds=True)
+        return content | {
+            "logits": np.column_stack([labels[name] for name in roles.labels]),
+            "label_names": None if _are_numbered(roles.labels) else roles.labels,
+        }
+
+    def check(self, *, only_kinds: bool = False) -> None:
+        """Raise if a column of labels may be something else, after all rows that were read."""
+        numbers = all(facts.is_number for facts in self._facts.values())
+        if only_kinds and numbers and not self._problems:
+            return
+        refuse_doubtful(
+            self.roles.labels,
+            self.roles.ids,
+            self._facts,
+            self._problems,
+            of_features=self._columns.of_features,
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether no later row can make a column of labels doubtful."""
+        return self.roles.chosen or all(facts.settled for facts in self._facts.values())
+
+    def _ids(self, table: Table, name: str, column: Array) -> list[str] | None:
+        if name == self._columns.id_column:
+            return as_ids(column)
+        if name not in table.index:
+            _refuse_fractions(name, column)
+            return as_ids(column)
+        if self._counts_rows is None:  # an index is all ids or none: the first rows decide
+            self._counts_rows = ids_of_index(column) is None
+        return None if self._counts_rows else as_ids(column)
+
+
 # --- names ------------------------------------------------------------------------------------
+
+
+def _unnamed(table: Table) -> set[str]:
+    """Return the levels of an index that have no name."""
+    return {n for n in table.index if n == UNNAMED_INDEX or re.fullmatch(UNNAMED_LEVEL, n)}
 
 
 def _several(names: Sequence[str] | str) -> tuple[str, ...]:
@@ -278,8 +361,8 @@ def ids_of_index(column: Array) -> list[str] | None:
 def as_ids(column: Array) -> list[str]:
     """Return the values of a column as text; missing ones are empty."""
     values = to_values(column)
-    if column.dtype.kind == "f" and is_whole(column):  # whole numbers with some missing
-        values = [int(value) if np.isfinite(value) else value for value in values]
+    if column.dtype.kind == "f":  # whole numbers with some missing
+        values = [int(value) if value % 1 == 0 else value for value in values]
     return ["" if is_null(value) else str(value) for value in values]
 
 

@@ -39,8 +39,8 @@ class CsvTable:
         The names of the columns; numbers from 0 if the file has no header.
     index : tuple of str
         The first column, if it has no name, as pandas writes an index.
-    lists : frozenset of str
-        The columns that hold lists: none.
+    lists, partitions : frozenset of str
+        The columns that hold lists, and those in the names of folders: none.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -49,6 +49,7 @@ class CsvTable:
             self.names = tuple(_split_header(self.path, rows)[0])
         self.index = (UNNAMED_INDEX,) if self.names[0] == UNNAMED_INDEX else ()
         self.lists: frozenset[str] = frozenset()
+        self.partitions: frozenset[str] = frozenset()
 
     def read(
         self, numbers: Collection[str], others: Collection[str]

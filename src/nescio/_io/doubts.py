@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from nescio._validation import Array, largest_of_non_negative
+from nescio._io.facts import ColumnFacts, is_whole
+from nescio._validation import Array
 from nescio.errors import InputError
 
 _NAMED = 10  # columns that a message names
@@ -28,18 +29,20 @@ _ENOUGH_DISTINCT = 50  # quantised logits of so many samples are not all distinc
 _LARGEST_LOGIT = 1e6  # a typical value above this is a time or a count
 _CERTAIN = 37  # the sigmoid of a larger logit is exactly 1
 _MUCH_LARGER = 3  # times as large as the other columns
-_SOME_ROWS = 100  # usually they show what the column holds
 
 
 def refuse_doubtful(
     names: Sequence[str],
     ids: str | None,
-    columns: Mapping[str, Array],
+    columns: Mapping[str, ColumnFacts],
     problems: Mapping[str, str],
     *,
     of_features: bool = False,
 ) -> None:
-    """Raise if a column may be something else than the logits of a label, or than a feature."""
+    """Raise if a column may be something else than the logits of a label, or than a feature.
+
+    `columns` has what is known about each column; see `ColumnFacts`.
+    """
     doubts = dict(problems) | _doubts(columns)
     if not of_features:  # features may have any scale
         doubts = _unlike_others(columns, doubts) | doubts
@@ -78,15 +81,14 @@ def _as_option(names: Sequence[str]) -> str:
     return shlex.quote(line.getvalue())
 
 
-def _doubts(columns: Mapping[str, Array]) -> dict[str, str]:
+def _doubts(columns: Mapping[str, ColumnFacts]) -> dict[str, str]:
     """Return the columns that may not be logits, each with the reason."""
-    numbers = {name: column for name, column in columns.items() if column.dtype.kind in "fiu"}
-    whole = {name for name, column in numbers.items() if is_whole(column)}
-    fractions = any(name not in whole and np.isfinite(c).any() for name, c in numbers.items())
+    numbers = {name: column for name, column in columns.items() if column.is_number}
+    fractions = any(column.fraction for column in numbers.values())
     found = {name: kind_of(column) for name, column in columns.items() if name not in numbers}
     scored = set(columns) >= _OF_A_SCORED_TABLE
     for name, column in numbers.items():
-        doubt = _doubt(name, column, whole=name in whole, fractions=fractions)
+        doubt = _doubt(name, column, fractions=fractions)
         if scored and name in _OF_A_SCORED_TABLE:
             doubt = "written by nescio score"
         if doubt is not None:
@@ -94,78 +96,62 @@ def _doubts(columns: Mapping[str, Array]) -> dict[str, str]:
     return found
 
 
-def _doubt(name: str, column: Array, *, whole: bool, fractions: bool) -> str | None:
-    finite = column[:_SOME_ROWS][np.isfinite(column[:_SOME_ROWS])]
-    if not len(finite) and len(column) and np.isnan(column).all():
+def _doubt(name: str, column: ColumnFacts, *, fractions: bool) -> str | None:
+    if column.n_rows and column.all_nan:
         return "empty"
-    if whole and _ID_NAME.search(name):
+    if column.whole and _ID_NAME.search(name):
         return "whole numbers, and named like an id"
-    if whole and len(column) >= _ENOUGH_ROWS and column.any():  # zeros do no harm
+    if column.whole and column.n_rows >= _ENOUGH_ROWS and column.nonzero:  # zeros do no harm
         if fractions:
             return "only whole numbers, unlike other columns"
-        if len(column) >= _ENOUGH_DISTINCT and len(np.unique(column)) == len(column):
+        if column.n_rows >= _ENOUGH_DISTINCT and column.distinct:
             return "whole numbers that are all different, as ids are"
-        steps = np.diff(column.astype(np.float64))
-        if (steps >= 0).all() != (steps <= 0).all():
+        if column.rising != column.falling:
             return "whole numbers in sorted order, as a counter or a time"
-    if len(finite) and np.median(np.abs(finite.astype(np.float64))) > _LARGEST_LOGIT:
+    finite = column.finite_head()
+    if len(finite) and np.median(np.abs(finite)) > _LARGEST_LOGIT:
         return "too large for logits"
     return None
 
 
-def _unlike_others(columns: Mapping[str, Array], doubtful: Collection[str]) -> dict[str, str]:
+def _unlike_others(columns: Mapping[str, ColumnFacts], doubtful: Collection[str]) -> dict[str, str]:
     """Return columns that are never negative, unlike most others, and look like something else.
 
     A classifier gives negative logits to absent labels. A label that is always present is never
     negative either, so this alone is no reason.
     """
     sure = {name: column for name, column in columns.items() if name not in doubtful}
-    largest = {
-        name: largest_of_non_negative(column, at_least=_ENOUGH_ROWS)
+    never_negative = {
+        name: column
         for name, column in sure.items()
+        if column.n_rows >= _ENOUGH_ROWS and column.low >= 0
     }
-    never_negative = {name: top for name, top in largest.items() if top is not None}
     if not never_negative or 2 * len(never_negative) >= len(sure):
         return {}
-    usual = [_size(c) for name, c in sure.items() if name not in never_negative]
+    usual = [_size(column) for name, column in sure.items() if name not in never_negative]
     limit = max(_CERTAIN, _MUCH_LARGER * float(np.median(usual)))
-    doubts = {
-        name: _positive_doubt(name, sure[name], top, limit) for name, top in never_negative.items()
-    }
+    doubts = {name: _positive_doubt(name, column, limit) for name, column in never_negative.items()}
     return {name: doubt for name, doubt in doubts.items() if doubt is not None}
 
 
-def _positive_doubt(name: str, column: Array, largest: float, limit: float) -> str | None:
+def _positive_doubt(name: str, column: ColumnFacts, limit: float) -> str | None:
     """Return what a column without negative values may be, if not an ever-present label."""
-    finite = column[np.isfinite(column)].astype(np.float64)
-    if not len(finite) or (finite == finite[0]).all():  # a constant label gets a warning
+    if column.constant:  # a constant label gets a warning
         return None
     if _TIME_NAME.search(name):
         return "never negative, and named like a time"
-    if largest <= 1:
+    if column.high <= 1:
         return "from 0 to 1, unlike other columns, as probabilities are"
-    if largest > limit:
-        return f"never negative and up to {largest:g}, unlike other columns"
-    if (np.diff(finite) >= 0).all() or (np.diff(finite) <= 0).all():
+    if column.high > limit:
+        return f"never negative and up to {column.high:g}, unlike other columns"
+    if column.finite_rising or column.finite_falling:
         return "never negative and in sorted order, as a counter or a time"
     return None
 
 
-def _size(column: Array) -> float:
+def _size(column: ColumnFacts) -> float:
     """Return the largest absolute value in some rows; 0 if none is finite."""
-    some = column[:_SOME_ROWS].astype(np.float64)
-    return float(np.abs(some[np.isfinite(some)]).max(initial=0.0))
-
-
-def is_whole(column: Array) -> bool:
-    """Return whether all finite values are whole numbers, and there are some."""
-    if column.dtype.kind in "iu":
-        return len(column) > 0
-    for part in (column[:_SOME_ROWS], column):
-        finite = part[np.isfinite(part)]
-        if not np.array_equal(finite, np.floor(finite)):
-            return False
-    return len(finite) > 0
+    return float(np.abs(column.finite_head()).max(initial=0.0))
 
 
 def has_fractions(column: Array) -> bool:
@@ -177,6 +163,7 @@ def has_fractions(column: Array) -> bool:
     return numbers.dtype.kind == "f" and bool(np.isfinite(numbers).any()) and not is_whole(numbers)
 
 
-def kind_of(column: Array) -> str:
+def kind_of(column: Array | ColumnFacts) -> str:
     """Return what a column that is not of numbers holds."""
-    return _KINDS.get(column.dtype.kind, "text")
+    kind = column.kind if isinstance(column, ColumnFacts) else column.dtype.kind
+    return _KINDS.get(kind, "text")

@@ -120,6 +120,8 @@ class FrameTable:
         The name of the index, if there is one.
     lists : frozenset of str
         The columns that hold lists.
+    partitions : frozenset of str
+        The columns in the names of folders: none.
 
     Parameters
     ----------
@@ -155,6 +157,7 @@ class FrameTable:
         self.names = (*names, *self.index)
         nested = (narwhals.List, narwhals.Array)
         self.lists = frozenset(name for name in names if _holds_lists(self._frame[name], nested))
+        self.partitions: frozenset[str] = frozenset()
 
     def read(
         self, numbers: Collection[str], others: Collection[str]

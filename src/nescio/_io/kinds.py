@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nescio._io.tensors import Stacked, read_tensors, write_tensors
+import numpy as np
+
+from nescio._io.tensors import Stacked, TensorOnDisk, read_tensors, write_tensors
 from nescio._validation import Array
 from nescio._version import __version__
 from nescio.errors import FileFormatError
+
+Stored = Array | Stacked | TensorOnDisk
+"""An array to write, or one that was read."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class FileKind:
         return tensors, metadata
 
     def verify(
-        self, tensors: Mapping[str, Array], metadata: Mapping[str, Any], path: object
+        self, tensors: Mapping[str, Stored], metadata: Mapping[str, Any], path: object
     ) -> None:
         """Raise unless the contents match their checksum; old files have none."""
         schema = metadata.get("schema", 0)
@@ -82,7 +87,7 @@ class FileKind:
 
 
 def verify_checksum(
-    tensors: Mapping[str, Array], metadata: Mapping[str, Any], path: object
+    tensors: Mapping[str, Stored], metadata: Mapping[str, Any], path: object
 ) -> None:
     """Raise if a file has a checksum, and it is not that of its contents."""
     content = dict(metadata)
@@ -91,17 +96,17 @@ def verify_checksum(
         raise FileFormatError(f"{path} is damaged: its contents do not match their checksum.")
 
 
-def digest(tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]) -> str:
+def digest(tensors: Mapping[str, Stored], metadata: Mapping[str, Any]) -> str:
     """Return a hash of everything in a file but the hash itself.
 
-    Memory-mapped arrays are read in order and not kept in memory.
+    Arrays on disk are read in order and not kept in memory.
     """
     found = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
         given = tensors[name]
-        array = given if isinstance(given, Stacked) else Stacked([given])
+        array = Stacked([given]) if isinstance(given, np.ndarray) else given
         # A damaged name may hold half of a surrogate pair, which UTF-8 does not have.
         found.update(f"{name}:{array.dtype.str}:{array.shape};".encode("utf-8", "surrogatepass"))
         for block in array.blocks:
-            found.update(block.data)
+            found.update(block if isinstance(block, bytes) else block.data)
     return found.hexdigest()

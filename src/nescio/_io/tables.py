@@ -1,4 +1,4 @@
-"""Reading of Parquet files as columns; writing of Parquet, CSV and JSON lines."""
+"""Writing of tables as Parquet, CSV and JSON lines, and their values."""
 
 from __future__ import annotations
 
@@ -6,136 +6,22 @@ import csv
 import importlib
 import json
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nescio._io.files import check_target, existing_file, replacing
-from nescio._validation import Array
+from nescio._io.files import check_target, replacing
 from nescio.errors import (
-    FileFormatError,
     InputError,
     MissingDependencyError,
-    NescioError,
     ParameterError,
-    about,
 )
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula begins in a spreadsheet
-
-
-class ParquetTable:
-    """A Parquet file.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The names of the columns.
-    index : tuple of str
-        The columns in which pandas stored an index.
-    lists : frozenset of str
-        The columns that hold lists.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = existing_file(path)
-        parquet = require("pyarrow.parquet", "parquet")
-        with _parquet_errors(self.path):
-            self._table = parquet.read_table(self.path)
-            self._table.validate(full=True)  # text that is not UTF-8, and offsets outside the data
-            self.names = tuple(self._table.column_names)
-            schema = self._table.schema
-            self.index = tuple(name for name in self.names if name in _stored_index(schema))
-            self.lists = frozenset(field.name for field in schema if _is_list(field.type))
-        if len(set(self.names)) != len(self.names):
-            raise FileFormatError(f"{path} has two columns of the same name. Names must be unique.")
-
-    def read(
-        self, numbers: Collection[str], others: Collection[str]
-    ) -> tuple[dict[str, Array], dict[str, str]]:
-        """Return columns by name, each in its own type; a column of lists becomes a matrix.
-
-        Nulls among numbers are NaN; among the other columns, whole numbers with nulls are Python
-        objects. The second result is empty; it is for files without types.
-        """
-        with _parquet_errors(self.path):
-            read = {name: _arrow_to_numpy(name, self._table.column(name)) for name in numbers}
-            return read | {name: _exact(name, self._table.column(name)) for name in others}, {}
-
-
-@contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
-    """Say that a file is damaged where pyarrow raises its own errors, or text is not UTF-8."""
-    pyarrow = require("pyarrow", "parquet")
-    try:
-        yield
-    except NescioError:
-        raise
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise FileFormatError(f"cannot read {path} as Parquet: {reason}") from error
-
-
-def read_parquet(path: str | Path) -> dict[str, Array]:
-    """Return the columns of a Parquet file by name; a column of lists becomes a matrix."""
-    table = ParquetTable(path)
-    with about(path):
-        return table.read(table.names, ())[0]
-
-
-def _stored_index(schema: Any) -> set[str]:
-    """Return the names under which pandas stores an index, with or without its metadata."""
-    found = {name for name in schema.names if re.fullmatch(r"__index_level_\d+__", name)}
-    try:
-        stored = (schema.pandas_metadata or {}).get("index_columns", [])
-    except (ValueError, AttributeError):  # not the metadata that pandas writes
-        return found
-    return found | {name for name in stored if isinstance(name, str)}
-
-
-def _is_list(kind: Any) -> bool:
-    types = require("pyarrow.types", "parquet")
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _exact(name: str, column: Any) -> Array:
-    """Return a column without rounding its whole numbers if there are nulls."""
-    if column.null_count and require("pyarrow.types", "parquet").is_integer(column.type):
-        return np.array(column.to_pylist(), dtype=object)
-    return _arrow_to_numpy(name, column)
-
-
-def _arrow_to_numpy(name: str, column: Any) -> Array:
-    pyarrow, types = require("pyarrow", "parquet"), require("pyarrow.types", "parquet")
-    column = column.combine_chunks()
-    kind = column.type
-    if _is_list(kind):
-        return _matrix(name, column)
-    if types.is_decimal(kind):
-        column = column.cast(pyarrow.float64())
-    elif types.is_timestamp(kind) and kind.tz is not None:  # NumPy has no time zones
-        column = column.cast(pyarrow.string())
-    return np.asarray(column.to_numpy(zero_copy_only=False))
-
-
-def _matrix(name: str, column: Any) -> Array:
-    """Return lists of equal length as rows; a null is a row of NaN."""
-    lengths = require("pyarrow.compute", "parquet").list_value_length(column).unique().to_pylist()
-    known = [length for length in lengths if length is not None]
-    check_lengths(name, known)
-    values = np.asarray(column.flatten().to_numpy(zero_copy_only=False))
-    width = known[0] if known else 0
-    if not column.null_count:
-        return values.reshape(len(column), width)
-    matrix = np.full((len(column), width), np.nan)
-    matrix[column.is_valid().to_numpy(zero_copy_only=False)] = values.reshape(-1, width)
-    return matrix
 
 
 def check_lengths(name: str, lengths: Collection[int]) -> None:

@@ -13,7 +13,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from nescio.errors import FileError, FileFormatError
 
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the format
 _MAX_DIMENSIONS = 8
+_PIECE_BYTES = 1 << 24
 _MAX_SIZE = 1 << 48  # maximum size of a dimension, and of a file in bytes
 _DTYPES = {
     "BOOL": np.dtype(np.bool_),
@@ -138,26 +139,97 @@ def decode_tensors(
     The arrays are views of the bytes. Errors name the data as `what`.
     """
     start = 8 + int.from_bytes(data[:8], "little")
-    if not 10 <= start <= 8 + _MAX_HEADER_BYTES or start > len(data):
+    entries, metadata = _parse_header(bytes(data[8:start]), start, len(data), what)
+    tensors = {}
+    for name, entry in entries.items():
+        array = np.frombuffer(data, entry.dtype, math.prod(entry.shape), entry.begin)
+        tensors[name] = entry.decoded(array.reshape(entry.shape))
+    return tensors, metadata
+
+
+def open_tensors(stream: IO[bytes], what: object) -> tuple[dict[str, TensorOnDisk], dict[str, Any]]:
+    """Return the arrays of a safetensors file, which are read row by row, and its metadata.
+
+    Unlike memory-mapped arrays, they never count as memory of the process.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    start = 8 + int.from_bytes(stream.read(8), "little")
+    header = stream.read(start - 8) if start <= 8 + _MAX_HEADER_BYTES else b""
+    entries, metadata = _parse_header(header, start, size, what)
+    return {name: TensorOnDisk(stream, what, entry) for name, entry in entries.items()}, metadata
+
+
+class TensorOnDisk:
+    """An array of a safetensors file that stays on disk."""
+
+    def __init__(self, stream: IO[bytes], what: object, entry: Entry) -> None:
+        self._stream = stream
+        self._what = what
+        self._entry = entry
+        self.dtype = entry.dtype
+        self.shape = tuple(entry.shape)
+        self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Array:
+        """Return some rows."""
+        stop = self.shape[0] if stop is None else stop
+        begin, size = self._entry.begin + start * self.row_bytes, (stop - start) * self.row_bytes
+        array = np.frombuffer(self._read(begin, size), self.dtype)
+        return self._entry.decoded(array.reshape(stop - start, *self.shape[1:]))
+
+    @property
+    def blocks(self) -> Iterator[bytes]:
+        """All bytes, in pieces."""
+        for begin in range(self._entry.begin, self._entry.end, _PIECE_BYTES):
+            yield self._read(begin, min(_PIECE_BYTES, self._entry.end - begin))
+
+    def _read(self, begin: int, size: int) -> bytes:
+        self._stream.seek(begin)
+        data = self._stream.read(size)
+        if len(data) != size:
+            raise FileFormatError(f"{self._what} has become shorter while it was read.")
+        return data
+
+
+class Entry(NamedTuple):
+    """An array of a safetensors file: its dtype, its shape and its place in the file."""
+
+    dtype: np.dtype[Any]
+    shape: list[int]
+    begin: int
+    end: int
+    is_bfloat16: bool
+
+    def decoded(self, array: Array) -> Array:
+        """Return the numbers that the file holds."""
+        return _widen_bfloat16(array) if self.is_bfloat16 else array
+
+
+def _parse_header(
+    text: bytes, start: int, size: int, what: object
+) -> tuple[dict[str, Entry], dict[str, Any]]:
+    """Return the arrays and the metadata of a file of `size` bytes, whose data is at `start`."""
+    if not 10 <= start <= 8 + _MAX_HEADER_BYTES or start > size:
         raise FileFormatError(f"{what} is truncated, or it is not a safetensors file.")
-    header = _json_object(data[8:start], f"{what} is not a safetensors file: its header")
+    header = _json_object(text, f"{what} is not a safetensors file: its header")
     texts = header.pop("__metadata__", {})
     ours = texts.get(_METADATA_KEY, "{}") if isinstance(texts, dict) else None
     if ours == "{}" and any(f'"{_METADATA_KEY}.' in str(text) for text in texts.values()):
         ours = None  # the key of our own metadata is damaged
     metadata = _json_object(ours, f"{what} is damaged: its metadata")
-    entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
+    checked = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
     # Without gaps, overlaps and further bytes, each array begins where the one before it ends.
-    places = sorted((begin, end) for _, _, begin, end in entries.values())
-    if [begin for begin, _ in places] + [len(data) - start] != [0] + [end for _, end in places]:
+    places = sorted((begin, end) for _, _, begin, end in checked.values())
+    if [begin for begin, _ in places] + [size - start] != [0] + [end for _, end in places]:
         raise FileFormatError(
             f"{what} is truncated or damaged: its arrays do not fill it without gaps and overlaps."
         )
-    tensors = {}
-    for name, (dtype, shape, begin, _) in entries.items():
-        array = np.frombuffer(data, dtype, math.prod(shape), start + begin).reshape(shape)
-        tensors[name] = _widen_bfloat16(array) if header[name]["dtype"] == "BF16" else array
-    return tensors, metadata
+    entries = {
+        name: Entry(dtype, shape, start + begin, start + end, header[name]["dtype"] == "BF16")
+        for name, (dtype, shape, begin, end) in checked.items()
+    }
+    return entries, metadata
 
 
 def _json_object(text: Any, what: str) -> dict[str, Any]:

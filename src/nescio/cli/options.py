@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import Progress
@@ -22,11 +21,12 @@ from rich.text import Text
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
 from nescio._io.tables import require
-from nescio._validation import checked_choice, looks_like_percentages, looks_like_probabilities
+from nescio._validation import checked_choice, largest_of_non_negative
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError, about
 from nescio.outputs import Outputs
 from nescio.outputs.files import TABLES, load_outputs
+from nescio.outputs.streams import refuse_probabilities
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
@@ -207,18 +207,10 @@ def read_outputs(
     outputs = load_outputs(path, columns, from_probs=bool(from_probs))
     if not len(outputs):
         raise InputError(f"{path} has no rows.")
-    if from_probs is None and looks_like_probabilities(outputs.logits, at_least=1):
-        raise InputError(
-            f"{path}: every value lies within [0, 1]. These look like probabilities, but logits "
-            "are expected. Pass --from-probs if they are probabilities, --from-logits if not."
-        )
-    if from_probs is None and looks_like_percentages(outputs.logits):
-        raise InputError(
-            f"{path}: no value is negative, and the largest is {np.nanmax(outputs.logits):g}. "
-            "These look like percentages, but logits are expected, which are negative for absent "
-            "labels. If they are percentages, divide them by 100 and pass --from-probs. If they "
-            "are logits, pass --from-logits."
-        )
+    if from_probs is None:
+        largest = largest_of_non_negative(outputs.logits, at_least=1)
+        if largest is not None:
+            refuse_probabilities(path, largest, outputs.logits.size)
     return outputs
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from nescio._io.arrow import read_parquet
 from nescio._io.files import existing_file
 from nescio._io.kinds import verify_checksum
-from nescio._io.tables import read_parquet
 from nescio._io.tensors import read_tensors
 from nescio._validation import Array, to_numpy
 from nescio.errors import ExportError, FileFormatError, ParameterError, ShapeError

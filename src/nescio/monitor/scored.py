@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._io.arrow import ArrowTable, open_table
 from nescio._io.columns import as_ids
 from nescio._io.csv_table import CsvTable
 from nescio._io.files import existing_file
-from nescio._io.tables import ParquetTable, without_quote
+from nescio._io.tables import without_quote
 from nescio._validation import Array, FloatArray
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.matching import match_labels
@@ -138,14 +139,14 @@ class _JsonLines:
         return {name: np.array([row[name] for row in self._rows], object) for name in names}, {}
 
 
-_TABLES: dict[str, Callable[[Path], CsvTable | ParquetTable | _JsonLines]] = {
-    ".parquet": ParquetTable,
+_TABLES: dict[str, Callable[[Path], CsvTable | ArrowTable | _JsonLines]] = {
+    ".parquet": open_table,
     ".csv": CsvTable,
     ".jsonl": _JsonLines,
 }
 
 
-def _open(path: str | Path) -> CsvTable | ParquetTable | _JsonLines:
+def _open(path: str | Path) -> CsvTable | ArrowTable | _JsonLines:
     path = existing_file(path)
     suffix = path.suffix.lower()
     if suffix not in _TABLES:

@@ -1,4 +1,4 @@
-"""Outputs on disk: one safetensors file; also read from .npy, .npz, .csv and .parquet."""
+"""Outputs on disk: one safetensors file; also read from NumPy files and tables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
+from nescio._io.addresses import MANY, Files, find_files
+from nescio._io.arrow import open_table
 from nescio._io.columns import MATRICES, Columns, Table
 from nescio._io.csv_table import CsvTable
-from nescio._io.files import existing_file
 from nescio._io.kinds import FileKind
-from nescio._io.tables import ParquetTable, to_values
-from nescio._io.tensors import Stacked, read_tensors
+from nescio._io.tables import to_values
+from nescio._io.tensors import Stacked, decode_tensors, open_tensors, read_tensors
 from nescio._validation import Array
 from nescio.errors import (
     FileError,
@@ -57,27 +58,51 @@ def load_outputs(
     from_probs: bool = False,
     verify: bool = True,
 ) -> Outputs:
-    """Read a file by its ending; see `Outputs.load`."""
-    path = existing_file(path)
-    suffix = path.suffix.lower()
-    if suffix not in READABLE:
-        raise FileError(f"cannot read {path}: the name must end in {', '.join(READABLE)}.")
+    """Read a file by its ending, or several Parquet files as one; see `Outputs.load`."""
+    files = readable_files(path)
+    suffix = files.suffix
     with about(path):
         if suffix in TABLES:
-            return from_content(columns.read(TABLES[suffix](path)), from_probs=from_probs)
-        if columns.needs_table:
-            raise InputError(
-                "id_column, ignore and keep (--id-column, --ignore, --keep) are for tables: "
-                f"{' and '.join(TABLES)} files."
-            )
-        if suffix == ".safetensors":
-            content = parse_tensors(path, *read_tensors(path), verify=verify)
+            table = TABLES[suffix](path)
+            return from_content(columns.read(table), from_probs=from_probs)
+        check_no_table(columns)
+        if suffix != ".safetensors":
+            content = _READERS[suffix](Path(path))
+        elif files.remote is None:
+            content = parse_tensors(path, *read_tensors(Path(path)), verify=verify)
         else:
-            content = _READERS[suffix](path)
-        outputs = from_content(content, from_probs=from_probs)
-        if columns.labels is None:
-            return outputs
-        return outputs.select_labels(columns.chosen(outputs.label_names or ()))
+            with files.open(files.paths[0]) as stream:
+                content = parse_tensors(path, *decode_tensors(stream.read(), path), verify=verify)
+        return with_chosen(from_content(content, from_probs=from_probs), columns)
+
+
+def readable_files(path: str | Path) -> Files:
+    """Return the files of an address; raise if they cannot be read as outputs."""
+    files = find_files(path)
+    if files.suffix not in READABLE:
+        raise FileError(f"cannot read {path}: the name must end in {', '.join(READABLE)}.")
+    if files.remote is not None and files.suffix not in (*MANY, ".safetensors"):
+        raise FileError(
+            f"cannot read {path}: of remote files, only {', '.join(MANY)} and .safetensors can be "
+            "read. Copy it to a local file first."
+        )
+    return files
+
+
+def check_no_table(columns: Columns) -> None:
+    """Raise if something was said about the columns of a table, but the file is none."""
+    if columns.needs_table:
+        raise InputError(
+            "id_column, ignore and keep (--id-column, --ignore, --keep) are for tables: "
+            f"{', '.join(TABLES)} files."
+        )
+
+
+def with_chosen(outputs: Outputs, columns: Columns) -> Outputs:
+    """Return outputs with the labels that were chosen by name."""
+    if columns.labels is None:
+        return outputs
+    return outputs.select_labels(columns.chosen(outputs.label_names or ()))
 
 
 def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
@@ -166,6 +191,63 @@ def parse_tensors(
         if name.startswith(prefix)
     }
     return content | {"label_names": label_names, "manifest": manifest, "arrays": arrays}
+
+
+class TensorRows:
+    """The rows of a .safetensors file, read in blocks.
+
+    Attributes
+    ----------
+    n_rows : int
+    row_bytes : int
+        The bytes of one row in all arrays together, except texts.
+    """
+
+    def __init__(self, stream: IO[bytes], path: object, *, verify: bool = True) -> None:
+        self._path = path
+        self._tensors, self._metadata = open_tensors(stream, path)
+        content = {name: self._tensors[name].rows(0, 0) for name in self._tensors}
+        parse_tensors(path, content, self._metadata, verify=False, kept=False)
+        if verify and "kind" in self._metadata:
+            _KIND.verify(self._tensors, self._metadata, path)
+        self.n_rows = self._tensors["logits"].shape[0]
+        self._names = [name for name in self._tensors if self._is_of_rows(name)]
+        self.row_bytes = sum(self._tensors[name].row_bytes for name in self._names)
+
+    def content(self, start: int, stop: int) -> dict[str, Any]:
+        """Return the arguments of `Outputs` for some of the rows."""
+        found = {name: self._tensors[name].rows() for name in _HEAD if name in self._tensors}
+        for name in self._names:
+            key = name.removesuffix(".ends")
+            if key != name and f"{key}.utf8" in self._tensors:
+                found |= self._texts(key, start, stop)
+            else:
+                found[name] = self._tensors[name].rows(start, stop)
+        return parse_tensors(self._path, found, self._metadata, verify=False)
+
+    def _is_of_rows(self, name: str) -> bool:
+        """Return whether an array is read; raise unless it has one row per sample."""
+        known = name in MATRICES or name.startswith((_ARRAYS, _ARRAYS_OF_SCHEMA_1, _KEPT))
+        if not (known or name == "ids.ends") or name.endswith(".utf8"):
+            return False
+        shape = self._tensors[name].shape
+        if shape[:1] != (self.n_rows,):
+            raise ShapeError(
+                f"{name} must have one row per sample: logits have {self.n_rows:,}, the shape of "
+                f"{name} is {shape}."
+            )
+        return True
+
+    def _texts(self, key: str, start: int, stop: int) -> dict[str, Array]:
+        """Return the texts of some rows, packed as in the file."""
+        data, ends = self._tensors[f"{key}.utf8"], self._tensors[f"{key}.ends"]
+        found = ends.rows(start, stop).reshape(-1)
+        first = int(ends.rows(start - 1, start)[0]) if start else 0
+        last = int(found[-1]) if len(found) else first
+        fits = 0 <= first <= last <= data.shape[0] and found.dtype.kind in "iu"
+        if not fits or (stop == self.n_rows and last != data.shape[0]):
+            raise FileFormatError(f"{self._path} is damaged: its {key} do not match their lengths.")
+        return {f"{key}.utf8": data.rows(first, last), f"{key}.ends": found - first}
 
 
 def _as_text(column: Array) -> list[str]:
@@ -278,5 +360,8 @@ _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
 }
-TABLES: dict[str, Callable[[Path], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
+TABLES: dict[str, Callable[[str | Path], Table]] = {
+    ".csv": CsvTable,
+    **dict.fromkeys(MANY, open_table),
+}
 READABLE = (".safetensors", *_READERS, *TABLES)
