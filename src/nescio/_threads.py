@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nescio._validation import Array, FloatArray
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 # (rows of the input, work space of the same shape, one result per row)
 RowKernel = Callable[[Array, FloatArray, FloatArray], None]
@@ -71,3 +76,44 @@ def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(run, range(workers)))
     return result
+
+
+def map_ahead(
+    function: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int | None = None
+) -> Iterator[ResultT]:
+    """Give `function(item)` of each item in order, computed ahead on all available processors.
+
+    Items are read one after the other in a thread of their own. Only a few items and results are in
+    memory, however slow the caller is: two more than there are workers.
+    """
+    workers = workers or available_cpus()
+    room = threading.Semaphore(workers + 1)
+    results: queue.SimpleQueue[Future[ResultT] | None] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def read() -> None:
+        failed: Future[ResultT] = Future()
+        try:
+            for item in items:
+                results.put(pool.submit(function, item))
+                del item  # it would stay in memory while this waits
+                room.acquire()
+                if stopped.is_set():
+                    return
+            results.put(None)
+        except BaseException as error:
+            failed.set_exception(error)
+            results.put(failed)
+
+    with ThreadPoolExecutor(workers) as pool:
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            while (found := results.get()) is not None:
+                yield found.result()
+                del found
+                room.release()
+        finally:
+            stopped.set()
+            room.release()
+            reader.join()

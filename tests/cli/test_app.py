@@ -68,6 +68,7 @@ def test_machines_read_json(here, nescio):
         "n_samples": 40,
         "n_labels": 6,
         "ignored_columns": [],
+        "kept_columns": [],
         "n_flagged": scored["n_flagged"],
         "output": "y.csv",
     }
@@ -232,10 +233,10 @@ def test_python_dash_m():
 
 _INTERRUPTED_AT = """
 import os, signal, sys
+module = sys.argv.pop(1)
 class Finder:
     def find_spec(self, name, *_):
-        if name == sys.argv[1]:
-            del sys.argv[1]
+        if name == module:
             os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 sys.meta_path.insert(0, Finder())

@@ -131,10 +131,16 @@ def test_a_detector_takes_its_labels_by_name(tables, nescio):
     score = ("score", "t.nescio", "turned.csv", "--with-labels", "-o", "turned-scored.csv")
     code, out, _ = nescio(*score)
     assert code == 0
-    assert "150 rows x 4 labels (cat ... bus); ignored columns: text, lion" in out
+    assert "150 rows x 4 labels (cat ... bus); copied columns: text, lion" in out
     nescio("score", "t.nescio", "far-x.parquet", "--with-labels", "-o", "scored.csv")
     scored = pandas.read_csv("scored.csv")
-    assert pandas.read_csv("turned-scored.csv").equals(scored)
+    assert list(scored)[4:7] == ["user_id", "taken", "text"]
+    others = ["user_id", "taken"]
+    turned_scored = pandas.read_csv("turned-scored.csv").drop(columns="lion")
+    assert turned_scored.equals(scored.drop(columns=others))
+    ignore = ("--ignore", "user_id,t*", "-o", "less.csv")
+    assert "ignored columns: user_id, taken, text\n" in nescio(*score[:2], "far-x.csv", *ignore)[1]
+    assert list(pandas.read_csv("less.csv")) == ["id", "score", "p_value", "in_distribution"]
     # The score is a sum over the labels: only the columns of the labels depend on their order.
     np.testing.assert_allclose(scored.prob_bus, 1 / (1 + np.exp(-frame.bus)))
     turned.drop(columns="bus").to_csv("less.csv", index=False)

@@ -70,9 +70,10 @@ def own_folder(tmp_path_factory):
     """A folder that the nodes import from."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "model_that_waits.py").write_text(textwrap.dedent(MODEL))
-    sys.path.insert(0, str(folder))
-    yield folder
-    sys.path.remove(str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,9 @@ def same_outputs(path: Path, other: Path) -> None:
     assert dict(one.manifest) == dict(two.manifest)
 
 
-def test_a_node_that_is_killed_changes_nothing(cluster, own_folder, class_tree, tmp_path, monkeypatch):
+def test_a_node_that_is_killed_changes_nothing(
+    cluster, own_folder, class_tree, tmp_path, monkeypatch
+):
     from model_that_waits import open_model
 
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)

@@ -342,7 +342,9 @@ def _arrow_to_numpy(name: str, column: Any) -> Array:
     kind = column.type
     if _is_list(kind):
         return _matrix(name, column)
-    if types.is_decimal(kind):
+    if types.is_dictionary(kind):
+        column = column.dictionary_decode()
+    elif types.is_decimal(kind):
         column = column.cast(pyarrow.float64())
     elif types.is_timestamp(kind) and kind.tz is not None:  # NumPy has no time zones
         column = column.cast(pyarrow.string())
@@ -361,3 +363,31 @@ def _matrix(name: str, column: Any) -> Array:
     matrix = np.full((len(column), width), np.nan)
     matrix[column.is_valid().to_numpy(zero_copy_only=False)] = values.reshape(-1, width)
     return matrix
+
+
+def plain_column(column: Any) -> Array:
+    """Return a column as values that text files can hold, without rounding.
+
+    Decimal numbers, times of day and bytes become text; lists and structs become lists and dicts.
+    """
+    types = require("pyarrow.types", "parquet")
+    kind = column.type
+    exact = (types.is_decimal, types.is_time, types.is_binary, types.is_large_binary)
+    nested = types.is_nested(kind)
+    if not nested and not any(is_kind(kind) for is_kind in exact):
+        if not hasattr(column, "combine_chunks"):
+            column = require("pyarrow", "parquet").chunked_array([column])
+        return _exact("", column)
+    values = np.empty(len(column), dtype=object)  # np.array would make a matrix of lists
+    values[:] = [_plain(value) for value in column.to_pylist()]
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -7,8 +7,9 @@ import importlib
 import json
 import math
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -48,22 +49,58 @@ def check_table_target(path: str | Path, *, force: bool) -> Path:
 
 def write_table(path: str | Path, columns: Mapping[str, Any], *, force: bool = False) -> None:
     """Write columns of equal length as .parquet, .csv or .jsonl, depending on the file's suffix."""
-    check_table_target(path, force=force)
-    suffix = Path(path).suffix.lower()
-    with replacing(path, force=force) as temporary:
-        if suffix == ".parquet":
-            pyarrow = require("pyarrow", "parquet")
-            require("pyarrow.parquet", "parquet").write_table(pyarrow.table(columns), temporary)
-            return
-        rows = zip(*map(to_values, columns.values()), strict=True)
-        with temporary.open("w", newline="", encoding="utf-8") as stream:
-            if suffix == ".csv":
-                writer = csv.writer(stream)
-                writer.writerow(map(no_formula, columns))
-                writer.writerows(map(no_formula, row) for row in rows)
+    with TableWriter(path, force=force) as writer:
+        writer.write(columns)
+
+
+class TableWriter:
+    """Writes a table in blocks of rows, atomically: the file is there once all are written.
+
+    Columns are arrays of NumPy or of pyarrow. All blocks must have the same columns and types.
+    """
+
+    def __init__(self, path: str | Path, *, force: bool = False) -> None:
+        check_table_target(path, force=force)
+        self._suffix = Path(path).suffix.lower()
+        self._replacing = replacing(path, force=force)
+        self._parquet: Any = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._temporary = self._open.enter_context(self._replacing)
+        if self._suffix != ".parquet":
+            stream = self._temporary.open("w", newline="", encoding="utf-8")
+            self._stream = self._open.enter_context(stream)
+            self._csv = csv.writer(self._stream)
+        self._n_blocks = 0
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Append rows."""
+        if self._suffix == ".parquet":
+            table = require("pyarrow", "parquet").table(dict(columns))
+            if not self._n_blocks:
+                writer = require("pyarrow.parquet", "parquet").ParquetWriter
+                self._parquet = self._open.enter_context(writer(self._temporary, table.schema))
+            self._parquet.write_table(table)
+        else:
+            rows = zip(*map(to_values, columns.values()), strict=True)
+            if self._suffix == ".csv":
+                if not self._n_blocks:
+                    self._csv.writerow(map(no_formula, columns))
+                self._csv.writerows(map(_cell, row) for row in rows)
             else:
                 for row in rows:
-                    stream.write(to_json(dict(zip(columns, row, strict=True))) + "\n")
+                    self._stream.write(to_json(dict(zip(columns, row, strict=True))) + "\n")
+        self._n_blocks += 1
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell of a CSV file; lists become JSON."""
+    return to_json(value) if isinstance(value, list | dict) else no_formula(value)
 
 
 def no_formula(cell: Any) -> Any:
@@ -90,6 +127,10 @@ def without_quote(cell: str) -> str:
 
 def to_values(column: Any) -> list[Any]:
     """Return a column as values that CSV and JSON can hold; times become text."""
+    if hasattr(column, "to_pylist"):  # of pyarrow
+        from nescio._io.arrow import plain_column
+
+        column = plain_column(column)
     array = np.asarray(column)
     if array.dtype.kind in "mM":
         return [None if np.isnat(value) else str(value) for value in array]

@@ -239,15 +239,29 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.05) -> BoolArray:
     values = np.asarray(p_values, dtype=np.float64)
     if values.ndim != 1:
         raise ShapeError(f"p_values must have one dimension, got shape {values.shape}.")
-    n = len(values)
-    ordered = np.sort(values)
-    # 1e-12 corrects rounding: a p-value that equals its limit exactly must count as below it.
-    line = fdr * np.arange(1, n + 1) / n * (1 + 1e-12)
-    passing = np.flatnonzero(ordered <= line)
-    if not passing.size:
-        return np.zeros(n, dtype=np.bool_)
-    flagged: BoolArray = values <= ordered[passing[-1]]
+    flagged: BoolArray = values <= fdr_limit(*np.unique(values, return_counts=True), fdr)
     return flagged
+
+
+def fdr_limit(values: Array, counts: Array, fdr: float) -> float:
+    """Return the largest p-value that Benjamini-Hochberg flags; -inf if it flags none.
+
+    Conformal p-values take few distinct values, so that their counts are small however large a
+    batch is.
+
+    Parameters
+    ----------
+    values : array of float
+        The distinct p-values of the batch, in ascending order.
+    counts : array of int
+        How often each of them occurs.
+    fdr : float
+    """
+    upto = np.cumsum(counts)
+    # 1e-12 corrects rounding: a p-value that equals its limit exactly must count as below it.
+    line = checked_share("fdr", fdr) * upto / max(1, upto[-1:].sum()) * (1 + 1e-12)
+    passing = np.flatnonzero(values <= line)
+    return float(values[passing[-1]]) if passing.size else -math.inf
 
 
 def _threshold_by_group(

@@ -5,19 +5,21 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import Progress
+from rich.progress import Progress, ProgressColumn, Task
 from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
+from nescio._io.addresses import is_remote
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
 from nescio._io.tables import require
@@ -150,14 +152,27 @@ def same_file(a: Path, b: Path) -> bool:
         return False
 
 
+def refuse_among_inputs(output: Path, data: str) -> None:
+    """Raise if the output would be one of the files of a folder or a pattern."""
+    if is_remote(data):
+        return
+    target, folder = Path(os.path.realpath(output)), Path(data)
+    inside = folder.is_dir() and Path(os.path.realpath(folder)) in target.parents
+    if inside or fnmatchcase(str(target), os.path.abspath(data)):
+        raise ParameterError(
+            f"{output} would be among the inputs, {data}: write it to another folder."
+        )
+
+
 @contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
+def progress_bar(what: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], object]]:
     """Yield a function to call with the steps done; show nothing without a terminal."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         yield lambda _: None
         return
-    with Progress(console=stderr, transient=True) as progress:
+    shown = (*Progress.get_default_columns(), _Rate(unit))
+    with Progress(*shown, console=stderr, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda steps: progress.advance(task, steps)
 
@@ -168,6 +183,21 @@ def checked_engine(engine: str) -> str:
     if engine == "ray":
         require("ray", "ray")
     return engine
+
+
+class _Rate(ProgressColumn):
+    """How many steps per second are done."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        """Return the rate; nothing while it is not known."""
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:,.{0 if speed >= 10 else 1}f} {self._unit}/s")
 
 
 def chosen_columns(
@@ -247,13 +277,19 @@ def read_others(
 
 def what_was_read(outputs: Outputs) -> str:
     """Describe outputs in one line: rows, labels and the columns that were ignored."""
-    names = outputs.label_names
+    ignored = outputs.manifest.get("ignored_columns", ())
+    return describe(len(outputs), outputs.n_labels, outputs.label_names, ignored)
+
+
+def describe(
+    n_rows: int, n_labels: int, names: Sequence[str] | None, ignored: Sequence[str]
+) -> str:
+    """Describe what was read in one line: rows, labels and the columns that were ignored."""
     shown = "" if names is None else f" ({names[0]} ... {names[-1]})"
     if names is not None and len(names) == 1:
         shown = f" ({names[0]})"
-    ignored = outputs.manifest.get("ignored_columns")
-    labels = "label" if outputs.n_labels == 1 else "labels"
-    line = f"{len(outputs):,} rows x {outputs.n_labels:,} {labels}{shown}"
+    labels = "label" if n_labels == 1 else "labels"
+    line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
     return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 

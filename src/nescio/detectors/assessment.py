@@ -18,7 +18,8 @@ from nescio.outputs.joining import join_columns
 
 _SHOWN_ROWS = 10
 _CROPS = tuple(f"crop_{at}" for at in range(1, 1 + N_CROPS))
-_COLUMNS = ("id", "score", "p_value", "in_distribution", "group", "mixed", *_CROPS)
+COLUMNS = ("id", "score", "p_value", "in_distribution", "group", "mixed", *_CROPS)
+"""The columns that a table of verdicts may have."""
 
 
 class Verdict(NamedTuple):
@@ -63,7 +64,7 @@ class Assessment:
     crops: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        taken = next((name for name in self.kept if name in _COLUMNS), None)
+        taken = next((name for name in self.kept if name in COLUMNS), None)
         if taken is not None:
             raise InputError(
                 f"the column {taken!r} cannot be kept, because the table of verdicts has a column "
@@ -146,7 +147,7 @@ class Assessment:
     def _verdicts(self) -> dict[str, NDArray[Any]]:
         crops = [None] * N_CROPS if self.crops is None else self.crops.T
         first = (self.ids, self.scores, self.p_values, self.in_distribution, self.groups)
-        columns = zip(_COLUMNS, (*first, self.mixed, *crops), strict=True)
+        columns = zip(COLUMNS, (*first, self.mixed, *crops), strict=True)
         return {name: column for name, column in columns if column is not None}
 
     def save(self, path: str | Path, *, force: bool = False) -> None:

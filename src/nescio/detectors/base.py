@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 
-from nescio._validation import Array, checked_choice, checked_share
+from nescio._validation import Array, BoolArray, checked_choice, checked_share
 from nescio.calibration import Calibration, Scores, benjamini_hochberg
 from nescio.detectors import plausibility, steps
 from nescio.detectors.arrays import Arrays
@@ -227,15 +227,16 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             Instead of using the threshold, flag as many samples of this batch as keep the expected
             share of false alarms among the flagged at or below `fdr` (Benjamini-Hochberg).
         """
-        return self._assessed(steps.decide(self, X, groups, calibrated=True), fdr)
-
-    def _assessed(self, found: steps.Decided, fdr: float | None) -> Assessment:
-        """Return the verdicts on samples that have been scored."""
+        found = steps.decide(self, X, groups, calibrated=True)
         p_values = self.calibration_.p_values(found.scores, found.groups)
         if fdr is None:
-            inside = found.scores >= found.threshold
+            inside = np.asarray(found.scores >= found.threshold)
         else:
             inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(found.scores)
+        return self._assessed(found, p_values, inside)
+
+    def _assessed(self, found: steps.Decided, p_values: Scores, inside: BoolArray) -> Assessment:
+        """Return the verdicts on samples that have been scored."""
         kept = getattr(found.given.data, "kept", {})
         return Assessment(found.scores, p_values, inside, found.groups, found.given.ids, kept)
 

@@ -22,7 +22,9 @@ _PERTURBED_LOGITS = ("odin_max", "odin_sum")
 _PERTURBED_FEATURES = ("mahalanobis_max", "mahalanobis_sum")
 
 
-def match_labels(outputs: Outputs, names: Sequence[str], reads: Sequence[str] = ()) -> Outputs:
+def match_labels(
+    outputs: Outputs, names: Sequence[str], reads: Sequence[str] = (), *, quiet: bool = False
+) -> Outputs:
     """Return the outputs with the labels `names`, in this order.
 
     Logits, labels and head are matched together; features and other layers have no labels. Other
@@ -37,6 +39,8 @@ def match_labels(outputs: Outputs, names: Sequence[str], reads: Sequence[str] = 
         The labels that the detector was made for.
     reads : sequence of str
         The arrays that the detector reads. It is an error if one of them cannot be matched.
+    quiet : bool
+        Whether the warning is left out, because an earlier block has given it.
     """
     theirs = outputs.label_names or ()
     if theirs == tuple(names):
@@ -51,7 +55,7 @@ def match_labels(outputs: Outputs, names: Sequence[str], reads: Sequence[str] = 
         if name in outputs.arrays and name not in outputs.layers
     }
     known = set(names)
-    warn_of_ignored([name for name in theirs if name not in known])
+    warn_of_ignored([name for name in theirs if name not in known and not quiet])
     matched = outputs.select_labels(at)
     return replace(matched, arrays={**matched.arrays, **arrays})
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from nescio._validation import Array
+from nescio._validation import Array, BoolArray
 from nescio.calibration import Scores
 from nescio.calibration.continuous import continuous_p_values
 from nescio.calibration.thresholds import tie_limits
@@ -161,13 +161,13 @@ class Mixed(Detector):
         columns = zip(self.reference_.T, three.T, strict=True)
         return np.stack([_p_values(ours, theirs) for ours, theirs in columns], axis=1)
 
-    def _assessed(self, found: steps.Decided, fdr: float | None) -> Assessment:
+    def _assessed(self, found: steps.Decided, p_values: Scores, inside: BoolArray) -> Assessment:
         """Return the verdicts, which flagged images show something known, and the crops' p-values.
 
         The p-value of a crop says how often the lowest crop of an in-distribution image scores as
         low or lower.
         """
-        assessment = super()._assessed(found, fdr)
+        assessment = super()._assessed(found, p_values, inside)
         usable = ~np.isneginf(found.scores)
         crops = np.zeros((len(usable), N_CROPS))
         known = np.zeros(len(usable), np.bool_)

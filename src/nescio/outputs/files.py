@@ -201,6 +201,8 @@ class TensorRows:
     n_rows : int
     row_bytes : int
         The bytes of one row in all arrays together, except texts.
+    kept_names : tuple of str
+        The names of the kept columns.
     """
 
     def __init__(self, stream: IO[bytes], path: object, *, verify: bool = True) -> None:
@@ -212,6 +214,7 @@ class TensorRows:
             _KIND.verify(self._tensors, self._metadata, path)
         self.n_rows = self._tensors["logits"].shape[0]
         self._names = [name for name in self._tensors if self._is_of_rows(name)]
+        self.kept_names = tuple(map(str, self._metadata.get("kept") or ()))
         self.row_bytes = sum(self._tensors[name].row_bytes for name in self._names)
 
     def content(self, start: int, stop: int) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class _Source(Protocol):
 
     n_rows: int
     block_rows: int
+    kept_names: tuple[str, ...]
 
     def blocks(self, first: int) -> Iterator[tuple[Outputs, Any]]:
         """Give the rows and the kept columns of Arrow, from block `first` on."""
@@ -91,6 +92,11 @@ class OutputsStream:
     block_rows : int
         The number of rows of each block but the last.
     n_blocks : int
+    kept_names : tuple of str
+        The columns that are kept.
+    n_labels, label_names, ignored
+        Of the first block, once it has been read: the number of labels, their names or None, and
+        the columns that are ignored.
     """
 
     def __init__(self, files: Files, source: _Source, *, from_probs: bool | None) -> None:
@@ -99,6 +105,10 @@ class OutputsStream:
         self.n_rows = source.n_rows
         self.block_rows = source.block_rows
         self.n_blocks = math.ceil(self.n_rows / self.block_rows)
+        self.kept_names = source.kept_names
+        self.n_labels = 0
+        self.label_names: tuple[str, ...] | None = None
+        self.ignored: list[str] = []
         self._source = source
         self._from_probs = from_probs
 
@@ -112,21 +122,35 @@ class OutputsStream:
         if not self.n_rows:
             raise InputError(f"{self.address} has no rows.")
         values = _Range(self.address, self._from_probs)
-        n_labels = None
         for number, outputs, kept in self._read(first, values):
             with self._about(number):
                 values.add(outputs.logits)
-                n_labels = n_labels or outputs.n_labels
-                if outputs.n_labels != n_labels:
-                    raise ShapeError(
-                        f"the first rows have {n_labels} labels, but these have {outputs.n_labels}."
-                    )
+                self._check_labels(number, outputs)
             if number in (0, self.n_blocks - 1):
                 with about(self.address):
                     self._source.check()
                 values.check()
             if number >= first:
                 yield Block(number, number * self.block_rows, outputs, kept)
+
+    def some(self, first: int, stop: int) -> Iterator[Block]:
+        """Give the blocks from `first` to `stop`, once `blocks` has made the checks of all rows."""
+        for number, (outputs, kept) in zip(
+            range(first, stop), self._source.blocks(first), strict=False
+        ):
+            with self._about(number):
+                self._check_labels(number, outputs)
+            yield Block(number, number * self.block_rows, outputs, kept)
+
+    def _check_labels(self, number: int, outputs: Outputs) -> None:
+        """Remember the labels of the first block; raise if others have not as many."""
+        if not number:
+            self.n_labels, self.label_names = outputs.n_labels, outputs.label_names
+            self.ignored = outputs.manifest.get("ignored_columns", [])
+        if outputs.n_labels != self.n_labels:
+            raise ShapeError(
+                f"the first rows have {self.n_labels} labels, but these have {outputs.n_labels}."
+            )
 
     def _read(self, first: int, values: _Range) -> Iterator[tuple[int, Outputs, Any]]:
         """Give the first block, then those from `first` on, or all if the checks need them."""
@@ -209,6 +233,7 @@ class _ArrowSource:
         head = head or ArrowTable(files.empty(), files.files.address)
         self._columns, self._head = columns, head
         self.roles = columns.roles(head)
+        self.kept_names = self.roles.kept
         read = head.table.select(self.roles.read)
         self.block_rows = _rows_per_block(read.nbytes / max(1, len(read)))
         self._start()
@@ -244,6 +269,7 @@ class _TensorSource:
         with files.open(files.paths[0]) as stream:
             rows = TensorRows(stream, files.address, verify=verify)
         self.n_rows = rows.n_rows
+        self.kept_names = rows.kept_names
         self.block_rows = _rows_per_block(rows.row_bytes)
         self.settled = True
 
@@ -265,6 +291,7 @@ class _WholeSource:
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
         self.n_rows = len(outputs)
+        self.kept_names = tuple(outputs.kept)
         self.block_rows = _rows_per_block(outputs.logits[:1].nbytes)
         self.settled = True
 

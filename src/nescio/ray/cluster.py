@@ -1,4 +1,4 @@
-"""A connection to a Ray cluster, quiet and without traces."""
+"""A connection to a Ray cluster, quiet and without traces, and work in its actors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from nescio import errors
 from nescio._io.tables import require
-from nescio.errors import ParameterError
+from nescio._threads import limit_cpus
+from nescio._version import __version__
+from nescio.errors import NescioError, ParameterError
 
 # What a user has set stays. Usage statistics would be sent to Ray's makers.
 _ENVIRONMENT = {
@@ -107,24 +113,103 @@ def resources(ray: Any, *, gpus: bool) -> Resources:
     return Resources(n_cpus, 1, 0)
 
 
-def map_in_actors(
-    ray: Any, actor: type, arguments: dict[str, Any], items: list[dict[str, Any]], size: Resources
-) -> Iterator[dict[str, Any]]:
-    """Give the rows that a pool of actors makes from each of the items, in any order.
+class Worker(ABC):
+    """What an actor does: it opens a job once, and then makes bytes from each item.
 
-    Ray starts lost actors again, on another node if need be, and repeats what they had not done.
+    An error of nescio is a row of the result: Ray would log an exception, and repeat its traceback.
+    """
+
+    def __init__(self, job: Any, version: str, n_cpus: int) -> None:
+        limit_cpus(n_cpus)
+        self._problem: NescioError | None = None
+        try:
+            _check_version(version)
+            self.open(_received(job))
+        except NescioError as error:
+            self._problem = error
+
+    @abstractmethod
+    def open(self, job: Any) -> None:
+        """Prepare the work that `job` describes."""
+
+    @abstractmethod
+    def run(self, item: dict[str, int]) -> bytes:
+        """Return the result of one item."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Do the work of one item, which is the only row of the batch."""
+        data, error = b"", None
+        try:
+            if self._problem is not None:
+                raise self._problem
+            data = self.run({name: int(column[0]) for name, column in batch.items()})
+        except NescioError as raised:
+            error = raised
+        return {
+            # A tensor and not a column of bytes, which may not be larger than 2 GB.
+            "data": np.frombuffer(data or b"\0", np.uint8)[None],
+            "error": [type(error).__name__ if error else ""],
+            "message": [str(error) if error else ""],
+        }
+
+
+def _check_version(version: str) -> None:
+    if version != __version__:
+        raise ParameterError(
+            f"a node of the cluster has nescio {__version__}, but this command is of nescio "
+            f"{version}. Install the same version on all nodes."
+        )
+
+
+def _received(job: Any) -> Any:
+    """Return what an actor is told; raise if this node lacks a module that it refers to."""
+    ray = require("ray", "ray")
+    try:
+        return ray.get(job)
+    except ray.exceptions.RayError as error:
+        raise ParameterError(
+            f"a node of the cluster cannot begin: {_last_line(error)}. Install your own modules on "
+            "all nodes, or put their folder on PYTHONPATH before Ray is started."
+        ) from error
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]
+
+
+def map_in_actors(
+    ray: Any,
+    worker: type[Worker],
+    job: Any,
+    items: Sequence[Mapping[str, int]],
+    size: Resources,
+    *,
+    in_order: bool = False,
+) -> Iterator[bytes]:
+    """Give what a pool of actors makes from each item.
+
+    The job travels through Ray's object store, once to each node. Ray starts lost actors again, on
+    another node if need be, and repeats what they had not done.
     """
     if not items:
         return
+    arguments = {"job": ray.put(job), "version": __version__, "n_cpus": max(1, size.num_cpus)}
     # Blocks in the object store, not a data source: reading would wait for the processors that the
     # actors hold. Beyond some thousand blocks, Ray's own work per block is felt.
-    dataset = ray.data.from_items(items, override_num_blocks=min(len(items), 10_000))
+    dataset = ray.data.from_items(list(items), override_num_blocks=min(len(items), 10_000))
+    dataset.context.execution_options.preserve_order = in_order
     made = dataset.map_batches(
-        actor,
+        worker,
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(len(items), size.n_actors)),
         num_cpus=size.num_cpus,
         num_gpus=size.num_gpus or None,
         fn_constructor_kwargs=arguments,
     )
-    yield from made.iter_rows()
+    try:
+        for row in made.iter_rows():
+            if row["error"]:
+                raise getattr(errors, row["error"], NescioError)(row["message"])
+            yield np.asarray(row["data"], np.uint8).tobytes()
+    except ray.exceptions.RayError as error:
+        raise NescioError(f"Ray gave up, because an actor failed: {_last_line(error)}") from error

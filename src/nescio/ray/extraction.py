@@ -14,16 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from nescio import errors
 from nescio._io.tensors import decode_tensors, encode_tensors
-from nescio._threads import limit_cpus
-from nescio._version import __version__
 from nescio.data.images import content_hash
 from nescio.data.split import BadFile
-from nescio.errors import DatasetError, NescioError, ParameterError
-from nescio.ray.cluster import Resources, connected, map_in_actors, resources
+from nescio.errors import ParameterError
+from nescio.ray.cluster import Resources, Worker, connected, map_in_actors, resources
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
 from nescio.runners.extract import Computation
@@ -94,9 +89,8 @@ class Actors:
             {"number": at, "start": of[0][0], "stop": of[-1][-1] + 1, "size": len(of[0])}
             for at, of in wanted.items()
         ]
-        arguments = {"job": self.ray.put(job), "n_cpus": max(1, self.size.num_cpus)}
-        for row in map_in_actors(self.ray, _PartWorker, arguments, items, self.size):
-            part = _decoded(int(row["number"]), row["part"])
+        for data in map_in_actors(self.ray, _PartWorker, job, items, self.size):
+            part = _decoded(data)
             yield part
             on_images(sum(map(len, wanted[part.number])))
 
@@ -111,7 +105,6 @@ class _Job:
     device: str
     identity: dict[str, Any]
     computation: Computation
-    version: str = __version__
 
 
 def _identity(runner: Runner) -> dict[str, Any]:
@@ -130,52 +123,27 @@ def _content(model: str) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-class _PartWorker:
+class _PartWorker(Worker):
     """Computes one part per call, in an actor that has loaded the model."""
 
-    def __init__(self, job: Any, n_cpus: int) -> None:
-        import ray
+    def open(self, job: _Job) -> None:
+        self._compute = _opened(job)
 
-        limit_cpus(n_cpus)
-        self._compute: ComputeParts | None = None
-        self._problem: NescioError | None = None
-        try:
-            self._compute = _opened(ray.get(job))
-        except NescioError as error:  # the next call tells it: a row is not logged as a crash
-            self._problem = error
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        number, start, stop, size = (
-            int(batch[name][0]) for name in ("number", "start", "stop", "size")
-        )
+    def run(self, item: dict[str, int]) -> bytes:
+        start, stop, size = item["start"], item["stop"], item["size"]
         batches = [range(at, min(at + size, stop)) for at in range(start, stop, size)]
-        try:
-            if self._problem is not None:
-                raise self._problem
-            assert self._compute is not None
-            [part] = self._compute({number: batches}, lambda _: None)
-            metadata: dict[str, Any] = {"bad": [asdict(item) for item in part.bad]}
-            encoded = encode_tensors(part.tensors, metadata)
-        except NescioError as error:
-            encoded = encode_tensors({}, {"error": type(error).__name__, "message": str(error)})
-        # A tensor and not a column of bytes, which may not be larger than 2 GB.
-        return {"number": np.array([number]), "part": np.frombuffer(encoded, np.uint8)[None]}
+        [part] = self._compute({item["number"]: batches}, lambda _: None)
+        bad = [asdict(file) for file in part.bad]
+        return encode_tensors(part.tensors, {"number": part.number, "bad": bad})
 
 
-def _decoded(number: int, data: Any) -> Part:
-    tensors, metadata = decode_tensors(np.asarray(data, np.uint8).tobytes(), f"part {number}")
-    if "error" in metadata:
-        raise getattr(errors, metadata["error"], DatasetError)(metadata["message"])
-    return Part(number, tensors, tuple(BadFile(**item) for item in metadata["bad"]))
+def _decoded(data: bytes) -> Part:
+    tensors, metadata = decode_tensors(data, "a part")
+    return Part(metadata["number"], tensors, tuple(BadFile(**file) for file in metadata["bad"]))
 
 
 def _opened(job: _Job) -> ComputeParts:
     """Open the model in an actor; raise if it is not the one of the process that asked for it."""
-    if job.version != __version__:
-        raise ParameterError(
-            f"a node of the cluster has nescio {__version__}, but this command is of nescio "
-            f"{job.version}. Install the same version on all nodes."
-        )
     with tempfile.TemporaryDirectory(prefix="nescio-") as folder:
         opened = job.open_model(_local_path(job, Path(folder)), job.device)
         runner = make_runner(opened, crops=bool(job.identity.get("crops")))
