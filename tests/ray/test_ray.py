@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import textwrap
 import threading
@@ -13,10 +14,14 @@ import pytest
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("PIL")
-psutil = pytest.importorskip("psutil")
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+import psutil  # noqa: E402  (Ray brings it)
 
+import nescio as ns  # noqa: E402
+from nescio.cli import main  # noqa: E402
 from nescio.data import load_folder  # noqa: E402
-from nescio.outputs import Outputs  # noqa: E402
+from nescio.outputs import Outputs, streams  # noqa: E402
 from nescio.ray import ray_engine  # noqa: E402
 from nescio.runners import extract  # noqa: E402
 
@@ -30,6 +35,7 @@ pytestmark = [
 
 # Wherever this module is imported: a model that says on which node it runs, and waits for a sign.
 MODEL = """
+    import os
     import sys
     import time
     from pathlib import Path
@@ -51,7 +57,7 @@ MODEL = """
             if self.device == "cpu":
                 ray = sys.modules["ray"]
                 node = ray.get_runtime_context().get_node_id()
-                (folder / f"on-{node}").touch()
+                (folder / f"on-{node}").write_text(str(os.getpid()))
                 while not (folder / "go").exists():
                     time.sleep(0.02)
                 (folder / f"done-on-{node}").touch()
@@ -105,6 +111,34 @@ def same_outputs(path: Path, other: Path) -> None:
     assert dict(one.manifest) == dict(two.manifest)
 
 
+def test_scores_on_this_machine_equal_those_of_one_process_and_ray_leaves_nothing(
+    rng, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(streams, "_MOST_ROWS", 64)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    logits = rng.normal(-1, 3, (1000, 3))
+    table = {name: logits[:, at] for at, name in enumerate(("cat", "dog", "cow"))}
+    table |= {"text": [f"row {at}" for at in range(1000)], "id": np.arange(1000) * 7}
+    parquet.write_table(pyarrow.table(table), tmp_path / "new.parquet", row_group_size=300)
+    known = ns.Outputs(rng.normal(-1, 3, (900, 3)), label_names=["cow", "cat", "dog"])
+    ns.JointEnergy().calibrate(known, groups="label_count").save(tmp_path / "d.nescio")
+    command = ["score", str(tmp_path / "d.nescio"), str(tmp_path / "new.parquet"), "--json", "-o"]
+    assert main([*command, str(tmp_path / "local.parquet")]) == 0
+    capfd.readouterr()
+    assert main([*command, str(tmp_path / "ray.parquet"), "--engine", "ray"]) == 0
+    said, complaints = capfd.readouterr()
+    assert (json.loads(said)["n_samples"], complaints) == (1000, "")
+    made, plain = (parquet.read_table(tmp_path / f"{name}.parquet") for name in ("ray", "local"))
+    assert made.equals(plain)
+    assert made["id"].to_pylist() == [str(7 * at) for at in range(1000)]
+    # What was started is stopped and removed.
+    trace = f"nescio-ray-{os.getpid()}-"
+    assert not ray.is_initialized()
+    assert not list(Path("/tmp").glob(f"{trace}*"))
+    lines = [" ".join(found.info["cmdline"] or ()) for found in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if trace in line]
+
+
 def test_a_node_that_is_killed_changes_nothing(
     cluster, own_folder, class_tree, tmp_path, monkeypatch
 ):
@@ -117,9 +151,10 @@ def test_a_node_that_is_killed_changes_nothing(
     first = tmp_path / f"on-{victim.node_id}"
 
     def kill():
-        while not first.exists():
+        while not (first.exists() and first.read_text()):
             time.sleep(0.02)
         cluster.remove_node(victim, allow_graceful=False)
+        os.kill(int(first.read_text()), signal.SIGKILL)  # it would see the end of its node later
         (tmp_path / "go").touch()
 
     killer = threading.Thread(target=kill, daemon=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,12 +63,14 @@ def _started(ray: Any) -> Iterator[None]:
     folder = None
     try:
         if address:
-            ray.init(address, **quiet)
+            with _silent():
+                ray.init(address, **quiet)
         else:
             # Ray's sockets are in this folder, and their paths are limited to about 100 bytes.
             where = "/tmp" if os.path.isdir("/tmp") else None
-            folder = tempfile.mkdtemp(prefix="nescio-ray-", dir=where)
-            ray.init("local", include_dashboard=False, _temp_dir=folder, **quiet)
+            folder = tempfile.mkdtemp(prefix=f"nescio-ray-{os.getpid()}-", dir=where)
+            with _silent():
+                ray.init("local", include_dashboard=False, _temp_dir=folder, **quiet)
         yield
     except ConnectionError as error:
         raise ParameterError(
@@ -78,6 +81,24 @@ def _started(ray: Any) -> Iterator[None]:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what Ray's own library writes to standard error away from the user: it says its level.
+
+    Failures are exceptions.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)
 
 
 @contextmanager

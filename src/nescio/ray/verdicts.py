@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ class Verdicts:
                 "the detector was calibrated by your own groups, which Verdicts does not know. Use "
                 "detector.assess(..., groups=...)."
             )
-        if nonfinite is not None:
-            self.detector.set_params(nonfinite=nonfinite)
+        if nonfinite is not None:  # the caller's own detector stays as it is
+            self.detector = copy(self.detector).set_params(nonfinite=nonfinite)
         expected = getattr(self.detector, "label_names_", None)
         self.columns = Columns(id_column, labels, ignore, expected=expected)
         self.keep = keep

@@ -127,12 +127,13 @@ def extract(
     manifest = {
         **split.manifest(),
         **_described(runner, tuning),
-        **({} if engine is None else {"device": engine.device}),
         "batch_size": runner.fixed_batch or batch_size,
         "tuning": None if tuning is None else tuning.chosen(),
         "corruption": corruption,
         _OWN_VERSION: EXTRACTION_VERSION,
     }
+    if engine is not None and "device" in manifest:
+        manifest["device"] = engine.device
     if tuning is not None and tuning.needs_train:
         manifest["train_data"] = tuning.checked_train(train).manifest["data_fingerprint"]
     path = Path(path)
