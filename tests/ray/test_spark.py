@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # the sockets of pyspark
-    pytest.mark.filterwarnings(r"ignore:.*distutils:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
 
