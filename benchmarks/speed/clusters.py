@@ -29,7 +29,10 @@ BEGIN = "time until actors have begun, with a cluster that is running"
 
 def run(bench: Bench) -> None:
     # The actors import this module.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1])])
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(Path(__file__).parents[1]), *given])
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _score(bench, folder)

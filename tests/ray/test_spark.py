@@ -1,7 +1,6 @@
 """nescio.ray.Verdicts in Spark, where pyspark and Java are installed."""
 
 import shutil
-from functools import partial
 
 import numpy as np
 import pytest
@@ -43,8 +42,8 @@ def test_a_pandas_function_gives_the_verdicts_of_assess(spark, rng):
     frame = pandas.DataFrame(logits[:, ::-1], columns=names[::-1])
     frame["file"] = [f"{at:03}.jpg" for at in range(100)]
     schema = "file string, score double, p_value double, in_distribution boolean"
-    function = partial(map, Verdicts(detector, keep="file"))
-    scored = spark.createDataFrame(frame).mapInPandas(function, schema)
+    verdicts = Verdicts(detector, keep="file")
+    scored = spark.createDataFrame(frame).mapInPandas(verdicts.over, schema)
     found = scored.toPandas().sort_values("file")
     expected = detector.assess(ns.Outputs(logits, label_names=names))
     np.testing.assert_array_equal(found["score"], expected.scores)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,10 @@ class Verdicts:
                 "it, or leave it out with keep=..."
             )
         return _with_columns(batch, kept, added)
+
+    def over(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Give each of several batches with verdicts: the function for Spark's `mapInPandas`."""
+        return map(self, batches)
 
 
 def _shape(batch: Any) -> tuple[tuple[str, ...], int]:
