@@ -37,6 +37,7 @@ PARTS = (
     "perturbation",
     "labels",
     "extraction",
+    "clusters",
 )
 
 
@@ -101,9 +102,11 @@ def _earlier() -> dict[str, Any]:
 
 def _save(results: dict[str, Any]) -> None:
     from speed.page import write_page
+    from speed.sizing import write_sizing
 
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     write_page(results, ROOT / "docs")
+    write_sizing(results, ROOT / "docs")
     print(f"\nsaved {RESULTS} and the page of docs/explanation/speed.md")
 
 

@@ -51,6 +51,11 @@ def limit_cpus(most: int | None) -> None:
     _most_cpus = most
 
 
+def cpu_limit() -> int | None:
+    """Return what `limit_cpus` has set, for libraries that count the processors themselves."""
+    return _most_cpus
+
+
 def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
     """Run `kernel` on blocks of rows, on all available processors; return one result per row.
 

@@ -13,6 +13,7 @@ sys.path.append(str(ROOT / "benchmarks"))  # last: it has a coverage.py
 from speed import harness  # noqa: E402
 from speed.harness import Bench  # noqa: E402
 from speed.page import write_page  # noqa: E402
+from speed.sizing import sizing_table, write_sizing  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results.json"
 
@@ -72,3 +73,24 @@ def test_the_page_in_the_docs_is_made_from_the_results(tmp_path):
     for made in (path for path in tmp_path.rglob("*") if path.is_file()):
         committed = ROOT / "docs" / made.relative_to(tmp_path)
         assert made.read_text("utf-8") == committed.read_text("utf-8"), made.name
+
+
+def test_the_table_of_the_sizing_page_is_what_was_measured():
+    results = json.loads(RESULTS.read_text())
+    page = (ROOT / "docs" / "explanation" / "sizing.md").read_text("utf-8")
+    assert sizing_table(results) in page
+
+
+def test_a_rate_becomes_hours_and_costs_of_a_billion(tmp_path):
+    fact = {"kind": "fact", "title": "extraction, images per second and core", "value": 100.0}
+    machine = {"cores": 2, "processor": "Z80"}
+    results = {"clusters": {"machine": machine, "records": [fact]}}
+    page = tmp_path / "explanation" / "sizing.md"
+    page.parent.mkdir()
+    page.write_text("before\n<!-- measured by make bench -->\nold\n<!-- end -->\nafter\n")
+    write_sizing(results, tmp_path)
+    said = page.read_text()
+    assert "| extraction | 100 | 2,800 | 110 |" in said
+    assert said.startswith("before\n")
+    assert said.endswith("<!-- end -->\nafter\n")
+    assert "old" not in said

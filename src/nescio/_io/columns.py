@@ -299,6 +299,13 @@ def _matching(patterns: Sequence[str], names: Sequence[str], option: str) -> tup
     return tuple(found)
 
 
+def matching_names(
+    patterns: Sequence[str] | str, names: Sequence[str], option: str
+) -> tuple[str, ...]:
+    """Return the names that patterns choose; raise if one of them chooses none."""
+    return _matching(_several(patterns), names, option)
+
+
 def _no_column(name: str, names: Sequence[str], option: str) -> InputError:
     near = difflib.get_close_matches(name, names, n=3)
     hint = f"The columns are {listed(names)}." if names else "The columns have no names."

@@ -73,7 +73,7 @@ def write_tensors(
             stream.write(piece)
 
 
-def encode_tensors(tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> bytes:
+def encode_tensors(tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]) -> bytes:
     """Return the bytes of a safetensors file with these arrays and JSON metadata."""
     return b"".join(_pieces(tensors, metadata))
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nescio._io.tables import to_json
-from nescio.cli.options import AsJson, Force, progress_bar, terminal
+from nescio.cli.options import AsJson, Engine, Force, checked_engine, progress_bar, terminal
 from nescio.cli.vision import (
     MODEL_HELP,
     BatchSize,
@@ -29,11 +31,15 @@ from nescio.cli.vision import (
     Verify,
     is_onnx,
     open_runner,
+    read_label_names,
     require_vision,
 )
 from nescio.data.corrupt import CORRUPTIONS
 from nescio.errors import FileError, ParameterError
 from nescio.outputs import Outputs
+
+if TYPE_CHECKING:
+    from nescio.runners import Runner
 
 
 def extract(
@@ -102,6 +108,7 @@ def extract(
     module: Module = None,
     skip_bad: SkipBad = False,
     verify: Verify = False,
+    engine: Engine = "local",
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -117,23 +124,19 @@ def extract(
     from nescio.runners.runtimes import Runtimes
 
     require_vision(torch=not is_onnx(model) or tuned is not None)
-    where: str | None = None if device == "auto" else device
-    if not is_onnx(model):
-        from nescio.runners.devices import choose_device
-
-        where = str(choose_device(device))
-    runner = open_runner(
-        model,
+    open_on = partial(
+        _open_on,
         module=module,
         features=features,
         output=logits,
         from_probs=from_probs,
-        labels=labels,
-        device=where,
+        labels=None if labels is None else read_label_names(labels),
         image_size=image_size,
         mean=mean,
         std=std,
     )
+    on_ray = checked_engine(engine) == "ray"
+    runner = open_on(model, "cpu" if on_ray else device)
     tuning = None
     if tuned is not None:
         from nescio.runners.perturb import Tuning
@@ -154,38 +157,59 @@ def extract(
     done = []
     runtimes = Runtimes(runtime)
     corruptions: Sequence[str | None] = corruption or (None,)
-    for split, corrupted in itertools.product(splits, corruptions):
-        title = f"{split.title}-{corrupted}" if corrupted else split.title
-        with progress_bar(title, len(split)) as advance:
-            result = run_extraction(
-                runner,
-                split,
-                output / f"{title}.safetensors",
-                crops=crops,
-                tuning=tuning,
-                train=train_outputs,
-                corruption=corrupted,
-                batch_size=batch_size,
-                runtime=runtimes,
-                cache=cache or Path(model).parent,
-                skip_bad=skip_bad,
-                force=force,
-                on_images=advance,
-            )
-        done.append(result)
-        if not as_json:
-            rate = f"{result.n_computed / max(result.seconds, 1e-9):.1f} images per second"
-            how = f"{result.n_computed:,} computed, {rate}" if result.n_computed else "up to date"
-            if result.skipped:
-                how += f", {len(result.skipped):,} left out and listed in the file"
-            console.print(f"{result.path}: {result.n_images:,} images ({how})", soft_wrap=True)
-            if result.n_computed:
-                console.print(f"  {result.runtime}", soft_wrap=True)
-            if result.at_once is not None:
-                console.print(
-                    f"  Memory sufficed for {result.at_once} images at a time, and not for a batch "
-                    f"of {batch_size}.",
-                    soft_wrap=True,
+    place: AbstractContextManager[Any] = nullcontext()
+    if on_ray:
+        from nescio.ray import ray_engine
+
+        # Without a choice, onnxruntime uses the processors, here and on a cluster.
+        wanted = "cpu" if is_onnx(model) and device == "auto" else device
+        place = ray_engine(model, open_on, device=wanted)
+    with place as cluster:
+        for split, corrupted in itertools.product(splits, corruptions):
+            title = f"{split.title}-{corrupted}" if corrupted else split.title
+            with progress_bar(title, len(split)) as advance:
+                result = run_extraction(
+                    runner,
+                    split,
+                    output / f"{title}.safetensors",
+                    crops=crops,
+                    tuning=tuning,
+                    train=train_outputs,
+                    corruption=corrupted,
+                    batch_size=batch_size,
+                    runtime=runtimes,
+                    cache=cache or Path(model).parent,
+                    skip_bad=skip_bad,
+                    force=force,
+                    on_images=advance,
+                    engine=cluster,
                 )
+            done.append(result)
+            if not as_json:
+                rate = f"{result.n_computed / max(result.seconds, 1e-9):.1f} images per second"
+                how = (
+                    f"{result.n_computed:,} computed, {rate}" if result.n_computed else "up to date"
+                )
+                if result.skipped:
+                    how += f", {len(result.skipped):,} left out and listed in the file"
+                console.print(f"{result.path}: {result.n_images:,} images ({how})", soft_wrap=True)
+                if result.n_computed:
+                    console.print(f"  {result.runtime}", soft_wrap=True)
+                if result.at_once is not None:
+                    console.print(
+                        f"  Memory sufficed for {result.at_once} images at a time, and not for a "
+                        f"batch of {batch_size}.",
+                        soft_wrap=True,
+                    )
     if as_json:
         typer.echo(to_json([{**asdict(result), "path": str(result.path)} for result in done]))
+
+
+def _open_on(model: str, device: str, **options: Any) -> Runner:
+    """Return a runner of the model on a device, here or on a node of a cluster."""
+    where: str | None = None if device == "auto" else device
+    if not is_onnx(model):
+        from nescio.runners.devices import choose_device
+
+        where = str(choose_device(device))
+    return open_runner(model, device=where, **options)

@@ -22,7 +22,8 @@ from rich.text import Text
 from nescio._io.addresses import find_files, is_remote
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
-from nescio._validation import largest_of_non_negative
+from nescio._io.tables import require
+from nescio._validation import checked_choice, largest_of_non_negative
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError, about
 from nescio.outputs import Outputs
@@ -55,6 +56,13 @@ Nonfinite = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="Where the work is done: 'local', on this machine, or 'ray', on the Ray cluster at "
+        "the address in RAY_ADDRESS (without it, on a temporary one on this machine).",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -167,6 +175,14 @@ def progress_bar(what: str, total: int, unit: str = "steps") -> Iterator[Callabl
     with Progress(*shown, console=stderr, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda steps: progress.advance(task, steps)
+
+
+def checked_engine(engine: str) -> str:
+    """Return the engine; raise if there is no such engine, or if it is not installed."""
+    checked_choice("--engine", engine, ("local", "ray"))
+    if engine == "ray":
+        require("ray", "ray")
+    return engine
 
 
 class _Rate(ProgressColumn):

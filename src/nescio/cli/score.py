@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,12 +17,14 @@ from nescio._io.tables import check_table_target, to_json, to_values
 from nescio.cli.options import (
     AsJson,
     DetectorFile,
+    Engine,
     Force,
     FromProbs,
     IdColumn,
     IgnoreColumns,
     LabelColumns,
     Nonfinite,
+    checked_engine,
     chosen_columns,
     describe,
     load_detector,
@@ -33,7 +36,7 @@ from nescio.cli.options import (
 from nescio.outputs.streams import open_stream
 
 if TYPE_CHECKING:
-    from nescio.detectors.streaming import Scored
+    from nescio.detectors.streaming import Scored, ScoreEngine
 
 
 def score(
@@ -77,6 +80,7 @@ def score(
     ] = None,
     nonfinite: Nonfinite = None,
     from_probs: FromProbs = None,
+    engine: Engine = "local",
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -107,7 +111,10 @@ def score(
         "from_probs": from_probs,
         "nonfinite": nonfinite,
     }
-    with progress_bar("scoring", stream.n_rows, unit="rows") as advance:
+    with (
+        _place(checked_engine(engine)) as place,
+        progress_bar("scoring", stream.n_rows, unit="rows") as advance,
+    ):
         result = score_stream(
             loaded,
             stream,
@@ -118,6 +125,7 @@ def score(
             in_memory=as_json and output is None,
             force=force,
             on_rows=advance,
+            engine=place,
         )
     if as_json:
         summary = {
@@ -141,6 +149,15 @@ def score(
     console.print(f"{result.n_samples:,} scored, {result.n_flagged:,} flagged ({share:.1%})")
     if output is not None:
         console.print(f"saved {output}", soft_wrap=True)
+
+
+def _place(engine: str) -> AbstractContextManager[ScoreEngine | None]:
+    """Return where the rows are scored: None for this process."""
+    if engine == "local":
+        return nullcontext()
+    from nescio.ray import ray_scoring
+
+    return ray_scoring()
 
 
 def _rows(part: Mapping[str, Any]) -> list[dict[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,7 +133,7 @@ def open_runner(
     features: str | None = None,
     output: str | None = None,
     from_probs: bool | None = None,
-    labels: str | None = None,
+    labels: str | Sequence[str] | None = None,
     device: str | None = None,
     image_size: int | None = None,
     mean: str | None = None,
@@ -152,7 +153,7 @@ def open_runner(
         features=features,
         output=output,
         from_probs=bool(from_probs),
-        label_names=None if labels is None else read_label_names(labels),
+        label_names=read_label_names(labels) if isinstance(labels, str) else labels,
         device=device,
     )
     if (image_size, mean, std) == (None, None, None):

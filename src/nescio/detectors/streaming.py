@@ -39,6 +39,10 @@ _SHOWN = ("id", "score", "p_value", "in_distribution", "group", "mixed")
 Columns = dict[str, Any]
 """The columns of a table of verdicts by name: arrays of NumPy or of pyarrow."""
 
+ScoreBlock = Callable[[Block], Columns]
+ScoreEngine = Callable[[ScoreBlock, OutputsStream, int], Iterator[Columns]]
+"""Scores the blocks of a stream elsewhere, from a given one on; gives them in order."""
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -73,6 +77,7 @@ def score_stream(
     in_memory: bool = False,
     force: bool = False,
     on_rows: Callable[[int], object] = lambda count: None,
+    engine: ScoreEngine | None = None,
 ) -> Scored:
     """Assess every row of a stream and write the verdicts.
 
@@ -97,6 +102,9 @@ def score_stream(
         Whether to replace an existing output.
     on_rows : callable
         Is called with the number of rows that are done.
+    engine : callable, optional
+        Scores elsewhere, such as on a cluster with `nescio.ray.ray_scoring`. By default, the
+        threads of this process do.
     """
     if fdr is not None:
         checked_share("fdr", fdr)
@@ -110,7 +118,7 @@ def score_stream(
     with parts.opened():
         tally = _Tally(count_p_values=fdr is not None)
         with _writer(None if fdr is not None else output, force=force) as write:
-            for columns in parts.all(stream, score):
+            for columns in parts.all(stream, score, engine):
                 tally.add(columns)
                 write(columns)
                 on_rows(len(columns["score"]))
@@ -235,9 +243,16 @@ class _Memory:
     def opened(self) -> Iterator[None]:
         yield
 
-    def all(self, stream: OutputsStream, score: _Scorer) -> Iterator[Columns]:
+    def all(
+        self, stream: OutputsStream, score: _Scorer, engine: ScoreEngine | None
+    ) -> Iterator[Columns]:
         """Give all parts."""
-        for columns in map_ahead(score, stream.blocks(), _WORKERS):
+        computed = (
+            map_ahead(score, stream.blocks(), _WORKERS)
+            if engine is None
+            else engine(score, stream, 0)
+        )
+        for columns in computed:
             if self._keep:
                 self._parts.append(columns)
             yield columns
@@ -250,25 +265,36 @@ class _Memory:
 class _Folder(PartFolder):
     """Parts that are files in a folder next to the output."""
 
-    def all(self, stream: OutputsStream, score: _Scorer) -> Iterator[Columns]:
+    def all(
+        self, stream: OutputsStream, score: _Scorer, engine: ScoreEngine | None
+    ) -> Iterator[Columns]:
         """Give all parts; compute those that an earlier process has not finished."""
-        pyarrow = require("pyarrow", "parquet")
 
         def compute(block: Block) -> Columns:
-            table = pyarrow.table(score(block))
-            self.write(block.number, table)
-            return _as_columns(table)
+            return self._written(block.number, score(block))
 
-        self._n_blocks = stream.n_blocks
-        done = (_as_columns(self.read(number)) for number in range(self.n_done))
-        yield from itertools.chain(done, map_ahead(compute, stream.blocks(self.n_done), _WORKERS))
+        first, self._n_blocks = self.n_done, stream.n_blocks
+        done = (as_columns(self.read(number)) for number in range(first))
+        new: Iterator[Columns]
+        if engine is None:
+            new = map_ahead(compute, stream.blocks(first), _WORKERS)
+        else:
+            new = itertools.starmap(self._written, enumerate(engine(score, stream, first), first))
+        yield from itertools.chain(done, new)
+
+    def _written(self, number: int, columns: Columns) -> Columns:
+        """Write a part and return it."""
+        table = require("pyarrow", "parquet").table(columns)
+        self.write(number, table)
+        return as_columns(table)
 
     def again(self) -> Iterator[Columns]:
         """Give all parts once more."""
-        return (_as_columns(self.read(number)) for number in range(self._n_blocks))
+        return (as_columns(self.read(number)) for number in range(self._n_blocks))
 
 
-def _as_columns(table: Any) -> Columns:
+def as_columns(table: Any) -> Columns:
+    """Return the columns of a table of pyarrow by name."""
     return dict(zip(table.column_names, table.columns, strict=True))
 
 

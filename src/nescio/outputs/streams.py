@@ -133,6 +133,15 @@ class OutputsStream:
             if number >= first:
                 yield Block(number, number * self.block_rows, outputs, kept)
 
+    def some(self, first: int, stop: int) -> Iterator[Block]:
+        """Give the blocks from `first` to `stop`, once `blocks` has made the checks of all rows."""
+        for number, (outputs, kept) in zip(
+            range(first, stop), self._source.blocks(first), strict=False
+        ):
+            with self._about(number):
+                self._check_labels(number, outputs)
+            yield Block(number, number * self.block_rows, outputs, kept)
+
     def _check_labels(self, number: int, outputs: Outputs) -> None:
         """Remember the labels of the first block; raise if others have not as many."""
         if not number:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from nescio.runners.corrupted import CorruptedReader
 from nescio.runners.dispatch import make_runner
 from nescio.runners.features import Layers
 from nescio.runners.images import ImageBatch, Indices, Reader
-from nescio.runners.parts import PartialWork, difference
+from nescio.runners.parts import ComputeParts, PartialWork, difference
 from nescio.runners.runtimes import AUTO, RuntimeChoice, Runtimes
 from nescio.runners.work import Task, run_task
 
@@ -88,6 +88,7 @@ def extract(
     skip_bad: bool = False,
     force: bool = False,
     on_images: Callable[[int], object] = lambda count: None,
+    engine: Engine | None = None,
 ) -> Extraction:
     """Write the `Outputs` of a model on a split of images.
 
@@ -130,6 +131,9 @@ def extract(
         Leave out images that cannot be read, and list them in the manifest.
     on_images : callable
         Called with the number of images just done.
+    engine : callable, optional
+        Computes the outputs elsewhere, such as on a cluster with `nescio.ray.ray_engine`. By
+        default, this process does.
     """
     check_outputs_target(path)
     checked_whole("batch_size", batch_size, minimum=1)
@@ -145,6 +149,10 @@ def extract(
         "corruption": corruption,
         _OWN_VERSION: EXTRACTION_VERSION,
     }
+    if engine is not None and "device" in manifest:
+        manifest["device"] = engine.device
+        if engine.device != "cpu" and runtimes.name == AUTO:
+            runtimes = Runtimes(runner.runtime)  # what is fast here says nothing about a GPU
     if tuning is not None and tuning.needs_train:
         manifest["train_data"] = tuning.checked_train(train).manifest["data_fingerprint"]
     path = Path(path)
@@ -170,11 +178,15 @@ def extract(
             return Extraction(path, len(done), 0, time.perf_counter() - started, skipped, choice)
         if force:
             work.remove_others()
-        if corruption is None:
-            task = _task(runner, split, tuning, train, cache, skip_bad=skip_bad)
-        else:
-            task = _on_corrupted(runner, split, corruption)
-        made = run_task(work, task, runtimes, on_images)
+        task, elsewhere = None, None
+        if tuning is None and corruption is None:
+            task = _from_cache(runner, split, cache)
+        if task is None:
+            gaussian = Mahalanobis().fit(train) if tuning and tuning.needs_train else None
+            computation = Computation(split, tuning, gaussian, corruption, skip_bad)
+            task = computation.task(runner)
+            elsewhere = None if engine is None else partial(engine, computation, runner)
+        made = run_task(work, task, runtimes, on_images, elsewhere)
         skipped = _assemble(work, runner, split, {**manifest, **made.facts()}, force=force)
     n_images = len(split) - (len(skipped) - len(split.skipped))
     seconds = time.perf_counter() - started
@@ -220,38 +232,59 @@ def _described(runner: Runner, tuning: Tuning | None) -> dict[str, Any]:
     return {**runner.describe(), "model_hash": model_hash, "preprocessing": preprocessing}
 
 
-def _task(
-    runner: Runner,
-    split: Split,
-    tuning: Tuning | None,
-    train: Outputs | None,
-    cache: str | Path | None,
-    *,
-    skip_bad: bool,
-) -> Task:
-    """Return how the inputs are read, and what is computed from them."""
-    # The cache has the features of whole images only.
-    usable = tuning is None and cache is not None and not runner.crops
-    found = runner.cached(split, cache) if usable else None
-    if found is not None:
-        features, rest = found
-        read = partial(_rows_of, features)
-        return Task(runner, read, lambda rows: rows, lambda fast: rest.run, n_passes=0)
-    assert runner.preprocessing is not None
-    reader = Reader(split, runner.preprocessing, skip_bad=skip_bad)
-    if tuning is None:
-        return Task.plain(runner, reader.batches)
-    from nescio.runners.perturb import run_perturbed
+@dataclass(frozen=True)
+class Computation:
+    """What an extraction computes with a runner of its model, here or on another machine."""
 
-    gaussian = Mahalanobis().fit(train) if tuning.needs_train else None
-    steps = {(one.direction, one.epsilon) for one in tuning.best if one.epsilon > 0}
-    return Task(
-        runner,
-        reader.batches,
-        lambda pixels: pixels,
-        lambda fast: partial(run_perturbed, runner, tuning, gaussian, fast=fast),
-        n_passes=len(steps),
-    )
+    split: Split
+    tuning: Tuning | None = None
+    gaussian: Mahalanobis | None = None
+    corruption: str | None = None
+    skip_bad: bool = False
+
+    def task(self, runner: Runner) -> Task:
+        """Return how the inputs are read, and what is computed from them."""
+        preprocessing = runner.preprocessing
+        assert preprocessing is not None
+        if self.corruption is not None:
+            corrupted = CorruptedReader(Reader(self.split, preprocessing), self.corruption)
+            return Task.plain(runner, corrupted.batches, preprocessing.normalise)
+        reader = Reader(self.split, preprocessing, skip_bad=self.skip_bad)
+        tuning = self.tuning
+        if tuning is None:
+            return Task.plain(runner, reader.batches)
+        from nescio.runners.perturb import run_perturbed
+
+        steps = {(one.direction, one.epsilon) for one in tuning.best if one.epsilon > 0}
+        return Task(
+            runner,
+            reader.batches,
+            lambda pixels: pixels,
+            lambda fast: partial(run_perturbed, runner, tuning, self.gaussian, fast=fast),
+            n_passes=len(steps),
+        )
+
+
+class Engine(Protocol):
+    """Computes the parts of an extraction elsewhere, with the same model."""
+
+    @property
+    def device(self) -> str:
+        """Where the model runs, as the manifest records it."""
+
+    def __call__(self, computation: Computation, runner: Runner, runtime: str) -> ComputeParts:
+        """Return how parts are computed with the model that a runner runs, by a runtime."""
+
+
+def _from_cache(runner: Runner, split: Split, cache: str | Path | None) -> Task | None:
+    """Return what is computed from features in a cache; None if it does not have them."""
+    # The cache has the features of whole images only.
+    found = None if cache is None or runner.crops else runner.cached(split, cache)
+    if found is None:
+        return None
+    features, rest = found
+    read = partial(_rows_of, features)
+    return Task(runner, read, lambda rows: rows, lambda fast: rest.run, n_passes=0)
 
 
 def _to_corrupt(split: Split, corruption: str, tuning: Tuning | None, *, skip_bad: bool) -> Split:
@@ -263,13 +296,6 @@ def _to_corrupt(split: Split, corruption: str, tuning: Tuning | None, *, skip_ba
             "either tuning (--tuned) or corruption (--corruption)."
         )
     return without_damaged(split) if skip_bad else split
-
-
-def _on_corrupted(runner: Runner, split: Split, corruption: str) -> Task:
-    """Return how corrupted images are read, and what is computed from them."""
-    assert runner.preprocessing is not None
-    reader = CorruptedReader(Reader(split, runner.preprocessing), corruption)
-    return Task.plain(runner, reader.batches, runner.preprocessing.normalise)
 
 
 def _rows_of(features: Array, batches: Iterable[Indices]) -> Iterator[ImageBatch]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from nescio._io.files import existing_file
 from nescio._io.tables import require
-from nescio._threads import available_cpus
+from nescio._threads import available_cpus, cpu_limit
 from nescio._validation import Array, is_torch, to_numpy
 from nescio.data.images import content_hash
 from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
@@ -353,6 +353,8 @@ def open_session(graph: Path | bytes, device: Any = None, *, threads: int | None
     if threads is not None:
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    elif cpu_limit() is not None:
+        options.intra_op_num_threads = cpu_limit()
     try:
         return runtime.InferenceSession(
             graph, options, providers=list(dict.fromkeys((providers[kind], providers["cpu"])))

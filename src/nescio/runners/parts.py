@@ -8,10 +8,10 @@ made from: parts of something else are rejected.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nescio._io.kinds import FileKind
 from nescio._io.tensors import Stacked
@@ -28,6 +28,47 @@ _KIND = FileKind("nescio.part", "part of an extraction")
 
 ReadBatches = Callable[[Iterable[Indices]], Iterator[ImageBatch]]
 """Gives the inputs of batches of indices, in order."""
+
+
+class Part(NamedTuple):
+    """The arrays of one part, its images among them as "indices"."""
+
+    number: int
+    tensors: Mapping[str, Array | Stacked]
+    bad: tuple[BadFile, ...]
+
+
+Wanted = Mapping[int, Sequence[Indices]]
+"""The batches of each part that is wanted, by its number."""
+
+OnImages = Callable[[int], object]
+ComputeParts = Callable[[Wanted, OnImages], Iterator[Part]]
+"""Computes parts, in any order; calls the second argument with the number of images just done."""
+
+
+def compute_parts(
+    read: ReadBatches,
+    compute: Callable[[Array], Mapping[str, Array]],
+    wanted: Wanted,
+    on_images: OnImages = lambda count: None,
+) -> Iterator[Part]:
+    """Compute parts in this process, in order."""
+    # One stream of batches for all parts: reading continues while a part is written.
+    stream = read(batch for batches in wanted.values() for batch in batches)
+    for number, batches in wanted.items():
+        arrays: dict[str, list[Array]] = {}
+        indices: list[Array] = []
+        bad: list[BadFile] = []
+        for asked in batches:
+            batch = next(stream)
+            if len(batch.indices):
+                for name, array in compute(batch.pixels).items():
+                    arrays.setdefault(name, []).append(array)
+            indices.append(batch.indices)
+            bad += batch.bad
+            on_images(len(asked))
+        tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
+        yield Part(number, tensors | {"indices": Stacked(indices)}, tuple(bad))
 
 
 class PartialWork:
@@ -73,37 +114,19 @@ class PartialWork:
         return found
 
     def run(
-        self,
-        read: ReadBatches,
-        compute: Callable[[Array], Mapping[str, Array]],
-        on_images: Callable[[int], object] = lambda count: None,
+        self, compute: ComputeParts, on_images: Callable[[int], object] = lambda count: None
     ) -> int:
         """Compute the parts that are missing; return the number of images computed."""
         self.folder.mkdir(exist_ok=True)
-        missing = self.missing()
-        n_missing = sum(len(batch) for number in missing for batch in self.parts[number])
+        missing = {number: self.parts[number] for number in self.missing()}
+        n_missing = sum(len(batch) for batches in missing.values() for batch in batches)
         n_computed = 0
         on_images(self.n_images - n_missing)
-        # One stream of batches for all parts: reading continues while a part is written.
-        stream = read(batch for number in missing for batch in self.parts[number])
-        for number in missing:
-            arrays: dict[str, list[Array]] = {}
-            indices: list[Array] = []
-            bad: list[BadFile] = []
-            for wanted in self.parts[number]:
-                batch = next(stream)
-                if len(batch.indices):
-                    for name, array in compute(batch.pixels).items():
-                        arrays.setdefault(name, []).append(array)
-                indices.append(batch.indices)
-                bad += batch.bad
-                on_images(len(wanted))
-            tensors = {name: Stacked(blocks) for name, blocks in arrays.items()}
-            tensors["indices"] = Stacked(indices)
-            skipped = [asdict(item) for item in bad]
+        for part in compute(missing, on_images):
+            skipped = [asdict(item) for item in part.bad]
             metadata = {"key": self.key, "skipped": skipped, _RUNTIME: self.runtime}
-            _KIND.write(self._file(number), tensors, metadata, force=True)
-            n_computed += sum(map(len, indices))
+            _KIND.write(self._file(part.number), part.tensors, metadata, force=True)
+            n_computed += part.tensors["indices"].shape[0]
         return n_computed
 
     def _file(self, number: int) -> Path:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from nescio._validation import Array
 from nescio.runners.base import Runner
-from nescio.runners.images import in_batches
+from nescio.runners.images import Indices, in_batches
 from nescio.runners.memory import InHalves
-from nescio.runners.parts import PartialWork, ReadBatches
+from nescio.runners.parts import ComputeParts, OnImages, PartialWork, ReadBatches, compute_parts
 from nescio.runners.runtimes import ONNXRUNTIME, OPENVINO, RuntimeChoice, Runtimes, checked_run
 
 Compute = Callable[[Any], Mapping[str, Array]]
@@ -78,27 +79,46 @@ def run_task(
     work: PartialWork,
     task: Task,
     runtimes: Runtimes,
-    on_images: Callable[[int], object] = lambda count: None,
+    on_images: OnImages = lambda count: None,
+    elsewhere: Callable[[str], ComputeParts] | None = None,
 ) -> Done:
-    """Compute the parts of a work that are missing."""
+    """Compute the parts of a work that are missing.
+
+    `elsewhere` returns how a cluster computes parts by the runtime that is chosen here.
+    """
     n_missing = sum(len(work.parts[number]) for number in work.missing())
     earlier = work.earlier_runtime()
     fast, choice = task.own, RuntimeChoice(earlier or task.own.runtime, "only the last layers run")
     if task.n_passes and n_missing:
+        batches = in_batches(work.n_images, work.batch_size)
         fast, choice = runtimes.choose(
-            task.own, lambda: _examples(work, task), task.n_passes * n_missing, earlier
+            task.own, lambda: _examples(task, batches), task.n_passes * n_missing, earlier
         )
     work.runtime = choice.runtime
-    compute = task.computed(fast)
-    halves = InHalves(compute)
-    n_computed = work.run(
-        task.read, compute if task.own.fixed_batch is not None else halves, on_images
-    )
+    if elsewhere is not None:
+        return Done(work.run(elsewhere(choice.runtime), on_images), choice, None)
+    halves = InHalves(task.computed(fast))
+    n_computed = work.run(_by(task, halves), on_images)
     return Done(n_computed, choice, halves.most)
 
 
-def _examples(work: PartialWork, task: Task) -> list[Any]:
-    """Return the first batch of a work, and the last one, which may be smaller."""
-    batches = in_batches(work.n_images, work.batch_size)
+def computing(task: Task, runtime: str, batches: Sequence[Indices]) -> ComputeParts:
+    """Return how parts are computed by a runtime that was chosen elsewhere.
+
+    It is compared with the model itself on the first and the last of these batches.
+    """
+    fast = task.own
+    if task.n_passes:
+        fast, _ = Runtimes(runtime).choose(task.own, lambda: _examples(task, batches), 1)
+    return _by(task, InHalves(task.computed(fast)))
+
+
+def _by(task: Task, halves: InHalves) -> ComputeParts:
+    whole = task.own.fixed_batch is not None
+    return partial(compute_parts, task.read, halves.compute if whole else halves)
+
+
+def _examples(task: Task, batches: Sequence[Indices]) -> list[Any]:
+    """Return the first of some batches, and the last one, which may be smaller."""
     ends = batches if len(batches) == 1 else [batches[0], batches[-1]]
     return [task.prepared(batch.pixels) for batch in task.read(ends) if len(batch.indices)]

@@ -1,0 +1,176 @@
+"""Ray against one process: scoring of logits, and extraction by a small network.
+
+What is measured here is also the table of docs/explanation/sizing.md (`sizing.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speed.harness import Bench
+
+N_ROWS, N_LABELS = 1_000_000, 80
+N_IMAGES, SIDE = 512, 224
+
+SCORED = "scoring of logits, rows per second and core"
+READ = "reading, decoding and resizing of JPEGs, images per second and core"
+EXTRACTED = "extraction by ResNet-18 at 224 px, images per second and core"
+NEIGHBOURS = "nearest neighbours among 50,000 x 512 features, samples per second and core"
+BEGIN = "time until actors have begun, with a cluster that is running"
+
+
+def run(bench: Bench) -> None:
+    # The actors import this module.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(Path(__file__).parents[1]), *given])
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _score(bench, folder)
+        _extract(bench, folder)
+    _neighbours(bench)
+
+
+def _score(bench: Bench, folder: Path) -> None:
+    """Logits alone: threads of one process against Ray."""
+    import pyarrow
+    from pyarrow import parquet
+
+    import nescio as ns
+    from nescio.detectors.streaming import score_stream
+    from nescio.outputs.streams import open_stream
+    from nescio.ray import Verdicts, ray_scoring
+    from nescio.ray.cluster import connected
+
+    rng = np.random.default_rng(0)
+    names = [f"label {at}" for at in range(N_LABELS)]
+    detector = ns.JointEnergy().calibrate(
+        ns.Outputs(rng.normal(-4, 3, (5000, N_LABELS)), label_names=names)
+    )
+    logits = rng.normal(-4, 3, (N_ROWS, N_LABELS)).astype(np.float32)
+    path = folder / "logits.parquet"
+    parquet.write_table(
+        pyarrow.table(dict(zip(names, logits.T, strict=True))), path, row_group_size=1 << 17
+    )
+    del logits
+
+    def nescio_score(engine: Any = None) -> None:
+        out = folder / "scored.parquet"
+        score_stream(detector, open_stream(path), out, force=True, engine=engine)
+
+    with connected() as ray, ray_scoring() as engine:
+
+        def ray_data() -> None:
+            verdicts = Verdicts(detector, keep=())
+            made = ray.data.read_parquet(str(path)).map_batches(verdicts, batch_format="pyarrow")
+            assert sum(len(b) for b in made.iter_batches(batch_format="pyarrow")) == N_ROWS
+
+        one = "pyarrow and threads: nescio score"
+        bench.compare(
+            f"verdicts on {N_ROWS:,} x {N_LABELS} float32 in Parquet",
+            one,
+            {
+                one: nescio_score,
+                "Ray: nescio score --engine ray": partial(nescio_score, engine),
+                "Ray Data: map_batches(Verdicts)": ray_data,
+            },
+            rounds=3,
+        )
+    bench.fact(SCORED, N_ROWS / _seconds(nescio_score) / _cores(), "rows/s")
+
+
+def open_model(model: str, device: str) -> Any:
+    """Return a runner of ResNet-18 with 80 labels."""
+    import torch
+    import torchvision
+
+    from nescio.data.preprocessing import Preprocessing
+    from nescio.runners import make_runner
+
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18(num_classes=N_LABELS).eval()
+    return make_runner(network, preprocessing=Preprocessing(SIDE), device=device)
+
+
+def _extract(bench: Bench, folder: Path) -> None:
+    """A network: one process against one and two actors."""
+    from PIL import Image
+
+    from nescio.data import load_folder
+    from nescio.ray import ray_engine
+    from nescio.ray.cluster import Resources
+    from nescio.ray.extraction import Actors
+    from nescio.runners import extract
+    from nescio.runners.images import Reader, in_batches
+
+    rng = np.random.default_rng(0)
+    root = folder / "images" / "all"
+    root.mkdir(parents=True)
+    for at in range(N_IMAGES):
+        small = rng.integers(0, 255, (16, 20, 3), np.uint8)
+        Image.fromarray(small).resize((500, 400)).save(root / f"{at:04}.jpg", quality=90)
+    split = load_folder(root.parent, "")
+    runner = open_model("resnet18", "cpu")
+    some = split.subset(range(32))
+
+    def work(engine: Any = None, images: Any = split) -> None:
+        extract(runner, images, folder / "o.safetensors", batch_size=8, force=True, engine=engine)
+        (folder / "o.safetensors").unlink()
+
+    with ray_engine("resnet18", open_model, device="cpu") as engine:
+        actors = {n: Actors(engine.ray, Resources(n, 1, 0), "resnet18", open_model) for n in (1, 2)}
+        bench.fact(BEGIN, _seconds(partial(work, actors[1], some)) - _seconds(
+            partial(work, None, some)), "s")  # fmt: skip
+        one = "one process"
+        bench.compare(
+            f"extraction of {N_IMAGES} JPEGs by ResNet-18 at {SIDE} px, {_cores()} cores",
+            one,
+            {
+                one: work,
+                "Ray, 1 actor on one core": partial(work, actors[1]),
+                "Ray, 2 actors on two cores": partial(work, actors[2]),
+            },
+            rounds=3,
+        )
+    bench.fact(EXTRACTED, N_IMAGES / _seconds(work) / _cores(), "images/s")
+    assert runner.preprocessing is not None
+    reader = Reader(split, runner.preprocessing)
+
+    def read() -> None:
+        for _ in reader.batches(in_batches(len(split), 16)):
+            pass
+
+    bench.fact(READ, N_IMAGES / _seconds(read) / _cores(), "images/s")
+
+
+def _neighbours(bench: Bench) -> None:
+    import nescio as ns
+
+    rng = np.random.default_rng(0)
+    known, new = (rng.normal(size=(n, 512)).astype(np.float32) for n in (50_000, 1000))
+    detector = ns.NearestNeighbours().fit(known)
+    seconds = _seconds(lambda: detector.score_samples(new))
+    bench.fact(NEIGHBOURS, len(new) / seconds / _cores(), "samples/s")
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Return the shorter of two times."""
+    times = []
+    for _ in range(2):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
