@@ -108,7 +108,7 @@ def computing(task: Task, runtime: str, batches: Sequence[Indices]) -> ComputePa
     It is compared with the model itself on the first and the last of these batches.
     """
     fast = task.own
-    if task.n_passes:
+    if task.n_passes and runtime != task.own.runtime:
         fast, _ = Runtimes(runtime).choose(task.own, lambda: _examples(task, batches), 1)
     return _by(task, InHalves(task.computed(fast)))
 
