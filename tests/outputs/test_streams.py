@@ -66,11 +66,11 @@ def source(request, table, tmp_path):
     """Write the table in some way; return the address, and the table that it is."""
     kind = request.param
     if kind in ("one", "file"):
-        write_parquet(table, tmp_path / "x.parquet")
+        write_parquet(table, tmp_path / "x.parquet", 177 if kind == "file" else 500)
         start = "" if kind == "one" else "file://"
         return f"{start}{tmp_path}/x.parquet", table
     if kind in ("arrow", "feather"):
-        write_arrow(table, tmp_path / f"x.{kind}")
+        write_arrow(table, tmp_path / f"x.{kind}", 50 if kind == "feather" else 500)
         return f"{tmp_path}/x.{kind}", table
     if kind == "memory":
         fsspec = pytest.importorskip("fsspec")
@@ -227,6 +227,16 @@ def test_doubtful_columns_are_refused_after_all_rows(tmp_path, table, first, lat
         with pytest.raises(InputError) as raised:
             list(blocks)
         assert str(raised.value) == str(whole.value)
+
+
+def test_rows_before_the_first_wanted_block_are_checked_too(tmp_path, table):
+    values = np.zeros(N)
+    values[200] = 1  # zeros alone would do no harm
+    path = doubtful(tmp_path, table, "n", values)
+    blocks = open_stream(path).blocks(5)
+    assert next(blocks).number == 5
+    with pytest.raises(InputError, match=r"'n' .only whole numbers, unlike other columns"):
+        list(blocks)
 
 
 def test_columns_that_the_first_block_settles_are_not_read_twice(tmp_path, table):
