@@ -270,6 +270,27 @@ def test_probabilities_are_refused_unless_one_says_what_they_are(tmp_path, rng):
         next(open_stream(tmp_path / "y.parquet", from_probs=None).blocks())
 
 
+def test_percentages_are_recognised(tmp_path):
+    values = np.random.default_rng(0).random((20, 5))
+
+    def refused(logits):
+        np.save(tmp_path / "x.npy", logits)
+        try:
+            list(open_stream(tmp_path / "x.npy", from_probs=None).blocks())
+        except InputError as error:
+            return "percentages" in str(error)
+        return False
+
+    assert refused(100 * values)
+    assert refused((100 * values).astype(int).astype(np.float32))
+    assert refused(np.where(values > 0.9, np.nan, 100 * values))
+    assert not refused(values)
+    assert not refused(100 * values[:2])
+    assert not refused(200 * values)
+    assert not refused(np.vstack([100 * values, -values]))
+    assert not refused(np.full((20, 5), np.nan))
+
+
 def test_an_index_that_counts_the_rows_gives_no_ids(tmp_path, table):
     frame = table.select(LABELS).to_pandas()
     frame.index = np.arange(N)
