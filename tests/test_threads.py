@@ -1,10 +1,12 @@
 """Row-wise work on every processor."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from nescio import _threads
-from nescio._threads import accumulator, available_cpus, map_rows
+from nescio._threads import accumulator, available_cpus, map_ahead, map_rows
 
 
 def row_sums(rows, work, result):
@@ -35,3 +37,47 @@ def test_half_precision_is_computed_in_single():
     precisions = {"f2": "f4", "f4": "f4", "f8": "f8"}
     assert {kind: accumulator(np.dtype(kind)) for kind in precisions} == precisions
     assert available_cpus() >= 1
+
+
+def test_results_come_in_order_and_few_are_computed_ahead():
+    started, most = [], []
+
+    def items():
+        for item in range(30):
+            started.append(item)
+            yield item
+
+    def slow(item):
+        if item % 3 == 0:
+            threading.Event().wait(0.002)
+        return 2 * item
+
+    found = []
+    for result in map_ahead(slow, items(), workers=2):
+        found.append(result)
+        most.append(len(started) - len(found))
+    assert found == [2 * item for item in range(30)]
+    assert max(most) <= 4
+
+
+def test_errors_of_items_and_of_the_work_reach_the_caller():
+    def items():
+        yield 1
+        yield 0
+        raise KeyError("the reader")
+
+    results = map_ahead(lambda item: 1 // item, items(), workers=2)
+    assert next(results) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    with pytest.raises(KeyError, match="the reader"):
+        list(map_ahead(str, items(), workers=2))
+
+
+def test_a_caller_may_stop_early():
+    before = set(threading.enumerate())
+    results = map_ahead(str, iter(range(1000)), workers=2)
+    assert next(results) == "0"
+    assert set(threading.enumerate()) > before
+    results.close()
+    assert set(threading.enumerate()) == before

@@ -30,6 +30,7 @@ sys.path[0] = str(HERE.parent)  # so that a part is speed.NAME, and benchmarks/s
 
 PARTS = (
     "scoring",
+    "streams",
     "mahalanobis",
     "metrics",
     "neighbours",

@@ -1,10 +1,17 @@
 """nescio score."""
 
+import io
+import json
+from pathlib import Path
+
 import numpy as np
+import pytest
+from rich.console import Console
+from rich.progress import Progress
 from rich.text import Text
 
 import nescio as ns
-from nescio.cli.options import terminal
+from nescio.cli.options import _Rate, terminal
 
 
 def test_scoring_and_evaluating_can_count_bad_rows_as_out_too(here, nescio):
@@ -61,3 +68,63 @@ def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
     with console.capture() as shown:
         console.print(Text("\x1b[31mred"))
     assert shown.get() == "\ufffd[31mred\n"
+
+
+@pytest.fixture
+def folder(here, rng):
+    """A detector, and a folder of Parquet files whose rows are those of x.npy."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    names = ["cat", "dog", "bus"]
+    ns.JointEnergy().calibrate(ns.Outputs(rng.normal(-1, 3, (200, 3)), label_names=names)).save(
+        "x.nescio"
+    )
+    logits = rng.normal(-3, 3, (90, 3))
+    np.save("x.npy", logits)
+    for at in range(3):
+        place = Path("data", f"day={at + 9}")
+        place.mkdir(parents=True)
+        frame = pandas.DataFrame(logits[30 * at : 30 * at + 30], columns=names)
+        frame.assign(text="x").to_parquet(place / "part.parquet")
+
+
+@pytest.mark.parametrize("data", ["data", "data/*/*.parquet", "data/**/part.parquet"])
+def test_a_folder_or_a_pattern_is_one_input(folder, nescio, data):
+    code, out, err = nescio("score", "x.nescio", data, "-o", "y.csv")
+    assert (code, err) == (0, "")
+    assert "90 rows x 3 labels (cat ... bus); copied columns: text, day\n" in out
+    nescio("score", "x.nescio", "x.npy", "-o", "clean.csv")
+    rows, clean = (Path(name).read_text().splitlines() for name in ("y.csv", "clean.csv"))
+    days = ["day", *(str(9 + at // 30) for at in range(90))]
+    texts = ["text", *["x"] * 90]
+    assert rows == [",".join(row) for row in zip(clean, texts, days, strict=True)]
+    found = json.loads(nescio("score", "x.nescio", data, "--json", "--keep", "day")[1])
+    assert found["kept_columns"] == ["day"]
+    assert found["ignored_columns"] == ["text"]
+    assert found["rows"][31]["day"] == 10
+
+
+def test_the_output_may_not_be_among_the_inputs(folder, nescio):
+    before = sorted(Path().rglob("*"))
+    for data, output, reason in (
+        ("data", "data/scored.parquet", "would be among the inputs, data"),
+        ("data/*/*.parquet", "data/day=9/z.parquet", "would be among the inputs, data/"),
+        ("data", "s3://bucket/y.parquet", "the output must be a local file"),
+        ("data/day=9/part.parquet", "data/day=9/part.parquet", "exists already"),
+    ):
+        code, _, err = nescio("score", "x.nescio", data, "-o", output)
+        assert code == 1
+        assert reason in err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_the_bar_shows_how_many_rows_are_done_per_second():
+    now = 0.0
+    progress = Progress(console=Console(file=io.StringIO()), get_time=lambda: now)
+    progress.add_task("scoring", total=10_000)
+    (task,) = progress.tasks
+    assert _Rate("rows").render(task).plain == ""
+    for _ in range(3):
+        now += 2
+        progress.advance(task.id, 2500)
+    assert _Rate("rows").render(task).plain == "1,250 rows/s"

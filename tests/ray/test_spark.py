@@ -1,6 +1,8 @@
 """nescio.ray.Verdicts in Spark, where pyspark and Java are installed."""
 
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -21,6 +23,13 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def spark():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        yield from session()
+
+
+def session():
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",

@@ -6,6 +6,7 @@ import csv
 import importlib
 import json
 import math
+import re
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ from nescio.errors import (
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
 
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # a Path has one slash of two
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula begins in a spreadsheet
 
 
@@ -39,6 +41,10 @@ def check_table_target(path: str | Path, *, force: bool) -> Path:
 
     Call this before a long computation, so that it does not fail at the end.
     """
+    if _ADDRESS.match(str(path)):
+        raise ParameterError(
+            f"cannot write {path}: the output must be a local file. Copy it when it is complete."
+        )
     suffix = Path(path).suffix.lower()
     if suffix not in WRITABLE:
         raise ParameterError(f"cannot write {path}: the name must end in .parquet, .csv or .jsonl.")

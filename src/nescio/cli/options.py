@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
-from nescio._io.addresses import is_remote
+from nescio._io.addresses import find_files, is_remote
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
 from nescio._io.tables import require
@@ -257,7 +257,7 @@ def read_others(
 ) -> Outputs:
     """Read further outputs of the same model, with the labels that the first file has."""
     names = first.label_names
-    if path.suffix.lower() in TABLES:
+    if find_files(path).suffix in TABLES:
         if names is not None:
             columns = Columns(columns.id_column, expected=names, expected_by="the first file")
         columns = replace(columns, id_required=False)

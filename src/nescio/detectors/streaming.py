@@ -18,7 +18,7 @@ import numpy as np
 
 from nescio._io.parts import PartFolder, fingerprint
 from nescio._io.tables import TableWriter, check_table_target, require
-from nescio._threads import map_ahead
+from nescio._threads import available_cpus, map_ahead
 from nescio._validation import Array, BoolArray, checked_share
 from nescio._version import __version__
 from nescio.calibration.calibration import fdr_limit
@@ -33,6 +33,7 @@ from nescio.outputs.streams import Block, OutputsStream, where
 from nescio.scores import label_prob
 
 _LOWEST = 20  # rows that are remembered
+_WORKERS = min(4, available_cpus())  # each has a block in memory, and scores on all processors
 _SHOWN = ("id", "score", "p_value", "in_distribution", "group", "mixed")
 
 Columns = dict[str, Any]
@@ -246,8 +247,8 @@ class _Memory:
         self, stream: OutputsStream, score: _Scorer, engine: ScoreEngine | None
     ) -> Iterator[Columns]:
         """Give all parts."""
-        computed = map_ahead(score, stream.blocks()) if engine is None else engine(score, stream, 0)
-        for columns in computed:
+        here = map_ahead(score, stream.blocks(), _WORKERS)
+        for columns in here if engine is None else engine(score, stream, 0):
             if self._keep:
                 self._parts.append(columns)
             yield columns
@@ -272,7 +273,7 @@ class _Folder(PartFolder):
         done = (as_columns(self.read(number)) for number in range(first))
         new: Iterator[Columns]
         if engine is None:
-            new = map_ahead(compute, stream.blocks(first))
+            new = map_ahead(compute, stream.blocks(first), _WORKERS)
         else:
             new = itertools.starmap(self._written, enumerate(engine(score, stream, first), first))
         yield from itertools.chain(done, new)

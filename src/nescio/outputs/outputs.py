@@ -255,7 +255,10 @@ class Outputs:
         from_probs: bool = False,
         verify: bool = True,
     ) -> Outputs:
-        """Read a .safetensors, .npy, .npz, .csv or .parquet file.
+        """Read a .safetensors, .npy, .npz, .csv, .parquet, .arrow or .feather file.
+
+        Several Parquet or Arrow files are one input: a pattern such as "data/*.parquet", or a
+        folder. Remote addresses such as "s3://bucket/x.parquet" need the extra `remote`.
 
         A table has either one column of logits per label, named after the label, or a column of
         lists named logits (and optionally features, labels and arrays of your own). The other

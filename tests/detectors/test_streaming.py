@@ -1,0 +1,340 @@
+"""Verdicts on streams: those of whole files, written in parts that survive the end of a process."""
+
+import datetime
+import decimal
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._io import parts as parts_module
+from nescio._io.columns import Columns
+from nescio._io.parts import PartFolder
+from nescio.checks import make_outputs
+from nescio.detectors import DETECTORS
+from nescio.detectors.streaming import score_stream
+from nescio.errors import FileError, InputError, NonFiniteError, ParameterError
+from nescio.outputs import streams
+from nescio.outputs.streams import open_stream
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+pandas = pytest.importorskip("pandas")
+
+LABELS = ("cat", "dog", "zebra")
+N = 1000
+SIZE = 128
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks_in_a_folder_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(streams, "_MOST_ROWS", SIZE)
+
+
+@pytest.fixture
+def detector(rng):
+    held_out = ns.Outputs(rng.normal(-1, 3, (400, 3)).astype(np.float32), label_names=LABELS)
+    return ns.JointEnergy().calibrate(held_out)
+
+
+@pytest.fixture
+def frame(rng):
+    """A shuffled frame of pandas, as users have them."""
+    made = pandas.DataFrame(rng.normal(-4, 4, (N, 3)).astype(np.float32), columns=LABELS)
+    made.insert(0, "id", [f"image-{row}" for row in range(N)])
+    made["taken"] = pandas.Timestamp("2026-01-01", tz="UTC") + pandas.to_timedelta(range(N), "h")
+    made["text"] = [f"a text, {row}" for row in range(N)]
+    made["n"] = pandas.array([None if row == 500 else 2**53 + row for row in range(N)], "Int64")
+    made["price"] = [decimal.Decimal(row) / 100 for row in range(N)]
+    made["tags"] = [["a"] * (row % 3) for row in range(N)]
+    return made.sample(frac=1, random_state=0)
+
+
+def opened(path, **said):
+    return open_stream(path, Columns(**{"expected": LABELS, "keep_rest": True, **said}))
+
+
+@pytest.mark.parametrize("fdr", [None, 0.3])
+@pytest.mark.parametrize("by", [None, "label_count"])
+def test_a_table_gets_the_verdicts_of_the_whole_and_keeps_its_columns(frame, rng, fdr, by):
+    held_out = ns.Outputs(rng.normal(-1, 3, (900, 3)), label_names=LABELS)
+    detector = ns.JointEnergy().calibrate(held_out, groups=by)
+    frame.to_parquet("x.parquet", row_group_size=177)
+    whole = detector.assess(ns.Outputs.load("x.parquet", labels=LABELS), fdr=fdr)
+    rows = []
+    found = score_stream(detector, opened("x.parquet"), "y.parquet", fdr=fdr, on_rows=rows.append)
+    assert (found.n_samples, sum(rows)) == (N, N)
+    assert 0 < found.n_flagged == len(whole.flagged) < N
+    expected = np.lexsort((whole.scores, whole.p_values))[:20]
+    np.testing.assert_array_equal(found.rows, expected)
+    assert found.lowest.verdicts.tolist() == whole[expected].verdicts.tolist()
+    written, given = parquet.read_table("y.parquet"), parquet.read_table("x.parquet")
+    kept = ["taken", "text", "n", "price", "tags"]
+    assert written.column_names == [*whole.columns(), *kept]
+    for name, column in whole.columns().items():
+        np.testing.assert_array_equal(np.asarray(written[name]), column)
+    assert written.select(kept).equals(given.select(kept).replace_schema_metadata(None))
+    assert sorted(path.name for path in Path().iterdir()) == ["x.parquet", "y.parquet"]
+
+
+def test_text_files_hold_the_same_values(detector, frame):
+    frame.to_parquet("x.parquet")
+    whole = detector.assess(ns.Outputs.load("x.parquet", labels=LABELS))
+    for name in ("y.csv", "y.jsonl"):
+        score_stream(detector, opened("x.parquet"), name)
+    lines = [json.loads(line) for line in Path("y.jsonl").read_text("utf-8").splitlines()]
+    cells = pandas.read_csv("y.csv", dtype={"n": "Int64", "price": str})
+    for row, given in enumerate(frame.to_dict("records")):
+        line, cell = lines[row], cells.iloc[row]
+        assert line["id"] == cell.id == given["id"]
+        assert line["score"] == whole.scores[row] == pytest.approx(cell.score, abs=0)
+        assert line["price"] == cell.price == f"{given['price']:.2f}"
+        assert line["tags"] == json.loads(cell.tags) == given["tags"]
+        assert datetime.datetime.fromisoformat(line["taken"]) == given["taken"]
+        missing = given["id"] == "image-500"
+        assert (line["n"] is None) == (cell.n is pandas.NA) == missing
+        assert missing or line["n"] == cell.n == given["n"]
+
+
+@pytest.mark.parametrize("name", sorted(DETECTORS))
+def test_every_detector_scores_blocks_like_the_whole(name):
+    detector, data = DETECTORS[name](), make_outputs(300, seed=2)
+    if detector.learns_from:
+        detector.fit(make_outputs(300))
+    detector.calibrate(make_outputs(300, seed=1))
+    ns.Outputs.save(data, "x.safetensors")
+    whole = detector.assess(data, fdr=0.4)
+    score_stream(detector, open_stream("x.safetensors"), "y.parquet", fdr=0.4)
+    written = parquet.read_table("y.parquet")
+    assert written.column_names == list(whole.columns())
+    for column, values in whole.columns().items():
+        found = np.asarray(written[column])
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-7)
+        else:
+            np.testing.assert_array_equal(found, values)
+
+
+def test_predictions_are_added(detector, frame):
+    frame.to_parquet("x.parquet")
+    score_stream(detector, opened("x.parquet", keep=["text"]), "y.parquet", with_labels=True)
+    written = pandas.read_parquet("y.parquet")
+    assert list(written)[4:] == ["text", "predicted", *(f"prob_{name}" for name in LABELS)]
+    logits = frame[list(LABELS)].to_numpy()
+    np.testing.assert_allclose(written[[f"prob_{n}" for n in LABELS]], 1 / (1 + np.exp(-logits)))
+    expected = ["; ".join(np.array(LABELS)[row > 0]) for row in logits]
+    assert written["predicted"].tolist() == expected
+
+
+def test_labels_in_another_order_are_matched_in_every_block(detector, frame):
+    logits = frame[list(LABELS)].to_numpy()
+    more = np.column_stack([logits[:, ::-1], logits[:, :1]])
+    ns.Outputs(more, label_names=[*LABELS[::-1], "lion"]).save("x.safetensors")
+    with pytest.warns(ns.errors.IgnoredLabelsWarning, match="'lion'") as warned:
+        score_stream(detector, open_stream("x.safetensors"), "y.parquet")
+    assert len(warned) == 1
+    written = parquet.read_table("y.parquet")
+    np.testing.assert_allclose(written["score"], detector.score_samples(logits), rtol=1e-6)
+
+
+def test_a_block_without_negative_values_gives_no_warning(detector, frame):
+    frame.iloc[7 * SIZE :, 1:4] = 2.5
+    frame.to_parquet("x.parquet")
+    score_stream(detector, opened("x.parquet"))
+
+
+def test_bad_rows_are_named_by_their_block(detector, frame):
+    frame.iloc[300, 1] = np.nan
+    frame.to_parquet("x.parquet")
+    reason = r"^x.parquet, rows 256 to 383 .*: logits hold NaN or infinity in 1 of 128 rows: 44\."
+    with pytest.raises(NonFiniteError, match=reason):
+        score_stream(detector, opened("x.parquet"), "y.parquet")
+    assert not Path("y.parquet").exists()
+    detector.set_params(nonfinite="out")
+    for fdr in (None, 1e-9):
+        found = score_stream(detector, opened("x.parquet"), "y.parquet", fdr=fdr, force=True)
+        written = parquet.read_table("y.parquet")
+        flagged = np.flatnonzero(~np.asarray(written["in_distribution"]))
+        assert found.n_flagged == len(flagged)
+        assert 300 in flagged
+        assert written["score"][300].as_py() == -np.inf
+
+
+@pytest.mark.parametrize("name", ["score", "p_value", "in_distribution", "group"])
+def test_a_name_that_the_output_has_is_an_error_before_any_work(detector, frame, name):
+    frame.rename(columns={"text": name}).to_parquet("x.parquet")
+    with pytest.raises(InputError, match=rf"'{name}' cannot be kept.* --ignore {name}, or rename"):
+        score_stream(detector, opened("x.parquet"), "y.parquet")
+    assert sorted(path.name for path in Path().iterdir()) == ["x.parquet"]
+    score_stream(detector, opened("x.parquet", ignore=[name]), "y.parquet")
+    frame.rename(columns={"text": "prob_dog"}).to_parquet("x.parquet")
+    with pytest.raises(InputError, match="'prob_dog' cannot be kept, because --with-labels"):
+        score_stream(detector, opened("x.parquet"), "z.parquet", with_labels=True)
+    assert not Path("z.parquet").exists()
+
+
+def test_a_wrong_rate_is_an_error_before_any_work(detector, frame):
+    frame.to_parquet("x.parquet")
+    with pytest.raises(ParameterError, match="fdr must lie between 0 and 1"):
+        score_stream(detector, opened("x.parquet"), "y.parquet", fdr=1.5)
+    assert not Path("y.parquet.parts").exists()
+
+
+# --- parts ---
+
+_KILLED = """
+import os, signal, sys
+from nescio._io.parts import PartFolder
+from nescio.cli import main
+from nescio.outputs import streams
+streams._MOST_ROWS = 128
+write, last = PartFolder.write, int(sys.argv[1])
+def dying(self, number, table):
+    write(self, number, table)
+    if number == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+PartFolder.write = dying
+main(sys.argv[2:])
+"""
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Return the numbers of the parts that are computed from now on."""
+    found = []
+    write = PartFolder.write
+
+    def record(self, number, table):
+        found.append(number)
+        write(self, number, table)
+
+    monkeypatch.setattr(PartFolder, "write", record)
+    return found
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL to send")
+def test_a_killed_process_is_continued_to_the_same_bytes(detector, frame, computed):
+    from nescio.cli import main
+
+    frame.to_parquet("x.parquet", row_group_size=177)
+    detector.save("d.nescio")
+    score = ("score", "d.nescio", "x.parquet", "-o")
+    assert main([*score, "whole.parquet"]) == 0
+    assert sorted(computed) == list(range(8))
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, "4", *score, "y.parquet"], check=False, timeout=60
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert not Path("y.parquet").exists()
+    n_done = len(list(Path("y.parquet.parts").glob("part-*.arrow")))
+    assert n_done >= 4  # the one before may be still in work
+    computed.clear()
+    assert main([*score, "y.parquet"]) == 0
+    assert min(computed) >= 3
+    assert max(computed) == 7
+    assert Path("y.parquet").read_bytes() == Path("whole.parquet").read_bytes()
+    assert not Path("y.parquet.parts").exists()
+
+
+def interrupt(detector, path, **options):
+    """Score until the third part has been written, then fail."""
+    done = []
+
+    def on_rows(count):
+        done.append(count)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_stream(detector, opened("x.parquet"), path, on_rows=on_rows, **options)
+
+
+@pytest.mark.parametrize("change", ["nothing", "input", "detector", "damage", "gap"])
+def test_what_has_changed_is_computed_again(detector, frame, computed, change):
+    frame.to_parquet("x.parquet")
+    interrupt(detector, "y.csv", key={"detector": 1})
+    folder = Path("y.csv.parts")
+    expected = max(computed) + 1
+    if change == "input":
+        frame.iloc[::-1].to_parquet("x.parquet")
+        expected = 0
+    elif change == "detector":
+        expected = 0
+    elif change == "damage":
+        part = folder / "part-000002.arrow"
+        part.write_bytes(part.read_bytes()[:-50])
+        expected = 2
+    elif change == "gap":
+        (folder / "part-000001.arrow").unlink()
+        expected = 1
+    computed.clear()
+    key = {"detector": 2 if change == "detector" else 1}
+    score_stream(detector, opened("x.parquet"), "y.csv", key=key)
+    assert min(computed) == expected
+    score_stream(detector, opened("x.parquet"), "whole.csv")
+    assert Path("y.csv").read_bytes() == Path("whole.csv").read_bytes()
+
+
+def test_two_processes_do_not_write_the_same_output(detector, frame):
+    frame.to_parquet("x.parquet")
+    reason = r"another process is using .*y.parquet"
+    other = PartFolder(Path("y.parquet"), {})
+    with other.opened(), pytest.raises(FileError, match=reason):
+        score_stream(detector, opened("x.parquet"), "y.parquet")
+    score_stream(detector, opened("x.parquet"), "y.parquet")
+
+
+def test_a_part_that_is_gone_is_an_error(detector, frame, monkeypatch):
+    frame.to_parquet("x.parquet")
+    monkeypatch.setattr(parts_module.PartFolder, "_has", lambda self, number: number < 3)
+    with pytest.raises(FileError, match=r"part-000000.arrow was changed or removed"):
+        score_stream(detector, opened("x.parquet"), "y.parquet")
+
+
+# --- memory ---
+
+_PEAK = """
+import resource, sys
+import numpy, pyarrow.parquet, scipy.special
+import nescio as ns
+from nescio.cli import main
+from nescio._threads import limit_cpus
+from nescio.detectors import streaming
+limit_cpus(2)
+pyarrow.set_cpu_count(2)
+def peak():
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+ns.load(sys.argv[2])
+before = peak()
+code = main(sys.argv[1:])
+print("peak", code, peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no resource module")
+def test_memory_does_not_grow_with_the_file(rng):
+    names = [f"label {at}" for at in range(80)]
+    held_out = ns.Outputs(rng.normal(-1, 3, (100, 80)).astype(np.float32), label_names=names)
+    ns.JointEnergy().calibrate(held_out).save("d.nescio")
+    # As a matrix, 4 x 125,000 rows take 160 MB, and the whole file at once takes 550 MB or more;
+    # as constants in a file they take next to nothing.
+    group = pyarrow.table(dict.fromkeys(names, np.full(125_000, -1.5, np.float32)))
+    with parquet.ParquetWriter("x.parquet", group.schema) as writer:
+        for _ in range(4):
+            writer.write_table(group, row_group_size=125_000)
+    finished = subprocess.run(
+        [sys.executable, "-c", _PEAK, "score", "d.nescio", "x.parquet", "-o", "y.parquet"],
+        capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    code, peak = map(int, finished.stdout.rpartition("peak ")[2].split())
+    assert code == 0
+    assert parquet.read_metadata("y.parquet").num_rows == 500_000
+    assert peak < 300e6, f"{peak / 1e6:.0f} MB"
