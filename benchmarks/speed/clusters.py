@@ -18,7 +18,7 @@ import numpy as np
 from speed.harness import Bench
 
 N_ROWS, N_LABELS = 1_000_000, 80
-N_IMAGES, SIDE = 512, 224
+N_IMAGES, SIDE = 256, 224
 
 SCORED = "scoring of logits, rows per second and core"
 READ = "reading, decoding and resizing of JPEGs, images per second and core"

@@ -1,6 +1,8 @@
 """nescio.ray.Verdicts in Spark, where pyspark and Java are installed."""
 
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -21,6 +23,13 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def spark():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        yield from session()
+
+
+def session():
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -44,7 +53,7 @@ def test_a_pandas_function_gives_the_verdicts_of_assess(spark, rng):
     schema = "file string, score double, p_value double, in_distribution boolean"
     verdicts = Verdicts(detector, keep="file")
     scored = spark.createDataFrame(frame).mapInPandas(verdicts.over, schema)
-    found = scored.toPandas().sort_values("file")
+    rows = sorted(scored.collect(), key=lambda row: row["file"])
     expected = detector.assess(ns.Outputs(logits, label_names=names))
-    np.testing.assert_array_equal(found["score"], expected.scores)
-    assert found["in_distribution"].tolist() == expected.in_distribution.tolist()
+    np.testing.assert_array_equal([row["score"] for row in rows], expected.scores)
+    assert [row["in_distribution"] for row in rows] == expected.in_distribution.tolist()

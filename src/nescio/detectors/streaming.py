@@ -247,12 +247,8 @@ class _Memory:
         self, stream: OutputsStream, score: _Scorer, engine: ScoreEngine | None
     ) -> Iterator[Columns]:
         """Give all parts."""
-        computed = (
-            map_ahead(score, stream.blocks(), _WORKERS)
-            if engine is None
-            else engine(score, stream, 0)
-        )
-        for columns in computed:
+        here = map_ahead(score, stream.blocks(), _WORKERS)
+        for columns in here if engine is None else engine(score, stream, 0):
             if self._keep:
                 self._parts.append(columns)
             yield columns
