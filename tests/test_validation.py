@@ -9,7 +9,6 @@ from nescio._validation import (
     checked_choice,
     checked_share,
     checked_whole,
-    looks_like_percentages,
     looks_like_probabilities,
     to_float,
     to_numpy,
@@ -81,15 +80,3 @@ def test_probabilities_are_recognised_from_enough_values(rng):
     assert not looks_like_probabilities(probs * 2)
     assert not looks_like_probabilities(probs - 0.01)
     assert not looks_like_probabilities(np.zeros((0, 5)), at_least=0)
-
-
-def test_percentages_are_recognised():
-    values = np.random.default_rng(0).random((20, 5))
-    assert looks_like_percentages(100 * values)
-    assert looks_like_percentages((100 * values).astype(int).astype(np.float32))
-    assert looks_like_percentages(np.where(values > 0.9, np.nan, 100 * values))
-    assert not looks_like_percentages(values)
-    assert not looks_like_percentages(100 * values[:2])
-    assert not looks_like_percentages(200 * values)
-    assert not looks_like_percentages(np.vstack([100 * values, -values]))
-    assert not looks_like_percentages(np.full((20, 5), np.nan))

@@ -85,15 +85,6 @@ def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) 
     return largest is not None and largest <= 1
 
 
-def looks_like_percentages(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
-    """Return whether all values except NaN lie within [0, 100], and some are above 20.
-
-    The result is False if there are fewer than `at_least` values.
-    """
-    largest = largest_of_non_negative(logits, at_least=at_least)
-    return largest is not None and is_percentage(largest)
-
-
 def is_percentage(largest: float) -> bool:
     """Return whether values from 0 to `largest` may be percentages: logits are rarely above 20."""
     return 20 < largest <= 100

@@ -121,7 +121,8 @@ def test_the_output_may_not_be_among_the_inputs(folder, nescio):
 def test_the_bar_shows_how_many_rows_are_done_per_second():
     now = 0.0
     progress = Progress(console=Console(file=io.StringIO()), get_time=lambda: now)
-    task = progress.tasks[progress.add_task("scoring", total=10_000)]
+    progress.add_task("scoring", total=10_000)
+    (task,) = progress.tasks
     assert _Rate("rows").render(task).plain == ""
     for _ in range(3):
         now += 2

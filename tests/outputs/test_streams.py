@@ -66,11 +66,11 @@ def source(request, table, tmp_path):
     """Write the table in some way; return the address, and the table that it is."""
     kind = request.param
     if kind in ("one", "file"):
-        write_parquet(table, tmp_path / "x.parquet")
+        write_parquet(table, tmp_path / "x.parquet", 177 if kind == "file" else 500)
         start = "" if kind == "one" else "file://"
         return f"{start}{tmp_path}/x.parquet", table
     if kind in ("arrow", "feather"):
-        write_arrow(table, tmp_path / f"x.{kind}")
+        write_arrow(table, tmp_path / f"x.{kind}", 50 if kind == "feather" else 500)
         return f"{tmp_path}/x.{kind}", table
     if kind == "memory":
         fsspec = pytest.importorskip("fsspec")
@@ -229,6 +229,16 @@ def test_doubtful_columns_are_refused_after_all_rows(tmp_path, table, first, lat
         assert str(raised.value) == str(whole.value)
 
 
+def test_rows_before_the_first_wanted_block_are_checked_too(tmp_path, table):
+    values = np.zeros(N)
+    values[200] = 1  # zeros alone would do no harm
+    path = doubtful(tmp_path, table, "n", values)
+    blocks = open_stream(path).blocks(5)
+    assert next(blocks).number == 5
+    with pytest.raises(InputError, match=r"'n' .only whole numbers, unlike other columns"):
+        list(blocks)
+
+
 def test_columns_that_the_first_block_settles_are_not_read_twice(tmp_path, table):
     write_parquet(table.select(LABELS), tmp_path / "x.parquet")
     stream = open_stream(tmp_path / "x.parquet", from_probs=None)
@@ -258,6 +268,27 @@ def test_probabilities_are_refused_unless_one_says_what_they_are(tmp_path, rng):
     write_parquet(percent, tmp_path / "y.parquet")
     with pytest.raises(InputError, match="These look like percentages"):
         next(open_stream(tmp_path / "y.parquet", from_probs=None).blocks())
+
+
+def test_percentages_are_recognised(tmp_path):
+    values = np.random.default_rng(0).random((20, 5))
+
+    def refused(logits):
+        np.save(tmp_path / "x.npy", logits)
+        try:
+            list(open_stream(tmp_path / "x.npy", from_probs=None).blocks())
+        except InputError as error:
+            return "percentages" in str(error)
+        return False
+
+    assert refused(100 * values)
+    assert refused((100 * values).astype(int).astype(np.float32))
+    assert refused(np.where(values > 0.9, np.nan, 100 * values))
+    assert not refused(values)
+    assert not refused(100 * values[:2])
+    assert not refused(200 * values)
+    assert not refused(np.vstack([100 * values, -values]))
+    assert not refused(np.full((20, 5), np.nan))
 
 
 def test_an_index_that_counts_the_rows_gives_no_ids(tmp_path, table):

@@ -221,7 +221,8 @@ class _ParquetFile:
 class _IpcFile:
     """One Arrow file. A local one is memory-mapped, and its pages are given back after each batch.
 
-    Without that, a file counts as memory of the process as far as it has been read.
+    Without that, a file counts as memory of the process as far as it has been read. Who still needs
+    a page gets it from the file again.
     """
 
     def __init__(self, stream: IO[bytes], path: str | None) -> None:
@@ -246,8 +247,7 @@ class _IpcFile:
             if start < len(batch):
                 batch = batch.select(list(names))
                 for first in range(start, len(batch), size):
-                    piece = batch.slice(first, size)
-                    yield _copied(piece) if self._mapped else piece
+                    yield batch.slice(first, size)
                     self._give_back()
             start = max(0, start - len(batch))
             del batch
@@ -255,15 +255,6 @@ class _IpcFile:
     def _give_back(self) -> None:
         if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def _copied(batch: Any) -> Any:
-    """Return a record batch in memory of its own, without the rest of what it is a slice of."""
-    pyarrow, ipc = require("pyarrow", "parquet"), require("pyarrow.ipc", "parquet")
-    sink = pyarrow.BufferOutputStream()
-    with ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return ipc.open_stream(sink.getvalue()).read_next_batch()
 
 
 def _folder_columns(files: Files) -> dict[str, tuple[Any, list[Any]]]:
