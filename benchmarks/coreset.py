@@ -2,8 +2,9 @@
 
     python benchmarks/coreset.py --train TRAIN --id TEST --ood TEXTURES --ood OBJECTS
 
-The files are outputs with features. Each size is measured with the training samples in three orders, which
-give other random choices. The table has the AUROC in per cent, as mean and standard deviation.
+The files are outputs with features. Each size is measured with the training samples in three
+orders, which give other random choices. The table has the AUROC in per cent, as mean and standard
+deviation.
 """
 
 from __future__ import annotations
