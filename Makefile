@@ -31,7 +31,7 @@ unit: $(VENV)/.installed-dev
 
 # Where results are computed in floating point, and so depend on the processor.
 NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics outputs explain monitor networks \
-  runners export/test_fused.py export/test_every_detector.py training/test_tuning.py)
+  runners export/test_fused.py training/test_tuning.py)
 # NumPy's names of the features that it uses where the processor has them.
 FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print
 ALL_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*names)')

@@ -101,7 +101,7 @@ def _save(results: dict[str, Any]) -> None:
 
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     write_page(results, ROOT / "docs")
-    print(f"\nsaved {RESULTS} and the page of docs/reference/speed.md")
+    print(f"\nsaved {RESULTS} and the page of docs/explanation/speed.md")
 
 
 if __name__ == "__main__":

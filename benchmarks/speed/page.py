@@ -10,7 +10,7 @@ from typing import Any
 from nescio.report.svg import Chart, Scale, chart_style
 from speed.harness import AXES, written
 
-PAGE = Path("reference") / "speed.md"
+PAGE = Path("explanation") / "speed.md"
 PICTURES = Path("images")
 
 _HEAD = """# Speed, measured

@@ -53,10 +53,10 @@ def test_the_page_says_which_goals_were_met(ticking, tmp_path, capsys):
     bench.fact("peak", 900, "MB", at_most=1000)
     bench.fact("recall", 0.5, at_least=0.9)
     bench.growth("work", "K", lambda size: ticking(size), [1, 2, 4])
-    for folder in ("reference", "images"):
+    for folder in ("explanation", "images"):
         (tmp_path / folder).mkdir()
     write_page({"part": {"machine": harness.machine(), "records": bench.records}}, tmp_path)
-    page = (tmp_path / "reference" / "speed.md").read_text()
+    page = (tmp_path / "explanation" / "speed.md").read_text()
     assert "fast against peer | 5x | 6.00x | met" in page
     assert "slow against peer | 5x | 1.50x | **missed**" in page
     assert "peak | at most 1000 MB | 900 MB | met" in page
@@ -66,7 +66,7 @@ def test_the_page_says_which_goals_were_met(ticking, tmp_path, capsys):
 
 
 def test_the_page_in_the_docs_is_made_from_the_results(tmp_path):
-    for folder in ("reference", "images"):
+    for folder in ("explanation", "images"):
         (tmp_path / folder).mkdir()
     write_page(json.loads(RESULTS.read_text()), tmp_path)
     for made in (path for path in tmp_path.rglob("*") if path.is_file()):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from nescio.detectors import arrays as reading
 from nescio.errors import (
     IgnoredLabelsWarning,
     ImplausibleValuesWarning,
@@ -171,7 +172,7 @@ def test_features_in_a_data_frame_are_matched_too(library, rng):
     turned = frame_of(library, {name: columns[name] for name in "fbdcae"})
     np.testing.assert_array_equal(detector.score_samples(turned), detector.score_samples(features))
     with pytest.raises(MissingInputError, match="needs logits, and only features"):
-        detector.calibrate(frame_of(library, named(features[:200])), groups="label_count")
+        detector.calibrate(frame_of(library, named(features + 1)), groups="label_count")
     detector.fit(features, labels)
     assert not hasattr(detector, "feature_names_in_")
 
@@ -199,3 +200,17 @@ def test_labels_come_from_one_place(rng):
         ns.Mahalanobis().fit(outputs, np.ones((50, 3)))
     with pytest.raises(MissingInputError, match="reads features"):
         ns.Mahalanobis().fit(ns.Outputs(rng.normal(size=(50, 3))))
+
+
+def test_a_plain_array_is_taken_as_scikit_learns_check_takes_it(detector, logits):
+    """Plain arrays skip that check, which takes longer than their scores."""
+    found = {char: reading.read(logits.astype(char), ["logits"], detector) for char in "defi"}
+    assert [found[char].arrays.logits.dtype.char for char in "defi"] == ["d", "f", "f", "d"]
+    assert found["d"].arrays.logits is found["d"].data
+    swapped = logits.astype(np.dtype(np.float32).newbyteorder())
+    matrix = reading.read(swapped, ["logits"], detector).arrays.logits
+    assert matrix.dtype.isnative
+    assert (matrix == swapped).all()
+    for empty in (logits[:0], logits[:, :0]):
+        with pytest.raises(InputError, match=r"0 (sample|feature)|got \(400, 0\)"):
+            detector.score_samples(empty)

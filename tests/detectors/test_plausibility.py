@@ -35,11 +35,30 @@ def test_the_same_array_is_recognised(rng):
     train = rng.normal(-1, 2, (3000, 4))
     with pytest.raises(InputError, match="learned from this very data"):
         ns.LocalOutlierFactor().fit(train).calibrate(train.tolist())
-    other = train.copy()
-    other[::2] += 1
-    ns.LocalOutlierFactor().fit(train).calibrate(other)
-    ns.LocalOutlierFactor().fit(train).calibrate(train[:1500])
     ns.JointEnergy().fit(train).calibrate(train)  # it learns nothing
+
+
+def test_samples_that_were_learned_from_are_noticed(rng, tmp_path):
+    train = rng.normal(-1, 2, (3000, 4))
+    detector = ns.LocalOutlierFactor().fit(train)
+    with pytest.warns(ImplausibleValuesWarning, match=r"about 100% of these samples are equal to"):
+        detector.calibrate(train[:1500].astype(np.float32))
+    detector.save(tmp_path / "detector.nescio")
+    half = train.copy()
+    half[::2] += 1
+    with pytest.warns(ImplausibleValuesWarning, match=r"about [3-6]\d% of these samples are equal"):
+        ns.load(tmp_path / "detector.nescio").calibrate(half)
+    few = train.copy()
+    few[150:] += 1  # a twentieth: some data has equal rows by nature
+    detector.calibrate(few)
+
+
+def test_a_small_training_set_is_compared_whole(rng):
+    train = rng.normal(-1, 2, (100, 4))
+    with pytest.warns(ImplausibleValuesWarning, match="about 50% of these samples"):
+        ns.LocalOutlierFactor().fit(train).calibrate(
+            np.concatenate([train[:30], rng.normal(-1, 2, (30, 4))])
+        )
 
 
 def test_a_saved_detector_still_knows_the_data(tmp_path):

@@ -3,6 +3,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import nescio as ns
@@ -392,6 +393,7 @@ def test_a_detector_of_another_model():
         (["a text"], InputError, "got text"),
         ("a text", InputError, "got text"),
         (7, InputError, "got a int"),
+        (pd.DataFrame({"a": [1.0]}), InputError, r"got a DataFrame.*frame\[names\]\.to_numpy"),
         ([], ShapeError, "not a single sample"),
         (torch.zeros(0, 3, 8, 8), ShapeError, "not a single sample"),
         (torch.tensor(1.0), ShapeError, "one row per sample"),

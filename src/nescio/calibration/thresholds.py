@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, checked_share, to_numpy
+from nescio.calibration.counting import Counter
 from nescio.errors import InputError, ShapeError, TiedScoresWarning, TooFewSamplesError, warn
 
 Scores = NDArray[np.float64]
@@ -218,6 +219,15 @@ class Threshold:
         """The limit of each calibration score: a score at or above it counts as at least it."""
         return tie_limits(self.scores)
 
+    @functools.cached_property
+    def _counter(self) -> Counter:
+        return Counter(self.limits)
+
+    @functools.cached_property
+    def _p_values(self) -> Scores:
+        """The p-value of a score by how many limits lie at or below it."""
+        return (np.arange(self.n_samples + 1, dtype=np.float64) + 1.0) / (self.n_samples + 1.0)
+
     @property
     def n_samples(self) -> int:
         """The number of calibration scores."""
@@ -230,8 +240,8 @@ class Threshold:
         in-distribution sample, P(p <= a) <= a. Without `confidence`, a sample is flagged exactly
         when its p-value is at most 1 - tpr (apart from the rounding of 1 - tpr).
         """
-        below = np.searchsorted(self.limits, np.asarray(scores, dtype=np.float64), side="right")
-        return (below.astype(np.float64) + 1.0) / (self.n_samples + 1.0)
+        below = self._counter.at_or_below(np.asarray(scores, dtype=np.float64))
+        return self._p_values.take(below)
 
     def tpr_interval(self, confidence: float = 0.99) -> tuple[float, float]:
         """Return the interval of the share of in-distribution samples kept in the long run.

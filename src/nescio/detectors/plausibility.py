@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nescio._validation import Array
 from nescio.detectors.arrays import Arrays, Given, transposed_hint
@@ -23,7 +24,12 @@ _ROWS_AT_ONCE = 1000  # a fingerprint needs memory for as many rows
 _COMPARED_ROWS = 64
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
 _ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
-_IN_ANY_ORDER = slice(64)  # the part of a fingerprint that does not depend on the order of the rows
+# The parts of a fingerprint: what does not depend on the order of the rows, what every version has,
+# and the lowest hashes of single rows, which older versions did not keep.
+_IN_ANY_ORDER, _WHOLE, _LOWEST = slice(64), slice(128), slice(128, None)
+_N_LOWEST = 256
+_FEWEST_COMPARED = 8
+_SHARE_LEARNED = 0.2  # some data has equal rows by nature
 
 
 def warn_of_large_k(detector: Detector, given: Given) -> None:
@@ -138,16 +144,28 @@ def remember_learned_data(detector: Detector, data: Any, arrays: Arrays) -> None
 
 
 def check_held_out(detector: Detector, given: Given) -> None:
-    """Raise if the detector has learned from this very data."""
+    """Raise if the detector has learned from this very data; warn if from many of its samples."""
     for name, learned in getattr(detector, "_learned_from", {}).items():
         matrix = given.arrays.get(name)
         if matrix is None and isinstance(given.data, Outputs):
             matrix = given.data.get(name)  # it is not scored, but shows which data this is
-        if matrix is not None and _fingerprint(matrix)[_IN_ANY_ORDER] == learned[_IN_ANY_ORDER]:
+        if matrix is None:
+            continue
+        rows = _row_hashes(matrix)
+        if _fingerprint(matrix, rows)[_IN_ANY_ORDER] == learned[_IN_ANY_ORDER]:
             raise InputError(
                 f"{detector.name} has learned from this very data ({len(matrix):,} samples). "
                 "Calibrating on it would void the guarantee: calibrate on held-out data."
             )
+        share = _share_learned(learned[_LOWEST], rows)
+        if share > _SHARE_LEARNED:
+            warn(
+                f"about {share:.0%} of these samples are equal to samples that {detector.name} has "
+                f"learned from ({name}). If they are the same samples, the guarantee is void: "
+                "calibrate on held-out data.",
+                ImplausibleValuesWarning,
+            )
+            return
 
 
 def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
@@ -158,19 +176,41 @@ def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
     learned: dict[str, str] = getattr(detector, "_learned_from", {})
     found = {name: outputs.get(name) for name in learned}
     return bool(learned) and all(
-        matrix is not None and _fingerprint(matrix) == learned[name]
+        matrix is not None and _fingerprint(matrix)[_WHOLE] == learned[name][_WHOLE]
         for name, matrix in found.items()
     )
 
 
-def _fingerprint(matrix: Array) -> str:
-    """Return a hash of the rows in any order and one in theirs, for float32 as for float64."""
-    # The hash of a row is the sum of its bits, as whole numbers, times fixed random numbers.
+def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
+    """Return a hash of each row, for float32 as for float64.
+
+    It is the sum of the row's bits, as whole numbers, times fixed random numbers.
+    """
     factors = np.random.default_rng(0).integers(2**64, size=matrix.shape[1], dtype=np.uint64)
     rows = np.empty(len(matrix), np.uint64)
     for start in range(0, len(matrix), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         rows[part] = np.ascontiguousarray(matrix[part], dtype=np.float32).view(np.uint32) @ factors
+    return rows
+
+
+def _fingerprint(matrix: Array, rows: NDArray[np.uint64] | None = None) -> str:
+    """Return a hash of the rows in any order, one in theirs, and the lowest hashes of rows."""
+    rows = _row_hashes(matrix) if rows is None else rows
     shape = repr(matrix.shape).encode()
     hashes = [hashlib.sha256(shape + order.tobytes()) for order in (np.sort(rows), rows)]
-    return "".join(one.hexdigest() for one in hashes)
+    lowest = np.unique(rows)[:_N_LOWEST]
+    return "".join([one.hexdigest() for one in hashes] + [f"{one:016x}" for one in lowest.tolist()])
+
+
+def _share_learned(lowest: str, rows: NDArray[np.uint64]) -> float:
+    """Estimate the share of rows that are equal to learned ones, from the lowest of their hashes.
+
+    Of the rows with a hash up to the largest of these, it is known which are learned ones. A hash
+    does not depend on the sample's content in any way that matters, so they stand for all rows.
+    """
+    known = np.array([int(lowest[at : at + 16], 16) for at in range(0, len(lowest), 16)], np.uint64)
+    if not len(known):
+        return 0.0
+    some = rows if len(known) < _N_LOWEST else rows[rows <= known[-1]]
+    return float(np.isin(some, known).mean()) if len(some) >= _FEWEST_COMPARED else 0.0

@@ -172,9 +172,9 @@ def score(detector: Detector, data: Any) -> tuple[Given, Scores]:
 def score_given(detector: Detector, given: Given) -> Scores:
     """Score every row; rows that cannot be used get -inf."""
     arrays = given.arrays.only(detector.scores_from)
-    usable = reading.usable_rows(arrays, detector)
-    if usable.all():
+    if reading.all_usable(arrays, detector):
         return _scores_of(detector, arrays)
+    usable = reading.usable_rows(arrays, detector)
     scores = np.full(len(usable), -np.inf)
     if usable.any():
         scores[usable] = _scores_of(detector, arrays[usable])

@@ -23,6 +23,11 @@ def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterat
         for start in range(0, n_samples, rows):
             part = slice(start, start + rows)
             yield InputBatch(*(_rows_of(values, part, n_samples) for values in whole))
+    elif hasattr(inputs, "columns") and hasattr(inputs, "to_numpy"):  # it iterates over its names
+        raise InputError(
+            f"this model takes arrays or tensors, but got a {type(inputs).__name__}. Pass the "
+            "columns that the model takes as an array: frame[names].to_numpy()."
+        )
     elif isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes):
         for item in inputs:
             yield _batch(item, is_data)

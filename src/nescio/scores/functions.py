@@ -348,21 +348,31 @@ def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
 
 def _aggregate(logits: ArrayT, total: _Total, k: int | None = None) -> ArrayT:
     """Return one score per row, of its k largest logits only if k is given."""
-    given: Any = logits if is_torch(logits) else float_values(logits)
-    check_matrix(given)
-    if is_torch(given) and str(given.layout) != "torch.strided":
+    if is_torch(logits):
+        return cast(ArrayT, _aggregate_tensor(logits, total, k))
+    values = float_values(logits)
+    check_matrix(values)
+    return cast(ArrayT, map_rows(_kernel(total, k, values.shape[1]), values))
+
+
+def _kernel(total: _Total, k: int | None, n_labels: int) -> RowKernel:
+    return total.kernel if k is None or k >= n_labels else kernels.of_top_k(total.kernel, k)
+
+
+def _aggregate_tensor(logits: Any, total: _Total, k: int | None) -> Any:
+    check_matrix(logits)
+    if str(logits.layout) != "torch.strided":
         raise InputError("logits must be a dense tensor: pass logits.to_dense().")
-    if is_torch(given) and given.is_complex():
-        raise InputError(f"logits must be real numbers, got a tensor of {given.dtype}.")
-    if k is not None and k >= given.shape[1]:
-        k = None  # all labels: nothing to select
-    if is_torch(given) and not _takes_numpy_kernel(given):
-        given = _widened(given)
-        top = given if k is None else given.topk(k, dim=1, sorted=False).values
-        return cast(ArrayT, total.torch(top))
-    kernel = total.kernel if k is None else kernels.of_top_k(total.kernel, k)
-    result: Any = map_rows(kernel, to_float(to_numpy(given)))
-    return cast(ArrayT, sys.modules["torch"].from_numpy(result) if is_torch(given) else result)
+    if logits.is_complex():
+        raise InputError(f"logits must be real numbers, got a tensor of {logits.dtype}.")
+    if _takes_numpy_kernel(logits):
+        values = to_float(to_numpy(logits))
+        result = map_rows(_kernel(total, k, values.shape[1]), values)
+        return sys.modules["torch"].from_numpy(result)
+    wide = _widened(logits)
+    if k is not None and k < wide.shape[1]:
+        wide = wide.topk(k, dim=1, sorted=False).values
+    return total.torch(wide)
 
 
 def _widened(tensor: Any) -> Any:
