@@ -5,7 +5,8 @@ import pytest
 
 import nescio as ns
 from nescio.detectors import nearest as searching
-from nescio.errors import ExportError, FileFormatError, ParameterError, TooFewSamplesError
+from nescio.errors import FileFormatError, ParameterError, TooFewSamplesError
+from nescio.metrics import auroc
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_centers_stand_for_all_samples(data):
     assert reduced.bank_.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(reduced.bank_, axis=1), 1, atol=1e-6)
     drawn = ns.NearestNeighbours(k=1, bank=30).fit(train)
-    aurocs = [ns.auroc(d.score_samples(new), d.score_samples(far)) for d in (reduced, drawn)]
+    aurocs = [auroc(d.score_samples(new), d.score_samples(far)) for d in (reduced, drawn)]
     assert aurocs[0] > aurocs[1]
     # Each centre is named by the sample nearest to it.
     unit = train / np.maximum(np.linalg.norm(train, axis=1, keepdims=True), 1e-9)
@@ -121,13 +122,3 @@ def test_what_is_not_allowed(data):
         ns.NearestNeighbours(cells=40).fit(train[:30])
     with pytest.raises(ns.NotCalibratedError):
         ns.NearestNeighbours().fit(train).set_params(cells=20).score_samples(new)
-
-
-def test_an_index_is_not_exported(data):
-    pytest.importorskip("torch")
-    from nescio.export.scoring import scorer_of
-
-    index = ns.NearestNeighbours(cells=40, probes=3).fit(data[0])
-    with pytest.raises(ExportError, match="cells=0"):
-        scorer_of(index)
-    scorer_of(index.set_params(probes=40))

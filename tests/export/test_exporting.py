@@ -14,6 +14,7 @@ import nescio as ns
 from fixtures.export import N_LABELS, a_network, metadata, run, some_inputs, some_logits
 from fixtures.own_detectors import Neighbours, ReAct, Together
 from nescio.data.preprocessing import Preprocessing
+from nescio.detectors import Arrays
 from nescio.errors import (
     ExportError,
     FileError,
@@ -24,6 +25,7 @@ from nescio.errors import (
 )
 from nescio.export import DetectorHead
 from nescio.export.parity import check_parity
+from nescio.export.scoring import scorer_of
 
 from .test_fused import mahalanobis
 
@@ -337,3 +339,14 @@ def test_a_model_above_two_gigabytes_is_refused(tmp_path):
     samples = Samples({"input": some_inputs(2)}, by_name=False)
     with pytest.raises(ExportError, match=r"3\.6 GB"):
         classifier_graph(ns.wrap(large).runner, samples, ("logits",))
+
+
+def test_an_index_is_not_exported(rng):
+    features = rng.normal(size=(300, 6))
+    index = ns.NearestNeighbours(cells=10, probes=3).fit(features)
+    with pytest.raises(ExportError, match=r"searches 3 of 10 cells\. Fit it with cells=0"):
+        scorer_of(index)
+    arrays = ns.Outputs(rng.normal(size=(20, 2)), features=rng.normal(size=(20, 6)))
+    exact = index.set_params(probes=10)
+    found = scorer_of(exact)(Arrays({"features": torch.from_numpy(arrays.features)}))
+    np.testing.assert_allclose(found, exact.score_samples(arrays.features), rtol=1e-12)
