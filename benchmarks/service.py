@@ -37,6 +37,7 @@ from malformed import JSON, SAFETENSORS, Malformed, malformed
 from nescio._io.tensors import encode_tensors
 
 N_ROWS, N_LABELS = 1_000, 80
+IN_PROCESS = "in process: detector.assess(logits)"
 
 
 def some_logits(n_rows: int, seed: int = 0) -> np.ndarray:
@@ -311,8 +312,19 @@ def bodies(seed: int = 0) -> dict[str, tuple[str, bytes]]:
     }
 
 
-def throughput(quick: bool) -> None:
-    """Compare bodies of 1,000 x 80 through the service with `assess` in this process."""
+class Rate(NamedTuple):
+    """Medians over the rounds."""
+
+    per_second: float  # requests, or calls
+    ratio: float  # to the calls in process right before
+    processor_seconds: float  # per request or call: of this process or of the server
+
+
+def rates(ways: dict[str, tuple[str, int]], *, seconds: float, rounds: int) -> dict[str, Rate]:
+    """Time `assess` in this process, in turn with bodies of 1,000 x 80 through the service.
+
+    A way is a format and a number of clients. The first rate is that of this process.
+    """
     detector = ns.JointEnergy().calibrate(some_logits(5_000, seed=1))
     # Several arrays, because a single one would stay in the processor's cache.
     seeds = range(16)
@@ -321,34 +333,42 @@ def throughput(quick: bool) -> None:
     for seed in seeds:
         for name, body in bodies(seed).items():
             made[name].append(plain_request("POST", "/v1/score", *body))
-    ways = {f"safetensors, {n} client{'s'[: n > 1]}": ("safetensors", n) for n in (1, 4, 8)}
-    ways |= {f"{name}, 4 clients": (name, 4) for name in made if name != "safetensors"}
-    seconds, rounds = (0.3, 3) if quick else (0.8, 9)
     clients = Clients()
-    inside: list[tuple[float, float]] = []
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+    found: dict[str, list[Rate]] = {IN_PROCESS: [], **{way: [] for way in ways}}
     with serving() as server:
         for name, n_clients in ways.values():
             clients.run(server.port, made[name], n_clients, n_requests=32)
         for _ in range(rounds):
             for way, (name, n_clients) in ways.items():
-                inside.append(in_process(detector, arrays, seconds))
+                inside, used = in_process(detector, arrays, seconds)
+                found[IN_PROCESS].append(Rate(inside, 1.0, used))
                 before = server.processor_seconds()
                 load = clients.run(server.port, made[name], n_clients, seconds=seconds)
                 used = server.processor_seconds() - before
                 n = load.codes.total()
                 if load.codes != {200: n}:
                     raise SystemExit(f"not only 200: {load.codes}")
-                found[way].append((n / load.seconds, n / load.seconds / inside[-1][0], used / n))
+                rate = n / load.seconds
+                found[way].append(Rate(rate, rate / inside, used / n))
     clients.end()
+    return {
+        way: Rate(*(statistics.median(column) for column in zip(*rows, strict=True)))
+        for way, rows in found.items()
+    }
+
+
+def throughput(quick: bool) -> None:
+    """Compare bodies of 1,000 x 80 through the service with `assess` in this process."""
+    ways = {f"safetensors, {n} client{'s'[: n > 1]}": ("safetensors", n) for n in (1, 4, 8)}
+    ways |= {"JSON, 4 clients": ("JSON", 4)}
+    seconds, rounds = (0.3, 3) if quick else (0.8, 9)
+    found = rates(ways, seconds=seconds, rounds=rounds)
     print(f"\nThroughput: {N_ROWS:,} x {N_LABELS} float32 per request, {rounds} rounds, medians")
     print(f"  {'':<40}{'requests/s':>12}{'rows/s':>14}{'ratio':>8}{'CPU time':>14}")
-    rate, used = (statistics.median(column) for column in zip(*inside, strict=True))
-    figures = {"in process: detector.assess(logits)": [(rate, 1.0, used)], **found}
-    for name, rows in figures.items():
-        rate, ratio, used = (statistics.median(column) for column in zip(*rows, strict=True))
+    for name, rate in found.items():
         print(
-            f"  {name:<40}{rate:>12,.0f}{rate * N_ROWS:>14,.0f}{ratio:>8.2f}{used * 1e6:>11,.0f} us"
+            f"  {name:<40}{rate.per_second:>12,.0f}{rate.per_second * N_ROWS:>14,.0f}"
+            f"{rate.ratio:>8.2f}{rate.processor_seconds * 1e6:>11,.0f} us"
         )
     print("  ratio: median over the rounds of service / in process")
     print("  CPU time: per request, of this process or of the server, without the clients")

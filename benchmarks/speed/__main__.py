@@ -30,6 +30,8 @@ sys.path[0] = str(HERE.parent)  # so that a part is speed.NAME, and benchmarks/s
 
 PARTS = (
     "scoring",
+    "kernels",
+    "service",
     "streams",
     "mahalanobis",
     "metrics",

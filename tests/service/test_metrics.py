@@ -81,3 +81,14 @@ def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_log
     post(service, some_logits(10))
     found = {dict(labels)["label"] for name, labels in samples(service) if "label_fired" in name}
     assert found == set(names)
+
+
+@pytest.mark.parametrize("n_rows", [1, 7, 8, 2_039, 2_040, 2_041, 5_000])
+def test_positive_values_are_counted_by_column(n_rows):
+    from nescio.service.metrics import count_positive
+
+    matrix = np.random.default_rng(0).normal(0.5, 1, (n_rows, 3))
+    matrix[:, 2] = 1.0  # a byte would overflow
+    matrix[0] = np.nan, -np.inf, np.inf
+    assert count_positive(matrix).tolist() == (matrix > 0).sum(0).tolist()
+    assert count_positive(np.asfortranarray(matrix)).tolist() == (matrix > 0).sum(0).tolist()
