@@ -75,7 +75,7 @@ def test_the_joint_energy_is_between_the_score_and_the_score_plus_the_bound(
 def test_few_probes_miss_labels_and_the_bound_says_so(monkeypatch):
     monkeypatch.setattr(label_search, "_LABELS_PER_FOUND", 1)
     head = some_head("random", 3000, np.float64, 0, n_units=16)
-    features = some_features(head, 50, np.float64, 0, scale=0.5)
+    features = some_features(head, 50, np.float64, 0, scale=0.1)
     index = LabelIndex.of(head)
     found = search(index, features, 16, 1)
     energy = joint_energy(all_logits(head, features))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nescio._threads import in_threads
 from nescio._validation import FloatArray
 from nescio.detectors.neighbours import Indices
 
@@ -21,6 +22,7 @@ _GROUPS_NEXT_TO_IT = 8
 _ROUNDS = 8
 _LEARNED_PER_CENTER = 64
 _ROWS_AT_ONCE = 16_384
+_MOST_THREADS = 8
 _LARGEST_CELL = 2  # times the average: a sample that visits a cell reads all of it
 
 
@@ -33,22 +35,25 @@ def divide(weight: FloatArray) -> tuple[Indices, Indices]:
     n_cells = int(min(_CELLS_PER_ROOT * np.sqrt(n_labels), n_labels / _FEWEST_LABELS))
     if n_cells < 2:
         return np.arange(n_labels), np.array([0, n_labels])
-    rng = np.random.default_rng(0)
-    groups = _centers(weight, max(1, n_cells // _CELLS_PER_GROUP), rng)
+    groups = _centers(weight, max(1, n_cells // _CELLS_PER_GROUP), seed=0)
     group_of = _nearest(weight, groups)
     groups = groups[np.unique(group_of)]
     members = _members(group_of)
-    cells = [
-        _centers(weight[labels], max(1, round(len(labels) * n_cells / n_labels)), rng)
-        for labels in members
-    ]
+    cells = [groups] * len(groups)
+
+    def divide_group(at: int) -> None:
+        share = len(members[at]) / n_labels
+        cells[at] = _centers(weight[members[at]], max(1, round(share * n_cells)), seed=at)
+
+    in_threads(divide_group, range(len(groups)), _MOST_THREADS, small=True)
     cell_of = _nearest_cells(weight, groups, members, cells)
     sizes = np.bincount(cell_of)
     return np.argsort(cell_of, kind="stable"), _starts(sizes, _LARGEST_CELL * n_labels // n_cells)
 
 
-def _centers(rows: FloatArray, n_centers: int, rng: np.random.Generator) -> FloatArray:
+def _centers(rows: FloatArray, n_centers: int, seed: int) -> FloatArray:
     """Return the centres of k-means, learned from some of the rows; all of them are distinct."""
+    rng = np.random.default_rng(seed)
     if len(rows) > n_centers * _LEARNED_PER_CENTER:
         rows = rows[np.sort(rng.choice(len(rows), n_centers * _LEARNED_PER_CENTER, replace=False))]
     centers: FloatArray = rows[rng.choice(len(rows), min(n_centers, len(rows)), replace=False)]
@@ -87,11 +92,14 @@ def _nearest_cells(
     first = np.cumsum([0, *map(len, cells)])
     cell_of = np.empty(len(weight), np.int64)
     closeness = groups @ groups.T - 0.5 * np.einsum("ij,ij->i", groups, groups)
-    for labels, close in zip(members, closeness, strict=True):
-        near = np.argsort(-close)[:_GROUPS_NEXT_TO_IT]
+
+    def find(at: int) -> None:
+        near = np.argsort(-closeness[at])[:_GROUPS_NEXT_TO_IT]
         numbers = np.concatenate([np.arange(first[i], first[i + 1]) for i in near])
         centers = np.concatenate([cells[i] for i in near])
-        cell_of[labels] = numbers[_nearest(weight[labels], centers)]
+        cell_of[members[at]] = numbers[_nearest(weight[members[at]], centers)]
+
+    in_threads(find, range(len(groups)), _MOST_THREADS, small=True)
     return cell_of
 
 
