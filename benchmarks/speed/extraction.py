@@ -3,6 +3,7 @@
 The images are JPEG files of 640 by 480 pixels, made of noise in several sizes, so that decoding and
 resizing takes as long as for photographs. Each runtime runs whole batches, with reading, as
 `nescio extract` does after its choice; the time of the choice itself is printed apart.
+torch.compile is left out: it takes a minute or more to compile, and is slower than the graphs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from speed.harness import Bench
 
 BATCH = 16
+PLAIN = "plain loop (DataLoader, eager)"
 N_LABELS = 80
 N_IMAGES = {"densenet121": 2 * BATCH, "efficientnet-lite0": 4 * BATCH}
 
@@ -91,6 +93,7 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
     from nescio.data.split import Split
     from nescio.detectors import JointEnergy
     from nescio.networks.checkpoint import Architecture, Checkpoint
+    from nescio.outputs import Outputs
     from nescio.runners.checkpoints import CheckpointRunner
     from nescio.runners.images import Reader, in_batches
     from nescio.runners.runtimes import Runtimes
@@ -117,7 +120,7 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
 
         return run
 
-    contenders: dict[str, Callable[[], Any]] = {"plain loop (DataLoader, eager)": plain}
+    contenders: dict[str, Callable[[], Any]] = {PLAIN: plain}
     own.run(examples[0])  # shows which layers are called
     shared: dict[str, Any] = {}
     for runtime in ("eager", "channels-last", "onnxruntime", "openvino"):
@@ -127,17 +130,21 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
     bench.fact(f"{title}: seconds to choose a runtime", time.perf_counter() - started, "s")
     print(f"  {choice}")
     contenders["auto"] = loop(fast)
+    found: dict[str, Any] = {}
+
+    def kept(contender: str) -> Callable[[], None]:
+        return lambda: found.update({contender: contenders[contender]()})
+
     bench.compare(
         f"{title}, {len(files)} images in batches of {BATCH}",
-        "plain loop (DataLoader, eager)",
-        contenders,
+        PLAIN,
+        {contender: kept(contender) for contender in contenders},
         goal={"auto": 2.0},
         rounds=3,
     )
-    expected = plain()
-    detector = JointEnergy().calibrate(expected)
-    found = {name: contender() for name, contender in contenders.items()}
+    expected = found[PLAIN]
     largest = max(float(np.abs(logits - expected).max()) for logits in found.values())
+    detector = JointEnergy().calibrate(Outputs(expected, label_names=labels))
     verdicts = detector.predict(expected)
     same = all((detector.predict(logits) == verdicts).all() for logits in found.values())
     bench.fact(f"{title}: largest difference of a logit", largest, at_most=1e-4)

@@ -96,3 +96,16 @@ def test_bad_images_are_no_partners(nescio, checkpoint, class_tree, tmp_path):
     code, said, _ = nescio(*command, "--corruption", "geometric_mean", "--skip-bad", "--json")
     (report,) = json.loads(said)
     assert (code, report["n_images"], len(report["skipped"])) == (0, 5, 1)
+
+
+def test_the_runtime_is_reported(nescio, checkpoint, class_tree, tmp_path):
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ("extract", tmp_path / "net.safetensors", f"folder:{class_tree()}", "-o", tmp_path)
+    code, said, _ = nescio(*command, "--runtime", "eager", "--json")
+    (result,) = json.loads(said)
+    assert (code, result["runtime"]["runtime"], result["at_once"]) == (0, "eager", None)
+    assert Outputs.load(tmp_path / "objects.safetensors").manifest["runtime"] == "eager"
+    code, said, _ = nescio(*command, "--force", "--batch-size", "3")
+    assert (code, "too little work for a choice to pay" in said) == (0, True)
+    code, _, err = nescio(*command, "--runtime", "fast")
+    assert (code, "runtime must be 'auto' or 'eager'" in err) == (1, True)

@@ -54,6 +54,19 @@ def test_halves_until_it_fits_and_stays_there(fail):
     assert compute.attempts == [10, 5, 3, 3, 3, 1, 3, 3, 3, 1, 3, 3, 1]
 
 
+def test_what_is_done_is_not_done_again_when_memory_gets_short():
+    class Shrinking(Counting):
+        def __call__(self, batch):
+            self.most = 2 if len(self.seen) == 5 else self.most
+            return super().__call__(batch)
+
+    compute = Shrinking(5, by_torch)
+    rows = np.arange(10.0).reshape(10, 1)
+    assert np.array_equal(InHalves(compute)(rows)["square"], rows**2)
+    assert compute.seen == rows[:, 0].tolist()
+    assert compute.attempts == [10, 5, 5, 3, 2, 2, 1]
+
+
 def test_a_single_sample_that_does_not_fit():
     with pytest.raises(InputError, match="memory to run the model on a single sample") as caught:
         InHalves(Counting(0, by_torch))(np.zeros((4, 1)))

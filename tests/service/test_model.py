@@ -45,6 +45,27 @@ def logits_of(colour):
     return [3 * red - 1, 3 * green - 1, 3 * blue - 1, red + green + blue - 1]
 
 
+# --- runtimes ---
+
+
+def test_openvino_gives_the_same_answers(client, detector_file, image_model, encoded_image):
+    pytest.importorskip("openvino")
+    model = image_model(metadata={"nescio.preprocessing": HALF, "nescio.label_names": NAMES})
+    answers = []
+    for runtime in ("onnxruntime", "openvino", "auto"):
+        service = client(detector_file(), model=model, runtime=runtime)
+        pixels = np.full((30, 20, 3), (200, 30, 90))
+        sent = {"content": encoded_image(pixels, "PNG"), "headers": {"content-type": "image/png"}}
+        answer = service.post("/v1/predict", **sent)
+        assert answer.status_code == 200, answer.text
+        answers.append(answer.json())
+    for other in answers[1:]:
+        assert other.keys() == answers[0].keys()
+        assert np.allclose(other["logits"], answers[0]["logits"], atol=1e-4)
+    with pytest.raises(ns.ParameterError, match="of the kind onnx"):
+        client(detector_file(), model=model, runtime="eager")
+
+
 # --- images -------------------------------------------------------------------------------------
 
 
