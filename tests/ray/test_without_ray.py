@@ -2,6 +2,7 @@
 
 import pickle
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from nescio.errors import MissingDependencyError, ParameterError
 from nescio.outputs import Outputs
 from nescio.ray import cluster, extraction
 from nescio.ray.cluster import Resources, resources
+from nescio.runners.work import computing
 
 
 class Nodes:
@@ -96,14 +98,29 @@ def job(checkpoint, class_tree, tmp_path):
     checkpoint().save(path)
     runner = _open_on(str(path), "cpu")
     computation = extraction.Computation(load_folder(class_tree(), ""))
-    made = extraction.Actors(None, Resources(1, 1, 0), str(path), _open_on)(computation, runner)
-    return made.args[0]
+    actors = extraction.Actors(None, Resources(1, 1, 0), str(path), _open_on)
+    return actors(computation, runner, runner.runtime).args[0]
+
+
+def logits_of(job):
+    """The logits of two images by an actor."""
+    compute = computing(extraction._opened(job), job.runtime, [range(2)])
+    [part] = compute({0: [range(2)]}, lambda _: None)
+    return np.concatenate(part.tensors["logits"].blocks)
 
 
 def test_a_node_without_the_file_gets_its_content(job, tmp_path):
     (tmp_path / "net.safetensors").unlink()
-    [part] = extraction._opened(job)({0: [range(2)]}, lambda _: None)
-    assert part.tensors["logits"].shape == (2, 3)
+    assert logits_of(job).shape == (2, 3)
+
+
+def test_an_actor_runs_by_the_chosen_runtime(job):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    other = replace(job, runtime="onnxruntime")
+    np.testing.assert_allclose(logits_of(other), logits_of(job), atol=1e-4)
+    with pytest.raises(ParameterError, match="runtime must be"):
+        logits_of(replace(job, runtime="another"))
 
 
 def test_another_version_on_a_node_is_refused(job):
