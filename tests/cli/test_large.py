@@ -221,3 +221,24 @@ def test_memory_does_not_grow_with_the_input(rng, tmp_path):
     assert "480,000 rows" in found.stdout
     assert "counted in cells" in found.stdout
     assert max(json.loads(found.stdout.splitlines()[-1])) < 60
+
+
+def test_remote_addresses_are_read_too(rng, tmp_path, run):
+    fsspec = pytest.importorskip("fsspec")
+    logits = logits_of(rng, 0)
+    local = write(tmp_path / "val.parquet", logits)
+    ood = write(tmp_path / "ood.parquet", logits_of(rng, -2, 300))
+    detector = ns.MaxLogit().calibrate(Outputs(logits, label_names=list("abcde")))
+    detector.assess(Outputs(logits)).save(tmp_path / "scored.parquet")
+    store = fsspec.filesystem("memory")
+    for name in ("val", "ood", "scored"):
+        store.pipe(f"/large/{name}.parquet", (tmp_path / f"{name}.parquet").read_bytes())
+
+    def printed(*places):
+        made = ("calibrate", places[0], "-o", "made.nescio", "-d", "max_logit", "--force")
+        compared = ("eval", "--id", places[0], "--ood", places[1], "--bootstrap", 0)
+        watched = ("monitor", places[2], "--detector", "made.nescio", "--json")
+        return run(*made), run(*compared, "-d", "max_logit"), run(*watched)
+
+    remote = [f"memory://large/{name}.parquet" for name in ("val", "ood", "scored")]
+    assert printed(*remote) == printed(local, ood, "scored.parquet")
