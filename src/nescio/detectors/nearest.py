@@ -49,8 +49,8 @@ def nearest(
 ) -> Found:
     """Return the k nearest samples of each query.
 
-    Apart from the result, at most about 200 MB of memory are used, whatever the sizes: in each of
-    up to four threads 32 MB for products, and less for what is chosen of them.
+    Memory is bounded, whatever the sizes: apart from the result, about 100 MB in each of at most
+    four threads. A third of it is for products, the rest for what is chosen of them.
 
     Parameters
     ----------
