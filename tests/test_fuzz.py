@@ -26,7 +26,7 @@ from nescio.errors import FileFormatError, NescioError, ShapeError
 from nescio.monitor.scored import read_scored
 from nescio.training import TrainSettings, Tuning, load_checkpoint
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # last: it has a coverage.py
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 from fuzzing.kinds import all_kinds
 from fuzzing.outcomes import ACCEPTED, CHANGED, TRACEBACK, outcome_of

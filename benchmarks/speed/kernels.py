@@ -5,7 +5,6 @@ docs/adr/0001-one-numpy-kernel.md says which of them nescio has, and why.
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,10 +29,6 @@ print(time.perf_counter() - start)
 
 
 def run(bench: Bench) -> None:
-    # numba looks for the package "coverage", and would find benchmarks/coverage.py.
-    ours = sys.path.pop(0)
-    importlib.import_module("numba")
-    sys.path.insert(0, ours)
     for n_samples, n_labels in ((200_000, 80), (16_000, 1_000)):
         logits = logits_of(n_samples, n_labels)
         ways = contenders(logits)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "benchmarks"))  # last: it has a coverage.py
+sys.path.append(str(ROOT / "benchmarks"))
 
 from speed import harness  # noqa: E402
 from speed.harness import Bench  # noqa: E402

@@ -1,6 +1,6 @@
 """Bootstrap intervals of the measures: bias-corrected and accelerated (BCa; Efron, 1987).
 
-The method was chosen by the coverage that `benchmarks/coverage.py` measures.
+The method was chosen by the coverage that `benchmarks/intervals.py` measures.
 """
 
 from __future__ import annotations

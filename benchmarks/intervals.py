@@ -1,7 +1,7 @@
 """Measure how often intervals of 95 % contain the true FPR95, AUROC and AUPR.
 
-    python benchmarks/coverage.py             the table in docs/explanation/metrics.md (10 minutes)
-    python benchmarks/coverage.py --runs 50   a quick look
+    python benchmarks/intervals.py             the table in docs/explanation/metrics.md (10 minutes)
+    python benchmarks/intervals.py --runs 50   a quick look
 
 Each run draws ID and OOD scores from known distributions and computes an interval by each method.
 The true values are those of a very large sample. The last column counts, for each method, the runs
