@@ -128,7 +128,7 @@ def test_a_search_for_many_labels_visits_more_cells():
 
 def test_features_too_large_for_float32_are_searched_in_float64():
     head = some_head("random", 500, np.float32, 4)
-    features = np.array([[3e36, -1e36, 2e36, 1e36, 5e35], [1.0, 0, 0, 0, 0]], np.float32)
+    features = np.array([[3e38, -1e38, 2e38, 1e38, 5e37], [1.0, 0, 0, 0, 0]], np.float32)
     index = LabelIndex.of(head)
     found = search(index, features, 4, EXACT)
     expected = np.sort(all_logits(head, features), axis=1)[:, ::-1][:, :4]
