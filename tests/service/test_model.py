@@ -10,6 +10,7 @@ import pytest
 
 import nescio as ns
 from nescio._io.tensors import encode_tensors
+from nescio.errors import ParameterError
 from nescio.service.bodies import SAFETENSORS
 
 pytest.importorskip("onnxruntime")
@@ -62,7 +63,7 @@ def test_openvino_gives_the_same_answers(client, detector_file, image_model, enc
     for other in answers[1:]:
         assert other.keys() == answers[0].keys()
         assert np.allclose(other["logits"], answers[0]["logits"], atol=1e-4)
-    with pytest.raises(ns.ParameterError, match="of the kind onnx"):
+    with pytest.raises(ParameterError, match="of the kind onnx"):
         client(detector_file(), model=model, runtime="eager")
 
 
