@@ -38,7 +38,13 @@ def requirements() -> dict[str, list[str]]:
     return {
         "nescio": project["project"]["dependencies"],
         **project["project"]["optional-dependencies"],
-        _DEVELOPMENT: [one for group in groups.values() for one in group if isinstance(one, str)],
+        # Not what is only compared with, in an environment of its own.
+        _DEVELOPMENT: [
+            one
+            for name, group in groups.items()
+            for one in group
+            if isinstance(one, str) and name != "bench"
+        ],
     }
 
 
