@@ -100,7 +100,7 @@ def test_features_alone_cannot_be_grouped_by_label_count(rng):
     features, labels = rng.normal(size=(300, 4)), rng.integers(0, 2, (300, 3))
     fitted = ns.Mahalanobis().fit(features, labels)
     with pytest.raises(MissingInputError, match="Pass Outputs"):
-        fitted.calibrate(features[:200], groups="label_count")
+        fitted.calibrate(features + 1, groups="label_count")
     outputs = ns.Outputs(rng.normal(size=(300, 3)), rng.normal(size=(300, 4)))
     fitted.calibrate(outputs, groups="label_count")
     with pytest.raises(MissingInputError, match="needs the logits"):

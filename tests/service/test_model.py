@@ -159,7 +159,7 @@ def test_mahalanobis_takes_the_models_features(client, image_model, tmp_path, en
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(300, 4))
     held_out = ns.Outputs(logits, features=rng.normal(size=(300, 3)), labels=logits > 0)
-    ns.Mahalanobis().fit(held_out).calibrate(held_out[:200]).save(tmp_path / "m.nescio")
+    ns.Mahalanobis().fit(held_out[:100]).calibrate(held_out[100:]).save(tmp_path / "m.nescio")
     model = image_model(features=True, metadata={"nescio.preprocessing": HALF})
     service = client(tmp_path / "m.nescio", model=model)
     pixels = encoded_image(np.full((8, 8, 3), 128))
