@@ -146,6 +146,14 @@ def test_a_runtime_whose_numbers_are_off_is_not_used(kind, images, in_a_contest)
     assert "its logits differ" in choice.not_used["onnxruntime"]
 
 
+def test_a_runtime_must_mask_the_same_labels():
+    masked = {"logits": np.array([[1.0, -np.inf, np.nan]], np.float32)}
+    assert not runtimes._problem(masked, masked)
+    for value in (-3e38, np.inf, np.nan):
+        unmasked = {"logits": np.array([[1.0, value, np.nan]], np.float32)}
+        assert "its logits differ" in runtimes._problem(unmasked, masked)
+
+
 def test_a_later_batch_that_is_off_stops_the_work(images):
     own = runner_of(Frozen())
     bright, dark = images
