@@ -53,6 +53,12 @@ def test_samples_that_were_learned_from_are_noticed(rng, tmp_path):
     detector.calibrate(few)
 
 
+def test_rows_of_zeros_are_not_taken_for_learned_samples(rng):
+    train, new = rng.normal(size=(2, 4000, 4))
+    train[:120] = new[:120] = 0.0  # dead features; their hash is the lowest of all
+    ns.NearestNeighbours().fit(train).calibrate(new)
+
+
 def test_a_small_training_set_is_compared_whole(rng):
     train = rng.normal(-1, 2, (100, 4))
     with pytest.warns(ImplausibleValuesWarning, match="about 50% of these samples"):

@@ -234,7 +234,8 @@ class LearnedRows:
         self._compare_all = compare_all
         lowest = learned[_LOWEST]
         known = [int(lowest[at : at + 16], 16) for at in range(0, len(lowest), 16)]
-        self._known = np.array(known, np.uint64)
+        self._known = np.array([one for one in known if one], np.uint64)
+        self._all_known = len(known) < _N_LOWEST
         self._n_columns = self._n_some = self._n_known = 0
         self._rows: list[NDArray[np.uint64]] = []
 
@@ -245,7 +246,8 @@ class LearnedRows:
         if self._compare_all:
             self._rows.append(rows)
         if len(self._known):
-            some = rows if len(self._known) < _N_LOWEST else rows[rows <= self._known[-1]]
+            some = rows if self._all_known else rows[rows <= self._known[-1]]
+            some = some[some > 0]  # rows of zeros, which are equal by nature and always among these
             self._n_some += len(some)
             self._n_known += int(np.isin(some, self._known).sum())
 
