@@ -151,3 +151,19 @@ def test_the_mean_and_the_variance_of_all_logits_are_known():
     np.testing.assert_allclose(rows @ mean, logits.mean(1), rtol=1e-6)
     variance = np.einsum("ij,jk,ik->i", rows, covariance, rows)
     np.testing.assert_allclose(variance, logits.var(1), rtol=1e-4)
+
+
+def test_weights_whose_squares_are_no_float32():
+    rng = np.random.default_rng(7)
+    topics = rng.normal(size=(60, 16))[rng.integers(0, 60, 3000)]
+    weight = 1e-24 * (topics + 0.1 * rng.normal(size=topics.shape))
+    head = Head(weight.astype(np.float32), np.full(3000, -6.0, np.float32))
+    features = (2e48 * head.weight[:20].astype(float)).astype(np.float32)
+    index, logits = LabelIndex.of(head), all_logits(head, features)
+    for probes in (EXACT, 1):
+        found = search(index, features, 10, probes)
+        if probes == EXACT:
+            expected = np.sort(logits, axis=1)[:, ::-1][:, :10]
+            np.testing.assert_allclose(found.logits, expected, rtol=1e-6)
+        score, bound = label_energy(found.logits).sum(1), rest_bound(index, features, found)
+        assert (joint_energy(logits) <= score + bound).all()

@@ -113,7 +113,8 @@ class LabelIndex:
         cell_of = np.repeat(np.arange(len(self.sizes)), self.sizes)
         for part in self._parts():
             away = self.weight[part] - self.centers[cell_of[part]]
-            squares[part] = np.einsum("ij,ij->i", away, away)
+            # In float64: a square in float32 would be 0 for weights below 1e-23.
+            squares[part] = np.einsum("ij,ij->i", away, away, dtype=np.float64)
         return np.sqrt(np.maximum.reduceat(squares, self.starts[:-1])).astype(self.weight.dtype)
 
     @cached_property
@@ -133,11 +134,15 @@ class LabelIndex:
         """The mean and the covariance of the weights and the bias, over all labels."""
         mean = np.append(self.weight.mean(0, dtype=np.float64), self.bias.mean(dtype=np.float64))
         covariance = np.zeros((len(mean), len(mean)))
+        # Columns are scaled to about 1, so that no square is too small for float32.
+        columns = np.append(self.weight.max(0) - self.weight.min(0), np.ptp(self.bias))
+        scales = np.where(columns > 0, columns, columns.dtype.type(1))
         for part in self._parts():
             away = np.column_stack([self.weight[part], self.bias[part]])
             away -= mean.astype(away.dtype)
+            away /= scales
             covariance += away.T @ away
-        return mean, covariance / len(self)
+        return mean, covariance * np.outer(scales, scales.astype(np.float64)) / len(self)
 
     def _parts(self) -> list[slice]:
         starts = range(0, len(self), _LABELS_AT_ONCE)
