@@ -142,8 +142,8 @@ def checked_run(fast: Runner, own: Runner) -> Callable[[Any], dict[str, Array]]:
             if problem:
                 raise ExportError(
                     f"the runtime {fast.runtime} is wrong in a later batch: {problem}. The results "
-                    f"so far cannot be trusted. Start again with --runtime {own.runtime} --force "
-                    f"(runtime={own.runtime!r}, force=True)."
+                    f"so far are not used. Start again with --runtime {own.runtime} "
+                    f"(runtime={own.runtime!r})."
                 )
         return arrays
 

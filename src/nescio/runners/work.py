@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from nescio._validation import Array
+from nescio.errors import ExportError
 from nescio.runners.base import Runner
 from nescio.runners.images import Indices, in_batches
 from nescio.runners.memory import InHalves
@@ -95,10 +96,13 @@ def run_task(
             task.own, lambda: _examples(task, batches), task.n_passes * n_missing, earlier
         )
     work.runtime = choice.runtime
-    if elsewhere is not None:
-        return Done(work.run(elsewhere(choice.runtime), on_images), choice, None)
     halves = InHalves(task.computed(fast))
-    n_computed = work.run(_by(task, halves), on_images)
+    compute = _by(task, halves) if elsewhere is None else elsewhere(choice.runtime)
+    try:
+        n_computed = work.run(compute, on_images)
+    except ExportError:  # the runtime is wrong: its parts must not be continued
+        work.remove()
+        raise
     return Done(n_computed, choice, halves.most)
 
 
