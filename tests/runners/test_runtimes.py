@@ -14,7 +14,7 @@ from nescio.data.preprocessing import Preprocessing  # noqa: E402
 from nescio.detectors import JointEnergy, Mahalanobis  # noqa: E402
 from nescio.errors import ExportError, FileError, ParameterError  # noqa: E402
 from nescio.outputs import Outputs  # noqa: E402
-from nescio.runners import extract, make_runner, runtimes  # noqa: E402
+from nescio.runners import extract, make_runner, parts, runtimes  # noqa: E402
 from nescio.runners.checkpoints import CheckpointRunner  # noqa: E402
 from nescio.runners.feature_cache import cached_features  # noqa: E402
 from nescio.runners.runtimes import RuntimeChoice, Runtimes, checked_run  # noqa: E402
@@ -39,6 +39,18 @@ def images():
     rng = np.random.default_rng(0)
     bright = rng.integers(0, 256, (4, 3, 16, 16), np.uint8)
     return [bright, bright[:3] // 8]
+
+
+def stop_after(n_images):
+    """Return what stops the work when so many images are done."""
+    seen = []
+
+    def on_images(count):
+        seen.append(count)
+        if sum(seen) == n_images:
+            raise KeyboardInterrupt
+
+    return on_images
 
 
 def runner_of(module, **settings):
@@ -245,16 +257,8 @@ def test_openvino_runs_onnx_files(onnx_file, rng):
 
 def test_work_is_continued_by_its_own_runtime(checkpoint, split, tmp_path):
     made, path = checkpoint(), tmp_path / "val.safetensors"
-
-    seen = []
-
-    def stop_in_the_second_part(count):
-        seen.append(count)
-        if sum(seen) == 17:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        extract(made, split, path, batch_size=1, runtime="eager", on_images=stop_in_the_second_part)
+        extract(made, split, path, batch_size=1, runtime="eager", on_images=stop_after(17))
     with pytest.raises(FileError, match="unfinished work by the runtime eager, not channels-last"):
         extract(made, split, path, batch_size=1, runtime="channels-last")
     done = extract(made, split, path, batch_size=1)
@@ -263,6 +267,43 @@ def test_work_is_continued_by_its_own_runtime(checkpoint, split, tmp_path):
     # A finished file is up to date for any runtime.
     again = extract(made, split, path, batch_size=1, runtime="channels-last")
     assert (again.n_computed, again.runtime.runtime) == (0, "eager")
+
+
+def test_parts_of_an_older_version_are_continued_by_the_models_own(
+    checkpoint, coco_tree, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(CheckpointRunner, "runtimes", ("eager", "channels-last"))
+    seconds = {"channels-last": 40.0, "eager": 1.0}
+    monkeypatch.setattr(
+        runtimes._Contest, "_measured", lambda contest, runner: seconds[runner.runtime]
+    )
+    split = load_coco(coco_tree(sizes=(("train", 2), ("val", 40))), "val")
+    made, path = checkpoint(), tmp_path / "val.safetensors"
+    own = {"batch_size": 1, "runtime": "channels-last", "on_images": stop_after(17)}
+    with pytest.raises(KeyboardInterrupt):
+        extract(made, split, path, **own)
+    (file,) = tmp_path.glob("val.safetensors.parts/*.safetensors")
+    tensors, metadata = parts._KIND.read(file)
+    older = {name: metadata[name] for name in ("key", "skipped")}
+    parts._KIND.write(
+        file, {name: np.array(one) for name, one in tensors.items()}, older, force=True
+    )
+    done = extract(made, split, path, batch_size=1)
+    assert (done.runtime.runtime, done.runtime.why) == ("channels-last", "continued")
+    other = extract(made, split, tmp_path / "other.safetensors", batch_size=1)
+    assert other.runtime.runtime == "eager"  # what is chosen without earlier parts
+
+
+def test_unfinished_features_by_another_runtime_are_computed_again(
+    checkpoint, split, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(parts, "_BATCHES_PER_PART", 1)
+    made = checkpoint()
+    given = (made.network.backbone, made, split, tmp_path, torch.device("cpu"))
+    with pytest.raises(KeyboardInterrupt):
+        cached_features(*given, stop_after(18), runtime="eager")
+    assert list(tmp_path.glob("*.parts/*.safetensors"))
+    assert len(cached_features(*given, runtime="channels-last")) == 18
 
 
 def test_cached_features(checkpoint, split, tmp_path):

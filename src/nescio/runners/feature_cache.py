@@ -63,6 +63,7 @@ def cached_features(
                 key |= split.content
                 task = _task(backbone, checkpoint, split)
                 work = PartialWork(path, key, len(split), _BATCH, runtime=runtimes.name)
+                work.remove_others()  # a cache is for use again, not to be kept
                 made = run_task(work, task, runtimes, on_images)
                 parts, _ = work.read()
                 pooled = Stacked([part[_POOLED] for part in parts])

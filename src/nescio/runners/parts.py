@@ -105,13 +105,16 @@ class PartialWork:
         """Return the numbers of the parts that are not there yet."""
         return [number for number in range(len(self.parts)) if not self._has(number)]
 
-    def earlier_runtime(self) -> str | None:
-        """Return the runtime of the parts that are there; None if there are none."""
+    def earlier_runtime(self, of_older: str) -> str | None:
+        """Return the runtime of the parts that are there; None if there are none.
+
+        `of_older` is that of parts of an older version, which do not say.
+        """
         number = next(filter(self._has, range(len(self.parts))), None)
         if number is None:
             return None
-        found: str | None = _KIND.read(self._file(number), verify=False)[1].get(_RUNTIME)
-        return found
+        metadata = _KIND.read(self._file(number), verify=False)[1]
+        return str(metadata.get(_RUNTIME, of_older))
 
     def run(
         self, compute: ComputeParts, on_images: Callable[[int], object] = lambda count: None
@@ -147,7 +150,7 @@ class PartialWork:
                 f"{difference(self.key, metadata.get('key', {}))} Pass force=True to "
                 "start again."
             )
-        theirs = metadata.get(_RUNTIME, AUTO)  # older parts have none
+        theirs = metadata.get(_RUNTIME, AUTO)  # older parts do not say
         if AUTO not in (self.runtime, theirs) and theirs != self.runtime:
             raise FileError(
                 f"{self.folder} holds unfinished work by the runtime {theirs}, not {self.runtime}. "

@@ -14,7 +14,14 @@ from nescio.runners.base import Runner
 from nescio.runners.images import Indices, in_batches
 from nescio.runners.memory import InHalves
 from nescio.runners.parts import ComputeParts, OnImages, PartialWork, ReadBatches, compute_parts
-from nescio.runners.runtimes import ONNXRUNTIME, OPENVINO, RuntimeChoice, Runtimes, checked_run
+from nescio.runners.runtimes import (
+    AUTO,
+    ONNXRUNTIME,
+    OPENVINO,
+    RuntimeChoice,
+    Runtimes,
+    checked_run,
+)
 
 Compute = Callable[[Any], Mapping[str, Array]]
 
@@ -88,8 +95,10 @@ def run_task(
     `elsewhere` returns how a cluster computes parts by the runtime that is chosen here.
     """
     n_missing = sum(len(work.parts[number]) for number in work.missing())
-    earlier = work.earlier_runtime()
-    fast, choice = task.own, RuntimeChoice(earlier or task.own.runtime, "only the last layers run")
+    # The parts of a result are by one runtime; older versions had only the model's own.
+    earlier = work.earlier_runtime(task.own.runtime if runtimes.name == AUTO else runtimes.name)
+    why = "all parts were there" if task.n_passes else "only the last layers run"
+    fast, choice = task.own, RuntimeChoice(earlier or task.own.runtime, why)
     if task.n_passes and n_missing:
         batches = in_batches(work.n_images, work.batch_size)
         fast, choice = runtimes.choose(
