@@ -128,9 +128,11 @@ def outputs_facts(outputs: Outputs) -> object:
 
 
 def _example(rng: np.random.Generator, n: int = 12) -> Outputs:
+    features = rng.normal(size=(n, 4)).astype(np.float32)
     return Outputs(
         rng.normal(-1, 2, (n, 3)).astype(np.float32),
-        features=rng.normal(size=(n, 4)).astype(np.float32),
+        features=features,
+        arrays={"penultimate": features},
         labels=rng.integers(0, 2, (n, 3)),
         ids=[f"é{at}" for at in range(n)],
         label_names=["cat", "dog", "bird"],
@@ -187,13 +189,19 @@ def detector_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     import nescio as ns
     from nescio.monitor import Monitor
     from nescio.monitor.scored import read_scored, read_times
+    from nescio.outputs import Head
 
     train, held_out = _example(rng, 200), _example(rng, 100)
+    head = Head(rng.normal(size=(60, 4)).astype(np.float32), np.zeros(60, np.float32))
     fitted = [
         ns.JointEnergy().calibrate(train, groups="label_count"),
         ns.Mahalanobis().fit(train).calibrate(held_out),
         ns.IsolationForest(n_trees=4).fit(train).calibrate(held_out),
         ns.NearestNeighbours(k=3).fit(train).calibrate(held_out),
+        ns.NearestNeighbours(k=3, cells=6, probes=2).fit(train).calibrate(held_out),
+        ns.LocalOutlierFactor(n_neighbors=3).fit(train).calibrate(held_out),
+        ns.LabelNeighbours(k=3).fit(train).calibrate(held_out),
+        ns.HeadJointEnergy.from_head(head, k=5, probes=2).calibrate(held_out),
     ]
     saved = tuple(_saved(one.save, folder, "x.nescio") for one in fitted)
     probe = _example(np.random.default_rng(5), 6)
