@@ -1,5 +1,7 @@
 """Batches in halves when the memory does not suffice."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,29 @@ def test_a_single_sample_that_does_not_fit():
     with pytest.raises(InputError, match="memory to run the model on a single sample") as caught:
         InHalves(Counting(0, by_torch))(np.zeros((4, 1)))
     assert "allocate" in str(caught.value.__cause__)
+
+
+def test_what_failed_keeps_no_memory():
+    class Large:
+        """Stands for the tensors of a pass."""
+
+    alive = []
+
+    def run(batch):
+        large = Large()
+        alive.append(weakref.ref(large))
+        if len(batch) > 1:
+            by_torch()
+
+    def explained(batch):  # as runners do
+        assert not any(one() for one in alive)
+        try:
+            run(batch)
+        except RuntimeError as error:
+            raise InputError("the model failed on a batch") from error
+        return {"square": batch**2}
+
+    assert len(InHalves(explained)(np.zeros((4, 1)))["square"]) == 4
 
 
 def test_other_errors_are_raised():

@@ -64,12 +64,20 @@ class InHalves:
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
-            # Without the traceback, which keeps the tensors of the failed pass.
-            self._failure = error.with_traceback(None)
+            self._failure = _without_tracebacks(error)
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
             torch.cuda.empty_cache()
         return None
+
+
+def _without_tracebacks(error: BaseException) -> BaseException:
+    """Remove what keeps the tensors of the failed pass, from the error and from its causes."""
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
