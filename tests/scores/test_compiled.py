@@ -7,7 +7,7 @@ import pytest
 
 import nescio as ns
 from nescio._threads import map_rows
-from nescio.errors import MissingDependencyError
+from nescio.errors import MissingDependencyError, ParameterError
 from nescio.scores import kernels
 
 
@@ -85,3 +85,10 @@ def test_without_numba_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(MissingDependencyError, match="'fast'"):
         ns.scores.joint_energy(np.zeros((2, 80)))
+
+
+@pytest.mark.parametrize("value", ["false", "no", "2"])
+def test_other_values_do_not_turn_it_on(value, asked_for, monkeypatch):
+    monkeypatch.setenv(kernels.COMPILED_VARIABLE, value)
+    with pytest.raises(ParameterError, match=f"NESCIO_COMPILED must be 0 or 1, got '{value}'"):
+        ns.scores.joint_energy(np.zeros((3, 80), np.float32))

@@ -16,6 +16,7 @@ import numpy as np
 from nescio._io.tables import require
 from nescio._threads import RowKernel
 from nescio._validation import Array, FloatArray
+from nescio.errors import ParameterError
 
 # Labels multiplied into one factor by the portable energy kernel. Their product stays below
 # float32's largest number as long as the positive logits among them sum to less than 88.
@@ -178,7 +179,10 @@ def _redo_overflow(rows: Array, result: FloatArray) -> None:
 @functools.cache
 def _compiled() -> Any:
     """Return the module of machine code if the user has asked for it; else None."""
-    if os.environ.get(COMPILED_VARIABLE, "0") in ("", "0"):
+    asked = os.environ.get(COMPILED_VARIABLE) or "0"
+    if asked not in ("0", "1"):
+        raise ParameterError(f"{COMPILED_VARIABLE} must be 0 or 1, got {asked!r}.")
+    if asked == "0":
         return None
     require("numba", "fast")
     from nescio.scores import compiled
