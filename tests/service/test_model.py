@@ -49,6 +49,12 @@ def logits_of(colour):
 # --- runtimes ---
 
 
+def test_a_runtime_that_cannot_be_checked_is_refused(texts):
+    with pytest.raises(ParameterError, match="openvino cannot be compared with onnxruntime"):
+        texts(runtime="openvino")
+    texts(runtime="auto")
+
+
 def test_openvino_gives_the_same_answers(client, detector_file, image_model, encoded_image):
     pytest.importorskip("openvino")
     model = image_model(metadata={"nescio.preprocessing": HALF, "nescio.label_names": NAMES})

@@ -18,7 +18,7 @@ from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.runners import Wrapped, wrap
 from nescio.runners.batches import n_rows
 from nescio.runners.onnx_models import DTYPES, OnnxRunner
-from nescio.runners.runtimes import Runtimes
+from nescio.runners.runtimes import AUTO, Runtimes
 from nescio.service.decoders import Decoding
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
@@ -70,6 +70,12 @@ class Model:
         fast, choice = Runtimes(settings.runtime).choose(
             runner, lambda: _examples(inputs), _USUAL_WORK
         )
+        if settings.runtime not in (AUTO, choice.runtime):
+            raise ParameterError(
+                f"the runtime {settings.runtime} cannot be compared with {choice.runtime}: for "
+                "that, the model must take a single input of floating point, of known size except "
+                f"for the number of samples. Choose {choice.runtime} or {AUTO} (--runtime)."
+            )
         logger.info("the model is loaded", extra={"runtime": choice.runtime, "why": choice.why})
         return cls(
             Wrapped(fast, detector),
