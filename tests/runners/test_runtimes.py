@@ -18,6 +18,7 @@ from nescio.runners import extract, make_runner, parts, runtimes  # noqa: E402
 from nescio.runners.checkpoints import CheckpointRunner  # noqa: E402
 from nescio.runners.feature_cache import cached_features  # noqa: E402
 from nescio.runners.runtimes import RuntimeChoice, Runtimes, checked_run  # noqa: E402
+from nescio.runners.torch_models import TorchRunner  # noqa: E402
 from nescio.runners.tune_settings import OdinSettings, TuneSettings  # noqa: E402
 from nescio.training.tuning import grid_scores  # noqa: E402
 
@@ -225,6 +226,19 @@ def test_the_fastest_is_chosen_and_kept(images, in_a_contest, monkeypatch):
     with torch.no_grad():
         own.model.labels.bias += 1  # a runtime has the weights as they were
     assert kept.choose(own, lambda: images, 1)[0] is not first
+
+
+def test_a_kept_choice_of_the_model_itself_runs_the_model_that_is_passed(images, monkeypatch):
+    monkeypatch.setattr(TorchRunner, "runtimes", ("eager", "channels-last"))
+    seconds = {"eager": 4.0, "channels-last": 5.0}
+    monkeypatch.setattr(
+        runtimes._Contest, "_measured", lambda contest, runner: seconds[runner.runtime]
+    )
+    kept, first, second = Runtimes(), runner_of(Plain()), runner_of(Plain())
+    assert kept.choose(first, lambda: images, 60)[0] is first
+    with torch.no_grad():
+        first.model.labels.bias += 1  # trained further; the second is as the first one was
+    assert kept.choose(second, lambda: pytest.fail("measured again"), 60)[0] is second
 
 
 def test_little_work_is_not_measured(images, in_a_contest):

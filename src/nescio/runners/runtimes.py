@@ -69,7 +69,8 @@ class Runtimes:
 
     def __init__(self, name: str = AUTO) -> None:
         self.name = checked_choice("runtime", name, (AUTO, *RUNTIMES))
-        self._kept: tuple[Any, Runner, RuntimeChoice] | None = None
+        # None for the runner of the model itself: of equal models, each is run by its own.
+        self._kept: tuple[Any, Runner | None, RuntimeChoice] | None = None
 
     @classmethod
     def of(cls, given: str | Runtimes) -> Runtimes:
@@ -107,7 +108,7 @@ class Runtimes:
             and self._kept[0] == key
             and wanted in (AUTO, self._kept[2].runtime)
         ):
-            return self._kept[1:]
+            return self._kept[1] or own, self._kept[2]
         if wanted != AUTO:
             batches = images()
             if not batches:
@@ -120,7 +121,7 @@ class Runtimes:
             chosen = contest.run()
             if not contest.held:
                 return chosen  # the next data set may be larger
-        self._kept = (key, *chosen)
+        self._kept = (key, None if chosen[0] is own else chosen[0], chosen[1])
         return chosen
 
 
