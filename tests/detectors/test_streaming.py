@@ -122,6 +122,17 @@ def test_every_detector_scores_blocks_like_the_whole(name):
             np.testing.assert_array_equal(found, values)
 
 
+def test_categories_of_several_files_are_kept(detector, frame):
+    Path("x").mkdir()
+    for name in ("a", "b"):
+        kinds = [f"{name}-{row}" for row in range(200)]
+        part = frame[:200].assign(kind=pandas.Categorical(kinds))
+        part.to_parquet(f"x/{name}.parquet")
+    score_stream(detector, opened("x", keep="kind"), "y.parquet")
+    written = parquet.read_table("y.parquet")["kind"].to_pylist()
+    assert written == [f"{name}-{row}" for name in ("a", "b") for row in range(200)]
+
+
 def test_predictions_are_added(detector, frame):
     frame.to_parquet("x.parquet")
     score_stream(detector, opened("x.parquet", keep=["text"]), "y.parquet", with_labels=True)

@@ -361,3 +361,26 @@ def test_empty_files(tmp_path, table):
     (tmp_path / "x.arrow").touch()
     with pytest.raises(FileFormatError, match=r"cannot read .*x.arrow as Arrow"):
         open_stream(tmp_path / "x.arrow")
+
+
+def test_files_that_differ_only_in_how_they_were_written_are_one_input(tmp_path, table):
+    """One cannot hold nulls, and each has its own categories, with numbers of one byte."""
+    for at, name in enumerate(("a.arrow", "b.arrow")):
+        kinds = pyarrow.array([f"{name}-{row % 100}" for row in range(N)]).dictionary_encode()
+        kinds = kinds.cast(pyarrow.dictionary(pyarrow.int8(), pyarrow.string()))
+        part = table.select(LABELS).append_column("kind", kinds)
+        fields = [field.with_nullable(at == 0) for field in part.schema]
+        write_arrow(part.cast(pyarrow.schema(fields)), tmp_path / name)
+    found, kept = read(tmp_path, Columns(labels=LABELS, keep="kind"))
+    assert len(found) == 2 * N
+    expected = [f"{name}-{row % 100}" for name in ("a.arrow", "b.arrow") for row in range(N)]
+    assert kept["kind"].to_pylist() == expected
+    assert load_outputs(tmp_path, Columns("kind", LABELS)).ids.tolist() == expected
+
+
+def test_ids_that_are_decimal_numbers_are_not_rounded(tmp_path, table):
+    ids = [12345678901234567890 + row for row in range(N)]
+    stored = pyarrow.array(ids, pyarrow.decimal128(38, 0))
+    write_parquet(table.select(LABELS).append_column("id", stored), tmp_path / "x.parquet")
+    for found in (read(tmp_path / "x.parquet")[0], load_outputs(tmp_path / "x.parquet")):
+        assert found.ids.tolist() == list(map(str, ids))

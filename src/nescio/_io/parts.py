@@ -64,7 +64,8 @@ class PartFolder:
             replacing(self._file(number), force=True) as temporary,
             ipc.new_file(str(temporary), schema) as writer,
         ):
-            writer.write_table(table.cast(schema))
+            # An Arrow file has one dictionary per column, but the rows may be from several files.
+            writer.write_table(table.cast(schema).unify_dictionaries())
 
     def read(self, number: int) -> Any:
         """Return a part."""
