@@ -118,6 +118,28 @@ def test_eval_prints_the_same_tables(rng, tmp_path, run, in_blocks):
     assert "n*.parquet: 1,500 ID" in shown
 
 
+@pytest.mark.parametrize("large_files", [False, True])
+def test_only_the_first_file_needs_the_columns_that_options_name(
+    rng, tmp_path, run, in_blocks, large_files
+):
+    """Of the others, the labels are known by then."""
+    first, other = tmp_path / "first.parquet", tmp_path / "other.parquet"
+    for path, name in ((first, "user_id"), (other, "photo_id")):
+        write(path, logits_of(rng, 0, 300))
+        numbers = pyarrow.array(range(300))
+        parquet.write_table(parquet.read_table(path).append_column(name, numbers), path)
+    arrays = tmp_path / "arrays.safetensors"
+    Outputs(logits_of(rng, 0, 300), label_names=list("abcde")).save(arrays)
+    if large_files:
+        in_blocks()
+    for option in ("--ignore", "--id-column"):
+        for path in (other, arrays):
+            said = (option, "user_id")
+            run("eval", "--id", first, "--ood", path, "-d", "max_logit", "--bootstrap", 0, *said)
+            made = ("-o", tmp_path / "made.nescio", "--force")
+            run("calibrate", first, "--train", path, "-d", "lof", *made, *said)
+
+
 def test_eval_states_the_error_if_scores_are_counted(rng, tmp_path, run, in_blocks, monkeypatch):
     from nescio.metrics import streams
 

@@ -293,6 +293,17 @@ def test_what_has_changed_is_computed_again(detector, frame, computed, change):
     assert Path("y.csv").read_bytes() == Path("whole.csv").read_bytes()
 
 
+def test_without_a_key_nothing_is_continued(detector, frame, rng):
+    """Nobody has said that it is the same detector."""
+    frame.to_parquet("x.parquet")
+    interrupt(detector, "y.csv")
+    other = ns.JointEnergy().calibrate(ns.Outputs(rng.normal(1, 2, (50, 3)), label_names=LABELS))
+    found = score_stream(other, opened("x.parquet"), "y.csv", in_memory=True)
+    score_stream(other, opened("x.parquet"), "whole.csv")
+    assert Path("y.csv").read_bytes() == Path("whole.csv").read_bytes()
+    assert sum(len(part["score"]) for part in found.parts) == N
+
+
 def test_two_processes_do_not_write_the_same_output(detector, frame):
     frame.to_parquet("x.parquet")
     reason = r"another process is using .*y.parquet"
