@@ -301,6 +301,18 @@ def test_an_index_that_counts_the_rows_gives_no_ids(tmp_path, table):
     assert found.ids.tolist() == load_outputs(tmp_path / "y.parquet").ids.tolist()
 
 
+def test_an_index_that_stops_counting_the_rows_is_an_error(tmp_path, table):
+    """The ids of the first rows would be lost."""
+    frame, path = table.select(LABELS).to_pandas(), tmp_path / "x.parquet"
+    frame.index = [row if row < 2 * SIZE else row + 1 for row in range(N)]
+    frame.to_parquet(path, index=True)
+    with pytest.raises(InputError, match=r"rows 256 to 383.*pass id_column='__index_level_0__'"):
+        read(path)
+    found = read(path, Columns("__index_level_0__"))[0]
+    assert found.ids.tolist() == load_outputs(path).ids.tolist() == list(map(str, frame.index))
+    assert read(path, Columns(ignore="__index_level_0__"))[0].ids is None
+
+
 # --- files that do not fit, or are missing ---
 
 

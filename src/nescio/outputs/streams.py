@@ -247,7 +247,8 @@ class _ArrowSource:
             self._start()
         start = first * self.block_rows
         for table in self._files.blocks(self.block_rows, start, self.roles.read):
-            content = self._reading.content(table)
+            content = self._reading.content(table, start)
+            start += len(table.table)
             kept = table.table.select(self.roles.kept)
             yield from_content(content, from_probs=self._from_probs), kept
 
