@@ -62,3 +62,19 @@ def test_takes_any_shape() -> None:
     values = np.random.default_rng(0).uniform(0, 999, (20, 50))
     assert (counter.at_or_below(values) == np.floor(values) + 1).all()
     assert counter.at_or_below(np.array(3.0)) == 4
+
+
+def test_the_table_is_complete_before_other_threads_can_see_it():
+    """Several threads may make it at once, while another one uses it already."""
+    seen = []
+
+    class Watched(Counter):
+        def __setattr__(self, name, value):
+            if name == "_starts":
+                seen.append(value.copy())
+            super().__setattr__(name, value)
+
+    counter = Watched(np.sort(ORDERED["some ties"]))
+    counter.at_or_below(RNG.normal(0, 1, 1000))
+    assert (counter._starts < 0).any()
+    np.testing.assert_array_equal(seen[0], counter._starts)

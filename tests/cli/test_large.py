@@ -140,6 +140,14 @@ def test_only_the_first_file_needs_the_columns_that_options_name(
             run("calibrate", first, "--train", path, "-d", "lof", *made, *said)
 
 
+def test_the_same_files_by_the_same_address_are_an_error(rng, tmp_path, nescio):
+    path = write(tmp_path / "test.parquet", logits_of(rng, 0, 50))
+    for address in (path, tmp_path / "t*.parquet", f"file://{path}"):
+        code, _, shown = nescio("eval", "--id", str(address), "--ood", str(address))
+        assert code == 1
+        assert f"{address} is given as --id and as --ood" in shown
+
+
 def test_eval_states_the_error_if_scores_are_counted(rng, tmp_path, run, in_blocks, monkeypatch):
     from nescio.metrics import streams
 

@@ -87,9 +87,10 @@ class Counter:
             return False
         wanted = 1.0 if shares[2] == 1 else _IN_REACH
         n_steps = 1 + next(n for n, share in enumerate(shares) if share >= wanted)
-        self._starts = np.cumsum(members) - members
+        starts = np.cumsum(members) - members
         full = members >= 1 << n_steps
-        self._starts[full] = -1
+        starts[full] = -1
+        self._starts = starts  # complete: another thread may have made the same table, and use it
         self._has_full_cells = bool(full.any())
         padded = np.concatenate([self._ordered, np.full(1 << n_steps, np.inf)])
         self._steps = [(1 << i, padded[(1 << i) - 1 :]) for i in reversed(range(n_steps))]

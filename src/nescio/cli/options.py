@@ -146,11 +146,11 @@ def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
 
 
 def same_file(a: str | Path, b: str | Path) -> bool:
-    """Return whether two paths refer to one file."""
+    """Return whether two paths refer to one file, or are the same address of files."""
     try:
         return os.path.samefile(a, b)
     except OSError:  # one of them does not exist or cannot be accessed
-        return False
+        return str(a) == str(b) and (is_remote(a) or glob.has_magic(str(a)))
 
 
 def refuse_among_inputs(output: Path, data: str) -> None:
