@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nescio._io.columns import Columns
+from nescio._io.tensors import write_tensors
 from nescio.errors import FileError, FileFormatError, InputError, ShapeError
 from nescio.outputs import Head, Outputs, streams
 from nescio.outputs.files import load_outputs
@@ -396,3 +397,33 @@ def test_ids_that_are_decimal_numbers_are_not_rounded(tmp_path, table):
     write_parquet(table.select(LABELS).append_column("id", stored), tmp_path / "x.parquet")
     for found in (read(tmp_path / "x.parquet")[0], load_outputs(tmp_path / "x.parquet")):
         assert found.ids.tolist() == list(map(str, ids))
+
+
+def test_arrays_of_wrong_shapes_are_named(tmp_path, rng):
+    logits = rng.normal(size=(N, 3)).astype(np.float32)
+    ends = np.arange(1, N + 1, dtype=np.int64)
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, {"logits": np.ones((), np.float32)}, {})
+    with pytest.raises(ShapeError, match=r"logits must have shape .*, got \(\)"):
+        open_stream(path)
+    ids = {"ids.ends": ends[:, None], "ids.utf8": np.full(N, 65, np.uint8)}
+    write_tensors(path, {"logits": logits, **ids}, {}, force=True)
+    assert read(path)[0].ids.tolist() == load_outputs(path).ids.tolist()
+
+
+@pytest.mark.parametrize("lists", [[["a", "b"]] * N, [["a"] * (row % 3) for row in range(N)]])
+def test_lists_that_are_no_numbers_can_be_left_out_or_kept(tmp_path, rng, lists):
+    logits = rng.normal(-1, 3, (N, 3)).tolist()
+    path = tmp_path / "x.parquet"
+    write_parquet(pyarrow.table({"logits": logits, "tags": lists}), path)
+    for columns in (Columns(), Columns(keep_rest=True)):
+        with pytest.raises(InputError, match=r"column 'tags'.*pass --ignore tags"):
+            read(path, columns)
+    assert len(read(path, Columns(ignore="tags"))[0]) == N
+    assert read(path, Columns(keep="tags", keep_rest=True))[1]["tags"].to_pylist() == lists
+
+
+def test_blocks_of_large_rows_are_small():
+    """A row may have an image, or the logits of a hundred thousand labels."""
+    for row_bytes in (4, 1 << 10, 1 << 19):
+        assert streams._rows_per_block(row_bytes) * row_bytes <= streams._BLOCK_BYTES

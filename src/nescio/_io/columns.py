@@ -361,7 +361,13 @@ def _stacked(name: str, rows: list[Any]) -> Array:
     lengths = {len(row) for row in rows if row is not None}
     check_lengths(name, lengths)
     missing = [np.nan] * lengths.pop()
-    return np.array([missing if row is None else row for row in rows], dtype=np.float64)
+    try:
+        return np.array([missing if row is None else row for row in rows], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the lists of column {name!r} do not hold numbers. To leave it out, pass --ignore "
+            f"{name}."
+        ) from error
 
 
 def ids_of_index(column: Array) -> list[str] | None:

@@ -34,8 +34,8 @@ from nescio.outputs.outputs import Outputs
 # block does not matter. The borders of blocks depend only on the data.
 _BLOCK_BYTES = 1 << 25
 _MOST_ROWS = 1 << 16
-_FEWEST_ROWS = 1 << 8
-_HEAD_ROWS = 1 << 10
+_FEWEST_ROWS = 1 << 6
+_HEAD_ROWS = 1 << 8  # of all columns, also of those that are left out
 _ENOUGH_TO_TELL = 50  # as for whole files
 
 
