@@ -31,7 +31,10 @@ def run(bench: Bench) -> None:
 
 
 def head_of_topics(n_labels: int) -> Head:
-    """Labels as a trained head has them: 1,000 per topic, 20 per sub-topic."""
+    """Made-up labels in topics: 1,000 per topic, 20 per sub-topic.
+
+    The number of cells was chosen on this head, so the recall on another one may be lower.
+    """
     rng = np.random.default_rng(0)
     n_topics, n_inner = n_labels // 1000, n_labels // 20
     inner = 0.6 * _directions(n_inner, rng)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import threading
@@ -106,15 +107,21 @@ def in_threads(
                 list(pool.map(run, parts))
 
 
+@functools.cache
+def _libraries() -> Any:
+    """Return the libraries of this process that have threads; to find them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
 @contextmanager
 def _single_blas() -> Iterator[None]:
     """Limit BLAS to one thread; the last of several users at the same time ends this."""
     global _single_users, _single_limit
     with _single:
         if _single_users == 0:
-            from threadpoolctl import threadpool_limits
-
-            _single_limit = threadpool_limits(limits=1, user_api="blas")
+            _single_limit = _libraries().limit(limits=1, user_api="blas")
         _single_users += 1
     try:
         yield

@@ -26,7 +26,9 @@ TRACEABLE = [name for name, kind in ns.DETECTORS.items() if kind.traceable]
 EXPORTED_RULES = ("fisher", "cauchy", "harmonic", "bonferroni")
 # These call the same kernel; the last step of max_energy and max_prob rounds differently.
 SAME_TO_THE_LAST_BIT = set(ns.scores.SCORES) - {"max_energy", "max_prob"}
-REFUSED = ("mixed", "odin", "mahalanobis_perturbed", "lof", "isolation_forest")
+REFUSED = (
+    "head_joint_energy", "mixed", "odin", "mahalanobis_perturbed", "lof", "isolation_forest"
+)  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::nescio.errors.NescioWarning")
 

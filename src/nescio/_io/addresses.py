@@ -158,7 +158,7 @@ def natural(path: str) -> list[tuple[int, int, str]]:
     Examples
     --------
     >>> sorted(["part-10", "part-9", "part-09a"], key=natural)
-    ['part-9', 'part-09a', 'part-10']
+    ['part-09a', 'part-9', 'part-10']
     """
     pieces = re.split(r"(\d+)", path)
     return [(0, int(text), text) if text.isdecimal() else (1, 0, text) for text in pieces if text]

@@ -35,7 +35,7 @@ class ScoreSample:
     >>> for part in ([0.0, 1.0], [2.0, 3.0, 4.0]):
     ...     sample.add(np.array(part), np.array([7] * len(part)))
     >>> sample.n_rows, sample.scores.tolist(), sample.label_counts.tolist()
-    (5, [0.0, 1.0, 4.0], [7, 7, 7])
+    (5, [1.0, 2.0, 4.0], [7, 7, 7])
     """
 
     def __init__(self, max_samples: int = MAX_SAMPLES) -> None:

@@ -33,6 +33,8 @@ _WHY_NOT = {
     "mixed": "it scores crops, which the graph would have to cut out of its input. Calibrate the "
     "detector that it has for crops and export that, or serve it from Python: nescio serve.",
     "lof": f"it searches the training data for neighbours. {_INSTEAD}",
+    "head_joint_energy": "it searches the labels. Calibrate top_k_joint_energy on the logits and "
+    "export that.",
     "isolation_forest": f"it walks through trees. {_INSTEAD}",
 }
 _NOT_TRACEABLE = (
