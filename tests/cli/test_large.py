@@ -118,6 +118,36 @@ def test_eval_prints_the_same_tables(rng, tmp_path, run, in_blocks):
     assert "n*.parquet: 1,500 ID" in shown
 
 
+@pytest.mark.parametrize("large_files", [False, True])
+def test_only_the_first_file_needs_the_columns_that_options_name(
+    rng, tmp_path, run, in_blocks, large_files
+):
+    """Of the others, the labels are known by then."""
+    first, other = tmp_path / "first.parquet", tmp_path / "other.parquet"
+    for path, name in ((first, "user_id"), (other, "photo_id")):
+        write(path, logits_of(rng, 0, 300))
+        numbers = pyarrow.array(range(300))
+        parquet.write_table(parquet.read_table(path).append_column(name, numbers), path)
+    arrays = tmp_path / "arrays.safetensors"
+    Outputs(logits_of(rng, 0, 300), label_names=list("abcde")).save(arrays)
+    if large_files:
+        in_blocks()
+    for option in ("--ignore", "--id-column"):
+        for path in (other, arrays):
+            said = (option, "user_id")
+            run("eval", "--id", first, "--ood", path, "-d", "max_logit", "--bootstrap", 0, *said)
+            made = ("-o", tmp_path / "made.nescio", "--force")
+            run("calibrate", first, "--train", path, "-d", "lof", *made, *said)
+
+
+def test_the_same_files_by_the_same_address_are_an_error(rng, tmp_path, nescio):
+    path = write(tmp_path / "test.parquet", logits_of(rng, 0, 50))
+    for address in (path, tmp_path / "t*.parquet", f"file://{path}"):
+        code, _, shown = nescio("eval", "--id", str(address), "--ood", str(address))
+        assert code == 1
+        assert f"{address} is given as --id and as --ood" in shown
+
+
 def test_eval_states_the_error_if_scores_are_counted(rng, tmp_path, run, in_blocks, monkeypatch):
     from nescio.metrics import streams
 

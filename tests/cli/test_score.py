@@ -105,10 +105,13 @@ def test_a_folder_or_a_pattern_is_one_input(folder, nescio, data):
 
 
 def test_the_output_may_not_be_among_the_inputs(folder, nescio):
+    Path("same").symlink_to("data")
     before = sorted(Path().rglob("*"))
     for data, output, reason in (
         ("data", "data/scored.parquet", "would be among the inputs, data"),
         ("data/*/*.parquet", "data/day=9/z.parquet", "would be among the inputs, data/"),
+        ("data/**/*.parquet", "data/day=9/z.parquet", "would be among the inputs, data/"),
+        ("same/*/*.parquet", "data/day=9/z.parquet", "would be among the inputs, same/"),
         ("data", "s3://bucket/y.parquet", "the output must be a local file"),
         ("data/day=9/part.parquet", "data/day=9/part.parquet", "exists already"),
     ):
@@ -116,6 +119,17 @@ def test_the_output_may_not_be_among_the_inputs(folder, nescio):
         assert code == 1
         assert reason in err
     assert sorted(Path().rglob("*")) == before
+
+
+def test_an_output_that_only_looks_like_an_input_is_written(folder, nescio):
+    Path("data/out").mkdir()
+    Path("data/day=9/part.parquet").rename("data/a[1].parquet")
+    for data, output in (
+        ("data/a[1].parquet", "data/a1.parquet"),
+        ("data/*].parquet", "data/out/z.parquet"),
+    ):
+        assert nescio("score", "x.nescio", data, "-o", output)[::2] == (0, "")
+        assert Path(output).exists()
 
 
 def test_the_bar_shows_how_many_rows_are_done_per_second():

@@ -122,6 +122,17 @@ def test_every_detector_scores_blocks_like_the_whole(name):
             np.testing.assert_array_equal(found, values)
 
 
+def test_categories_of_several_files_are_kept(detector, frame):
+    Path("x").mkdir()
+    for name in ("a", "b"):
+        kinds = [f"{name}-{row}" for row in range(200)]
+        part = frame[:200].assign(kind=pandas.Categorical(kinds))
+        part.to_parquet(f"x/{name}.parquet")
+    score_stream(detector, opened("x", keep="kind"), "y.parquet")
+    written = parquet.read_table("y.parquet")["kind"].to_pylist()
+    assert written == [f"{name}-{row}" for name in ("a", "b") for row in range(200)]
+
+
 def test_predictions_are_added(detector, frame):
     frame.to_parquet("x.parquet")
     score_stream(detector, opened("x.parquet", keep=["text"]), "y.parquet", with_labels=True)
@@ -156,7 +167,7 @@ def test_bad_rows_are_named_by_their_block(detector, frame):
     reason = r"^x.parquet, rows 256 to 383 .*: logits hold NaN or infinity in 1 of 128 rows: 44\."
     with pytest.raises(NonFiniteError, match=reason):
         score_stream(detector, opened("x.parquet"), "y.parquet")
-    assert not Path("y.parquet").exists()
+    assert [path.name for path in Path().iterdir()] == ["x.parquet"]  # no useless parts either
     detector.set_params(nonfinite="out")
     for fdr in (None, 1e-9):
         found = score_stream(detector, opened("x.parquet"), "y.parquet", fdr=fdr, force=True)
@@ -280,6 +291,17 @@ def test_what_has_changed_is_computed_again(detector, frame, computed, change):
     assert min(computed) == expected
     score_stream(detector, opened("x.parquet"), "whole.csv")
     assert Path("y.csv").read_bytes() == Path("whole.csv").read_bytes()
+
+
+def test_without_a_key_nothing_is_continued(detector, frame, rng):
+    """Nobody has said that it is the same detector."""
+    frame.to_parquet("x.parquet")
+    interrupt(detector, "y.csv")
+    other = ns.JointEnergy().calibrate(ns.Outputs(rng.normal(1, 2, (50, 3)), label_names=LABELS))
+    found = score_stream(other, opened("x.parquet"), "y.csv", in_memory=True)
+    score_stream(other, opened("x.parquet"), "whole.csv")
+    assert Path("y.csv").read_bytes() == Path("whole.csv").read_bytes()
+    assert sum(len(part["score"]) for part in found.parts) == N
 
 
 def test_two_processes_do_not_write_the_same_output(detector, frame):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nescio._io.columns import Columns
+from nescio._io.tensors import write_tensors
 from nescio.errors import FileError, FileFormatError, InputError, ShapeError
 from nescio.outputs import Head, Outputs, streams
 from nescio.outputs.files import load_outputs
@@ -301,6 +302,18 @@ def test_an_index_that_counts_the_rows_gives_no_ids(tmp_path, table):
     assert found.ids.tolist() == load_outputs(tmp_path / "y.parquet").ids.tolist()
 
 
+def test_an_index_that_stops_counting_the_rows_is_an_error(tmp_path, table):
+    """The ids of the first rows would be lost."""
+    frame, path = table.select(LABELS).to_pandas(), tmp_path / "x.parquet"
+    frame.index = [row if row < 2 * SIZE else row + 1 for row in range(N)]
+    frame.to_parquet(path, index=True)
+    with pytest.raises(InputError, match=r"rows 256 to 383.*pass id_column='__index_level_0__'"):
+        read(path)
+    found = read(path, Columns("__index_level_0__"))[0]
+    assert found.ids.tolist() == load_outputs(path).ids.tolist() == list(map(str, frame.index))
+    assert read(path, Columns(ignore="__index_level_0__"))[0].ids is None
+
+
 # --- files that do not fit, or are missing ---
 
 
@@ -361,3 +374,56 @@ def test_empty_files(tmp_path, table):
     (tmp_path / "x.arrow").touch()
     with pytest.raises(FileFormatError, match=r"cannot read .*x.arrow as Arrow"):
         open_stream(tmp_path / "x.arrow")
+
+
+def test_files_that_differ_only_in_how_they_were_written_are_one_input(tmp_path, table):
+    """One cannot hold nulls, and each has its own categories, with numbers of one byte."""
+    for at, name in enumerate(("a.arrow", "b.arrow")):
+        kinds = pyarrow.array([f"{name}-{row % 100}" for row in range(N)]).dictionary_encode()
+        kinds = kinds.cast(pyarrow.dictionary(pyarrow.int8(), pyarrow.string()))
+        part = table.select(LABELS).append_column("kind", kinds)
+        fields = [field.with_nullable(at == 0) for field in part.schema]
+        write_arrow(part.cast(pyarrow.schema(fields)), tmp_path / name)
+    found, kept = read(tmp_path, Columns(labels=LABELS, keep="kind"))
+    assert len(found) == 2 * N
+    expected = [f"{name}-{row % 100}" for name in ("a.arrow", "b.arrow") for row in range(N)]
+    assert kept["kind"].to_pylist() == expected
+    assert load_outputs(tmp_path, Columns("kind", LABELS)).ids.tolist() == expected
+
+
+def test_ids_that_are_decimal_numbers_are_not_rounded(tmp_path, table):
+    ids = [12345678901234567890 + row for row in range(N)]
+    stored = pyarrow.array(ids, pyarrow.decimal128(38, 0))
+    write_parquet(table.select(LABELS).append_column("id", stored), tmp_path / "x.parquet")
+    for found in (read(tmp_path / "x.parquet")[0], load_outputs(tmp_path / "x.parquet")):
+        assert found.ids.tolist() == list(map(str, ids))
+
+
+def test_arrays_of_wrong_shapes_are_named(tmp_path, rng):
+    logits = rng.normal(size=(N, 3)).astype(np.float32)
+    ends = np.arange(1, N + 1, dtype=np.int64)
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, {"logits": np.ones((), np.float32)}, {})
+    with pytest.raises(ShapeError, match=r"logits must have shape .*, got \(\)"):
+        open_stream(path)
+    ids = {"ids.ends": ends[:, None], "ids.utf8": np.full(N, 65, np.uint8)}
+    write_tensors(path, {"logits": logits, **ids}, {}, force=True)
+    assert read(path)[0].ids.tolist() == load_outputs(path).ids.tolist()
+
+
+@pytest.mark.parametrize("lists", [[["a", "b"]] * N, [["a"] * (row % 3) for row in range(N)]])
+def test_lists_that_are_no_numbers_can_be_left_out_or_kept(tmp_path, rng, lists):
+    logits = rng.normal(-1, 3, (N, 3)).tolist()
+    path = tmp_path / "x.parquet"
+    write_parquet(pyarrow.table({"logits": logits, "tags": lists}), path)
+    for columns in (Columns(), Columns(keep_rest=True)):
+        with pytest.raises(InputError, match=r"column 'tags'.*pass --ignore tags"):
+            read(path, columns)
+    assert len(read(path, Columns(ignore="tags"))[0]) == N
+    assert read(path, Columns(keep="tags", keep_rest=True))[1]["tags"].to_pylist() == lists
+
+
+def test_blocks_of_large_rows_are_small():
+    """A row may have an image, or the logits of a hundred thousand labels."""
+    for row_bytes in (4, 1 << 10, 1 << 19):
+        assert streams._rows_per_block(row_bytes) * row_bytes <= streams._BLOCK_BYTES

@@ -87,8 +87,9 @@ class ArrowFiles:
         self._folders = _folder_columns(files)
         for path in files.paths:
             with self._opened(path) as file:
-                self._schema = self._schema or file.schema
-                self._check(path, file.schema)
+                schema = _common(file.schema)
+                self._schema = self._schema or schema
+                self._check(path, schema)
                 self._rows.append(file.n_rows)
         self.n_rows = sum(self._rows)
         self.names: tuple[str, ...] = (*self._schema.names, *self._folders)
@@ -141,6 +142,7 @@ class ArrowFiles:
         """Give the rows from `start` on, in pieces of at most `size` rows."""
         pyarrow = require("pyarrow", "parquet")
         of_file = [name for name in names if name not in self._folders]
+        schema = pyarrow.schema([self._schema.field(name) for name in of_file])
         for at, (path, n_rows) in enumerate(zip(self.files.paths, self._rows, strict=True)):
             if start >= n_rows:
                 start -= n_rows
@@ -148,6 +150,8 @@ class ArrowFiles:
             with self._opened(path) as file, arrow_errors(path, self.kind):
                 for batch in file.batches(size, start, of_file):
                     table = pyarrow.Table.from_batches([batch]).select(of_file)
+                    if table.schema != schema:
+                        table = table.cast(schema)
                     for name in names:
                         if name in self._folders:
                             kind, values = self._folders[name]
@@ -257,6 +261,22 @@ class _IpcFile:
             self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
+def _common(schema: Any) -> Any:
+    """Return a schema that files may share although they were written differently.
+
+    Columns that cannot be null in one file can be in another. Categories of several files together
+    may be too many for the small numbers that stand for those of each.
+    """
+    pyarrow, types = require("pyarrow", "parquet"), require("pyarrow.types", "parquet")
+    fields = []
+    for field in schema:
+        kind = field.type
+        if types.is_dictionary(kind):
+            kind = pyarrow.dictionary(pyarrow.int32(), kind.value_type, kind.ordered)
+        fields.append(pyarrow.field(field.name, kind))
+    return pyarrow.schema(fields, metadata=schema.metadata)
+
+
 def _folder_columns(files: Files) -> dict[str, tuple[Any, list[Any]]]:
     """Return the columns in the names of folders: name, type and the value of each file."""
     pyarrow = require("pyarrow", "parquet")
@@ -322,8 +342,12 @@ def _is_list(kind: Any) -> bool:
 
 
 def _exact(name: str, column: Any) -> Array:
-    """Return a column without rounding its whole numbers if there are nulls."""
-    if column.null_count and require("pyarrow.types", "parquet").is_integer(column.type):
+    """Return a column without rounding its whole numbers, also if there are nulls."""
+    types, kind = require("pyarrow.types", "parquet"), column.type
+    if types.is_decimal(kind) and kind.scale <= 0:
+        values = [None if value is None else int(value) for value in column.to_pylist()]
+        return np.array(values, dtype=object)
+    if column.null_count and types.is_integer(kind):
         return np.array(column.to_pylist(), dtype=object)
     return _arrow_to_numpy(name, column)
 

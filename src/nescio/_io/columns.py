@@ -219,15 +219,15 @@ class Reading:
         self._problems: dict[str, str] = {}
         self._counts_rows: bool | None = None  # whether the index does
 
-    def content(self, table: Table) -> dict[str, Any]:
-        """Return the arguments of `Outputs` for the next rows."""
+    def content(self, table: Table, start: int = 0) -> dict[str, Any]:
+        """Return the arguments of `Outputs` for the next rows, which are those from `start` on."""
         roles = self.roles
         others = [name for name in (roles.ids, *roles.kept) if name is not None]
         read, problems = table.read(roles.labels, others)
         columns = {name: _tidy(name, column, exact=name in others) for name, column in read.items()}
         content: dict[str, Any] = {"kept": {name: columns[name] for name in roles.kept}}
         if roles.ids is not None:
-            content["ids"] = self._ids(table, roles.ids, columns[roles.ids])
+            content["ids"] = self._ids(table, roles.ids, columns[roles.ids], start)
         if roles.ignored:
             content["manifest"] = {"ignored_columns": list(roles.ignored)}
         labels = {name: columns[name] for name in roles.labels if name in columns}
@@ -263,14 +263,20 @@ class Reading:
         """Whether no later row can make a column of labels doubtful."""
         return self.roles.chosen or all(facts.settled for facts in self._facts.values())
 
-    def _ids(self, table: Table, name: str, column: Array) -> list[str] | None:
+    def _ids(self, table: Table, name: str, column: Array, start: int) -> list[str] | None:
         if name == self._columns.id_column:
             return as_ids(column)
         if name not in table.index:
             _refuse_fractions(name, column)
             return as_ids(column)
+        counts = _counts_rows(column, start)
         if self._counts_rows is None:  # an index is all ids or none: the first rows decide
-            self._counts_rows = ids_of_index(column) is None
+            self._counts_rows = counts
+        if self._counts_rows and not counts:
+            raise InputError(
+                f"the index {name!r} counts the first rows, but not these, so it may hold ids. If "
+                f"it does, pass id_column={name!r} (--id-column). If not, pass --ignore {name}."
+            )
         return None if self._counts_rows else as_ids(column)
 
 
@@ -355,14 +361,23 @@ def _stacked(name: str, rows: list[Any]) -> Array:
     lengths = {len(row) for row in rows if row is not None}
     check_lengths(name, lengths)
     missing = [np.nan] * lengths.pop()
-    return np.array([missing if row is None else row for row in rows], dtype=np.float64)
+    try:
+        return np.array([missing if row is None else row for row in rows], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the lists of column {name!r} do not hold numbers. To leave it out, pass --ignore "
+            f"{name}."
+        ) from error
 
 
 def ids_of_index(column: Array) -> list[str] | None:
     """Return the index of a data frame as ids; None if it only counts the rows."""
-    if column.dtype.kind in "iu" and np.array_equal(column, np.arange(len(column))):
-        return None
-    return as_ids(column)
+    return None if _counts_rows(column) else as_ids(column)
+
+
+def _counts_rows(column: Array, start: int = 0) -> bool:
+    rows = np.arange(start, start + len(column))
+    return column.dtype.kind in "iu" and np.array_equal(column, rows)
 
 
 def as_ids(column: Array) -> list[str]:

@@ -17,7 +17,7 @@ from nescio._io.addresses import Files
 from nescio._io.files import replacing
 from nescio._io.locks import exclusive
 from nescio._io.tables import require
-from nescio.errors import FileError
+from nescio.errors import FileError, InputError
 
 _SAMPLE_BYTES = 1 << 16
 _KEY = b"nescio.key"
@@ -46,15 +46,24 @@ class PartFolder:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Keep other processes out; remove the folder if the block succeeds."""
+        """Keep other processes out; remove the folder if the block succeeds.
+
+        It is removed as well if the input cannot be used: it would have to be changed, so that no
+        part is of use.
+        """
         try:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
             raise FileError(f"cannot write to {self.folder}: {error.strerror}.") from error
-        with exclusive(self.folder / "parts", "output"):
-            self.n_done = self._count()
-            yield
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with ExitStack() as unlocked:
+            with exclusive(self.folder / "parts", "output"):
+                self.n_done = self._count()
+                try:
+                    yield
+                except InputError:
+                    unlocked.callback(shutil.rmtree, self.folder, ignore_errors=True)
+                    raise
+            unlocked.callback(shutil.rmtree, self.folder, ignore_errors=True)
 
     def write(self, number: int, table: Any) -> None:
         """Write a part completely or not at all."""
@@ -64,7 +73,8 @@ class PartFolder:
             replacing(self._file(number), force=True) as temporary,
             ipc.new_file(str(temporary), schema) as writer,
         ):
-            writer.write_table(table.cast(schema))
+            # An Arrow file has one dictionary per column, but the rows may be from several files.
+            writer.write_table(table.cast(schema).unify_dictionaries())
 
     def read(self, number: int) -> Any:
         """Return a part."""

@@ -32,7 +32,7 @@ def check_lengths(name: str, lengths: Collection[int]) -> None:
     if len(lengths) > 1:
         raise InputError(
             f"the lists of column {name!r} must have the same length, got lengths from "
-            f"{min(lengths)} to {max(lengths)}."
+            f"{min(lengths)} to {max(lengths)}. To leave it out, pass --ignore {name}."
         )
 
 

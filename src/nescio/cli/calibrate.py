@@ -124,7 +124,8 @@ def calibrate(
     data = large.head if large else read_outputs(held_out, from_probs=from_probs, columns=columns)
     learned_from = None
     if train is not None:
-        check_fits(train, from_probs=from_probs, columns=columns_of_others(columns, None))
+        of_train = columns_of_others(train, columns, data.label_names)
+        check_fits(train, from_probs=from_probs, columns=of_train)
         learned_from = read_others(train, data, from_probs=from_probs, columns=columns)
     reason = ""
     if made is None:

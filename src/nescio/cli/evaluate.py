@@ -15,7 +15,7 @@ from rich.text import Text
 from nescio._io.addresses import find_files
 from nescio._io.columns import Columns
 from nescio._io.tables import to_json
-from nescio.cli.large import LargeInput, check_fits, find_large, open_blocks
+from nescio.cli.large import LargeInput, check_fits, may_be_large, open_blocks
 from nescio.cli.options import (
     AsJson,
     FromProbs,
@@ -227,25 +227,32 @@ def find_large_sets(
 ) -> LargeSets | None:
     """Return the outputs to read in blocks; None if none of the ID and OOD files is large."""
     _check_paths(id_path, ood_paths, train, held_out)
-    options: dict[str, Any] = {"from_probs": from_probs, "columns": columns}
-    if all(find_large(path, **options) is None for path in (id_path, *ood_paths)):
+    if not any(map(may_be_large, (id_path, *ood_paths))):
         return None
-    of_id = open_blocks(id_path, **options)
+    of_id = open_blocks(id_path, from_probs=from_probs, columns=columns)
+
+    def known(path: str) -> Columns:
+        return columns_of_others(path, columns, of_id.head.label_names)
 
     def opened(path: str) -> LargeInput:
-        of_table = columns_of_others(columns, of_id.head.label_names)
+        large = open_blocks(path, from_probs=from_probs, columns=known(path))
         if find_files(path).suffix in TABLES:
-            return open_blocks(path, from_probs=from_probs, columns=of_table)
-        found = open_blocks(path, from_probs=from_probs, columns=Columns())
-        return replace(found, change=lambda outputs: matched(outputs, of_id.head, columns))
+            return large
+        return replace(large, change=lambda outputs: matched(outputs, of_id.head, columns))
 
     def whole(path: str | None) -> Outputs | None:
         if path is None:
             return None
-        check_fits(path, from_probs=from_probs, columns=columns_of_others(columns, None))
+        check_fits(path, from_probs=from_probs, columns=known(path))
         return read_others(path, of_id.head, from_probs=from_probs, columns=columns)
 
-    ood = {name: opened(path) for name, path in zip(_labels(ood_paths), ood_paths, strict=True)}
+    found = {path: opened(path) for path in ood_paths if may_be_large(path)}
+    if not any(one.is_large for one in (of_id, *found.values())):
+        return None
+    ood = {
+        name: found.get(path) or opened(path)
+        for name, path in zip(_labels(ood_paths), ood_paths, strict=True)
+    }
     return LargeSets(of_id, ood, whole(train), whole(held_out))
 
 

@@ -48,6 +48,11 @@ class LargeInput:
         """The number of rows."""
         return self.stream.n_rows
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it is too large to read as a whole."""
+        return self.n_bytes > LARGE
+
     def blocks(self) -> Iterator[Block]:
         """Give the blocks in order; the next ones are read while one is used."""
         for block in map_ahead(lambda block: block, self.stream.blocks(), workers=1):
@@ -58,6 +63,8 @@ class LargeInput:
 
     def check_fits(self, why: str) -> None:
         """Raise if there is clearly not enough memory to read the whole input."""
+        if not hasattr(os, "sysconf"):  # on Windows
+            return
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if _COPIES * self.n_bytes > memory:
             raise InputError(
@@ -76,14 +83,22 @@ def open_blocks(address: str | Path, *, from_probs: bool | None, columns: Column
     return LargeInput(stream, head, n_bytes * stream.n_rows // len(head))
 
 
+def may_be_large(address: str | Path) -> bool:
+    """Return whether a file is of a kind that is read in blocks.
+
+    NumPy files are memory-mapped, and CSV files are read as a whole.
+    """
+    return find_files(address).suffix in (*MANY, ".safetensors")
+
+
 def find_large(
     address: str | Path, *, from_probs: bool | None, columns: Columns
 ) -> LargeInput | None:
     """Return an input that is too large to read as a whole; None for others."""
-    if find_files(address).suffix not in (*MANY, ".safetensors"):
-        return None  # NumPy files are memory-mapped, and CSV files are read as a whole
+    if not may_be_large(address):
+        return None
     found = open_blocks(address, from_probs=from_probs, columns=columns)
-    return found if found.n_bytes > LARGE else None
+    return found if found.is_large else None
 
 
 def check_fits(address: str | Path, *, from_probs: bool | None, columns: Columns) -> None:

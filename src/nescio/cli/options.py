@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import glob
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -145,11 +146,11 @@ def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
 
 
 def same_file(a: str | Path, b: str | Path) -> bool:
-    """Return whether two paths refer to one file."""
+    """Return whether two paths refer to one file, or are the same address of files."""
     try:
         return os.path.samefile(a, b)
     except OSError:  # one of them does not exist or cannot be accessed
-        return False
+        return str(a) == str(b) and (is_remote(a) or glob.has_magic(str(a)))
 
 
 def refuse_among_inputs(output: Path, data: str) -> None:
@@ -157,11 +158,32 @@ def refuse_among_inputs(output: Path, data: str) -> None:
     if is_remote(data):
         return
     target, folder = Path(os.path.realpath(output)), Path(data)
-    inside = folder.is_dir() and Path(os.path.realpath(folder)) in target.parents
-    if inside or fnmatchcase(str(target), os.path.abspath(data)):
+    if os.path.lexists(data):  # also if the name of the file looks like a pattern
+        among = folder.is_dir() and Path(os.path.realpath(folder)) in target.parents
+    else:
+        parts = Path(os.path.abspath(data)).parts
+        fixed = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+        root = Path(os.path.realpath(Path(*parts[:fixed])))
+        among = _matches(target.parts, (*root.parts, *parts[fixed:]), fixed=len(root.parts))
+    if among:
         raise ParameterError(
             f"{output} would be among the inputs, {data}: write it to another folder."
         )
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str], fixed: int = 0) -> bool:
+    """Return whether the parts of a path match those of a pattern, as glob does.
+
+    The first parts are names and no patterns.
+    """
+    if fixed:
+        return parts[:fixed] == pattern[:fixed] and _matches(parts[fixed:], pattern[fixed:])
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    if pattern[0] == "**" and _matches(parts, pattern[1:]):
+        return True
+    rest = pattern if pattern[0] == "**" else pattern[1:]
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], rest)
 
 
 @contextmanager
@@ -260,17 +282,18 @@ def read_others(
     path: str | Path, first: Outputs, *, from_probs: bool | None, columns: Columns
 ) -> Outputs:
     """Read further outputs of the same model, with the labels that the first file has."""
-    names = first.label_names
+    known = columns_of_others(path, columns, first.label_names)
+    outputs = read_outputs(path, from_probs=from_probs, columns=known)
     if find_files(path).suffix in TABLES:
-        of_table = columns_of_others(columns, names)
-        return read_outputs(path, from_probs=from_probs, columns=of_table)
-    outputs = read_outputs(path, from_probs=from_probs)
+        return outputs
     with about(path):
         return matched(outputs, first, columns)
 
 
-def columns_of_others(columns: Columns, names: Sequence[str] | None) -> Columns:
-    """Return what is known about the columns of a further table of the same model."""
+def columns_of_others(path: str | Path, columns: Columns, names: Sequence[str] | None) -> Columns:
+    """Return what is known about the columns of a further file of the same model."""
+    if find_files(path).suffix not in TABLES:
+        return _ANY_COLUMNS
     if names is not None:
         columns = Columns(columns.id_column, expected=names, expected_by="the first file")
     return replace(columns, id_required=False)

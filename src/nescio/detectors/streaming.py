@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio._io.files import temporary_name
 from nescio._io.parts import PartFolder, fingerprint
 from nescio._io.tables import TableWriter, check_table_target, require
 from nescio._threads import available_cpus, map_ahead
@@ -91,7 +92,7 @@ def score_stream(
         A .parquet, .csv or .jsonl file.
     key : mapping, optional
         What the verdicts depend on besides the input: the detector and the options. Unfinished work
-        of another key is not continued.
+        of another key is not continued; without a key, none is.
     fdr : float, optional
         As for `Detector.assess`. All rows are one batch.
     with_labels : bool
@@ -114,7 +115,8 @@ def score_stream(
     if output is not None:
         path = check_table_target(output, force=force)
         if stream.n_blocks > 1 and importlib.util.find_spec("pyarrow"):
-            parts = _Folder(path, _full_key(stream, key or {}, fdr, with_labels=with_labels))
+            known = key or {"only": temporary_name()}
+            parts = _Folder(path, _full_key(stream, known, fdr, with_labels=with_labels))
     with parts.opened():
         tally = _Tally(count_p_values=fdr is not None)
         with _writer(None if fdr is not None else output, force=force) as write:
@@ -127,11 +129,9 @@ def score_stream(
             with _writer(output, force=force) as write:
                 for columns in parts.again():
                     write(_limited(columns, limit))
-    found = tally.result(limit)
-    if not in_memory:
-        return found
-    kept = parts.again()
-    return replace(found, parts=[p if limit is None else _limited(p, limit) for p in kept])
+        kept = parts.again() if in_memory else ()
+        columns_of_all = [part if limit is None else _limited(part, limit) for part in kept]
+    return replace(tally.result(limit), parts=columns_of_all)
 
 
 def _full_key(

@@ -212,6 +212,8 @@ class TensorRows:
         parse_tensors(path, content, self._metadata, verify=False, kept=False)
         if verify and "kind" in self._metadata:
             _KIND.verify(self._tensors, self._metadata, path)
+        if not self._tensors["logits"].shape:
+            raise ShapeError("logits must have shape (n_samples, n_labels), got ().")
         self.n_rows = self._tensors["logits"].shape[0]
         self._names = [name for name in self._tensors if self._is_of_rows(name)]
         self.kept_names = tuple(map(str, self._metadata.get("kept") or ()))
@@ -245,7 +247,7 @@ class TensorRows:
         """Return the texts of some rows, packed as in the file."""
         data, ends = self._tensors[f"{key}.utf8"], self._tensors[f"{key}.ends"]
         found = ends.rows(start, stop).reshape(-1)
-        first = int(ends.rows(start - 1, start)[0]) if start else 0
+        first = int(ends.rows(start - 1, start).reshape(-1)[0]) if start else 0
         last = int(found[-1]) if len(found) else first
         fits = 0 <= first <= last <= data.shape[0] and found.dtype.kind in "iu"
         if not fits or (stop == self.n_rows and last != data.shape[0]):

@@ -34,8 +34,8 @@ from nescio.outputs.outputs import Outputs
 # block does not matter. The borders of blocks depend only on the data.
 _BLOCK_BYTES = 1 << 25
 _MOST_ROWS = 1 << 16
-_FEWEST_ROWS = 1 << 8
-_HEAD_ROWS = 1 << 10
+_FEWEST_ROWS = 1 << 6
+_HEAD_ROWS = 1 << 8  # of all columns, also of those that are left out
 _ENOUGH_TO_TELL = 50  # as for whole files
 
 
@@ -247,7 +247,8 @@ class _ArrowSource:
             self._start()
         start = first * self.block_rows
         for table in self._files.blocks(self.block_rows, start, self.roles.read):
-            content = self._reading.content(table)
+            content = self._reading.content(table, start)
+            start += len(table.table)
             kept = table.table.select(self.roles.kept)
             yield from_content(content, from_probs=self._from_probs), kept
 
