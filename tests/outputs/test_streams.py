@@ -427,3 +427,12 @@ def test_blocks_of_large_rows_are_small():
     """A row may have an image, or the logits of a hundred thousand labels."""
     for row_bytes in (4, 1 << 10, 1 << 19):
         assert streams._rows_per_block(row_bytes) * row_bytes <= streams._BLOCK_BYTES
+
+
+def test_a_folder_with_two_kinds_of_files_is_no_input(tmp_path, table):
+    write_parquet(table.select(LABELS), tmp_path / "a.parquet")
+    write_arrow(table.select(LABELS), tmp_path / "b.arrow")
+    with pytest.raises(FileError, match=r"\.arrow and \.parquet files.*Name a pattern"):
+        open_stream(tmp_path)
+    (tmp_path / "b.arrow").rename(tmp_path / "_b.arrow")
+    assert open_stream(tmp_path).n_rows == len(table)

@@ -123,9 +123,15 @@ def _of_folder(address: str, found: Iterator[str] | Sequence[str], root: str) ->
         for path in found
         if not any(part.startswith((".", "_")) for part in _below(path, root))
     ]
-    for suffix in MANY:
-        if paths := [path for path in names if suffix_of(path) == suffix]:
-            return tuple(sorted(paths, key=natural))
+    paths = [path for path in names if suffix_of(path) in MANY]
+    kinds = sorted({suffix_of(path) for path in paths})
+    if len(kinds) > 1:
+        raise FileError(
+            f"{address} is a folder with {' and '.join(kinds)} files, and only one kind can be an "
+            f"input. Name a pattern, such as {address}/*{kinds[0]}."
+        )
+    if paths:
+        return tuple(sorted(paths, key=natural))
     raise FileError(
         f"{address} is a folder without {' or '.join(MANY)} files. Name a file, or such a folder."
     )
