@@ -106,6 +106,7 @@ def _save(results: dict[str, Any]) -> None:
     from speed.page import write_page
     from speed.sizing import write_sizing
 
+    results = {part: results[part] for part in PARTS if part in results}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     write_page(results, ROOT / "docs")
     write_sizing(results, ROOT / "docs")

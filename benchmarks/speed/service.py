@@ -6,7 +6,12 @@ The server and its clients share the processors of the machine, as the issue's f
 
 from __future__ import annotations
 
-from service import IN_PROCESS, N_LABELS, N_ROWS, rates
+import multiprocessing
+import socket
+import time
+from typing import Any
+
+from service import IN_PROCESS, N_LABELS, N_ROWS, Clients, bodies, plain_request, rates
 from speed.harness import Bench
 
 GOAL = 0.5
@@ -25,3 +30,56 @@ def run(bench: Bench) -> None:
             f"processor time of the server, {name}: times that of assess",
             rate.processor_seconds / inside.processor_seconds,
         )
+    for n_clients, rate in _bare_rates((1, 4), seconds=2).items():
+        share = rate / inside.per_second
+        bench.fact(f"rate of an application that only reads the body, {n_clients} clients", share)
+
+
+def _bare_rates(numbers: tuple[int, ...], seconds: float) -> dict[int, float]:
+    """Return the requests per second of an application that reads the same bodies, and no more."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(port,), daemon=True)
+    server.start()
+    _wait_for(port)
+    clients = Clients()
+    requests = [plain_request("POST", "/", *bodies(seed)["safetensors"]) for seed in range(16)]
+    found = {}
+    for n_clients in numbers:
+        load = clients.run(port, requests, n_clients, seconds=seconds)
+        found[n_clients] = load.codes.total() / load.seconds
+    clients.end()
+    server.terminate()
+    server.join()
+    return found
+
+
+def _serve(port: int) -> None:
+    import uvicorn
+
+    uvicorn.run(_read_only, port=port, log_level="error", access_log=False)
+
+
+def _wait_for(port: int) -> None:
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+        else:
+            return
+
+
+async def _read_only(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] != "http":
+        return
+    parts, more = [], True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    length = str(len(b"".join(parts))).encode()
+    head = [(b"content-length", str(len(length)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": length})

@@ -251,3 +251,31 @@ def test_a_batch_that_fails_is_run_again_one_by_one():
 @pytest.mark.parametrize("size", [0, 1, 10**9])
 def test_works_of_any_size_are_answered(size):
     assert batched(lambda works: list(works), [(at, size, at) for at in range(5)]) == [*range(5)]
+
+
+def test_work_that_was_quick_runs_in_the_event_loop_until_it_is_slow():
+    here, threads, slow = threading.get_ident(), [], threading.Event()
+
+    def work(items):
+        threads.append(threading.get_ident())
+        if slow.is_set():
+            threading.Event().wait(0.02)
+        if items == [0]:
+            raise ValueError("no")
+        return items
+
+    async def run():
+        batcher = Batcher(100)
+        batcher._seconds[7] = 0.0  # as of the last batch of 64 to 127
+        assert await batcher.submit(work, 5, size=70, kind="a") == 5
+        with pytest.raises(ValueError, match="no"):
+            await batcher.submit(work, 0, size=70, kind="a")
+        batcher._seconds[7] = 0.0
+        slow.set()
+        await batcher.submit(work, 6, size=70, kind="a")  # it was quick before
+        await batcher.submit(work, 7, size=70, kind="a")
+        await batcher.submit(work, 8, size=1000, kind="a")  # not known yet
+        await batcher.stop()
+
+    asyncio.run(run())
+    assert [thread == here for thread in threads] == [True, True, True, False, False]
