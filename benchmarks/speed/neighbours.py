@@ -76,7 +76,7 @@ def _exactly(bench: Bench, of: str, features: Any, new: Any) -> tuple[Any, Any]:
     bench.fact(f"{of}: peak memory to learn, beyond the features", kept - data, "MB")
     seconds, expected = _timed(lambda: scores(exact, new))
     work = peak_megabytes() - kept
-    bench.fact(f"{of}: peak memory to search, beyond that", work, "MB", at_most=200)
+    bench.fact(f"{of}: more peak memory to search than to learn", work, "MB", at_most=200)
     bench.fact(f"{of}: exact search, samples per second", QUERIES / seconds)
     return expected, exact.nearest(new, 10)
 
@@ -176,7 +176,8 @@ def _local_outlier_factor(bench: Bench) -> None:
             rounds=3,
         )
         difference = np.abs(ours.score_samples(new) / theirs.score_samples(new) - 1).max()
-        bench.fact("largest relative difference of the scores", difference, at_most=1e-5)
+        of = f"LOF, {n_samples:,} x {n_labels}"
+        bench.fact(f"{of}: largest relative difference of the scores", difference, at_most=1e-5)
 
 
 def _growth(bench: Bench) -> None:
