@@ -49,6 +49,8 @@ def roles_of(columns, **said):
         ("price", 10 + np.arange(60) * 7 % 61 / 0.8, "never negative and up to 85"),
         ("top_prob", np.arange(60) * 7 % 61 / 61, "from 0 to 1, unlike other columns"),
         ("elapsed", np.arange(60) / 8, "never negative and in sorted order"),
+        ("price", np.round(np.arange(60) * 7 % 61 / 7, 2), "two digits after the point"),
+        ("fee", np.round(np.arange(60) * 7 % 61 / 7, 2).astype(np.float32), "two digits"),
         ("note", [np.nan] * 60, "empty"),
         ("note", np.array([None] * 60), "empty"),
     ],
@@ -80,6 +82,12 @@ def test_a_column_that_may_not_be_a_label_is_an_error(logits, name, values, reas
 )
 def test_columns_that_stay_labels(logits, name, values):
     assert roles_of(logits | {name: values}) == (("cat", "dog", "zebra", name), [])
+
+
+def test_logits_may_be_rounded_to_two_digits(rng):
+    rounded = {name: np.round(rng.normal(size=60), 2) for name in ("cat", "dog", "fox")}
+    sure = np.round(rng.uniform(1, 5, 60), 2)  # in every picture
+    assert roles_of(rounded | {"person": sure})[0] == ("cat", "dog", "fox", "person")
 
 
 def test_a_label_is_like_the_others_if_most_are_so(rng):

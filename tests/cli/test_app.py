@@ -283,6 +283,22 @@ def test_use_after_the_command_says_where_it_belongs(nescio, use):
     )
 
 
+def test_a_pattern_without_quotes_says_what_to_do(here, nescio):
+    Path("many").mkdir()
+    for name in ("a", "b"):
+        Path("many", f"{name}.npy").touch()
+    code, _, err = nescio("score", "tagger.nescio", "many/a.npy", "many/b.npy")
+    assert code == 2
+    assert "Put a pattern of several files in quotes: 'many/*.npy'." in err
+    assert "in quotes" not in nescio("score", "tagger.nescio", "a.npy", "b.npy")[2]
+
+
+def test_a_file_instead_of_the_name_of_a_detector_is_explained(here, nescio):
+    code, _, err = nescio("eval", "--id", "val.npy", "--ood", "val.npy", "--detector", "my.nescio")
+    assert code == 1
+    assert "my.nescio is the file of a detector, but the name of one is needed" in err
+
+
 def test_help_and_version(nescio):
     assert nescio("--version")[1] == f"nescio {ns.__version__}\n"
     code, out, _ = nescio("--help")

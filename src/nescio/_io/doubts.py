@@ -131,6 +131,10 @@ def _unlike_others(columns: Mapping[str, ColumnFacts], doubtful: Collection[str]
     usual = [_size(column) for name, column in sure.items() if name not in never_negative]
     limit = max(_CERTAIN, _MUCH_LARGER * float(np.median(usual)))
     doubts = {name: _positive_doubt(name, column, limit) for name, column in never_negative.items()}
+    if not any(sure[name].hundredths for name in sure if name not in never_negative):
+        for name, column in never_negative.items():
+            if doubts[name] is None and column.hundredths and not column.constant:
+                doubts[name] = "never negative, with two digits after the point, as prices are"
     return {name: doubt for name, doubt in doubts.items() if doubt is not None}
 
 

@@ -27,6 +27,8 @@ class ColumnFacts:
     all_nan : bool
     fraction : bool
         Whether a finite value is not a whole number.
+    hundredths : bool
+        Whether every finite value has at most two digits after the point, as prices have.
     nonzero : bool
         Whether a value is not 0.
     low, high : float
@@ -47,7 +49,7 @@ class ColumnFacts:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.n_rows = 0
-        self.all_nan = self.distinct = self.constant = True
+        self.all_nan = self.distinct = self.constant = self.hundredths = True
         self.rising = self.falling = self.finite_rising = self.finite_falling = True
         self.fraction = self.nonzero = False
         self.low = self.high = math.nan
@@ -103,6 +105,7 @@ class ColumnFacts:
         finite = part[np.isfinite(part)]
         self._some_finite = self._some_finite or len(finite) > 0
         self.fraction = self.fraction or (not is_whole(part) and len(finite) > 0)
+        self.hundredths = self.hundredths and _in_hundredths(finite)
 
     def _see_order(self, column: Array) -> None:
         """See what consecutive values show."""
@@ -139,6 +142,14 @@ def _sorted(before: float, values: Array) -> tuple[bool, bool]:
     """Return whether values never fall, and whether they never rise, from the one before them."""
     earlier = np.concatenate([[before], values[:-1]])
     return bool((values >= earlier).all()), bool((values <= earlier).all())
+
+
+def _in_hundredths(finite: Array) -> bool:
+    """Return whether the values are those that numbers with two digits are rounded to."""
+    for part in (finite[:SOME_ROWS], finite):
+        if not np.array_equal(np.round(part.astype(np.float64), 2).astype(part.dtype), part):
+            return False
+    return True
 
 
 def is_whole(column: Array) -> bool:

@@ -11,6 +11,8 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -139,6 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except SystemExit as stop:
             if stop.code == INTERRUPTED:  # typer has caught the KeyboardInterrupt
                 typer.echo("interrupted", err=True)
+            elif stop.code == 2 and (hint := _unquoted_pattern(arguments)):
+                typer.echo(hint, err=True)
             return stop.code if isinstance(stop.code, int) else 1
     return 0
 
@@ -151,6 +155,16 @@ def _misplaced_use(arguments: Sequence[str]) -> str | None:
     if given is None:
         return None
     return f"put --use before the command: nescio --use package.module:Class {arguments[at]} ..."
+
+
+def _unquoted_pattern(arguments: Sequence[str]) -> str | None:
+    """Return what to do if the shell has replaced a pattern by the files that match it."""
+    for one, other in pairwise(map(Path, arguments)):
+        alike = (one.parent, one.suffix) == (other.parent, other.suffix)
+        if alike and one.suffix and one.is_file() and other.is_file():
+            pattern = one.parent / f"*{one.suffix}"
+            return f"Put a pattern of several files in quotes: '{pattern}'."
+    return None
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

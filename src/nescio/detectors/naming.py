@@ -122,6 +122,11 @@ def detector_class(name: str) -> type[Detector]:
     """Return a detector's class by its registered name or as package.module:Class."""
     if ":" in name:
         return register(_imported(name))
+    if name.endswith(".nescio"):
+        raise ParameterError(
+            f"{name} is the file of a detector, but the name of one is needed here, such as "
+            f"joint_energy. 'nescio info {name}' shows the name and the parameters."
+        )
     if name not in DETECTORS:
         hint = _nearest(name)
         raise ParameterError(
