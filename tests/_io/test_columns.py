@@ -50,6 +50,7 @@ def roles_of(columns, **said):
         ("top_prob", np.arange(60) * 7 % 61 / 61, "from 0 to 1, unlike other columns"),
         ("elapsed", np.arange(60) / 8, "never negative and in sorted order"),
         ("price", np.round(np.arange(60) * 7 % 61 / 7, 2), "two digits after the point"),
+        ("cost", np.arange(60) * 7 % 61 * 13 * 0.01, "two digits"),  # as Arrow makes of a decimal
         ("fee", np.round(np.arange(60) * 7 % 61 / 7, 2).astype(np.float32), "two digits"),
         ("note", [np.nan] * 60, "empty"),
         ("note", np.array([None] * 60), "empty"),
