@@ -102,6 +102,8 @@ def test_a_folder_or_a_pattern_is_one_input(folder, nescio, data):
     assert found["kept_columns"] == ["day"]
     assert found["ignored_columns"] == ["text"]
     assert found["rows"][31]["day"] == 10
+    found = json.loads(nescio("score", "x.nescio", data, "--json", "--keep", "")[1])
+    assert (found["kept_columns"], sorted(found["ignored_columns"])) == ([], ["day", "text"])
 
 
 def test_the_output_may_not_be_among_the_inputs(folder, nescio):

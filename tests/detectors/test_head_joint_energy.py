@@ -37,6 +37,11 @@ def test_it_passes_the_common_checks_with_other_parameters(params):
     check_detector(ns.HeadJointEnergy(**params))
 
 
+def test_a_head_is_needed(head):
+    with pytest.raises(InputError, match=r"takes a Head, got a tuple.*Head\(weight, bias\)"):
+        ns.HeadJointEnergy.from_head((head.weight, head.bias))
+
+
 def test_it_finds_nearly_what_top_k_joint_energy_sums(head, made):
     features = features_of(head, 200)
     scores, expected = (

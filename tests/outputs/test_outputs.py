@@ -141,6 +141,10 @@ def test_layers_stay_when_labels_are_selected(whole, rng):
 
 
 def test_a_head_that_does_not_fit_is_refused(rng):
+    with pytest.raises(ShapeError, match=r"shape \(n_labels, n_units\), got \(5,\)"):
+        Head(np.zeros(5), np.zeros(1))
+    with pytest.raises(ShapeError, match=r"one bias per label.*Pass weight\.T\?"):
+        Head(np.zeros((5, 3)), np.zeros(3))
     with pytest.raises(ShapeError, match="one bias per label"):
         Head(np.zeros((3, 2)), np.zeros(2))
     with pytest.raises(ShapeError, match="the logits have 4 labels, the head 3"):

@@ -124,6 +124,10 @@ def test_what_cannot_be_scored(detector, frame):
     own = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(900, 3)), groups=groups)
     with pytest.raises(InputError, match="your own groups"):
         Verdicts(own)
+    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
+        Verdicts(ns.JointEnergy())
+    with pytest.raises(InputError, match="path of a saved detector, or a detector; got a int"):
+        Verdicts(3)
 
 
 def test_a_plain_loop_over_frames_as_mapinpandas_has_it(detector, frame):

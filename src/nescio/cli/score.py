@@ -75,7 +75,7 @@ def score(
             metavar="NAMES",
             help="Of the columns that are neither labels nor ids, copy only these to the output: "
             "names or patterns with commas between them. May be repeated. Default: all of them, "
-            "except those of --ignore.",
+            "except those of --ignore. Empty: none.",
         ),
     ] = None,
     nonfinite: Nonfinite = None,
@@ -102,7 +102,7 @@ def score(
     columns = replace(
         chosen_columns(id_column, labels, ignore, keep),
         expected=getattr(loaded, "label_names_", None),
-        keep_rest=True,
+        keep_rest=keep is None or any(map(str.strip, keep)),  # --keep "" copies nothing
     )
     stream = open_stream(data, columns, from_probs=from_probs)
     key = {

@@ -14,6 +14,7 @@ from nescio.detectors.label_index import LabelIndex, Values
 from nescio.detectors.label_search import Found, rest_bound, search
 from nescio.detectors.neighbours import Indices
 from nescio.detectors.rectified import READS, check_width
+from nescio.errors import InputError
 from nescio.outputs import Head
 from nescio.scores import label_energy
 
@@ -97,6 +98,11 @@ class HeadJointEnergy(Detector):
         **params
             Parameters of the detector, such as k.
         """
+        if not isinstance(head, Head):
+            raise InputError(
+                f"from_head takes a Head, got a {type(head).__name__}. Make one: "
+                "nescio.Head(weight, bias)."
+            )
         detector = cls(**params)
         detector._check_params()
         detector._keep(head)

@@ -29,12 +29,18 @@ class Head:
     bias: FloatArray
 
     def __init__(self, weight: Any, bias: Any) -> None:
+        shape = np.shape(to_numpy(weight))
+        if len(shape) != 2:
+            raise ShapeError(
+                f"the weight of the head must have shape (n_labels, n_units), got {shape}."
+            )
         object.__setattr__(self, "weight", as_matrix(weight, "the weight of the head"))
         object.__setattr__(self, "bias", to_float(to_numpy(bias)))
         if self.bias.shape != self.weight.shape[:1]:
+            turned = " Pass weight.T?" if self.bias.shape == self.weight.shape[1:] else ""
             raise ShapeError(
-                f"the head must have one bias per label: its weight has shape {self.weight.shape}, "
-                f"its bias {self.bias.shape}."
+                "the head must have one bias per label: its weight has shape (n_labels, n_units) = "
+                f"{self.weight.shape}, its bias {self.bias.shape}.{turned}"
             )
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ from nescio._validation import Array, is_percentage, largest_of_non_negative
 from nescio.calibration import CUSTOM
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
+from nescio.detectors.steps import NotCalibratedError
 from nescio.errors import InputError
 from nescio.outputs import quiet_about_probabilities
 from nescio.outputs.crops import N_CROPS
@@ -71,9 +72,19 @@ class Verdicts:
         nonfinite: str | None = None,
         from_probs: bool | None = None,
     ) -> None:
+        if not isinstance(detector, str | Path | Detector):
+            raise InputError(
+                "detector must be the path of a saved detector, or a detector; got a "
+                f"{type(detector).__name__}."
+            )
         self.detector = detector if isinstance(detector, Detector) else load(detector)
         calibration = getattr(self.detector, "calibration_", None)
-        if calibration is not None and calibration.by == CUSTOM:
+        if calibration is None:
+            raise NotCalibratedError(
+                f"{self.detector.name} is not calibrated, so it has no threshold: call "
+                "calibrate(held_out) first."
+            )
+        if calibration.by == CUSTOM:
             raise InputError(
                 "the detector was calibrated by your own groups, which Verdicts does not know. Use "
                 "detector.assess(..., groups=...)."
@@ -190,8 +201,7 @@ def _refuse_probabilities(logits: Array) -> None:
 def _none(detector: Detector) -> Assessment:
     """Return the verdicts on no rows, with the same columns as on some."""
     empty = np.empty(0)
-    calibration = getattr(detector, "calibration_", None)
-    groups = None if calibration is None or calibration.by is None else np.empty(0, "U1")
+    groups = None if detector.calibration_.by is None else np.empty(0, "U1")
     mixed, crops = None, None
     if detector.name == "mixed":
         mixed, crops = np.empty(0, bool), np.empty((0, N_CROPS))
