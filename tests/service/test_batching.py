@@ -1,8 +1,11 @@
 """Requests that wait together are scored together, and each gets its own answer."""
 
 import asyncio
+import contextlib
+import gc
 import json
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -279,3 +282,32 @@ def test_work_that_was_quick_runs_in_the_event_loop_until_it_is_slow():
 
     asyncio.run(run())
     assert [thread == here for thread in threads] == [True, True, True, False, False]
+
+
+def test_a_failed_request_on_the_event_loop_is_not_kept():
+    class Large:
+        """What a request holds."""
+
+    kept = []
+
+    def fail(works):
+        raise ValueError("no")
+
+    async def run():
+        batcher = Batcher(100)
+        batcher._seconds[1] = 0.0
+        work = Large()
+        kept.append(weakref.ref(work))
+        with contextlib.suppress(ValueError):
+            await batcher.submit(fail, work, size=1, kind="a")
+        del work
+        found = kept[0]()  # without the garbage collector
+        await batcher.stop()
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(run()) is None
+    finally:
+        gc.enable()

@@ -133,7 +133,8 @@ def _of_folder(address: str, found: Iterator[str] | Sequence[str], root: str) ->
     if paths:
         return tuple(sorted(paths, key=natural))
     raise FileError(
-        f"{address} is a folder without {' or '.join(MANY)} files. Name a file, or such a folder."
+        f"{address} is a folder without {', '.join(MANY[:-1])} or {MANY[-1]} files. Name a file, "
+        "or a folder that has such files."
     )
 
 

@@ -14,8 +14,8 @@ from nescio._validation import FloatArray
 from nescio.detectors.neighbours import Indices
 
 # With c * sqrt(n_labels) cells, the work per sample grows with sqrt(n_labels). Fewer cells cost
-# recall: 0.95 with 4 and 0.99 with 8, for 16 cells searched of 1,000,000 made-up labels in topics
-# (one seed, the head of benchmarks/speed/labels.py; no trained head of this size was at hand).
+# recall. It was chosen on the made-up labels in topics of benchmarks/speed/labels.py, which prints
+# the recall; no trained head of this size was at hand.
 _CELLS_PER_ROOT = 8
 _FEWEST_LABELS = 16  # per cell, on average
 _CELLS_PER_GROUP = 16

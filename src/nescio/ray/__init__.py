@@ -1,8 +1,8 @@
 """Verdicts and extraction on clusters.
 
 `Verdicts` adds verdicts to batches of a table, for Ray Data, Spark or a plain loop; it does not
-need Ray. `ray_engine` runs an extraction on a Ray cluster,
-and `ray_scoring` scores large files there.
+need Ray. `ray_engine` runs an extraction on a Ray cluster, and `ray_scoring` scores large files
+there.
 """
 
 from __future__ import annotations

@@ -53,9 +53,12 @@ class Batcher:
         idle = self._running is None or self._running.done()
         if idle and self._seconds.get(size.bit_length(), _QUICK_SECONDS) < _QUICK_SECONDS:
             (result,) = self._timed(run, [work], size)
-            if isinstance(result, Exception):
-                raise result
-            return result
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                return result
+            finally:
+                del result  # as below
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(run, work, size, kind, answer))
         if idle:
@@ -89,9 +92,10 @@ class Batcher:
     ) -> list[Result | Exception]:
         """Run a batch, and note how long it took."""
         started = time.perf_counter()
-        results = _results(run, works)
-        self._seconds[size.bit_length()] = time.perf_counter() - started
-        return results
+        try:
+            return _results(run, works)  # no name for them: the traceback of one may refer to it
+        finally:
+            self._seconds[size.bit_length()] = time.perf_counter() - started
 
     def _next_batch(self) -> list[_Waiting]:
         """Take the first piece of work and those directly behind it that fit into its batch."""
