@@ -81,6 +81,20 @@ def test_files_of_schema_1_stay_readable(name):
     assert report.in_distribution.tolist() == expected["in_distribution"]
 
 
+@pytest.mark.parametrize(
+    "name", ["combined", "head_joint_energy", "knn-cells", "label_neighbours", "linear_probe"]
+)
+def test_files_of_schema_2_stay_readable(name):
+    expected = json.loads((STORED / f"{name}-schema2.json").read_text())
+    data = np.asarray(expected["features"], np.float32)
+    if "logits" in expected:
+        data = ns.Outputs(np.asarray(expected["logits"], np.float32), data)
+    report = ns.load(STORED / f"{name}-schema2.nescio").assess(data)
+    np.testing.assert_allclose(report.scores, expected["scores"], rtol=1e-4)
+    np.testing.assert_allclose(report.p_values, expected["p_values"])
+    assert report.in_distribution.tolist() == expected["in_distribution"]
+
+
 def test_truncation_and_damage_are_refused(saved, tmp_path):
     whole = saved("lof").read_bytes()
     damaged = tmp_path / "damaged.nescio"
