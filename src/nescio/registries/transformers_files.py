@@ -59,12 +59,28 @@ def _architecture(folder: Path) -> str:
     names = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise FileFormatError(f"{path} does not name one architecture, but {names!r}.")
-    if "auto_map" in config:
+    key = _key_of_code(config)
+    if key is not None:
         raise FileFormatError(
-            f"{path} names code of its own (auto_map), which nescio does not run. Load the model "
+            f"{path} names code from elsewhere ({key}), which nescio does not run. Load the model "
             "yourself, and wrap it with the detector of the folder."
         )
     return names[0]
+
+
+def _key_of_code(entries: Any) -> str | None:
+    """Return the key of a config that names code: a module of its own, or a kernel of the hub."""
+    if isinstance(entries, list):
+        entries = dict(enumerate(entries))
+    if not isinstance(entries, dict):
+        return None
+    for key, value in entries.items():
+        if key == "auto_map" or (str(key).endswith("_implementation") and "/" in str(value)):
+            return str(key)
+        found = _key_of_code(value)
+        if found is not None:
+            return found
+    return None
 
 
 def _class_of(name: str) -> Any:
