@@ -28,8 +28,8 @@ from nescio.export.samples import Feed, Samples, check_images, given_samples, ra
 from nescio.export.scoring import scorer_of
 from nescio.outputs import Head, Outputs
 from nescio.runners import Runner, Wrapped, wrap
+from nescio.runners.needed_layers import with_only_layer
 from nescio.runners.onnx_models import LABEL_NAMES_KEY
-from nescio.runners.wrapped import with_only_layer
 from nescio.scores import label_prob, logits_from_probs
 
 THRESHOLD_KEY = "nescio.threshold"

@@ -17,7 +17,7 @@ from nescio.export.scoring import scorer_of
 from nescio.export.search import count_passed, search_table
 from nescio.outputs import Head
 from nescio.runners import Runner
-from nescio.runners.wrapped import with_only_layer
+from nescio.runners.needed_layers import with_only_layer
 
 
 class FusedOutputs(NamedTuple):

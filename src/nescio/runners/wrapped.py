@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nescio._io.frames import index_ids
-from nescio._validation import Array, checked_whole, looks_like_probabilities, to_numpy
+from nescio._validation import Array, checked_whole, looks_like_probabilities
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment
@@ -24,20 +22,19 @@ from nescio.detectors.default import (
 from nescio.detectors.naming import as_detector
 from nescio.errors import (
     InputError,
-    LabelMismatchError,
     MissingInputError,
     ParameterError,
     ProbabilitiesWarning,
     ShapeError,
-    label_difference,
     warn,
 )
 from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
-from nescio.outputs.crops import CROPS, is_crops
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
-from nescio.runners.features import AUTO, FEATURES, PENULTIMATE, POOLED, Layers
+from nescio.runners.features import Layers
+from nescio.runners.gathering import gathered
+from nescio.runners.needed_layers import check_detector, with_layers
 from nescio.runners.prediction import Prediction
 
 
@@ -123,7 +120,7 @@ class Wrapped:
         self.reason = reason
         if detector is not None:
             self.runner = with_layers(runner, detector)
-            self._check_detector(detector)
+            check_detector(self.runner, detector)
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
@@ -158,41 +155,21 @@ class Wrapped:
             How many samples to run at once. The batches of an iterable are run as they are.
         """
         checked_whole("batch_size", batch_size, minimum=1)
-        parts: dict[str, list[Array]] = {"logits": []}
-        truth: list[Array] = []
-        head = None
-        for batch in self.runner.batches(inputs, batch_size):
-            arrays = self.runner.run(batch.inputs)
-            if not parts["logits"]:
-                head = self.runner.head(arrays)
-            for name, array in arrays.items():
-                blocks = parts.setdefault(name, [])
-                if blocks and blocks[0].shape[1] != array.shape[1]:
-                    raise ShapeError(
-                        f"the model returned {name} of {blocks[0].shape[1]} columns for one batch "
-                        f"and of {array.shape[1]} for another."
-                    )
-                blocks.append(array)
-            if batch.labels is not None:
-                truth.append(to_numpy(batch.labels))
-            if truth and len(truth) != len(parts["logits"]):
-                raise InputError("some of the batches have labels, and others do not.")
-        if not parts["logits"]:
-            raise ShapeError("there are no inputs: not a single sample was given.")
-        if truth and labels is not None:
+        found = gathered(self.runner, inputs, batch_size)
+        if found.labels is not None and labels is not None:
             raise InputError(
                 "labels were given with the batches and as labels=...; pass them once."
             )
-        arrays = {name: np.concatenate(blocks) for name, blocks in parts.items()}
+        arrays = dict(found.arrays)
         self._check_logits(arrays["logits"])
         return Outputs(
             arrays.pop("logits"),
             features=arrays.pop("features", None),
-            labels=np.concatenate(truth) if truth else labels,
+            labels=labels if found.labels is None else found.labels,
             ids=index_ids(inputs) if ids is None else ids,
             label_names=self.label_names,
             manifest=self.runner.describe(),
-            head=head,
+            head=found.head,
             arrays=arrays,
         )
 
@@ -364,97 +341,11 @@ class Wrapped:
             )
         return self.detector
 
-    def _check_detector(self, detector: Detector) -> None:
-        """Raise if the model cannot give what the detector reads."""
-        reads = _read_by(detector)
-        if reads & {FEATURES, "head", PENULTIMATE} and not self.runner.layers:
-            why = "the model has no layer that is known to be suitable. Choose one"
-            outputs = ", ".join(getattr(self.runner, "output_names", ()))
-            listed = f" The file has the outputs {outputs}." if outputs else ""
-            if hasattr(detector, "n_columns_"):
-                why = "of which layer is not known. Choose the one that it was made with"
-            raise MissingInputError(
-                f"{detector.name} reads {' and '.join(sorted(reads))}, and {why} (features=..., "
-                f"--features).{listed}"
-            )
-        # The features may be the input of the head, under another name.
-        known = {"logits", FEATURES, "head", "labels", PENULTIMATE, *self.runner.array_names}
-        others = sorted(reads - known)
-        if others:
-            raise MissingInputError(
-                f"{detector.name} reads {', '.join(others)}, which a wrapped model does not give. "
-                "Use Outputs with this array; for perturbed inputs, see nescio extract --tuned."
-            )
-        ours, theirs = self.runner.label_names, getattr(detector, "label_names_", None)
-        if ours is not None and theirs is not None and ours != theirs:
-            raise LabelMismatchError(
-                label_difference(theirs, ours).replace("the data", "the model")
-            )
-        n_labels = getattr(detector, "n_columns_", {}).get("logits")
-        if ours is not None and n_labels is not None and n_labels != len(ours):
-            raise ShapeError(
-                f"the detector was made for {n_labels} labels, but the model has {len(ours)}. "
-                "Calibrate a detector on outputs of this model."
-            )
-
     def __repr__(self) -> str:
         given = {"features": ",".join(self.runner.layers) or None, "detector": self.detector}
         parts = [f"{self.runner.kind}: {self.runner.describe()['model']}"]
         parts += [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"Wrapped({', '.join(parts)})"
-
-
-def _all_read_by(detector: Detector) -> set[str]:
-    """Return the names of all arrays that a detector reads."""
-    return {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
-
-
-def _read_by(detector: Detector) -> set[str]:
-    """Return the names of the arrays that a detector reads, of images and of their crops."""
-    return {name.removeprefix(CROPS) for name in _all_read_by(detector)}
-
-
-def with_layers(runner: Runner, detector: Detector) -> Runner:
-    """Return a runner that also gives what the detector reads: layers that it has, and crops."""
-    if any(map(is_crops, _all_read_by(detector))) and not runner.crops:
-        runner = runner.changed(crops=True)
-    reads = _read_by(detector) - {"logits", "labels"}
-    if not reads:
-        return runner
-    named = sorted(reads - {FEATURES, "head", *runner.array_names})
-    missing = tuple(name for name in named if runner.has_layer(name))
-    layers = runner.layers
-    if FEATURES in reads and (not layers or runner.layers_are_default):
-        layers = (*(_features_of(runner, detector) or layers[:1]), *layers[1:])
-    elif not layers:
-        layers = missing[:1] or (AUTO,)
-    layers += missing
-    return runner if layers == runner.layers else runner.changed(features=layers)
-
-
-def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
-    """Return the layer that the features are if the caller chose none; nothing if not known."""
-    made_with: tuple[str, ...] = getattr(detector, "layers_", ())[:1]
-    outputs: tuple[str, ...] = tuple(getattr(runner, "output_names", ()))
-    if FEATURES in outputs:  # an ONNX file that names them
-        return (FEATURES,)
-    # "pooled" of a graph may be another layer than that of the module it was exported from.
-    in_a_graph = bool(outputs) and made_with == (POOLED,)
-    if made_with and not in_a_graph and runner.has_layer(made_with[0]):
-        return made_with
-    reads_head = "head" in detector.scores_from and PENULTIMATE not in detector.scores_from
-    if reads_head and runner.has_layer(PENULTIMATE):  # it takes the features as the head's input
-        return (PENULTIMATE,)
-    unknown = hasattr(detector, "n_columns_")  # made with features, but not known which
-    return () if unknown or runner.layers else (AUTO,)
-
-
-def with_only_layer(runner: Runner, detector: Detector) -> Runner:
-    """Return a runner whose features are the only layer that the detector scores, if it is one."""
-    scored = [name for name in detector.scores_from if name in runner.array_names[1:]]
-    if FEATURES in detector.scores_from or len(scored) != 1 or scored[0] == runner.features:
-        return runner
-    return runner.changed(features=scored * 2)  # under its own name too
 
 
 def _detector(given: Any) -> Detector:
