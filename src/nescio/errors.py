@@ -27,7 +27,8 @@
     ├── ParameterWarning                a parameter has no effect on this data
     ├── EmptyLabelWarning               labels without any sample were left out
     ├── TiedScoresWarning               many calibration scores equal the threshold
-    └── SingleGroupWarning              too few samples to calibrate by label count
+    ├── SingleGroupWarning              too few samples to calibrate by label count
+    └── TruncatedTextWarning            texts were longer than the model allows, and were cut off
 
 Every message says what is wrong, what was given and what to do about it.
 """
@@ -130,6 +131,10 @@ class TiedScoresWarning(NescioWarning):
 
 class SingleGroupWarning(NescioWarning):
     """There are too few samples for several groups, so all samples share one threshold."""
+
+
+class TruncatedTextWarning(NescioWarning):
+    """Some texts have more tokens than the model can take; their ends were cut off."""
 
 
 @contextmanager

@@ -200,7 +200,7 @@ def test_inputs_of_another_width_are_refused(multi_label):
     wrapped = ns.wrap(DECISIONS["one vs rest"].fit(*multi_label))
     with pytest.raises(InputError, match=r"cannot run on these inputs: X has 3 features"):
         wrapped.outputs(np.zeros((2, 3)))
-    with pytest.raises(InputError, match="got text"):
+    with pytest.raises(InputError, match=r"For texts, pass a pipeline that begins with a vect"):
         wrapped.outputs("text")
 
 

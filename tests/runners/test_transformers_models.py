@@ -126,7 +126,7 @@ def test_lists_of_equal_length_are_taken(tokens):
 
 
 def test_text_itself_is_refused(tokens):
-    with pytest.raises(InputError, match="tokenizer or preprocessing returns"):
+    with pytest.raises(InputError, match=r"wrap\(model, tokenizer=\.\.\.\)"):
         ns.wrap(bert()).outputs(["some text"])
     with pytest.raises(InputError, match="by name"):
         ns.wrap(bert()).outputs((tokens["input_ids"], tokens["attention_mask"]))

@@ -60,7 +60,7 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
     module = Picked(runner.module(example.data), places_of(takes, runner))
     module = module.eval().requires_grad_(False)
     inputs = [runner.placed(array) for array in example.feed.values()]
-    text = runner.kind == "transformers"
+    text = runner.kind == "transformers" or runner.tokenizer is not None
     dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
     with torch.no_grad():
         given = module(*inputs)

@@ -30,6 +30,7 @@ from nescio.outputs import Head, Outputs
 from nescio.runners import Runner, Wrapped, wrap
 from nescio.runners.needed_layers import with_only_layer
 from nescio.runners.onnx_models import LABEL_NAMES_KEY
+from nescio.runners.tokenizing import TOKENIZER_KEY, TextTokenizer
 from nescio.scores import label_prob, logits_from_probs
 
 THRESHOLD_KEY = "nescio.threshold"
@@ -153,6 +154,7 @@ class _Plan:
     preprocessing: Preprocessing | None = None
     from_probs: bool = False
     fixed_batch: int | None = None
+    tokenizer: TextTokenizer | None = None
 
 
 # --- only the detector ---
@@ -273,6 +275,7 @@ def _fused(
         runner.preprocessing,
         runner.from_probs,
         runner.fixed_batch,
+        runner.tokenizer,
     )
 
 
@@ -364,6 +367,7 @@ def _metadata(detector: Detector, plan: _Plan) -> dict[str, str]:
         "nescio.inputs": [value.name for value in plan.model.graph.inputs],
         LABEL_NAMES_KEY: plan.label_names,
         PREPROCESSING_KEY: None if preprocessing is None else preprocessing.as_dict(),
+        TOKENIZER_KEY: None if plan.tokenizer is None else plan.tokenizer.json(),
     }
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=_plain)

@@ -24,6 +24,7 @@ Feed = dict[str, Array]
 """What a graph takes, by name, samples first."""
 
 _N_RANDOM = 12
+_N_GIVEN = 64  # texts
 _SCALES = (0.1, 1.0, 5.0)
 _OPEN_SIZE = 32  # of a dimension that a graph leaves open
 _LONGEST_TEXT = 17
@@ -54,7 +55,7 @@ class Samples:
 def given_samples(runner: Runner, given: Any) -> Samples:
     """Return samples in the types that the model takes; the first batch of an iterable."""
     model: Any = runner
-    data = given if runner.takes(given) else next(runner.batches(given, 1)).inputs
+    data = given if runner.takes(given) else next(runner.batches(given, _N_GIVEN)).inputs
     if n_rows(data) < 1:
         raise ShapeError("samples have no rows.")
     if runner.kind == "onnx":

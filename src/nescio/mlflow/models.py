@@ -185,4 +185,6 @@ def _requirements(wrapped: Wrapped) -> list[str]:
         packages += ["onnxruntime"]
         if "head" in getattr(wrapped.detector, "scores_from", ()):
             packages += ["onnx"]  # finds the last layer of the graph
+        if wrapped.runner.tokenizer is not None:
+            packages += ["tokenizers"]
     return [f"nescio=={__version__}", *(f"{name}=={version(name)}" for name in packages)]

@@ -43,7 +43,7 @@ def signature_of(wrapped: Wrapped, example: Any) -> Any:
     if not n_rows(example):
         raise ParameterError("input_example has no rows: pass a few inputs of the model.")
     inputs: Any
-    if wrapped.runner.kind == "onnx":
+    if wrapped.runner.kind == "onnx" and not isinstance(example, list):  # a list has texts
         inputs = _tensors(wrapped.runner, example, types)
     else:
         inputs = models.infer_signature(example).inputs

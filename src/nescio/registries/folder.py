@@ -22,6 +22,7 @@ from nescio.detectors import load
 from nescio.errors import FileError, FileFormatError, NescioError
 from nescio.registries.estimators import read_estimator, write_estimator
 from nescio.registries.transformers_files import (
+    TOKENIZER_FILE,
     has_own_files,
     read_transformers,
     write_transformers,
@@ -36,12 +37,12 @@ ESTIMATOR_FILE = "model.skops"
 ONNX, SKLEARN, TRANSFORMERS = "onnx", "sklearn", "transformers"
 
 _KIND = FileKind("nescio.folder", "description of a model's folder")
-_WEIGHTS = (GRAPH_FILE, ESTIMATOR_FILE, "*.safetensors")
+_DECISIVE = (GRAPH_FILE, ESTIMATOR_FILE, "*.safetensors", TOKENIZER_FILE)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `nescio.json` says: how the model was wrapped, and which files hold its weights."""
+    """What `nescio.json` says: how the model was wrapped, and the files that decide its outputs."""
 
     model: str
     features: tuple[str, ...] = ()
@@ -71,7 +72,7 @@ def write_model(
     if kind == SKLEARN:
         write_estimator(wrapped.runner.model, folder / ESTIMATOR_FILE, trusted)
     elif kind == TRANSFORMERS:
-        write_transformers(wrapped.runner.model, folder)
+        write_transformers(wrapped.runner, folder)
     else:
         require("torch", "export")
         from nescio.export import export_onnx
@@ -100,7 +101,7 @@ def _of_runner(wrapped: Wrapped) -> dict[str, Any]:
 
 
 def _write_settings(settings: Settings, folder: Path) -> None:
-    found = sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern))
+    found = sorted(path for pattern in _DECISIVE for path in folder.glob(pattern))
     content = {**_KIND.header(), **asdict(settings)}
     content["files"] = {path.name: content_hash(path) for path in found}
     text = json.dumps(content, indent=2, ensure_ascii=False)
@@ -126,6 +127,8 @@ def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None)
         model = read_transformers(folder)
         if device is not None:
             model = model.to(device)
+        if TOKENIZER_FILE in settings.files:
+            options["tokenizer"] = folder / TOKENIZER_FILE
     elif device is not None:
         options["device"] = device
     return wrap(model, detector=detector, **options)
@@ -157,7 +160,7 @@ def _read_settings(folder: Path) -> Settings:
 
 
 def _check_files(settings: Settings, folder: Path) -> None:
-    """Raise if the weights are other ones than those that the detector was calibrated with."""
+    """Raise if the model is another one than that which the detector was calibrated with."""
     for name, expected in settings.files.items():
         if Path(name).name != name:
             raise FileFormatError(f"{folder / SETTINGS_FILE} names a file elsewhere: {name!r}.")

@@ -10,8 +10,10 @@ from nescio._io.files import existing_file
 from nescio._io.tables import require
 from nescio.errors import FileFormatError
 from nescio.runners import Runner
+from nescio.runners.tokenizing import TextTokenizer, load_tokenizer
 
 CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
 
 
 def has_own_files(runner: Runner) -> bool:
@@ -20,9 +22,25 @@ def has_own_files(runner: Runner) -> bool:
     return runner.kind == "transformers" and _class_of(kind.__name__) is kind
 
 
-def write_transformers(model: Any, folder: Path) -> None:
-    """Write config.json and the weights, as safetensors."""
-    model.save_pretrained(folder)
+def write_transformers(runner: Runner, folder: Path) -> None:
+    """Write config.json, the weights as safetensors, and the tokenizer, if there is one."""
+    runner.model.save_pretrained(folder)
+    if runner.tokenizer is not None:
+        _write_tokenizer(runner.tokenizer, folder)
+
+
+def _write_tokenizer(tokenizer: TextTokenizer, folder: Path) -> None:
+    """Write the tokenizer as transformers does, so that its AutoTokenizer reads it too."""
+    content = load_tokenizer(tokenizer.json())
+    given = {
+        "pad_token": (content.padding or {}).get("pad_token"),
+        "model_max_length": tokenizer.max_tokens,
+    }
+    fast = require("transformers", "hf").PreTrainedTokenizerFast(
+        tokenizer_object=content, **{name: value for name, value in given.items() if value}
+    )
+    fast.save_pretrained(folder)
+    tokenizer.save(folder / TOKENIZER_FILE)  # exactly as it is
 
 
 def read_transformers(folder: Path) -> Any:

@@ -12,9 +12,9 @@ from nescio._validation import Array, check_matrix, to_numpy
 from nescio._version import __version__
 from nescio.data.preprocessing import Preprocessing
 from nescio.data.split import Split
-from nescio.errors import ParameterError, ShapeError
+from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.outputs import Head, check_label_names
-from nescio.runners.batches import InputBatch, batches_of
+from nescio.runners.batches import InputBatch, batches_of, n_rows
 from nescio.runners.crops import run_crops
 from nescio.runners.features import (
     AUTO,
@@ -25,6 +25,8 @@ from nescio.runners.features import (
     is_head,
     layer_names,
 )
+from nescio.runners.texts import is_texts, texts_or_batches
+from nescio.runners.tokenizing import TextTokenizer, Tokens
 from nescio.scores import logits_from_probs
 
 
@@ -53,6 +55,8 @@ class Runner(ABC):
     preprocessing : Preprocessing, optional
         How an image becomes the model's input. With it, a batch of uint8 images is preprocessed;
         images of floating point are taken as already preprocessed.
+    tokenizer : optional
+        How a text becomes the model's input; see `make_runner`. With it, texts are inputs.
     crops : bool
         Run nine crops of each image too. Their arrays are named crops_logits, crops_features and so
         on, with the columns of the nine crops side by side.
@@ -62,6 +66,7 @@ class Runner(ABC):
     automatic: ClassVar[tuple[str, ...]] = (POOLED, PENULTIMATE)  # what "auto" tries, in order
     runtimes: ClassVar[tuple[str, ...]] = ()  # what `by` takes, in the order to prefer them
     runtime: str = ""  # the one that runs the model; empty if there is no choice
+    _ignores_padding = False  # whether a batch of texts has shown it
     fixed_batch: int | None = None  # the only batch size that the model takes; None for any
 
     def __init__(
@@ -74,6 +79,7 @@ class Runner(ABC):
         label_names: Sequence[str] | None = None,
         device: Any = None,
         preprocessing: Preprocessing | None = None,
+        tokenizer: Any = None,
         crops: bool = False,
     ) -> None:
         self.source = self.model = model
@@ -82,6 +88,7 @@ class Runner(ABC):
         self.label_names = None if label_names is None else _checked_names(label_names)
         self.device = device
         self.preprocessing = preprocessing
+        self.tokenizer = None if tokenizer is None else self._tokenizer_of(tokenizer)
         self.crops = crops
         self.layers = self._resolved(layer_names(features))
         self.features = self.layers[0] if self.layers else None
@@ -101,8 +108,8 @@ class Runner(ABC):
 
     def changed(self, **settings: Any) -> Self:
         """Return a runner of the same model with some parameters changed."""
-        names = ("output", "from_probs", "label_names", "device", "preprocessing", "crops")
-        kept = {name: getattr(self, name) for name in names}
+        names = ("output", "from_probs", "label_names", "device", "preprocessing")
+        kept = {name: getattr(self, name) for name in (*names, "tokenizer", "crops")}
         kept["features"] = None if self.layers_are_default else self.layers or None
         return type(self)(self.source, **{**kept, **settings})
 
@@ -124,6 +131,10 @@ class Runner(ABC):
         """Give weight, of this shape, and bias of layers that may be the last, likeliest first."""
         yield from ()
 
+    def _tokenizer_of(self, given: Any) -> TextTokenizer:
+        """Return a tokenizer for the inputs of the model; raise if it takes no tokens."""
+        raise ParameterError(f"a {self.kind} model takes no tokenizer.")
+
     def content_hash(self) -> str | None:
         """Return a hash of what decides the outputs; None if it cannot be known."""
         return None
@@ -139,6 +150,7 @@ class Runner(ABC):
             "output": self.output,
             "from_probs": self.from_probs,
             **({"crops": True} if self.crops else {}),  # older results have no such entry
+            **({} if self.tokenizer is None else self.tokenizer.describe()),
             "nescio_version": __version__,
         }
 
@@ -188,8 +200,42 @@ class Runner(ABC):
         return arrays
 
     def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
-        """Cut inputs into batches, or take the batches that iterating over them gives."""
-        return batches_of(inputs, self.fixed_batch or batch_size, self.takes)
+        """Cut inputs into batches, or take the batches that iterating over them gives.
+
+        With a tokenizer, texts become what the model takes.
+        """
+        rows = self.fixed_batch or batch_size
+        if self.tokenizer is None:
+            return batches_of(inputs, rows, self.takes)
+        texts, inputs = texts_or_batches(inputs)
+        given = inputs if texts is None else texts
+        return self._tokenized(batches_of(given, rows, lambda x: is_texts(x) or self.takes(x)))
+
+    def _tokenized(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
+        assert self.tokenizer is not None
+        first_row = 0
+        for batch in batches:
+            if is_texts(texts := batch.inputs):
+                tokens = self.tokenizer(texts, first_row)
+                self._check_padding(texts, tokens)
+                batch = InputBatch(tokens.arrays, batch.labels, texts, len(tokens.truncated))
+            first_row += n_rows(batch.inputs)
+            yield batch
+
+    def _check_padding(self, texts: list[str], tokens: Tokens) -> None:
+        """Raise if padding changes the logits of a model that takes no attention mask."""
+        assert self.tokenizer is not None
+        is_padded = len(set(tokens.lengths)) > 1
+        if self._ignores_padding or not is_padded or "attention_mask" in self.tokenizer.names:
+            return
+        row = int(np.argmin(tokens.lengths))
+        alone = self.arrays(self.tokenizer([texts[row]]).arrays)["logits"]
+        if not np.allclose(self.arrays(tokens.arrays)["logits"][row], alone, atol=1e-3, rtol=1e-3):
+            raise InputError(
+                "padding changes the logits of the model: it takes no attention_mask, and it does "
+                "not ignore the padding token itself. Run the texts one by one, with batch_size=1."
+            )
+        self._ignores_padding = True
 
     def is_image_bytes(self, inputs: Any) -> bool:
         """Return whether these are uint8 images that the runner has to preprocess."""

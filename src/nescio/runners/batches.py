@@ -9,20 +9,28 @@ from nescio.errors import InputError, ShapeError
 
 
 class InputBatch(NamedTuple):
-    """What a model takes at once, and the truth labels if they came with it."""
+    """What a model takes at once, and the truth labels if they came with it.
+
+    If the inputs were made of texts, these texts, and how many of them were cut off.
+    """
 
     inputs: Any
     labels: Any = None
+    texts: list[str] | None = None
+    n_truncated: int = 0
 
 
 def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterator[InputBatch]:
     """Give slices of `rows` rows if `inputs` are data, or else the batches they iterate over."""
+    if isinstance(inputs, tuple) and _is_text(inputs):  # not inputs by position
+        raise InputError(_not_data(inputs))
     if is_data(inputs):
         whole = _split(inputs, None)
         n_samples = n_rows(whole.inputs)
         for start in range(0, n_samples, rows):
             part = slice(start, start + rows)
-            yield InputBatch(*(_rows_of(values, part, n_samples) for values in whole))
+            some = (_rows_of(values, part, n_samples) for values in (whole.inputs, whole.labels))
+            yield InputBatch(*some)
     elif hasattr(inputs, "columns") and hasattr(inputs, "to_numpy"):  # it iterates over its names
         raise InputError(
             f"this model takes arrays or tensors, but got a {type(inputs).__name__}. Pass the "
@@ -45,6 +53,8 @@ def _batch(item: Any, is_data: Callable[[Any], bool]) -> InputBatch:
                 "several inputs together: ((first, second), labels), or a mapping by name."
             )
         item, labels = (*item, None)[:2]
+    if isinstance(item, tuple) and _is_text(item):
+        item = list(item)
     if not is_data(item):
         raise InputError(f"a batch is not what the model takes: {_not_data(item)}")
     return _split(item, labels)
@@ -109,7 +119,10 @@ def _is_text(inputs: Any) -> bool:
 
 def _not_data(inputs: Any) -> str:
     if _is_text(inputs):
-        return "got text; pass what the model's tokenizer or preprocessing returns."
+        return (
+            "got text. Pass the model's tokenizer, wrap(model, tokenizer=...), or what the "
+            "tokenizer returns for these texts."
+        )
     return (
         "expected an array or a tensor with one row per sample, a mapping or a tuple of them, or "
         f"batches of these; got a {type(inputs).__name__}."

@@ -25,6 +25,7 @@ def make_runner(
     device: Any = None,
     output: str | int | None = None,
     preprocessing: Preprocessing | None = None,
+    tokenizer: Any = None,
     crops: bool = False,
 ) -> Runner:
     """Return a runner for any trained multi-label model.
@@ -59,6 +60,11 @@ def make_runner(
         position. ONNX: a name. scikit-learn: "decision_function" or "predict_proba".
     preprocessing : Preprocessing, optional
         How an image becomes the model's input. With it, uint8 images are preprocessed.
+    tokenizer : transformers tokenizer, tokenizers.Tokenizer or path, optional
+        torch, transformers and ONNX models that take `input_ids`: makes texts their inputs. A path
+        is that of a tokenizer.json, or of a folder with one. Texts are padded to the longest of
+        their batch. A text with more tokens than the tokenizer and the model allow is cut off, and
+        a warning says how many were. Files of `nescio.export_onnx` have their own.
     crops : bool
         For models of images: run nine crops of each image too, for the detector "mixed".
     """
@@ -69,6 +75,7 @@ def make_runner(
         "device": device,
         "output": output,
         "preprocessing": preprocessing,
+        "tokenizer": tokenizer,
         "crops": crops,
     }
     if isinstance(model, Runner):

@@ -29,6 +29,7 @@ from nescio.runners.features import FEATURES, INPUT, PENULTIMATE, POOLED, flat_i
 from nescio.runners.onnx_layers import Linear, OnnxGraph
 from nescio.runners.openvino_models import OpenVinoSession
 from nescio.runners.runtimes import ONNXRUNTIME, OPENVINO
+from nescio.runners.tokenizing import NAMES, TOKENIZER_KEY, TextTokenizer, load_tokenizer
 
 LABEL_NAMES_KEY = "nescio.label_names"
 """Where the metadata of a file keeps the label names."""
@@ -92,6 +93,8 @@ class OnnxRunner(Runner):
         if settings.get("preprocessing") is None:
             stored = self.metadata(PREPROCESSING_KEY)
             settings["preprocessing"] = stored and Preprocessing.from_dict(stored)
+        if settings.get("tokenizer") is None:
+            settings["tokenizer"] = self._stored_tokenizer()
         super().__init__(model, **settings)
         self.tensors = [self._tensor(layer) for layer in self.layers]
         if self.inner_tensors:
@@ -231,6 +234,24 @@ class OnnxRunner(Runner):
         )
 
     # --- running ---
+
+    def _stored_tokenizer(self) -> Any:
+        """Return the tokenizer in the metadata of the file; None without the library for it."""
+        stored = self.metadata(TOKENIZER_KEY)
+        if stored is None or importlib.util.find_spec("tokenizers") is None:
+            return None
+        return load_tokenizer(json.dumps(stored))
+
+    def _tokenizer_of(self, given: Any) -> TextTokenizer:
+        names = self.input_names
+        if "input_ids" not in names or not {*names} <= {*NAMES}:
+            raise ParameterError(
+                f"a tokenizer gives {', '.join(NAMES)}, but the graph takes {', '.join(names)}. "
+                "Leave out the tokenizer, and pass the inputs by name."
+            )
+        shape = self.input_shapes["input_ids"]
+        length = shape[1] if len(shape) == 2 else None
+        return TextTokenizer(given, names, length=length if isinstance(length, int) else None)
 
     def takes(self, inputs: Any) -> bool:
         """Return whether these are arrays or tensors, by position or by name."""

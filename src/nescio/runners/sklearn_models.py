@@ -15,8 +15,10 @@ from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.runners.base import Runner
 from nescio.runners.batches import InputBatch, n_rows
 from nescio.runners.features import INPUT, PENULTIMATE
+from nescio.runners.texts import check_texts, is_missing, is_text_like
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
+_TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."
 
 
 class SklearnRunner(Runner):
@@ -35,6 +37,8 @@ class SklearnRunner(Runner):
 
     def __init__(self, model: Any, **settings: Any) -> None:
         name = type(model).__name__
+        if settings.get("tokenizer") is not None:
+            raise ParameterError(f"a scikit-learn model takes no tokenizer. For texts, {_TEXTS}")
         if settings.get("device") not in (None, "cpu"):
             raise ParameterError(
                 f"scikit-learn runs on the CPU, got device={settings['device']!r}."
@@ -90,15 +94,20 @@ class SklearnRunner(Runner):
 
     def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
         """Cut inputs into batches; a tuple or a generator of texts is a list of texts."""
+        if isinstance(inputs, str):
+            inputs = [inputs]
         if isinstance(inputs, tuple | Iterator):
             items = iter(inputs)
             first = list(itertools.islice(items, 1))
-            if first and (isinstance(first[0], str | bytes) or _is_missing(first[0])):
+            if first and (isinstance(first[0], str | bytes) or is_missing(first[0])):
                 inputs = [*first, *items]
             elif isinstance(inputs, Iterator):
                 inputs = itertools.chain(first, items)
         _check_texts(inputs)  # here, where its rows are those that the user knows
-        return super().batches(inputs, batch_size)
+        for batch in super().batches(inputs, batch_size):
+            rows = batch.inputs if _is_column(batch.inputs) else ()
+            texts = [row for row in rows if isinstance(row, str)]
+            yield batch._replace(texts=texts) if texts and len(texts) == len(rows) else batch
 
     def _run(self, inputs: Any) -> dict[str, Any]:
         _check_texts(inputs)
@@ -114,7 +123,9 @@ class SklearnRunner(Runner):
         except (ValueError, TypeError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"the model cannot run on these inputs: {error}") from error
+            is_text = _is_column(layers[INPUT]) and is_text_like(layers[INPUT])
+            hint = f" For texts, {_TEXTS}" if is_text else ""
+            raise InputError(f"the model cannot run on these inputs: {error}{hint}") from error
         if found.ndim != 2:
             raise ShapeError(
                 f"{self.output} returns shape {found.shape}; expected (n_samples, n_labels)."
@@ -156,23 +167,15 @@ class SklearnRunner(Runner):
 
 
 def _check_texts(inputs: Any) -> None:
-    """Raise if some of these texts are not texts, such as None or NaN."""
-    is_column = len(getattr(inputs, "shape", ())) == 1 and not is_torch(inputs)
-    if not (isinstance(inputs, list) or is_column):
-        return
-    rows = [at for at, item in enumerate(inputs) if not isinstance(item, str | bytes)]
-    if not rows or (len(rows) == len(inputs) and not all(map(_is_missing, inputs))):
-        return  # texts, or rows of numbers
-    shown = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
-    found = next(item for item in inputs if not isinstance(item, str | bytes))
-    raise InputError(
-        f"{len(rows):,} of {len(inputs):,} inputs are not texts: rows {shown} (row {rows[0]} is "
-        f"{str(found)[:40]}). Remove these rows, or replace them by an empty text."
-    )
+    """Raise if some of these texts are not texts, such as None or NaN; rows of numbers may be."""
+    if _is_column(inputs) and is_text_like(inputs):
+        check_texts(inputs, (str, bytes))
 
 
-def _is_missing(item: Any) -> bool:
-    return item is None or (not hasattr(item, "__len__") and str(item) in ("nan", "<NA>"))
+def _is_column(inputs: Any) -> bool:
+    """Return whether this is a list, or an array of one dimension."""
+    is_array = len(getattr(inputs, "shape", ())) == 1 and not is_torch(inputs)
+    return isinstance(inputs, list) or is_array
 
 
 def _estimator(model: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from nescio.runners.call_order import CallOrder
 from nescio.runners.passes import Pass, build_pass
 from nescio.runners.runtimes import CHANNELS_LAST, EAGER, RUNTIMES
 from nescio.runners.taps import Recorder, Tap
+from nescio.runners.tokenizing import NAMES, TextTokenizer
 
 # A pass sets the model's mode and hooks for its duration, so only one pass may run at a time.
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
@@ -195,6 +197,19 @@ class TorchRunner(Runner):
             finally:
                 whole.release()
 
+    def _tokenizer_of(self, given: Any) -> TextTokenizer:
+        arguments = inspect.signature(self.model.forward).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in arguments.values())
+        names = NAMES if takes_any else tuple(arguments)
+        if "input_ids" not in names:
+            raise ParameterError(
+                f"a tokenizer gives {', '.join(NAMES)}, but this {type(self.model).__name__} takes "
+                f"{', '.join(arguments) or 'nothing'}. Name the arguments of its forward so."
+            )
+        positions = getattr(getattr(self.model, "config", None), "max_position_embeddings", None)
+        longest = positions if isinstance(positions, int) and positions > 0 else None
+        return TextTokenizer(given, names, longest=longest)
+
     def takes(self, inputs: Any) -> bool:
         """Return whether these are arrays or tensors, by position or by name."""
         return isinstance(inputs, Tensor | np.ndarray | Mapping | tuple)
@@ -238,7 +253,10 @@ class TorchRunner(Runner):
         device = self.device if self.device is not None else _device_of(self.model)
         if isinstance(part, np.ndarray):
             if part.dtype.kind not in "fiub":
-                raise InputError(f"the model takes numbers, got an array of dtype {part.dtype}.")
+                hint = " For texts, pass wrap a tokenizer." if part.dtype.kind in "OUT" else ""
+                raise InputError(
+                    f"the model takes numbers, got an array of dtype {part.dtype}.{hint}"
+                )
             # A copy: torch complains about read-only memory and negative strides.
             part = torch.from_numpy(np.array(part, order="C"))
             if part.is_floating_point():

@@ -26,6 +26,7 @@ from nescio.errors import (
     ParameterError,
     ProbabilitiesWarning,
     ShapeError,
+    TruncatedTextWarning,
     warn,
 )
 from nescio.explain import Explanation, PartsExplanation
@@ -33,7 +34,7 @@ from nescio.outputs import Outputs, quiet_about_probabilities
 from nescio.runners.base import Runner
 from nescio.runners.dispatch import make_runner
 from nescio.runners.features import Layers
-from nescio.runners.gathering import gathered
+from nescio.runners.gathering import Gathered, gathered
 from nescio.runners.needed_layers import check_detector, with_layers
 from nescio.runners.prediction import Prediction
 
@@ -48,6 +49,7 @@ def wrap(
     device: Any = None,
     output: str | int | None = None,
     preprocessing: Preprocessing | None = None,
+    tokenizer: Any = None,
 ) -> Wrapped:
     """Wrap a trained multi-label model, so that it gives `Outputs` and verdicts.
 
@@ -65,7 +67,7 @@ def wrap(
         "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, or "auto", it is the
         default: `fit` with labels takes a combination of logits and features, `calibrate` alone
         joint energy.
-    features, label_names, from_probs, device, output, preprocessing
+    features, label_names, from_probs, device, output, preprocessing, tokenizer
         As `make_runner` takes them. If the detector reads features and none are chosen, they are
         "auto". Further layers that it reads, and crops, are added if the model has them.
 
@@ -93,6 +95,7 @@ def wrap(
         device=device,
         output=output,
         preprocessing=preprocessing,
+        tokenizer=tokenizer,
     )
     if isinstance(detector, str) and detector == THE_DEFAULT:
         return Wrapped(runner)
@@ -145,7 +148,9 @@ class Wrapped:
             What the model takes, samples first: an array or a tensor, a mapping of them by name, a
             tuple of them by position; for scikit-learn also a data frame, a sparse matrix or a
             list. Or batches of these: a DataLoader or another iterable, of inputs or of pairs
-            (inputs, labels).
+            (inputs, labels). With a tokenizer, or for a scikit-learn pipeline that begins with a
+            vectoriser: texts, as one str, a list or a column of a table. The outputs keep them
+            as `kept["text"]`.
         labels : array of shape (n_samples, n_labels), optional
             Multi-hot truth, to keep with the outputs.
         ids : sequence of str, optional
@@ -168,10 +173,24 @@ class Wrapped:
             labels=labels if found.labels is None else found.labels,
             ids=index_ids(inputs) if ids is None else ids,
             label_names=self.label_names,
-            manifest=self.runner.describe(),
+            manifest=self.runner.describe() | self._truncation(found),
             head=found.head,
             arrays=arrays,
+            kept=found.kept,
         )
+
+    def _truncation(self, found: Gathered) -> dict[str, int]:
+        """Return how many texts were cut off, for the manifest, and warn if some were."""
+        tokenizer, n_truncated = self.runner.tokenizer, found.n_truncated
+        if tokenizer is None or found.texts is None:
+            return {}
+        if n_truncated:
+            warn(
+                f"{n_truncated:,} of {len(found.texts):,} texts have more than "
+                f"{tokenizer.max_tokens:,} tokens. The model has seen only the beginning of them.",
+                TruncatedTextWarning,
+            )
+        return {"n_truncated": n_truncated}
 
     def _check_logits(self, logits: Array) -> None:
         names, n_labels = self.label_names, logits.shape[1]

@@ -1,0 +1,205 @@
+"""A tokenizer turns texts into the arrays that a model takes. It needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nescio._io.files import existing_file
+from nescio._io.tables import require
+from nescio._validation import Array
+from nescio.errors import FileError, FileFormatError, InputError, ParameterError, listed
+
+_FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+
+NAMES = tuple(_FIELDS)
+"""The names of the arrays that a tokenizer can give."""
+
+TOKENIZER_KEY = "nescio.tokenizer"
+"""Where the metadata of an ONNX file keeps the tokenizer."""
+
+_FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+_NO_LIMIT = 10**9  # transformers writes 1e30 if there is none
+
+
+class Tokens(NamedTuple):
+    """The arrays of some texts, of shape (n_texts, n_tokens)."""
+
+    arrays: dict[str, Array]
+    lengths: list[int]  # of each text, without padding
+    truncated: list[int]  # the rows of texts that were cut off
+
+
+class TextTokenizer:
+    """Turns texts into padded arrays, always in the same way.
+
+    A text that is longer than `max_tokens` is cut off there, and counted. The others are padded to
+    the longest text of their batch, or to the length that the model takes.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer, tokenizers.Tokenizer, or path
+        It stays unchanged. A path is that of a tokenizer.json file or of a folder with one.
+    names : collection of str
+        The inputs of the model, among `NAMES`.
+    longest : int, optional
+        The number of tokens that the model can take, if the model says so.
+    length : int, optional
+        The only number of tokens that the model takes, if there is one.
+
+    Attributes
+    ----------
+    max_tokens : int or None
+        The maximum length of a text. It is the smallest of what the tokenizer says (transformers:
+        `model_max_length`; otherwise the truncation in tokenizer.json, or `model_max_length` in the
+        tokenizer_config.json beside it), `longest` and `length`; None if none is known.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        names: Collection[str],
+        *,
+        longest: int | None = None,
+        length: int | None = None,
+    ) -> None:
+        content, own = _content(tokenizer)
+        self.names = tuple(name for name in NAMES if name in names)
+        limits = [limit for limit in (own, longest, length) if limit is not None]
+        self.max_tokens: int | None = min(limits, default=None)
+        self.length = length
+        self._tokenizer = load_tokenizer(content)
+        special = self._tokenizer.num_special_tokens_to_add(False)
+        if self.max_tokens is None:
+            self._tokenizer.no_truncation()
+        elif self.max_tokens <= special:
+            raise ParameterError(
+                f"a text may have {self.max_tokens} tokens, but the tokenizer adds {special} to "
+                "each. Set a greater maximum length."
+            )
+        else:
+            self._tokenizer.enable_truncation(self.max_tokens)
+        self._pad(self._tokenizer.padding or {})
+
+    def _pad(self, given: dict[str, Any]) -> None:
+        known = ("direction", "pad_id", "pad_type_id", "pad_token")
+        kept = {name: given[name] for name in known if name in given}
+        self._tokenizer.enable_padding(**kept, length=self.length)
+
+    def __call__(self, texts: Sequence[str], first_row: int = 0) -> Tokens:
+        """Return the arrays of a batch of texts; errors count rows from the first one."""
+        try:
+            found = self._tokenizer.encode_batch(list(texts))
+        except TypeError as error:  # text that is no Unicode, such as half of a surrogate pair
+            bad = [at for at, text in enumerate(texts, first_row) if not _is_unicode(text)]
+            raise InputError(f"the texts of rows {listed(bad)} are not valid Unicode.") from error
+        lengths = [sum(one.attention_mask) for one in found]
+        empty = [at for at, length in enumerate(lengths, first_row) if not length]
+        if empty:
+            raise InputError(
+                f"the texts of rows {listed(empty)} have no token: they are empty, or the "
+                "tokenizer knows none of their characters. Remove these rows."
+            )
+        arrays = {
+            name: np.array([getattr(one, _FIELDS[name]) for one in found], dtype=np.int64)
+            for name in self.names
+        }
+        cut = [at for at, one in enumerate(found, first_row) if one.overflowing]
+        return Tokens(arrays, lengths, cut)
+
+    def json(self) -> str:
+        """Return it as a tokenizer.json, with its maximum length."""
+        return str(self._tokenizer.to_str())
+
+    def save(self, path: str | Path) -> None:
+        """Write it as a tokenizer.json, with its maximum length."""
+        Path(path).write_text(self.json(), "utf-8")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about it."""
+        return {"tokenizer_hash": self._hash, "max_tokens": self.max_tokens}
+
+    @cached_property
+    def _hash(self) -> str:
+        return hashlib.sha256(self.json().encode()).hexdigest()[:16]
+
+
+def _content(tokenizer: Any) -> tuple[str, int | None]:
+    """Return a tokenizer.json, and the maximum length that goes with it."""
+    if isinstance(tokenizer, str | os.PathLike):
+        return _of_path(Path(tokenizer))
+    if isinstance(tokenizer, TextTokenizer):
+        return tokenizer.json(), tokenizer.max_tokens
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # of transformers
+    if backend is not None and hasattr(backend, "to_str"):
+        copied = load_tokenizer(backend.to_str())
+        if tokenizer.pad_token_id is not None:
+            copied.enable_padding(
+                direction=tokenizer.padding_side,
+                pad_id=tokenizer.pad_token_id,
+                pad_type_id=tokenizer.pad_token_type_id,
+                pad_token=tokenizer.pad_token,
+            )
+        return copied.to_str(), _limit(tokenizer.model_max_length)
+    if hasattr(tokenizer, "encode_batch") and hasattr(tokenizer, "to_str"):
+        return tokenizer.to_str(), (tokenizer.truncation or {}).get("max_length")
+    raise ParameterError(
+        "tokenizer must be a transformers tokenizer with a tokenizer.json (a fast one), a "
+        f"tokenizers.Tokenizer, or the path of a tokenizer.json; got {type(tokenizer).__name__}. "
+        "With any other, pass what it returns for your texts instead of the texts."
+    )
+
+
+def _of_path(path: Path) -> tuple[str, int | None]:
+    if path.is_dir():
+        if not (path / _FILE).is_file():
+            raise FileError(f"the folder {path} has no {_FILE}.")
+        path /= _FILE
+    try:
+        content = existing_file(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not a tokenizer.json.") from error
+    try:
+        own = (load_tokenizer(content).truncation or {}).get("max_length")
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    return content, _configured(path.with_name(_CONFIG)) if own is None else own
+
+
+def _configured(path: Path) -> int | None:
+    """Return the maximum length in a configuration of transformers; None if it has none."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return _limit(found.get("model_max_length")) if isinstance(found, dict) else None
+
+
+def _limit(given: Any) -> int | None:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    return int(given) if is_number and 0 < given < _NO_LIMIT else None
+
+
+def load_tokenizer(content: str) -> Any:
+    """Return the tokenizer of the library tokenizers that a tokenizer.json describes."""
+    try:
+        return require("tokenizers", "text").Tokenizer.from_str(content)
+    except ImportError:
+        raise
+    except Exception as error:  # the library raises no class of its own
+        raise FileFormatError(f"this is not a tokenizer.json: {error}") from error
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
