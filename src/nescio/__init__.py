@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         Head as Head,
         Outputs as Outputs,
     )
+    from nescio.registries import from_pretrained as from_pretrained
     from nescio.runners import (
         Prediction as Prediction,
         Wrapped as Wrapped,
@@ -121,6 +122,7 @@ _MODULE_OF = {
     "choose": "choosing",
     "evaluate": "metrics",
     "export_onnx": "export",
+    "from_pretrained": "registries",
     "wrap": "runners",
 }
 _MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")

@@ -315,6 +315,25 @@ class Wrapped:
         """Write the detector as one file; the model is not saved."""
         self._calibrated().save(path, force=force)
 
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+        """Write the model, the detector and a model card to a folder, as Hugging Face has them.
+
+        `nescio.from_pretrained` reads it. `nescio.registries.save_pretrained` documents the
+        options.
+        """
+        from nescio.registries import save_pretrained
+
+        save_pretrained(self, folder, **options)
+
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Write the same folder to a repository of the Hugging Face hub; return its address.
+
+        `nescio.registries.push_to_hub` documents the options. A new repository is private.
+        """
+        from nescio.registries import push_to_hub
+
+        return push_to_hub(self, name, **options)
+
     def _with_features(self) -> Wrapped:
         """Return the model with the layers that the default detector reads, if it has them."""
         if getattr(self.runner, "n_features", 0) > MOST_FEATURES:

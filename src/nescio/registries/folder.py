@@ -1,0 +1,174 @@
+"""The files of a wrapped model in one folder: the model, the detector and how they belong together.
+
+The model is `model.onnx` (the classifier and the detector as one graph), `model.skops` (a
+scikit-learn estimator) or what transformers writes. Loading imports no code that the folder names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nescio._io.files import existing_file
+from nescio._io.kinds import FileKind
+from nescio._io.tables import require
+from nescio._io.toml import from_table
+from nescio.data.images import content_hash
+from nescio.data.preprocessing import Preprocessing
+from nescio.detectors import load
+from nescio.errors import FileError, FileFormatError, NescioError
+from nescio.registries.estimators import read_estimator, write_estimator
+from nescio.registries.transformers_files import (
+    TOKENIZER_FILE,
+    has_own_files,
+    read_transformers,
+    write_transformers,
+)
+from nescio.runners import Wrapped, wrap
+
+SETTINGS_FILE = "nescio.json"
+DETECTOR_FILE = "detector.nescio"
+GRAPH_FILE = "model.onnx"
+ESTIMATOR_FILE = "model.skops"
+
+ONNX, SKLEARN, TRANSFORMERS = "onnx", "sklearn", "transformers"
+
+_KIND = FileKind("nescio.folder", "description of a model's folder")
+_DECISIVE = (GRAPH_FILE, ESTIMATOR_FILE, "*.safetensors", TOKENIZER_FILE)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `nescio.json` says: how the model was wrapped, and the files that decide its outputs."""
+
+    model: str
+    features: tuple[str, ...] = ()
+    output: str | int | None = None
+    from_probs: bool = False
+    label_names: tuple[str, ...] | None = None
+    preprocessing: Mapping[str, Any] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
+
+
+def write_model(
+    wrapped: Wrapped,
+    folder: Path,
+    *,
+    samples: Any = None,
+    input_shape: Sequence[int] | None = None,
+    trusted: Sequence[str] = (),
+    as_graph: bool = False,
+) -> Wrapped:
+    """Write a wrapped model to a folder that exists; return it as the folder gives it back.
+
+    With `as_graph`, a transformers model becomes an ONNX graph too.
+    """
+    wrapped.save(folder / DETECTOR_FILE)  # raises unless there is a calibrated one
+    kind = _kind_of(wrapped, as_graph=as_graph)
+    settings = Settings(kind, **(_of_runner(wrapped) if kind != ONNX else {}))
+    if kind == SKLEARN:
+        write_estimator(wrapped.runner.model, folder / ESTIMATOR_FILE, trusted)
+    elif kind == TRANSFORMERS:
+        write_transformers(wrapped.runner, folder)
+    else:
+        require("torch", "export")
+        from nescio.export import export_onnx
+
+        export_onnx(wrapped, folder / GRAPH_FILE, samples=samples, input_shape=input_shape)
+    _write_settings(settings, folder)
+    return read_model(folder, trusted=trusted)
+
+
+def _kind_of(wrapped: Wrapped, *, as_graph: bool) -> str:
+    if wrapped.runner.kind == SKLEARN:
+        return SKLEARN
+    return TRANSFORMERS if not as_graph and has_own_files(wrapped.runner) else ONNX
+
+
+def _of_runner(wrapped: Wrapped) -> dict[str, Any]:
+    """Return what a runner has to be made with again; a graph holds this itself."""
+    runner = wrapped.runner
+    return {
+        "features": runner.layers,
+        "output": runner.output,
+        "from_probs": runner.from_probs,
+        "label_names": runner.label_names,
+        "preprocessing": None if runner.preprocessing is None else runner.preprocessing.as_dict(),
+    }
+
+
+def _write_settings(settings: Settings, folder: Path) -> None:
+    found = sorted(path for pattern in _DECISIVE for path in folder.glob(pattern))
+    content = {**_KIND.header(), **asdict(settings)}
+    content["files"] = {path.name: content_hash(path) for path in found}
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    (folder / SETTINGS_FILE).write_text(text + "\n", "utf-8")
+
+
+def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None) -> Wrapped:
+    """Return the wrapped model that `write_model` wrote."""
+    settings = _read_settings(folder)
+    detector = load(folder / DETECTOR_FILE)
+    options: dict[str, Any] = {
+        "features": settings.features or None,
+        "output": settings.output,
+        "from_probs": settings.from_probs,
+        "label_names": settings.label_names,
+        "preprocessing": settings.preprocessing
+        and Preprocessing.from_dict(settings.preprocessing),
+    }
+    model: Any = folder / GRAPH_FILE
+    if settings.model == SKLEARN:
+        model = read_estimator(folder / ESTIMATOR_FILE, trusted)
+    elif settings.model == TRANSFORMERS:
+        model = read_transformers(folder)
+        if device is not None:
+            model = model.to(device)
+        if TOKENIZER_FILE in settings.files:
+            options["tokenizer"] = folder / TOKENIZER_FILE
+    elif device is not None:
+        options["device"] = device
+    return wrap(model, detector=detector, **options)
+
+
+def _read_settings(folder: Path) -> Settings:
+    path = folder / SETTINGS_FILE
+    if not path.exists():
+        raise FileError(
+            f"there is no {SETTINGS_FILE} in {folder}: save_pretrained of a wrapped model, or "
+            "nescio.mlflow, has not written it. To use a model from elsewhere, load it and wrap it."
+        )
+    try:
+        content = json.loads(existing_file(path).read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} is damaged: it is not an object.")
+    _KIND.check(content, path)
+    table = {name: value for name, value in content.items() if name not in _KIND.header()}
+    try:
+        settings = from_table(Settings, table)
+    except NescioError as error:
+        raise FileFormatError(f"{path} is damaged: {error}") from error
+    if settings.model not in (ONNX, SKLEARN, TRANSFORMERS):
+        raise FileFormatError(f"{path} names an unknown kind of model: {settings.model!r}.")
+    _check_files(settings, folder)
+    return settings
+
+
+def _check_files(settings: Settings, folder: Path) -> None:
+    """Raise if the model is another one than that which the detector was calibrated with."""
+    for name, expected in settings.files.items():
+        if Path(name).name != name:
+            raise FileFormatError(f"{folder / SETTINGS_FILE} names a file elsewhere: {name!r}.")
+        if content_hash(existing_file(folder / name)) != expected:
+            raise FileFormatError(
+                f"{folder / name} has changed since the folder was saved, so that the calibration "
+                "does not hold for it. If the model was trained again, calibrate it again too and "
+                "save the wrapped model."
+            )
+    if not settings.files:
+        raise FileFormatError(f"{folder / SETTINGS_FILE} names no file of the model.")
