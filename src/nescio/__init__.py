@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         errors as errors,
         metrics as metrics,
         scores as scores,
+        sklearn as sklearn,
     )
     from nescio.calibration import (
         Calibration as Calibration,
@@ -123,7 +124,7 @@ _MODULE_OF = {
     "export_onnx": "export",
     "wrap": "runners",
 }
-_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
+_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores", "sklearn")
 
 
 def __getattr__(name: str) -> Any:

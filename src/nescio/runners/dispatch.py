@@ -41,7 +41,8 @@ def make_runner(
         the first of these that the model has. torch and transformers: also the dotted name of a
         layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
         such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
-        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step.
+        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
+        a fitted transformer of the model's input, such as `nescio.sklearn.TableFeatures`.
         Features of shape (n_samples, n_features, height, width) are averaged over height and width.
         Of several layers, "pooled,penultimate" or a list, the first are the features, and the
         others are arrays under their own names. The default is none; for checkpoints,

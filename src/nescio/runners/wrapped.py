@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -279,8 +279,23 @@ class Wrapped:
         """
         is_free = self.detector is None or bool(self.reason)
         ready = self._with_features() if is_free else self
-        outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+        is_table = is_free and ready.runner.kind == "sklearn" and not isinstance(train, Iterator)
+        try:
+            outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+            usable = not (is_table and _has_nan(outputs.features))
+        except MissingInputError:
+            if not is_table:
+                raise
+            usable = False
+        if not usable:  # words or missing values, which the model takes, but no detector
+            ready = self
+            outputs = self.outputs(train, labels=labels, batch_size=batch_size)
         detector, reason = default_detector(outputs) if is_free else self._own()
+        if not usable:
+            reason += (
+                " The inputs have words or missing values: pass "
+                "features=nescio.sklearn.TableFeatures().fit(train)."
+            )
         with quiet_about_probabilities(outputs):
             return Wrapped(ready.runner, detector.fit(outputs), reason)
 
@@ -436,6 +451,10 @@ def with_only_layer(runner: Runner, detector: Detector) -> Runner:
     if FEATURES in detector.scores_from or len(scored) != 1 or scored[0] == runner.features:
         return runner
     return runner.changed(features=scored * 2)  # under its own name too
+
+
+def _has_nan(features: Array | None) -> bool:
+    return features is not None and bool(np.isnan(features).any())
 
 
 def _detector(given: Any) -> Detector:
