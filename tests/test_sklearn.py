@@ -32,7 +32,6 @@ _ONE_COLUMN = "y is one column, and a multi-label classifier needs one per label
 _NOT_MULTI_HOT = "y has other values than 0 and 1"
 _LISTS = "MultiOutputClassifier returns one matrix of probabilities per label"
 _NOT_MULTI_LABEL = {
-    "check_complex_data": _ONE_COLUMN,
     "check_classifiers_one_label": _ONE_COLUMN,
     "check_classifiers_one_label_sample_weights": _ONE_COLUMN,
     "check_classifiers_classes": _ONE_COLUMN,
