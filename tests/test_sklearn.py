@@ -263,11 +263,13 @@ def test_weights_are_routed(table):
         assert np.isfinite(found["test_score"]).all()
 
 
-def test_it_can_be_pickled(table):
+def test_it_can_be_pickled_and_wrapped(table):
     x, y = table
     model = WithVerdict(SCALED).fit(x, y)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.transform(x), model.transform(x))
+    wrapped = ns.wrap(again)
+    np.testing.assert_array_equal(wrapped(x).assessment.scores, model.transform(x)[:, 0])
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -291,8 +293,11 @@ def test_labels_must_be_multi_hot(table):
 
 def test_too_few_samples_name_the_parameter(table):
     x, y = table
+    model = WithVerdict(LOGISTIC).fit(x, y)
+    before = model.transform(x)
     with pytest.raises(TooFewSamplesError, match=r"needs at least 19.*held_out=0.25 of 60"):
-        WithVerdict(LOGISTIC).fit(x[:60], y[:60])
+        model.fit(x[:60], y[:60])
+    np.testing.assert_array_equal(model.transform(x), before)
 
 
 def test_methods_that_the_estimator_lacks_are_missing():
@@ -330,36 +335,3 @@ def test_the_default_of_wrap_does_without_columns_that_no_detector_reads(frame):
         assert "features=nescio.sklearn.TableFeatures().fit(train)" in wrapped.reason
         with pytest.raises(InputError):
             ns.wrap(model, detector="knn").fit(some[:400], y[:400])
-
-
-# --- TableFeatures ------------------------------------------------------------------------------
-
-
-def test_the_features_of_a_table(frame):
-    x = frame[0]
-    found = TableFeatures().fit(x).transform(x)
-    # 5 numbers, whether each is missing, ids (all of them rare), 2 kinds and a constant
-    assert found.shape == (len(x), 5 + 5 + 1 + 2 + 1)
-    numbers = x[list("acde")].to_numpy()
-    np.testing.assert_allclose(found[:, [0, 2, 3, 4]], (numbers - numbers.mean(0)) / numbers.std(0))
-    gaps = x["b"].isna().to_numpy()
-    np.testing.assert_array_equal(found[:, 6], gaps)
-    assert (found[gaps, 1] == 0).all()
-    np.testing.assert_array_equal(found[:, 10], 1)
-    np.testing.assert_array_equal(found[:, 11:13].sum(1), 1)
-    np.testing.assert_allclose(found[:, 13], np.sqrt(8))
-
-
-def test_columns_of_0_and_1_and_columns_without_numbers_stay():
-    x = np.array([[0, 5.0, np.nan, 7.0], [1, 6.0, np.nan, 7.0], [0, 7.0, np.nan, 7.0]])
-    found = TableFeatures().fit(x).transform(x)
-    np.testing.assert_array_equal(found[:, 0], x[:, 0])
-    np.testing.assert_array_equal(found[:, [2, 3]], 0)
-    np.testing.assert_array_equal(found[:, 6], 1)
-
-
-def test_an_unknown_word_is_no_error():
-    pandas = pytest.importorskip("pandas")
-    features = TableFeatures().fit(pandas.DataFrame({"kind": ["x", "y"] * 50}))
-    found = features.transform(pandas.DataFrame({"kind": ["x", "z", None]}))
-    np.testing.assert_array_equal(found[:, :2], [[1, 0], [0, 0], [0, 0]])

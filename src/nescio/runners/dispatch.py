@@ -19,7 +19,7 @@ _OWN = "module:"
 def make_runner(
     model: Any,
     *,
-    features: Layers | None = None,
+    features: Layers | Any = None,
     label_names: Sequence[str] | None = None,
     from_probs: bool = False,
     device: Any = None,
@@ -35,7 +35,7 @@ def make_runner(
         A path is that of an .onnx file or of a checkpoint (.safetensors); a session is one of
         onnxruntime. "module:package.module:factory" names a function that returns a torch module.
         A runner is made again with the parameters that are given here.
-    features : str or sequence of str, optional
+    features : str, sequence of str or transformer, optional
         Which activations are the features. "pooled" is the representation before the task head,
         "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
         the first of these that the model has. torch and transformers: also the dotted name of a

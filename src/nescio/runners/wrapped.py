@@ -45,7 +45,7 @@ def wrap(
     model: Any,
     *,
     detector: Detector | str | Path | None = None,
-    features: Layers | None = None,
+    features: Layers | Any = None,
     label_names: Sequence[str] | None = None,
     from_probs: bool = False,
     device: Any = None,
@@ -62,7 +62,8 @@ def wrap(
     model
         Anything that `make_runner` takes: a torch Module, a transformers model, a scikit-learn
         classifier, a checkpoint, the path of an .onnx file, an onnxruntime InferenceSession. A
-        wrapped model is wrapped again, with the parameters that are given here.
+        wrapped model, or a `nescio.sklearn.WithVerdict`, is wrapped again, with the parameters that
+        are given here.
     detector : Detector, str or path, optional
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
         "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, or "auto", it is the
@@ -86,6 +87,7 @@ def wrap(
            1   1.9707e-05    0.0050  OUT      none
     """
     own = None
+    model = getattr(model, "wrapped_", model)  # of a fitted nescio.sklearn.WithVerdict
     if isinstance(model, Wrapped):
         own, model = model.detector, model.runner
     runner = make_runner(

@@ -1,8 +1,4 @@
-"""Verdicts in scikit-learn's own manner: a meta-estimator, and features of a table.
-
-`WithVerdict` is a multi-label classifier that also says which inputs it should not be trusted on.
-`TableFeatures` makes features for detectors of the columns of a table.
-"""
+"""A multi-label classifier that also says which inputs it should not be trusted on."""
 
 from __future__ import annotations
 
@@ -22,12 +18,12 @@ from sklearn.base import (
 )
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from nescio._validation import Array
 from nescio.detectors import Assessment, Detector, NearestNeighbours
@@ -36,11 +32,9 @@ from nescio.detectors.naming import as_detector
 from nescio.errors import InputError, ShapeError, TooFewSamplesError
 from nescio.runners import Wrapped, wrap
 from nescio.runners.sklearn_models import classifier_input
-
-__all__ = ["TableFeatures", "WithVerdict"]
+from nescio.sklearn.table_features import TableFeatures
 
 COLUMNS = ("score", "p_value", "verdict")
-_RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
 
 
 def _estimator_has(name: str) -> Callable[[Any], bool]:
@@ -155,34 +149,37 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         )
         train, held_out, labels = parts[0], parts[1], parts[2]
         params |= dict(zip(along, parts[4::2], strict=True))
-        self.estimator_ = clone(self.estimator).fit(train, labels, **params)
+        estimator = clone(self.estimator).fit(train, labels, **params)
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
-        chosen = self._chosen(train, labels, names)
+        chosen = self._chosen(estimator, train, labels, names)
         try:
-            self.wrapped_ = chosen.calibrate(held_out, tpr=self.tpr, confidence=self.confidence)
+            wrapped = chosen.calibrate(held_out, tpr=self.tpr, confidence=self.confidence)
         except TooFewSamplesError as error:
             raise TooFewSamplesError(
                 f"{error} The calibration samples are held_out={self.held_out} of {_length(X):,}: "
                 "pass more data or a larger held_out."
             ) from error
-        self.detector_, self.reason_ = self.wrapped_.detector, self.wrapped_.reason
+        self.estimator_, self.wrapped_ = estimator, wrapped  # only now: both, or neither
+        self.detector_, self.reason_ = wrapped.detector, wrapped.reason
         return self
 
-    def _chosen(self, train: Any, labels: Any, label_names: list[str] | None) -> Wrapped:
+    def _chosen(
+        self, estimator: Any, train: Any, labels: Any, label_names: list[str] | None
+    ) -> Wrapped:
         """Return the model with a detector that has learned."""
         detector = None if self.detector is None else clone(as_detector(self.detector))
         features = self.features
         if hasattr(features, "fit"):
             features = clone(features).fit(train, labels)
         elif features is None and (detector is None or _reads_features(detector)):
-            features = _table_features(self.estimator_, train)
+            features = _table_features(estimator, train)
         reason = ""
         if detector is None and hasattr(features, "transform"):
             detector = NearestNeighbours()
             reason = "Chosen: knn, the distance to training samples in the columns of the table."
-        found = wrap(
-            self.estimator_, detector=detector, features=features, label_names=label_names
-        ).fit(train, labels.toarray() if sparse.issparse(labels) else labels)
+        found = wrap(estimator, detector=detector, features=features, label_names=label_names).fit(
+            train, labels.toarray() if sparse.issparse(labels) else labels
+        )
         return Wrapped(found.runner, found.detector, found.reason or reason)
 
     def get_metadata_routing(self) -> MetadataRouter:
@@ -310,67 +307,3 @@ def _table_features(model: Any, train: Any) -> Any:
     if reached is train:
         return table
     return make_pipeline(FunctionTransformer(classifier_input, kw_args={"model": model}), table)
-
-
-class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """The columns of a table as features for detectors: standardised, and with a constant column.
-
-    - Numbers have mean 0 and standard deviation 1. A column of 0 and 1 stays as it is.
-    - Words become one column each. Words of fewer than 1 % of the rows count as one: ids and free
-      text add nothing.
-    - A missing number counts as the mean, and a further column says that it is missing.
-    - Times are left out: each new row is later than all training rows.
-    - The constant column has the length of a typical row. Detectors that divide features by their
-      length, such as `knn`, would not notice without it how far from the mean a row is.
-
-    Examples
-    --------
-    >>> features = TableFeatures().fit([[1.0, 200.0], [3.0, 400.0]])
-    >>> features.transform([[2.0, 500.0]]).round(2)
-    array([[0.  , 2.  , 0.  , 0.  , 1.41]])
-    """
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn means, standard deviations and words from a data frame or an array."""
-        numbers, words = self._columns(X, reset=True)
-        with np.errstate(invalid="ignore"):
-            plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
-        known = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
-        self.mean_ = np.where(plain, 0.0, np.nanmean(known, axis=0))
-        spread = np.where(plain, 1.0, np.nanstd(known, axis=0))
-        self.scale_ = np.where(spread > 0, spread, 1.0)
-        self.encoder_ = None
-        if words is not None:
-            self.encoder_ = OneHotEncoder(
-                handle_unknown="infrequent_if_exist", min_frequency=_RARE, sparse_output=False
-            ).fit(words)
-        return self
-
-    def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return the features: one row per sample."""
-        check_is_fitted(self)
-        numbers, words = self._columns(X, reset=False)
-        missing = np.isnan(numbers)
-        scaled = np.where(missing, 0.0, (numbers - self.mean_) / self.scale_)
-        parts = [scaled, missing.astype(np.float64)]
-        if self.encoder_ is not None:
-            parts.append(self.encoder_.transform(words))
-        constant = np.full((len(numbers), 1), np.sqrt(self.n_features_in_))
-        return np.hstack([*parts, constant])
-
-    def _columns(self, X: Any, reset: bool) -> tuple[NDArray[np.float64], Any]:
-        """Return the numbers, and the words as text, if there are any."""
-        if not hasattr(X, "iloc"):
-            X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
-            return X, None
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        if reset:
-            self.numbers_ = list(X.select_dtypes(["number", "bool"]).columns)
-            self.words_ = list(X.select_dtypes(["object", "string", "category"]).columns)
-        numbers = X[self.numbers_].to_numpy(dtype=np.float64, na_value=np.nan)
-        return numbers, X[self.words_].astype(str).to_numpy(object) if self.words_ else None
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
