@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         errors as errors,
         metrics as metrics,
         scores as scores,
+        sklearn as sklearn,
     )
     from nescio.calibration import (
         Calibration as Calibration,
@@ -125,7 +126,7 @@ _MODULE_OF = {
     "from_pretrained": "registries",
     "wrap": "runners",
 }
-_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
+_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores", "sklearn")
 
 
 def __getattr__(name: str) -> Any:

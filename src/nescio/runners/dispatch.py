@@ -19,7 +19,7 @@ _OWN = "module:"
 def make_runner(
     model: Any,
     *,
-    features: Layers | None = None,
+    features: Layers | Any = None,
     label_names: Sequence[str] | None = None,
     from_probs: bool = False,
     device: Any = None,
@@ -36,13 +36,14 @@ def make_runner(
         A path is that of an .onnx file or of a checkpoint (.safetensors); a session is one of
         onnxruntime. "module:package.module:factory" names a function that returns a torch module.
         A runner is made again with the parameters that are given here.
-    features : str or sequence of str, optional
+    features : str, sequence of str or transformer, optional
         Which activations are the features. "pooled" is the representation before the task head,
         "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
         the first of these that the model has. torch and transformers: also the dotted name of a
         layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
         such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
-        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step.
+        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
+        a fitted transformer of the model's input, such as `nescio.sklearn.TableFeatures`.
         Features of shape (n_samples, n_features, height, width) are averaged over height and width.
         Of several layers, "pooled,penultimate" or a list, the first are the features, and the
         others are arrays under their own names. The default is none; for checkpoints,

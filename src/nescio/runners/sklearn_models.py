@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import sklearn
 from sklearn.base import is_regressor
 
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.runners.base import Runner
 from nescio.runners.batches import InputBatch, n_rows
 from nescio.runners.features import INPUT, PENULTIMATE
@@ -19,6 +19,7 @@ from nescio.runners.texts import check_texts, is_missing, is_text_like
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 _TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."
+PREPARED = "prepared"
 
 
 class SklearnRunner(Runner):
@@ -29,16 +30,21 @@ class SklearnRunner(Runner):
     `predict_proba` is converted.
 
     The layers are "input", as it is given, and "penultimate", the input of the classifier at the
-    end of a pipeline, such as standardised columns.
+    end of a pipeline, such as standardised columns. `features` may also be a fitted transformer of
+    the model's input, such as `nescio.sklearn.TableFeatures`: its layer is named "prepared".
     """
 
     kind = "sklearn"
-    automatic = (PENULTIMATE, INPUT)
+    automatic = (PREPARED, PENULTIMATE, INPUT)
 
-    def __init__(self, model: Any, **settings: Any) -> None:
+    def __init__(self, model: Any, *, prepare: Any = None, **settings: Any) -> None:
         name = type(model).__name__
         if settings.get("tokenizer") is not None:
             raise ParameterError(f"a scikit-learn model takes no tokenizer. For texts, {_TEXTS}")
+        self.prepare = prepare
+        if hasattr(settings.get("features"), "transform"):
+            self.prepare = settings["features"]
+            settings["features"] = PREPARED
         if settings.get("device") not in (None, "cpu"):
             raise ParameterError(
                 f"scikit-learn runs on the CPU, got device={settings['device']!r}."
@@ -65,8 +71,8 @@ class SklearnRunner(Runner):
             if not self.has_layer(layer):
                 raise ParameterError(
                     f"a scikit-learn model has no layers: features can only be {INPUT!r}, the "
-                    f"model's input, and for a pipeline {PENULTIMATE!r}, the input of its last "
-                    f"step; got {layer!r} for this {name}."
+                    f"model's input, for a pipeline {PENULTIMATE!r}, the input of its last step, "
+                    f"or a fitted transformer of the input; got {layer!r} for this {name}."
                 )
 
     @property
@@ -75,8 +81,14 @@ class SklearnRunner(Runner):
         return int(getattr(self._final, "n_features_in_", 0))
 
     def has_layer(self, name: str) -> bool:
-        """Return whether this is "input" or, for a pipeline, "penultimate"."""
+        """Return whether this is "input", with a transformer "prepared", or "penultimate"."""
+        if name == PREPARED:
+            return self.prepare is not None
         return name == INPUT or (name == PENULTIMATE and self._final is not _estimator(self.model))
+
+    def changed(self, **settings: Any) -> Self:
+        """Return a runner of the same model and transformer with some parameters changed."""
+        return super().changed(**{"prepare": self.prepare, **settings})
 
     def _has_decisions(self, model: Any) -> bool:
         if hasattr(model, _DECISIONS):
@@ -115,6 +127,8 @@ class SklearnRunner(Runner):
             inputs = to_numpy(inputs)
         model, layers = self.model, {INPUT: inputs}
         try:
+            if PREPARED in self.layers:
+                layers[PREPARED] = self.prepare.transform(inputs)
             if PENULTIMATE in self.layers:  # the steps before the last run only once
                 model, layers[PENULTIMATE] = _final_step(self.model, inputs)
                 inputs = layers[PENULTIMATE]
@@ -193,6 +207,11 @@ def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:
     return _final_step(model.steps[-1][1], inputs)
 
 
+def classifier_input(inputs: Any, model: Any) -> Any:
+    """Return what the classifier at the end of pipelines reads; the inputs if there are none."""
+    return _final_step(model, inputs)[1]
+
+
 def _check_multi_label(final: Any, name: str) -> None:
     """Raise unless the classifier is fitted and predicts several labels at once."""
     if is_regressor(final):
@@ -242,8 +261,9 @@ def _positive(probs: Array, kinds: Any) -> Array:
 def _dense(inputs: Any, layer: str) -> Array:
     array = np.asarray(inputs.toarray() if hasattr(inputs, "toarray") else inputs)
     if array.ndim != 2 or array.dtype.kind not in "fiub":
-        raise InputError(
+        raise MissingInputError(
             f"features={layer!r} needs numbers of shape (n_samples, n_features), got "
-            f"{array.dtype} of shape {array.shape}."
+            f"{array.dtype} of shape {array.shape}. For a table with other columns, pass a fitted "
+            "transformer: wrap(model, features=nescio.sklearn.TableFeatures().fit(train))."
         )
     return array.astype(np.float64) if array.dtype.kind != "f" else array

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nescio._io.frames import index_ids
 from nescio._validation import Array, checked_whole, looks_like_probabilities
@@ -43,7 +45,7 @@ def wrap(
     model: Any,
     *,
     detector: Detector | str | Path | None = None,
-    features: Layers | None = None,
+    features: Layers | Any = None,
     label_names: Sequence[str] | None = None,
     from_probs: bool = False,
     device: Any = None,
@@ -61,7 +63,8 @@ def wrap(
     model
         Anything that `make_runner` takes: a torch Module, a transformers model, a scikit-learn
         classifier, a checkpoint, the path of an .onnx file, an onnxruntime InferenceSession. A
-        wrapped model is wrapped again, with the parameters that are given here.
+        wrapped model, or a `nescio.sklearn.WithVerdict`, is wrapped again, with the parameters that
+        are given here.
     detector : Detector, str or path, optional
         A detector, calibrated or not; the name of one, such as "mahalanobis" or
         "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, or "auto", it is the
@@ -85,6 +88,7 @@ def wrap(
            1   1.9707e-05    0.0050  OUT      none
     """
     own = None
+    model = getattr(model, "wrapped_", model)  # of a fitted nescio.sklearn.WithVerdict
     if isinstance(model, Wrapped):
         own, model = model.detector, model.runner
     runner = make_runner(
@@ -275,8 +279,23 @@ class Wrapped:
         """
         is_free = self.detector is None or bool(self.reason)
         ready = self._with_features() if is_free else self
-        outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+        is_table = is_free and ready.runner.kind == "sklearn" and not isinstance(train, Iterator)
+        try:
+            outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+            usable = not (is_table and _has_nan(outputs.features))
+        except MissingInputError:
+            if not is_table:
+                raise
+            usable = False
+        if not usable:  # words or missing values, which the model takes, but no detector
+            ready = self
+            outputs = self.outputs(train, labels=labels, batch_size=batch_size)
         detector, reason = default_detector(outputs) if is_free else self._own()
+        if not usable:
+            reason += (
+                " The inputs have words or missing values: pass "
+                "features=nescio.sklearn.TableFeatures().fit(train)."
+            )
         with quiet_about_probabilities(outputs):
             return Wrapped(ready.runner, detector.fit(outputs), reason)
 
@@ -365,6 +384,10 @@ class Wrapped:
         parts = [f"{self.runner.kind}: {self.runner.describe()['model']}"]
         parts += [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"Wrapped({', '.join(parts)})"
+
+
+def _has_nan(features: Array | None) -> bool:
+    return features is not None and bool(np.isnan(features).any())
 
 
 def _detector(given: Any) -> Detector:

@@ -1,0 +1,81 @@
+"""Features for detectors from the columns of a table."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+_RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
+
+
+class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """The columns of a table as features for detectors: standardised, and with a constant column.
+
+    - Numbers have mean 0 and standard deviation 1. A column of 0 and 1 stays as it is.
+    - Words become one column each. Words of fewer than 1 % of the rows count as one: ids and free
+      text add nothing.
+    - A missing number counts as the mean, and a further column says that it is missing.
+    - Times are left out: each new row is later than all training rows.
+    - The constant column has the length of a typical row. Detectors that divide features by their
+      length, such as `knn`, would not notice without it how far from the mean a row is.
+
+    Examples
+    --------
+    >>> features = TableFeatures().fit([[1.0, 200.0], [3.0, 400.0]])
+    >>> features.transform([[2.0, 500.0]]).round(2)
+    array([[0.  , 2.  , 0.  , 0.  , 1.41]])
+    """
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn means, standard deviations and words from a data frame or an array."""
+        numbers, words = self._columns(X, reset=True)
+        with np.errstate(invalid="ignore"):
+            plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
+        known = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
+        self.mean_ = np.where(plain, 0.0, np.nanmean(known, axis=0))
+        spread = np.where(plain, 1.0, np.nanstd(known, axis=0))
+        self.scale_ = np.where(spread > 0, spread, 1.0)
+        self.encoder_ = None
+        if words is not None:
+            self.encoder_ = OneHotEncoder(
+                handle_unknown="infrequent_if_exist", min_frequency=_RARE, sparse_output=False
+            ).fit(words)
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return the features: one row per sample."""
+        check_is_fitted(self)
+        numbers, words = self._columns(X, reset=False)
+        missing = np.isnan(numbers)
+        scaled = np.where(missing, 0.0, (numbers - self.mean_) / self.scale_)
+        parts = [scaled, missing.astype(np.float64)]
+        if self.encoder_ is not None:
+            parts.append(self.encoder_.transform(words))
+        constant = np.full((len(numbers), 1), np.sqrt(self.n_features_in_))
+        return np.hstack([*parts, constant])
+
+    def _columns(self, X: Any, reset: bool) -> tuple[NDArray[np.float64], Any]:
+        """Return the numbers, and the words as text, if there are any."""
+        if not hasattr(X, "iloc"):
+            X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+            return X, None
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if reset:
+            numbers = X.select_dtypes(["number", "bool"], exclude="timedelta")
+            self.numbers_ = list(numbers.columns)
+            self.words_ = list(X.select_dtypes(["object", "string", "category"]).columns)
+        values = X[self.numbers_].to_numpy(dtype=np.float64, na_value=np.nan)
+        if not self.words_:
+            return values, None
+        words = X[self.words_].astype(object)
+        return values, np.where(words.isna(), "", words.to_numpy().astype(str)).astype(object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

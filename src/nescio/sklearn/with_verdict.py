@@ -1,0 +1,309 @@
+"""A multi-label classifier that also says which inputs it should not be trusted on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import sklearn
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    MetaEstimatorMixin,
+    TransformerMixin,
+    clone,
+)
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import get_tags
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted
+
+from nescio._validation import Array
+from nescio.detectors import Assessment, Detector, NearestNeighbours
+from nescio.detectors.default import MOST_FEATURES
+from nescio.detectors.naming import as_detector
+from nescio.errors import InputError, ShapeError, TooFewSamplesError
+from nescio.runners import Wrapped, wrap
+from nescio.runners.sklearn_models import classifier_input
+from nescio.sklearn.table_features import TableFeatures
+
+COLUMNS = ("score", "p_value", "verdict")
+
+
+def _estimator_has(name: str) -> Callable[[Any], bool]:
+    """Return whether the estimator has a method, so that `hasattr` says so."""
+
+    def check(self: WithVerdict) -> bool:
+        getattr(getattr(self, "estimator_", self.estimator), name)  # its own error, if it has none
+        return True
+
+    return check
+
+
+class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """A multi-label classifier with a detector: it predicts as before, and gives verdicts too.
+
+    `fit` divides the data at random. The estimator is fitted on one part, and the detector learns
+    from the same part. The other part, which neither has seen, calibrates the detector. So a new
+    in-distribution sample gets the verdict +1 with probability at least `tpr`. The estimator is not
+    fitted again on all of the data: the threshold would be that of another model.
+
+    `predict`, `predict_proba`, `decision_function`, `score`, `classes_` and the names of the
+    columns are those of the estimator, unchanged. Use it wherever you use the estimator.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A multi-label classifier, or a pipeline that ends in one. If it is already fitted, pass
+        `FrozenEstimator(model)`, and to `fit` data that it has not seen.
+    detector : Detector or str, optional
+        A detector or the name of one. By default `knn` on the columns, if they are a table of
+        numbers and words; otherwise nescio's default. `reason_` says which.
+    features : transformer or str, optional
+        What the detector reads: a transformer of X, which `fit` clones and fits on the training
+        part; or a layer, as `nescio.wrap` takes it. By default what the classifier reads, that is X
+        or the output of the pipeline's other steps, as `TableFeatures` prepares it.
+    tpr : float, optional
+        The share of in-distribution data to keep; by default the detector's own, 0.95.
+    confidence : float, optional
+        The long-run share that is kept is at least `tpr` with this confidence.
+    held_out : float or int
+        The share or the number of samples that calibrate.
+    random_state : int or RandomState
+        Which samples these are.
+
+    Attributes
+    ----------
+    estimator_ : estimator
+        Fitted on the training part.
+    detector_ : Detector
+        Calibrated on the held-out part.
+    wrapped_ : Wrapped
+        Both together, as `nescio.wrap` makes them: to explain, to save, to serve.
+    reason_ : str
+        Why this detector, if you chose none.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.multioutput import MultiOutputClassifier
+    >>> x = np.random.default_rng(0).normal(size=(400, 3))
+    >>> model = WithVerdict(MultiOutputClassifier(LogisticRegression())).fit(x, x > 0)
+    >>> new = [[0.5, -1.0, 0.2], [40.0, -1.0, 0.2]]
+    >>> model.predict(new), model.verdict(new)
+    (array([[ True, False,  True],
+           [ True, False,  True]]), array([ 1, -1]))
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        detector: Detector | str | None = None,
+        *,
+        features: Any = None,
+        tpr: float | None = None,
+        confidence: float | None = None,
+        held_out: float | int = 0.25,
+        random_state: Any = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.detector = detector
+        self.features = features
+        self.tpr = tpr
+        self.confidence = confidence
+        self.held_out = held_out
+        self.random_state = random_state
+
+    # --- fitting ---
+
+    def fit(self, X: Any, y: Any, **params: Any) -> Self:
+        """Fit the estimator, then calibrate the detector on samples that were held out.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or list
+            What the estimator takes.
+        y : array or data frame of shape (n_samples, n_labels)
+            Multi-hot labels. The columns of a data frame are the names of the labels.
+        **params
+            For the `fit` of the estimator, such as sample_weight. What has one entry per sample is
+            divided like X.
+        """
+        _check_multi_hot(y)
+        if params and sklearn.get_config()["enable_metadata_routing"]:
+            params = dict(process_routing(self, "fit", **params).estimator.fit)
+        along = [name for name, value in params.items() if _length(value) == _length(X)]
+        parts = train_test_split(
+            X,
+            y,
+            *(params[name] for name in along),
+            test_size=self.held_out,
+            random_state=self.random_state,
+        )
+        train, held_out, labels = parts[0], parts[1], parts[2]
+        params |= dict(zip(along, parts[4::2], strict=True))
+        estimator = clone(self.estimator).fit(train, labels, **params)
+        names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
+        chosen = self._chosen(estimator, train, labels, names)
+        try:
+            wrapped = chosen.calibrate(held_out, tpr=self.tpr, confidence=self.confidence)
+        except TooFewSamplesError as error:
+            raise TooFewSamplesError(
+                f"{error} The calibration samples are held_out={self.held_out} of {_length(X):,}: "
+                "pass more data or a larger held_out."
+            ) from error
+        self.estimator_, self.wrapped_ = estimator, wrapped  # only now: both, or neither
+        self.detector_, self.reason_ = wrapped.detector, wrapped.reason
+        return self
+
+    def _chosen(
+        self, estimator: Any, train: Any, labels: Any, label_names: list[str] | None
+    ) -> Wrapped:
+        """Return the model with a detector that has learned."""
+        detector = None if self.detector is None else clone(as_detector(self.detector))
+        features = self.features
+        if hasattr(features, "fit"):
+            features = clone(features).fit(train, labels)
+        elif features is None and (detector is None or _reads_features(detector)):
+            features = _table_features(estimator, train)
+        reason = ""
+        if detector is None and hasattr(features, "transform"):
+            detector = NearestNeighbours()
+            reason = "Chosen: knn, the distance to training samples in the columns of the table."
+        found = wrap(estimator, detector=detector, features=features, label_names=label_names).fit(
+            train, labels.toarray() if sparse.issparse(labels) else labels
+        )
+        return Wrapped(found.runner, found.detector, found.reason or reason)
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return which metadata goes where: all that `fit` gets goes to the estimator."""
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        return MetadataRouter(owner=self).add(estimator=self.estimator, method_mapping=mapping)
+
+    # --- the estimator's own ---
+
+    @property
+    def classes_(self) -> Any:
+        """The classes of each label, as the estimator has them."""
+        return self._fitted().classes_
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of columns of X."""
+        return int(self.estimator_.n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> Array:
+        """The names of the columns of X, if it was a data frame."""
+        return np.asarray(self.estimator_.feature_names_in_)
+
+    def predict(self, X: Any) -> Any:
+        """Return the labels that the estimator predicts."""
+        return self._fitted().predict(X)
+
+    @available_if(_estimator_has("predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probabilities, in the form in which the estimator gives them."""
+        return self._fitted().predict_proba(X)
+
+    @available_if(_estimator_has("decision_function"))  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> Any:
+        """Return the estimator's decision for each label; `assess` has the score of the verdict."""
+        return self._fitted().decision_function(X)
+
+    @available_if(_estimator_has("score"))  # type: ignore[untyped-decorator]
+    def score(self, X: Any, y: Any, **params: Any) -> float:
+        """Return the score of the estimator. It does not depend on the detector."""
+        return float(self._fitted().score(X, y, **params))
+
+    def _fitted(self) -> Any:
+        check_is_fitted(self, "wrapped_")
+        return self.estimator_
+
+    # --- verdicts ---
+
+    def verdict(self, X: Any) -> NDArray[np.int64]:
+        """Return +1 for in-distribution, -1 for inputs that the model should not be trusted on."""
+        return np.where(self.assess(X).in_distribution, 1, -1)
+
+    def assess(self, X: Any, *, fdr: float | None = None) -> Assessment:
+        """Return score, p-value and verdict of each sample; `fdr` is as for a detector."""
+        self._fitted()
+        return self.wrapped_.assess(X, fdr=fdr)
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return the columns score, p_value and verdict (+1 or -1).
+
+        With `set_output(transform="pandas")`, they are a data frame with the index of X.
+        """
+        found = self.assess(X)
+        verdict = np.where(found.in_distribution, 1.0, -1.0)
+        return np.column_stack([found.scores, found.p_values, verdict])
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return the names of the columns that `transform` gives."""
+        return np.asarray(COLUMNS, dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.input_tags = inner.input_tags
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.target_tags.two_d_labels = True
+        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+def _check_multi_hot(y: Any) -> None:
+    """Raise unless y has one column per label, of 0 and 1."""
+    if y is None:
+        raise InputError("WithVerdict requires y to be passed, but the target y is None.")
+    array = y if sparse.issparse(y) else np.asarray(y)
+    values = array.data if sparse.issparse(array) else array
+    odd = values[~np.isin(values, (0, 1))]
+    if array.ndim != 2:
+        raise ShapeError(
+            "y must be multi-hot labels, of shape (n_samples, n_labels), got a "
+            f"{type_of_target(array)} target of shape {array.shape}. For a single label, pass "
+            "y[:, None]."
+        )
+    if len(odd):
+        raise InputError(
+            f"y must be multi-hot labels, each of them 0 or 1, got {odd[0]}. "
+            "sklearn.preprocessing.MultiLabelBinarizer converts lists of labels."
+        )
+
+
+def _length(values: Any) -> int | None:
+    shape = getattr(values, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    return len(values) if isinstance(values, list | tuple) else None
+
+
+def _reads_features(detector: Detector) -> bool:
+    return not {*detector.scores_from, *detector.learns_from} <= {"logits", "labels"}
+
+
+def _table_features(model: Any, train: Any) -> Any:
+    """Return a fitted transformer from X to features; None if the classifier reads no table."""
+    reached = classifier_input(train, model)
+    shape: tuple[int, ...] = getattr(reached, "shape", ())
+    if sparse.issparse(reached) or (len(shape) == 2 and shape[1] > MOST_FEATURES):
+        return None  # such as the words of a vocabulary
+    try:
+        table = TableFeatures().fit(reached)
+    except (TypeError, ValueError):  # not a table, such as texts
+        return None
+    if reached is train:
+        return table
+    return make_pipeline(FunctionTransformer(classifier_input, kw_args={"model": model}), table)
