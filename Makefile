@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 LOCKED ?=
 CONSTRAINED := $(if $(LOCKED),--constraint constraints.txt)
 
-.PHONY: demo test lint types imports docs unit lesser claims bench serve-bench fuzz lock coco70 format clean
+.PHONY: demo test lint types imports docs docs-version unit lesser claims bench serve-bench fuzz lock coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -25,6 +25,9 @@ imports: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/zensical build --strict --clean
+
+docs-version: $(VENV)/.installed-dev ## the documentation of this version in build/docs, with a menu of versions
+	$(BIN)/python tools/docs_version.py build/docs
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto --dist loadfile
