@@ -44,6 +44,8 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
     assert value("nescio_samples_total") == 100
     assert value("nescio_flagged_total") == len(expected.flagged) > 0
     assert value("nescio_flagged_share") == pytest.approx(len(expected.flagged) / 100)
+    assert value("nescio_flagged_share_allowed") == pytest.approx(0.05)
+    assert value("nescio_requests_limit") == 256
     assert value("nescio_score_count") == 100
     assert value("nescio_score_sum") == pytest.approx(expected.scores.sum())
     buckets = {
