@@ -50,6 +50,11 @@ class Metrics:
         self.reloads = Counter(
             "nescio_reloads", "Reloads of the detector.", ("result",), registry=self.registry
         )
+        # From 0: Prometheus sees no increase if a counter appears together with its first event.
+        for result in ("done", "failed"):
+            self.reloads.labels(result)
+        for path in ("/v1/score", "/v1/predict"):
+            self.requests.labels(path, "500")
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics of the moment; prometheus_client calls this."""
