@@ -1,12 +1,13 @@
 # Both targets set up all they need: python3 with venv and pip is enough.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 # With LOCKED=1, the exact versions of constraints.txt are installed.
 LOCKED ?=
 CONSTRAINED := $(if $(LOCKED),--constraint constraints.txt)
 
-.PHONY: demo test lint types imports docs docs-version unit lesser claims bench serve-bench fuzz lock coco70 format clean
+.PHONY: demo test lint types imports docs docs-version unit lesser claims bench serve-bench fuzz lock package lowest \
+  coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -68,6 +69,9 @@ fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; ru
 
 lock: $(VENV)/.installed-dev ## the exact versions and the licences of what is installed
 	$(BIN)/python tools/dependencies.py
+
+package: $(VENV)/.installed-dev ## the wheel and the sdist, tried in an empty environment; the image's steps
+	$(BIN)/python tools/package
 
 coco70: $(VENV)/.installed-dev ## the paper's experiment on real images, where ../shared/data is
 	$(BIN)/nescio bench coco70 --data ../shared/data --output build/bench

@@ -98,3 +98,21 @@ def test_blas_has_one_thread_inside_of_threads_and_its_own_number_after(monkeypa
         assert of_blas() == before
         in_threads(lambda _: seen.append(of_blas()), [0], 2)
         assert seen[-1] == before
+
+
+@pytest.mark.parametrize(
+    ("quota", "most"),
+    [("100000 100000", 1), ("150000 100000", 2), ("20000 100000", 1), ("max 100000", None)],
+)
+def test_a_container_uses_as_many_processors_as_its_limit(quota, most, tmp_path, monkeypatch):
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    monkeypatch.setattr(_threads, "_QUOTA_FILE", tmp_path / "cpu.max")
+    monkeypatch.setattr(_threads.os, "sched_getaffinity", lambda _: range(64), raising=False)
+    _threads._container_cpus.cache_clear()
+    try:
+        assert _threads.cpu_limit() == most
+        assert available_cpus() == (most or 64)
+        monkeypatch.setattr(_threads, "_most_cpus", 1)
+        assert available_cpus() == 1
+    finally:
+        _threads._container_cpus.cache_clear()

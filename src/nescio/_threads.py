@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,9 @@ RowKernel = Callable[[Array, FloatArray, FloatArray], None]
 # 1 MiB of float32: small enough for a second-level cache, and large enough that Python's overhead
 # per block is below one per cent.
 _BLOCK_ELEMENTS = 1 << 18
+
+# What Docker, Kubernetes and others write the processor limit of a container to (cgroup v2).
+_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 
 _most_cpus: int | None = None
 
@@ -43,7 +47,8 @@ def available_cpus() -> int:
         found = len(os.sched_getaffinity(0))
     else:
         found = os.cpu_count() or 1
-    return found if _most_cpus is None else min(found, _most_cpus)
+    most = cpu_limit()
+    return found if most is None else min(found, most)
 
 
 def limit_cpus(most: int | None) -> None:
@@ -53,8 +58,25 @@ def limit_cpus(most: int | None) -> None:
 
 
 def cpu_limit() -> int | None:
-    """Return what `limit_cpus` has set, for libraries that count the processors themselves."""
-    return _most_cpus
+    """Return what `limit_cpus` or the container allows, for libraries that count processors."""
+    quota = _container_cpus()
+    if _most_cpus is None or quota is None:
+        return quota if _most_cpus is None else _most_cpus
+    return min(_most_cpus, quota)
+
+
+@functools.cache
+def _container_cpus() -> int | None:
+    """Return the processor limit of the container, rounded up; None if there is none.
+
+    A container sees all processors of its machine. With a thread for each of them, it would use
+    up its share of time at once and then be stopped until the next period.
+    """
+    try:
+        quota, period = _QUOTA_FILE.read_text("utf-8").split()
+        return None if quota == "max" else max(1, -(-int(quota) // int(period)))
+    except (OSError, ValueError, ZeroDivisionError):  # not Linux, or no limit
+        return None
 
 
 def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ def test_the_interval_of_a_mean_is_that_of_scipy(rng):
     data = rng.exponential(size=60)
     samples = rng.choice(data, (20_000, 60)).mean(axis=1)
     theirs = bootstrap(
-        (data,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(1)
+        (data,), np.mean, n_resamples=20_000, method="BCa", random_state=np.random.default_rng(1)
     ).confidence_interval
     ours = interval(samples, data.mean(), 0.95)
     assert ours == pytest.approx(theirs, abs=0.02)

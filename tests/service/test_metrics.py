@@ -44,6 +44,8 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
     assert value("nescio_samples_total") == 100
     assert value("nescio_flagged_total") == len(expected.flagged) > 0
     assert value("nescio_flagged_share") == pytest.approx(len(expected.flagged) / 100)
+    assert value("nescio_flagged_share_allowed") == pytest.approx(0.05)
+    assert value("nescio_requests_limit") == 256
     assert value("nescio_score_count") == 100
     assert value("nescio_score_sum") == pytest.approx(expected.scores.sum())
     buckets = {
@@ -71,6 +73,9 @@ def test_metrics_are_there_before_the_first_request(client):
     found = samples(client())
     assert found["nescio_samples_total", ()] == 0
     assert found["nescio_flagged_share", ()] == 0
+    # Prometheus computes an increase only from a sample before the event.
+    assert found["nescio_reloads_total", (("result", "failed"),)] == 0
+    assert found["nescio_requests_total", (("path", "/v1/score"), ("status", "500"))] == 0
 
 
 def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_logits):

@@ -24,6 +24,11 @@ class Room:
         self.n_bytes = 0
         self.n_held = 0
 
+    @property
+    def limit(self) -> int:
+        """The largest number of requests in progress."""
+        return self._settings.max_requests
+
     @asynccontextmanager
     async def body(self, request: Request, kind: str) -> AsyncIterator[bytes]:
         """Give the body of a request, which counts as in progress until the end of the block."""

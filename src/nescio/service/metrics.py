@@ -50,6 +50,11 @@ class Metrics:
         self.reloads = Counter(
             "nescio_reloads", "Reloads of the detector.", ("result",), registry=self.registry
         )
+        # From 0: Prometheus sees no increase if a counter appears together with its first event.
+        for result in ("done", "failed"):
+            self.reloads.labels(result)
+        for path in ("/v1/score", "/v1/predict"):
+            self.requests.labels(path, "500")
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics of the moment; prometheus_client calls this."""
@@ -59,6 +64,9 @@ class Metrics:
             "nescio_log_lines_dropped", "Lines of the log not written.", n_dropped()
         )
         yield GaugeMetricFamily("nescio_requests_in_progress", "Requests in progress.", in_progress)
+        yield GaugeMetricFamily(
+            "nescio_requests_limit", "Most requests in progress: --max-requests.", self._room.limit
+        )
         yield GaugeMetricFamily(
             "nescio_waiting_bytes", "Bytes of their bodies, inputs and answers.", n_bytes
         )
@@ -104,6 +112,8 @@ class ScoreMetrics:
 
     def __init__(self, engine: Engine, traffic: Traffic) -> None:
         self._traffic = traffic
+        # One for all groups: the largest share that a calibrated detector flags of its own data.
+        self._allowed = 1 - min(found.tpr for found in engine.calibration.thresholds.values())
         scores = np.concatenate([found.scores for found in engine.calibration.thresholds.values()])
         shares = np.linspace(0, 1, _SCORE_BUCKETS + 1)
         self._bounds = np.unique(np.quantile(scores[np.isfinite(scores)], shares))
@@ -142,6 +152,11 @@ class ScoreMetrics:
             yield CounterMetricFamily(name, meaning, value)
         for name, meaning, value in (
             ("nescio_flagged_share", "Share of all inputs flagged.", flagged / max(1, samples)),
+            (
+                "nescio_flagged_share_allowed",
+                "Share of in-distribution inputs that the threshold may flag: 1 - TPR.",
+                self._allowed,
+            ),
             (
                 "nescio_monitor_log10_evidence",
                 "Evidence that the stream has changed, as a power of ten.",
