@@ -31,6 +31,11 @@ def _pooled(model):
             ),
             Tap("3", reads=False),
         ),
+        # Over time.
+        (
+            (nn.Conv1d(3, 4, 3), nn.AdaptiveAvgPool1d(2), nn.Flatten(), nn.Linear(8, 5)),
+            Tap("1", reads=False),
+        ),
         # Another layer between linear ones: the head is the last one.
         (
             (*CONVOLUTION, nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8), nn.Linear(8, 5)),
@@ -52,6 +57,25 @@ def _pooled(model):
 )
 def test_the_representation_before_the_head(layers, pooled):
     assert _pooled(nn.Sequential(*layers)) == pooled
+
+
+@pytest.mark.parametrize("layer", ["0", "1", "2", "2:input", "3", "4"])
+def test_layers_over_time_are_averaged_over_it(layer):
+    torch.manual_seed(0)
+    convolutions = (nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.MaxPool1d(2), nn.Conv1d(4, 2, 1))
+    model = nn.Sequential(*convolutions, nn.AdaptiveMaxPool1d(5), nn.Flatten(), nn.Linear(10, 5))
+    series = torch.randn(6, 3, 20)
+    last = int(layer[0]) + (not layer.endswith(":input"))
+    with torch.no_grad():
+        expected = model[:last].eval()(series).mean(2)
+    found = ns.wrap(model, features=layer).outputs(series).features
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_one_row_per_token_is_not_taken_for_a_series():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4), nn.Flatten(), nn.Linear(20, 3))
+    with pytest.raises(ShapeError, match="layer '1' returns shape"):
+        ns.wrap(model, features="1").outputs(torch.randint(0, 9, (6, 5)))
 
 
 def test_published_architectures():

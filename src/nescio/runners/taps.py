@@ -13,6 +13,17 @@ from nescio.runners.call_order import Leaves, registered_leaves
 from nescio.runners.features import INPUT, PENULTIMATE, POOLED, flat_input, pooled
 
 _READ = ":input"
+# What these take and return has shape (n_samples, channels, time). Of other layers, three
+# dimensions may as well be one row per token.
+_OVER_TIME = (
+    nn.Conv1d,
+    nn.ConvTranspose1d,
+    nn.BatchNorm1d,
+    nn.AvgPool1d,
+    nn.MaxPool1d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveMaxPool1d,
+)
 _SHOWN_LAYERS = 5
 
 
@@ -84,7 +95,7 @@ def find_pooled(model: nn.Module, leaves: Leaves) -> Tap | None:
         return None
     while at >= 0 and isinstance(leaves[at][1], nn.Flatten | nn.Dropout | nn.Identity):
         at -= 1
-    if at >= 0 and isinstance(leaves[at][1], nn.AdaptiveAvgPool2d):
+    if at >= 0 and isinstance(leaves[at][1], nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d):
         return Tap(leaves[at][0], reads=False)
     return Tap(leaves[first][0], reads=True)
 
@@ -133,6 +144,7 @@ class Recorder:
         self.tap = tap
         self.found: list[Tensor] = []
         layer = model.get_submodule(tap.layer)
+        self.over_time = isinstance(layer, _OVER_TIME)
         if tap.reads:
             self.handle = layer.register_forward_pre_hook(self.before, with_kwargs=True)
         else:
@@ -147,6 +159,8 @@ class Recorder:
         self._keep(output, "returns")
 
     def _keep(self, value: Any, verb: str) -> None:
+        if self.over_time and isinstance(value, Tensor) and value.ndim == 3:
+            value = value[..., None]  # (n_samples, channels, time, 1)
         as_matrix = pooled if self.tap.layer else flat_input
         features = as_matrix(value, f"{self.tap} {verb}")
         # A copy, because a later layer may work in place.
