@@ -7,7 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nescio.report.svg import Chart, Scale, chart_style
+from nescio._charts.style import chart_style
+from nescio._charts.svg import Chart, Scale
 from speed.harness import AXES, written
 
 PAGE = Path("explanation") / "speed.md"

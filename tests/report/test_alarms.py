@@ -8,11 +8,16 @@ import pytest
 from nescio.metrics.comparison import Scored
 from nescio.outputs import Outputs
 from nescio.report.alarms import false_alarms, flagged
+from nescio.report.panels import find_threshold
 
 
 def test_five_per_cent_are_flagged():
     assert np.flatnonzero(flagged(np.arange(100.0), 0.95)).tolist() == [0, 1, 2, 3, 4]
     assert flagged(np.array([-np.inf, 1.0]), 0.95).tolist() == [True, False]
+
+
+def test_no_threshold_if_too_many_are_out():
+    assert find_threshold(np.array([-np.inf, 1.0]), 0.95) is None
 
 
 def test_false_alarms_are_counted_by_true_label(evidence):

@@ -10,10 +10,10 @@ import pytest
 
 from fixtures.reports import Page, result_line
 from nescio import scores
+from nescio._charts.style import sheet
 from nescio.errors import FileError, InputError, MissingDependencyError
 from nescio.outputs import Outputs
-from nescio.report import build_report, write_report
-from nescio.report.svg import resource
+from nescio.report import build_report, resource, write_report
 
 
 def test_user_text_is_inert(make_evidence, make_lines, make_outputs):
@@ -119,10 +119,11 @@ def test_missing_jinja2_names_the_extra(monkeypatch):
 
 
 def test_every_colour_is_in_the_palette():
-    palette = set(re.findall(r"(--[\w-]+):", resource("palette.css")))
+    palette = set(re.findall(r"(--[\w-]+):", sheet("palette.css")))
     assert {"--in", "--out", "--accent", "--ink", "--muted", "--grid", "--paper"} <= palette
-    for name in ("palette.css", "charts.css", "style.css"):
-        used = set(re.findall(r"var\((--[\w-]+)\)", resource(name))) - {"--c"}
+    rules = {"charts.css": sheet("charts.css"), "style.css": resource("style.css")}
+    for name, text in {**rules, "palette.css": sheet("palette.css")}.items():
+        used = set(re.findall(r"var\((--[\w-]+)\)", text)) - {"--c"}
         assert used <= palette, name
-    for name in ("charts.css", "style.css"):
-        assert not re.search(r":[^;{]*#[0-9a-f]{6}", resource(name)), name
+    for name, text in rules.items():
+        assert not re.search(r":[^;{]*#[0-9a-f]{6}", text), name

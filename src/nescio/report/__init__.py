@@ -11,8 +11,11 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
+from nescio._charts.style import chart_style
+from nescio._charts.svg import Markup
 from nescio._io.files import check_target, replacing
 from nescio._io.tables import require
 from nescio._version import __version__
@@ -23,9 +26,13 @@ from nescio.report.choices import draw_choice
 from nescio.report.introduction import Introduction, introduced
 from nescio.report.monitoring import draw_monitor
 from nescio.report.page import chapters, joint_rocs, manifests
-from nescio.report.svg import Markup, chart_style, resource
 
 __all__ = ["build_report", "draw_choice", "draw_monitor", "write_report"]
+
+
+def resource(name: str) -> str:
+    """Return the text of a file of this package: a style sheet, a template or the script."""
+    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def build_report(

@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.svg import Chart, Markup, Scale, Values, percent_ticks
 from nescio.benchmark.evidence import Evidence
-from nescio.report.curves import find_threshold
-from nescio.report.panels import JOINT, MAX, label_names, scores_of, true_or_predicted
-from nescio.report.svg import Chart, Markup, Scale, Values, percent_ticks
+from nescio.report.panels import (
+    JOINT,
+    MAX,
+    find_threshold,
+    label_names,
+    scores_of,
+    true_or_predicted,
+)
 
 Flags = NDArray[np.bool_]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nescio._charts.svg import Chart, Markup, Scale, percent_ticks
 from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
 from nescio.choosing.choice import COLUMNS
 from nescio.choosing.standings import mean
 from nescio.report.plain import plain_page, plain_table
-from nescio.report.svg import Chart, Markup, Scale, percent_ticks
 
 _SIZE = {"width": 760, "height": 340}
 _MOST_LABELS = 12

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from nescio import scores
+from nescio._charts.curves import density, visible_range
+from nescio._charts.svg import Chart, Markup, Scale, Values, percent, percent_ticks
 from nescio.benchmark.evidence import Evidence
 from nescio.metrics import auroc, fpr_at_tpr
-from nescio.report.curves import density, visible_range
 from nescio.report.panels import (
     Option,
     Panel,
@@ -22,7 +23,6 @@ from nescio.report.panels import (
     set_style,
     true_or_predicted,
 )
-from nescio.report.svg import Chart, Markup, Scale, Values, percent, percent_ticks
 
 _LABELS_AT_FIRST = 6
 _LABELS_DRAWN = 100  # one panel takes about 4 kB of the page

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from nescio._charts.curves import density, roc, share_kept, visible_range
+from nescio._charts.svg import Chart, Markup, Scale, Values, percent, percent_ticks, short
 from nescio.benchmark.evidence import Evidence
 from nescio.metrics import auroc, fpr_at_tpr
-from nescio.report.curves import density, find_threshold, roc, share_kept, visible_range
 from nescio.report.panels import (
     JOINT,
     MAX,
@@ -18,10 +19,10 @@ from nescio.report.panels import (
     Switch,
     choose_by_name,
     curve_style,
+    find_threshold,
     scores_of,
     set_style,
 )
-from nescio.report.svg import Chart, Markup, Scale, Values, percent, percent_ticks, short
 
 _WHOLE = Scale(0.0, 1.0)
 _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores

@@ -9,21 +9,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nescio._io.files import check_target, replacing
-from nescio.errors import ParameterError
-from nescio.monitor import MonitorReport
-from nescio.report.plain import plain_page
-from nescio.report.svg import (
+from nescio._charts.style import chart_style
+from nescio._charts.svg import (
     BarRow,
     BarRows,
     Chart,
     Markup,
     Scale,
-    chart_style,
     percent_ticks,
     power_of_ten,
     relabelled,
 )
+from nescio._io.files import check_target, replacing
+from nescio.errors import ParameterError
+from nescio.monitor import MonitorReport
+from nescio.report.plain import plain_page
 
 _WIDTH, _HEIGHT = 760, 280
 _LABEL_BARS = BarRows(width=_WIDTH, row=20, start=200, longest=410, n_characters=28)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from nescio._charts.svg import percent
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line, Spread, summarise
 from nescio.report.alarms import false_alarms
@@ -14,7 +15,6 @@ from nescio.report.energies import label_switch, top_k_figure
 from nescio.report.figures import density_switch, joint_roc_figures, roc_figure, threshold_switch
 from nescio.report.panels import JOINT, MAX, best_detectors, set_legend, set_style
 from nescio.report.standings import standings
-from nescio.report.svg import percent
 
 Key = TypeVar("Key", bound=Hashable)
 

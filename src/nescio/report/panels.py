@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import scores
+from nescio._charts.svg import Markup, Values
 from nescio.benchmark.evidence import Evidence
+from nescio.calibration import empirical_threshold
+from nescio.errors import NescioError
 from nescio.metrics import auroc
 from nescio.metrics.comparison import Scored
-from nescio.report.curves import find_threshold
-from nescio.report.svg import Markup, Values
 
 LegendEntry = tuple[str, str]  # CSS class and text
 
@@ -106,6 +107,14 @@ def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
         }
         best[ood] = max(areas, key=lambda name: areas[name])
     return best
+
+
+def find_threshold(id_scores: Values, tpr: float) -> float | None:
+    """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
+    try:
+        return empirical_threshold(id_scores, tpr)
+    except NescioError:
+        return None
 
 
 def rowwise(values: NDArray[np.floating]) -> Values:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from nescio.report.svg import Markup, chart_style
+from nescio._charts.style import chart_style
+from nescio._charts.svg import Markup
 
 _PAGE_STYLE = """
 body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nescio._charts.svg import Markup
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.formats import listed
 from nescio.benchmark.results import MEASURES, Line, Spread
@@ -13,7 +14,6 @@ from nescio.metrics import Estimate, Evaluation
 from nescio.metrics.chance import chance_note, points_at_data
 from nescio.metrics.comparison import find_lead
 from nescio.report.panels import JOINT
-from nescio.report.svg import Markup
 
 _LEVEL = 0.05
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio.report.svg import Chart, Scale, Tick, percent, relabelled, short
+from nescio._charts.svg import Chart, Scale, Tick, percent, relabelled, short
 from nescio.service.engine import Engine
 
 WIDTHS = (200, 2_000)  # the smallest and the largest width of a chart in pixels

@@ -21,9 +21,9 @@ _HEADERS = {
 
 @functools.cache
 def page_files() -> dict[str, bytes]:
-    """Return all files by their path in the service; two style sheets are those of the report."""
+    """Return all files by their path in the service; two style sheets are those of all charts."""
     files = list((resources.files("nescio.service") / "page").iterdir())
-    files += [resources.files("nescio.report") / name for name in ("palette.css", "charts.css")]
+    files += [resources.files("nescio._charts") / name for name in ("palette.css", "charts.css")]
     return {_PATHS.get(file.name, f"/{file.name}"): file.read_bytes() for file in files}
 
 

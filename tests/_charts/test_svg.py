@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nescio.report.svg import Chart, Scale, number, percent_ticks, short
+from nescio._charts.svg import Chart, Scale, number, percent_ticks, short
 
 _ends = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from nescio.calibration import empirical_threshold
-from nescio.errors import NescioError
-from nescio.report.svg import Values
+from nescio._charts.svg import Values
 
 _BINS = 600
 _TAIL = 0.003  # the share of each set that may lie outside the chart, on each side
@@ -30,14 +28,6 @@ def share_kept(ordered: Values, thresholds: Values) -> Values:
     """Return the share of ascending scores at or above each threshold."""
     below: Values = np.searchsorted(ordered, thresholds, side="left") / len(ordered)
     return 1.0 - below
-
-
-def find_threshold(id_scores: Values, tpr: float) -> float | None:
-    """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
-    try:
-        return empirical_threshold(id_scores, tpr)
-    except NescioError:
-        return None
 
 
 def visible_range(*sets: Values) -> tuple[float, float] | None:

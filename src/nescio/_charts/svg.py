@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,6 @@ class Markup(str):
 
     def __html__(self) -> str:
         return str(self)
-
-
-def resource(name: str) -> str:
-    """Return the text of a file of this package: a style sheet, a template or the script."""
-    return files(__package__).joinpath(name).read_text("utf-8")
-
-
-def chart_style() -> str:
-    """Return the style sheet of all charts: the palette, and the rules that use it."""
-    return resource("palette.css") + resource("charts.css")
 
 
 @dataclass(frozen=True)

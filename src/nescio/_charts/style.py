@@ -1,0 +1,34 @@
+"""The style sheets of charts, and the colours of the palette."""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib.resources import files
+
+_COLOUR = re.compile(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)")
+_ALIAS = re.compile(r"--([\w-]+): var\(--([\w-]+)\)")
+
+
+@functools.cache
+def sheet(name: str) -> str:
+    """Return the text of a style sheet of this package."""
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def chart_style() -> str:
+    """Return the style sheet of all charts: the palette, and the rules that use it."""
+    return sheet("palette.css") + sheet("charts.css")
+
+
+def palette(*, dark: bool = False) -> dict[str, str]:
+    """Return the colours by name, for a light or a dark background.
+
+    Examples
+    --------
+    >>> palette()["id"], palette(dark=True)["id"]
+    ('#1f6fb5', '#6db6f7')
+    """
+    text = sheet("palette.css")
+    found = {name: at_night if dark else at_day for name, at_day, at_night in _COLOUR.findall(text)}
+    return found | {name: found[other] for name, other in _ALIAS.findall(text)}
