@@ -27,13 +27,13 @@ def frame_of(wrapped: Wrapped, inputs: Any) -> Any:
     prediction = wrapped.predict(_as_texts(inputs, pandas))
     probs = prediction.probs
     names = wrapped.label_names or tuple(map(str, range(probs.shape[1])))
+    left_out = {"id", *prediction.assessment.kept}  # what the caller has
     columns = prediction.assessment.columns()
-    columns.pop("id", None)
     return pandas.DataFrame(
         {
             "predicted": [[names[at] for at in row.nonzero()[0]] for row in prediction.predicted],
             "probs": [dict(zip(names, map(float, row), strict=True)) for row in probs],
-            **{name: _plain(column) for name, column in columns.items()},
+            **{name: _plain(columns[name]) for name in columns if name not in left_out},
         },
         index=index,
     )
