@@ -114,3 +114,22 @@ WRONG = {
 @pytest.mark.parametrize(("arguments", "reason"), WRONG.values(), ids=WRONG)
 def test_mistakes_are_explained(mistake, arguments, reason):
     mistake(arguments, reason)
+
+
+def test_the_texts_of_a_table_are_shown(nescio, tmp_path):
+    pytest.importorskip("jinja2")
+    rng = np.random.default_rng(0)
+    for name, shift in (("mine", 0.0), ("other", -1.0)):
+        rows = [f"{name} text {at}," + ",".join(f"{x:.4f}" for x in rng.normal(shift, 3, 4))
+                for at in range(60)]  # fmt: skip
+        (tmp_path / f"{name}.csv").write_text("\n".join(["review,a,b,c,d", *rows]))
+    given = ("report", "--id", tmp_path / "mine.csv", "--ood", tmp_path / "other.csv")
+    target = tmp_path / "report.html"
+    code, _, err = nescio(*given, "--text-column", "review", "-o", target)
+    assert code == 0, err
+    assert '<p class="text" dir="auto">other text ' in target.read_text("utf-8")
+    code, _, err = nescio(*given, "--text-column", "reviews", "-o", target, "--force")
+    assert code != 0
+    assert "reviews" in err
+    code, _, err = nescio("report", tmp_path, "--text-column", "review", "-o", tmp_path / "r.html")
+    assert "--text-column can only be used with --id and --ood" in err

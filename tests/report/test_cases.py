@@ -208,3 +208,22 @@ def test_the_reason_for_no_pictures_is_the_true_one(evidence, tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     assert "Pillow is not installed" in why(with_root)
+
+
+def test_texts_are_shown_escaped_and_shortened(evidence, make_lines):
+    stones = evidence.ood_outputs["stones"]
+    long = "<script>alert(1)</script> " + 600 * "0123456789"
+    texts = np.array(["short & sweet", None, long, "never shown"], dtype=object)
+    changed = replace(evidence, ood_outputs={"stones": replace(stones, kept={"text": texts})})
+    first, second = case_groups(changed, 0.95)[0]["cases"]
+    assert second["text"] == {"start": "short & sweet", "rest": ""}
+    assert first["text"]["start"] == long[:280]
+    assert first["text"]["rest"] == long[280:5000] + f" … ({len(long) - 5000:,} more characters)"
+    groups = {(g["set_name"], g["right"]): g["cases"] for g in case_groups(changed, 0.95)}
+    assert groups["stones", "max_logit"][0]["text"] is None
+    assert groups["pets", "max_logit"][0]["text"] is None
+    page = build_report(make_lines(changed), [changed], title="t")
+    assert '<p class="text" dir="auto">short &amp; sweet</p>' in page
+    assert "<summary>&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in page
+    assert "never shown" not in page

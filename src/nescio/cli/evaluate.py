@@ -38,6 +38,7 @@ from nescio.cli.options import (
 from nescio.errors import MissingInputError, ParameterError
 from nescio.outputs import Outputs
 from nescio.outputs.files import TABLES
+from nescio.outputs.outputs import TEXT
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -206,6 +207,13 @@ class Sets(NamedTuple):
     train: Outputs | None
     held_out: Outputs | None
 
+    def with_texts(self, column: str) -> Sets:
+        """Return the sets with a kept column of ID and OOD as the texts."""
+        renamed = [
+            replace(one, kept={TEXT: one.kept[column]}) for one in (self.id, *self.ood.values())
+        ]
+        return self._replace(id=renamed[0], ood=dict(zip(self.ood, renamed[1:], strict=True)))
+
 
 class LargeSets(NamedTuple):
     """As `Sets`, but ID and OOD outputs are read in blocks."""
@@ -269,13 +277,15 @@ def read_sets(
     _check_paths(id_path, ood_paths, train, held_out)
     id_outputs = read_outputs(id_path, from_probs=from_probs, columns=columns)
 
-    def read(path: str | Path) -> Outputs:
+    def read(path: str | Path, columns: Columns) -> Outputs:
         return read_others(path, id_outputs, from_probs=from_probs, columns=columns)
 
     ood_outputs = {
-        label: read(path) for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
+        label: read(path, columns)
+        for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
     }
-    others = (None if path is None else read(path) for path in (train, held_out))
+    unkept = replace(columns, keep=())  # what is learned from is not shown
+    others = (None if path is None else read(path, unkept) for path in (train, held_out))
     return Sets(id_outputs, ood_outputs, *others)
 
 

@@ -295,7 +295,9 @@ def columns_of_others(path: str | Path, columns: Columns, names: Sequence[str] |
     if find_files(path).suffix not in TABLES:
         return _ANY_COLUMNS
     if names is not None:
-        columns = Columns(columns.id_column, expected=names, expected_by="the first file")
+        columns = Columns(
+            columns.id_column, keep=columns.keep, expected=names, expected_by="the first file"
+        )
     return replace(columns, id_required=False)
 
 

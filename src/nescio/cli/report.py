@@ -58,6 +58,14 @@ def report(
     ] = None,
     nonfinite: Nonfinite = "raise",
     id_column: IdColumn = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The column of a table that has the texts, for the case studies. Outputs that "
+            "nescio has made from texts have them.",
+        ),
+    ] = None,
     labels: LabelColumns = None,
     ignore: IgnoreColumns = None,
     from_probs: FromProbs = None,
@@ -82,6 +90,7 @@ def report(
             "--train": train,
             "--held-out": held_out,
             "--id-column": id_column,
+            "--text-column": text_column,
             "--labels": labels,
             "--ignore": ignore,
         }
@@ -103,8 +112,12 @@ def report(
             train,
             held_out,
             from_probs=from_probs,
-            columns=chosen_columns(id_column, labels, ignore),
+            columns=chosen_columns(
+                id_column, labels, ignore, [text_column] if text_column else None
+            ),
         )
+        if text_column is not None:
+            sets = sets.with_texts(text_column)
         name = id_path.stem if id_path.stem not in sets.ood else str(id_path)
         detectors = {
             name: build_detector(name, None, nonfinite=nonfinite) for name in detector_names()

@@ -24,6 +24,14 @@ def serve(
         Path | None,
         typer.Option(readable=False, help="An ONNX file that computes logits, for /v1/predict."),
     ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="A tokenizer.json, or a folder with one, for a model that takes texts. A file of "
+            "nescio export has its own.",
+        ),
+    ] = None,
     host: Annotated[
         str,
         typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine."),
@@ -117,6 +125,7 @@ def serve(
     settings = service.Settings(
         detector=detector,
         model=model,
+        tokenizer=tokenizer,
         logits=logits,
         features=features,
         from_probs=from_probs,

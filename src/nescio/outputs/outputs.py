@@ -21,6 +21,9 @@ from nescio.outputs.checked import as_column, as_ids, as_matrix, as_multi_hot, c
 from nescio.outputs.head import PENULTIMATE, Head
 from nescio.outputs.joining import check_same_arrays, join_columns
 
+TEXT = "text"
+"""The name of the kept column with the texts that the samples are, if they are texts."""
+
 _RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
 
 

@@ -1,4 +1,4 @@
-"""Case studies: inputs on which two detectors disagree, with pictures if there are any."""
+"""Case studies: inputs on which two detectors disagree, with pictures or texts if there are any."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from nescio.data.images import read_image
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.outputs import Outputs
 from nescio.outputs.crops import CROPS, N_CROPS, heat_map
+from nescio.outputs.outputs import TEXT
 from nescio.report.curves import find_threshold
 from nescio.report.panels import JOINT, MAX, label_energies, label_names, scores_of
 from nescio.report.svg import BarRow, BarRows, Markup, Values, short
@@ -28,6 +29,7 @@ _BARS = 6
 _PIXELS = 112
 _QUALITY = 82
 _MOST_OPAQUE = 0.6  # of the heat map; the picture shows through
+_TEXT_START, _TEXT_MOST = 280, 5_000  # characters of a text that are shown, and that can be
 _IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
 
@@ -139,7 +141,7 @@ def input_case(
     medians: Values | None = None,
     lowest: Values | None = None,
 ) -> dict[str, Any]:
-    """Return one input: its name, its picture (a data URI, or empty), its labels and energies.
+    """Return one input: its name, its picture (a data URI, or empty) or text, labels and energies.
 
     The energies are drawn beside their medians over ID; without these, they are left out. `lowest`
     has the joint energies of the lowest crops of ID images, for a heat map over the picture.
@@ -154,11 +156,24 @@ def input_case(
         "name": name,
         "picture": "" if root is None or outputs.ids is None else _picture(root, name, whole=whole),
         "heat": heat,
+        "text": shown_text(outputs, row),
         "truth": ", ".join(names[at] for at in truth) if outputs is evidence.id_outputs else "",
         "bars": ""
         if medians is None
         else energy_bars(names, label_energies(outputs.logits[[row]])[0], medians),
     }
+
+
+def shown_text(outputs: Outputs, row: int) -> dict[str, str] | None:
+    """Return the text that an input is: its beginning, and the rest, which is hidden at first."""
+    column = outputs.kept.get(TEXT)
+    if column is None or not isinstance(column[row], str):
+        return None
+    text = str(column[row])
+    more = len(text) - _TEXT_MOST
+    left_out = f" … ({more:,} more characters)" if more > 0 else ""
+    start, rest = text[:_TEXT_START], text[_TEXT_START:_TEXT_MOST] + left_out
+    return {"start": start or "(an empty text)", "rest": rest}
 
 
 def input_verdict(detector: str, score: float, threshold: float, *, is_id: bool) -> dict[str, Any]:

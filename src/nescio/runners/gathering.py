@@ -9,10 +9,8 @@ import numpy as np
 from nescio._validation import Array, to_numpy
 from nescio.errors import InputError, ShapeError
 from nescio.outputs import Head
+from nescio.outputs.outputs import TEXT
 from nescio.runners.base import Runner
-
-TEXT = "text"
-"""The name of the kept column with the texts."""
 
 
 class Gathered(NamedTuple):

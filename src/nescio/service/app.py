@@ -167,13 +167,12 @@ class Endpoints:
             decoding = Decoding(service.decoders, service.settings.max_pixels)
             header = request.headers["content-type"]
             max_rows = service.settings.max_rows
-            inputs, ids = await run(_inputs, model, header, body, decoding, max_rows)
+            inputs, columns = await run(_inputs, model, header, body, decoding, max_rows)
             n_values = _answer_size(n_rows(inputs), current.engine.n_labels or 1, max_rows)
             n_bytes = sum(array.nbytes for array in inputs.values())
             service.room.hold(request.scope, n_bytes + _BYTES_PER_VALUE * n_values)
             result = await service.predict(current, model, inputs)
             _note(request, result, body)
-            columns = {"id": ids} if ids else {}
             columns |= columns_of(result.assessment)
             if explain:
                 columns |= await service.in_thread(_explained, current.engine, result)
@@ -297,13 +296,17 @@ def _note(request: Request, result: BatchResult, body: bytes) -> None:
 
 def _inputs(
     model: Model, content_type: str, body: bytes, decoding: Decoding, max_rows: int
-) -> tuple[dict[str, Array], list[str]]:
-    """Return the inputs of the model in a body, and the names of the files in a form."""
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the inputs of the model in a body, and columns for the answer.
+
+    Of a form, these are the names of its files; of texts, which of them were cut off.
+    """
     kind = media_type(content_type)
     if kind in IMAGES:
-        return model.image_input(body, decoding), []
+        return model.image_input(body, decoding), {}
     if kind != FORM:
-        return model.checked(decode_inputs(kind, body, max_rows)), []
+        given = decode_inputs(kind, body, max_rows)
+        return model.text_inputs(given) if isinstance(given, list) else (model.checked(given), {})
     files = form_files(content_type, body)
     rows = []
     for file in files:
@@ -312,7 +315,7 @@ def _inputs(
         except DatasetError as error:
             raise DatasetError(f"{file.name}: {error}") from error
     inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    return model.checked(inputs), [file.name for file in files]
+    return model.checked(inputs), {"id": [file.name for file in files]}
 
 
 # --- answers ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
 from nescio._io.tensors import decode_tensors, encode_tensors
@@ -24,6 +24,9 @@ JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 FORMATS = (JSON, SAFETENSORS)
 IMAGES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
+
+MAX_TEXTS = 1_000  # per request
+MAX_CHARACTERS = 1_000_000  # of all texts of a request; about a second for the tokenizer
 
 _BODY = "the body"
 _MATRICES = ("logits", "features", "head.", "arrays.", "perturbed.")  # how their names begin
@@ -53,9 +56,16 @@ class ScoreBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PredictBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The JSON body of a request to predict: the inputs of the model by name."""
+    """The JSON body of a request to predict: the inputs of the model by name, or texts."""
 
-    inputs: dict[str, msgspec.Raw]
+    inputs: dict[str, msgspec.Raw] | UnsetType = UNSET
+    texts: Annotated[
+        list[str] | UnsetType,
+        Meta(
+            description='For a service with a tokenizer, such as {"texts": ["A text."]}.',
+            extra_json_schema={"minItems": 1, "maxItems": MAX_TEXTS},
+        ),
+    ] = UNSET
 
 
 def media_type(header: str) -> str:
@@ -96,13 +106,29 @@ def decode_outputs(kind: str, data: bytes, max_rows: int = 100_000) -> Outputs:
     )
 
 
-def decode_inputs(kind: str, data: bytes, max_rows: int = 100_000) -> dict[str, Array]:
-    """Return the inputs of a model by name, from a body of JSON or safetensors."""
+def decode_inputs(kind: str, data: bytes, max_rows: int = 100_000) -> dict[str, Array] | list[str]:
+    """Return the inputs of a model by name, or texts, from a body of JSON or safetensors."""
     if kind == SAFETENSORS:
         return _decode_tensors(data)[0]
-    inputs: dict[str, msgspec.Raw] = _decode_json(data, PredictBody, max_rows).inputs
-    _check_arrays(inputs)
-    return {name: _nested(name, value) for name, value in inputs.items()}
+    body: PredictBody = _decode_json(data, PredictBody, max_rows)
+    if (body.inputs is UNSET) == (body.texts is UNSET):
+        raise InputError('send either the inputs of the model by name, "inputs", or "texts".')
+    if body.inputs is UNSET:
+        return _checked_texts(body.texts or [])
+    _check_arrays(body.inputs)
+    return {name: _nested(name, value) for name, value in body.inputs.items()}
+
+
+def _checked_texts(texts: list[str]) -> list[str]:
+    """Raise if there are no texts, or too many characters: tokens take 100 times their memory."""
+    check_rows(len(texts), MAX_TEXTS)
+    n_characters = sum(map(len, texts))
+    if n_characters > MAX_CHARACTERS:
+        raise TooLargeError(
+            f"the texts have {n_characters:,} characters; {MAX_CHARACTERS:,} are allowed. Send "
+            "them in several requests."
+        )
+    return texts
 
 
 def encode_assessment(kind: str, result: Assessment) -> bytes:

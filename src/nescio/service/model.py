@@ -19,6 +19,8 @@ from nescio.runners import Wrapped, wrap
 from nescio.runners.batches import n_rows
 from nescio.runners.onnx_models import DTYPES, OnnxRunner
 from nescio.runners.runtimes import AUTO, Runtimes
+from nescio.runners.tokenizing import TOKENIZER_KEY
+from nescio.service.bodies import MAX_CHARACTERS, MAX_TEXTS
 from nescio.service.decoders import Decoding
 from nescio.service.logs import logger
 from nescio.service.settings import Settings
@@ -26,6 +28,7 @@ from nescio.service.settings import Settings
 THRESHOLD_KEY = "nescio.threshold"
 
 _USUAL_WORK = 10_000  # batches; with fewer than a few milliseconds each, any runtime will do
+_IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 256, 32
 _EXAMPLE_ROWS = (8, 3)  # in the batches that runtimes are compared on
 
 
@@ -54,11 +57,13 @@ class Model:
             output=settings.logits,
             features=settings.features,
             from_probs=settings.from_probs,
+            tokenizer=settings.tokenizer,
         )
         runner = wrapped.runner
         if not isinstance(runner, OnnxRunner):
             raise ParameterError(f"{settings.model} is not an ONNX file.")
         _check_width(runner, detector)
+        _check_tokenizer(runner)
         stored = runner.metadata(THRESHOLD_KEY)
         calibration: Calibration = detector.calibration_
         if stored is not None and not _same_thresholds(stored, calibration):
@@ -93,6 +98,25 @@ class Model:
         (entry,) = self.inputs.values()
         return {entry.name: self.preprocessing.normalise(pixels)[None].astype(entry.dtype)}
 
+    @property
+    def batch_size(self) -> int:
+        """How many samples run at once: attention takes memory for each pair of tokens."""
+        return _IMAGES_AT_ONCE if self.wrapped.runner.tokenizer is None else _TEXTS_AT_ONCE
+
+    def text_inputs(self, texts: list[str]) -> tuple[dict[str, Array], dict[str, list[bool]]]:
+        """Return texts as inputs of the model, and which of them were cut off."""
+        tokenizer = self.wrapped.runner.tokenizer
+        if tokenizer is None:
+            raise InputError(
+                "the model does not take texts. Send its inputs by name, or start the service with "
+                "--tokenizer."
+            )
+        tokens = tokenizer(texts)
+        truncated = set(tokens.truncated)
+        return self.checked(tokens.arrays), {
+            "truncated": [at in truncated for at in range(len(texts))]
+        }
+
     def checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs in the types of the graph, or raise an error if they do not fit."""
         if inputs.keys() != self.inputs.keys():
@@ -116,6 +140,13 @@ class Model:
                 for entry in self.inputs.values()
             ],
             "preprocessing": None if self.preprocessing is None else self.preprocessing.as_dict(),
+            "texts": None
+            if (tokenizer := self.wrapped.runner.tokenizer) is None
+            else {
+                "max_tokens": tokenizer.max_tokens,
+                "max_texts": MAX_TEXTS,
+                "max_characters": MAX_CHARACTERS,
+            },
         }
 
 
@@ -181,6 +212,21 @@ def _check_width(runner: OnnxRunner, detector: Detector) -> None:
         raise ShapeError(
             f"the model returns {width} logits, and the detector expects {expected}. Calibrate a "
             "detector on outputs of this model."
+        )
+
+
+def _check_tokenizer(runner: OnnxRunner) -> None:
+    """Raise if texts could be of any length; warn if the file's tokenizer cannot be used."""
+    if runner.tokenizer is not None and runner.tokenizer.max_tokens is None:
+        raise ParameterError(
+            "the tokenizer has no maximum length, and a service needs one. Set it in Python: "
+            "tokenizer = tokenizers.Tokenizer.from_file(path); tokenizer.enable_truncation(256); "
+            "tokenizer.save(path)."
+        )
+    if runner.tokenizer is None and runner.metadata(TOKENIZER_KEY) is not None:
+        logger.warning(
+            "texts are not accepted: the model file has a tokenizer, but the package tokenizers "
+            "is not installed (the extra text)"
         )
 
 

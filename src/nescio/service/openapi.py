@@ -8,7 +8,16 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nescio._version import __version__
-from nescio.service.bodies import IMAGES, JSON, SAFETENSORS, JsonNumber, PredictBody, ScoreBody
+from nescio.service.bodies import (
+    IMAGES,
+    JSON,
+    MAX_CHARACTERS,
+    MAX_TEXTS,
+    SAFETENSORS,
+    JsonNumber,
+    PredictBody,
+    ScoreBody,
+)
 from nescio.service.charts import WIDTHS
 from nescio.service.errors import PROBLEM, Problem, phrase
 from nescio.service.forms import FORM, MAX_FILES
@@ -45,6 +54,10 @@ class Verdicts(msgspec.Struct):
 class Predictions(Verdicts, kw_only=True):
     """The answer of /v1/predict."""
 
+    truncated: Annotated[
+        list[bool] | UnsetType,
+        Meta(description="Of texts: whether the model has seen only the beginning of each."),
+    ] = UNSET
     predicted: list[list[str]]
     probs: list[list[float]]
     logits: list[list[JsonNumber]]
@@ -59,6 +72,13 @@ class Status(msgspec.Struct):
 def _schema(kind: type) -> dict[str, Any]:
     (schema,) = msgspec.json.schema_components([kind])[1].values()
     return {"schema": schema}
+
+
+def _predict_schema() -> dict[str, Any]:
+    """Return the schema of a body, which has either inputs or texts."""
+    found = _schema(PredictBody)
+    found["schema"]["oneOf"] = [{"required": ["inputs"]}, {"required": ["texts"]}]
+    return found
 
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -129,15 +149,17 @@ _SCORE = _operation(
 
 _PREDICT_EXAMPLE = {"inputs": {"input_ids": [[101, 2054, 102]]}}
 _PREDICT = _operation(
-    "Predicted labels and verdict for an image",
-    "Runs the model on an image, on the images of a form, or on its inputs by name. Returns the "
-    "predicted labels, the probabilities and the verdicts.",
+    "Predicted labels and verdict for an image or a text",
+    "Runs the model on an image, on the images of a form, on texts, or on its inputs by name. "
+    "Returns the predicted labels, the probabilities and the verdicts. A service takes texts if it "
+    f"has a tokenizer (see model.texts of /v1/detector): at most {MAX_TEXTS:,} per request, with "
+    f"{MAX_CHARACTERS:,} characters in all.",
     {JSON: _schema(Predictions)},
     400, 401, 403, 404, 408, 413, 415, 422, 503,
     body={
         **dict.fromkeys(IMAGES, _BINARY),
         FORM: _FORM,
-        JSON: {**_schema(PredictBody), "example": _PREDICT_EXAMPLE},
+        JSON: {**_predict_schema(), "example": _PREDICT_EXAMPLE},
         SAFETENSORS: _BINARY,
     },
     parameters=(_EXPLAIN,),

@@ -55,7 +55,8 @@ class Current(NamedTuple):
     def predict(self, works: Sequence[Mapping[str, Array]]) -> list[BatchResult]:
         """Return the outputs of the model for inputs of one kind, and the verdicts."""
         inputs = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
-        outputs = cast(Model, self.engine.model).wrapped.outputs(inputs)
+        model = cast(Model, self.engine.model)
+        outputs = model.wrapped.outputs(inputs, batch_size=model.batch_size)
         sizes = [n_rows(work) for work in works]
         ends = itertools.accumulate(sizes)
         parts = [outputs[end - size : end] for size, end in zip(sizes, ends, strict=True)]

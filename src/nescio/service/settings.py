@@ -21,6 +21,8 @@ class Settings:
         A calibrated detector, as saved by `nescio calibrate`.
     model : Path, optional
         An ONNX file that computes logits. Without it, /v1/predict answers 404.
+    tokenizer : Path, optional
+        A tokenizer.json, or a folder with one, if the model takes texts and its file has none.
     logits, features : str, optional
         The names of the model's outputs, if they cannot be guessed.
     from_probs : bool
@@ -58,6 +60,7 @@ class Settings:
 
     detector: Path
     model: Path | None = None
+    tokenizer: Path | None = None
     logits: str | None = None
     features: str | None = None
     from_probs: bool = False
@@ -79,8 +82,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_body_bytes", "max_rows", "max_pixels", "max_requests"):
             checked_whole(name, getattr(self, name), minimum=1)
-        model_options = ("logits", "features", "from_probs", "image_size", "mean", "std")
-        given = [name for name in model_options if getattr(self, name)]
+        model_options = ("tokenizer", "logits", "features", "from_probs", "image_size")
+        given = [name for name in (*model_options, "mean", "std") if getattr(self, name)]
         if self.model is None and given:
             option = given[0].replace("_", "-")
             raise ParameterError(f"--{option} needs a model: pass --model.")

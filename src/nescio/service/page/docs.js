@@ -33,8 +33,9 @@ const PREDICT = "/v1/predict";
 const ANY = 3; // the size of free dimensions in an example
 const LONGEST_EXAMPLE = 1_000; // numbers
 
-// The inputs of the model by name, all zeros or ones; undefined if they would be too long.
-function exampleInputs({ inputs }) {
+// A text, or the inputs of the model by name, all zeros or ones; undefined if they would be too long.
+function exampleInputs({ inputs, texts }) {
+  if (texts) return { texts: ["Write your text here."] };
   const sizes = inputs.map(({ shape }) => shape.map((n, at) => n ?? (at ? ANY : 1)));
   const total = sizes.reduce((sum, one) => sum + one.reduce((a, b) => a * b, 1), 0);
   if (total > LONGEST_EXAMPLE) return undefined;

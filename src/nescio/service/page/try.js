@@ -1,4 +1,4 @@
-// Send images and logits that the user enters, and show their verdicts.
+// Send texts, images and logits that the user enters, and show their verdicts.
 
 import { ask } from "./api.js";
 import { byId, count, plural, show } from "./elements.js";
@@ -14,8 +14,13 @@ let latest = 0; // the number of the latest request; late answers to older ones 
 export function prepare(described, onError) {
   [detector, failed] = [described, onError];
   const takesImages = Boolean(detector.model?.preprocessing);
+  const texts = detector.model?.texts;
+  byId("input-title").textContent = texts ? "A text" : "An image";
+  byId("text-hint").textContent =
+    texts && `The model reads the first ${count(texts.max_tokens)} tokens of it.`;
+  show(byId("text-form"), Boolean(texts));
   show(byId("images"), takesImages);
-  show(byId("no-images"), !takesImages);
+  show(byId("no-images"), !takesImages && !texts);
   byId("no-images").textContent = detector.model
     ? "The model of this service does not take images. See /docs for its inputs."
     : "This service has no model. To use images, start it with --model model.onnx.";
@@ -92,11 +97,11 @@ function check(row, name, nLabels) {
 
 function scoreLogits() {
   let body;
-  complain("");
+  complain("logits", "");
   try {
     body = parse(byId("logits").value, readsOnlyLogits() ? detector.n_columns.logits : null);
   } catch (error) {
-    complain(error.message);
+    complain("logits", error.message);
     return;
   }
   const rows = Array.isArray(body.logits) ? body.logits : [];
@@ -112,10 +117,27 @@ function scoreLogits() {
   });
 }
 
-function complain(text) {
-  byId("logits-error").textContent = text;
-  show(byId("logits-error"), Boolean(text));
-  byId("logits").setAttribute("aria-invalid", String(Boolean(text)));
+// Shows what is wrong with the text of a field, or nothing.
+function complain(field, text) {
+  byId(`${field}-error`).textContent = text;
+  show(byId(`${field}-error`), Boolean(text));
+  byId(field).setAttribute("aria-invalid", String(Boolean(text)));
+}
+
+// --- texts ---
+
+function predictText() {
+  const text = byId("text").value;
+  complain("text", text.trim() ? "" : "Write a text first.");
+  if (!text.trim()) return;
+  answer(async () => {
+    const found = await ask(`/v1/predict${detector.explains ? "?explain=true" : ""}`, {
+      method: "POST",
+      body: JSON.stringify({ texts: [text] }),
+      type: "application/json",
+    });
+    return { rows: rowsOf(found, () => "Text"), problems: [] };
+  });
 }
 
 // --- images ---
@@ -160,6 +182,7 @@ function rowsOf(found, nameOf, picture = null) {
     mixed: found.mixed?.[at] ?? false,
     heatMap: found.heat_map?.[at] ?? null,
     group: found.group?.[at] ?? null,
+    truncated: found.truncated?.[at] ?? false,
     logits: found.logits[at]?.map((logit) => (logit === "-inf" ? -Infinity : logit)) ?? null,
     explanation: found.explanation?.[at] ?? null,
   }));
@@ -184,14 +207,20 @@ function listen() {
     event.preventDefault();
     scoreLogits();
   });
-  byId("logits").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) scoreLogits();
+  byId("text-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    predictText();
   });
+  const work = { logits: scoreLogits, text: predictText };
+  for (const field of Object.keys(work))
+    byId(field).addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) work[field]();
+    });
   byId("example").addEventListener("click", () => {
     byId("logits").value = detector.example.join(", ");
     byId("example-note").textContent =
       "Computed from medians of the calibration data: typical, but not a real input.";
-    complain("");
+    complain("logits", "");
     byId("logits").focus();
   });
   byId("logits").addEventListener("input", () => (byId("example-note").textContent = ""));

@@ -68,6 +68,7 @@ function showRow(row, detector, nRows) {
         make("p.word", word(row)),
         make("p", inWords(row, detector)),
         row.picture && row.heatMap ? make("p.aside", HEAT) : null,
+        row.truncated ? make("p.aside", cutOff(detector)) : null,
       ),
     ),
   );
@@ -78,6 +79,9 @@ function showRow(row, detector, nRows) {
     ...explained(row, detector),
   );
 }
+
+const cutOff = ({ model }) =>
+  `The text is longer than ${count(model.texts.max_tokens)} tokens: the model has not seen its end.`;
 
 // --- in words ---
 

@@ -1,0 +1,161 @@
+"""Raw texts over HTTP and on the page, for a model with a tokenizer."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.texts import WORDS, word_tokenizer
+from nescio.errors import FileFormatError, ParameterError
+
+TEXTS = ["red cat runs", "blue dog sleeps today now", "green"]
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    word_tokenizer(max_tokens=6).save(str(path))
+    return path
+
+
+@pytest.fixture
+def model(text_model):
+    return text_model()
+
+
+@pytest.fixture
+def service(client, detector_file, model, tokenizer):
+    return client(detector_file(), model=model, tokenizer=tokenizer)
+
+
+def predict(service, **body):
+    return service.post("/v1/predict", json=body)
+
+
+def test_texts_get_labels_and_verdicts(service, model, tokenizer, detector_file):
+    answer = service.post("/v1/predict?explain=true", json={"texts": TEXTS})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    with pytest.warns(ns.errors.TruncatedTextWarning):
+        wanted = ns.wrap(model, detector=detector_file(), tokenizer=tokenizer)(TEXTS)
+    np.testing.assert_allclose(found["logits"], wanted.outputs.logits, rtol=1e-5)
+    np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-5)
+    assert found["in_distribution"] == wanted.in_distribution.tolist()
+    assert found["truncated"] == [False, True, False]
+    assert len(found["explanation"]) == 3
+    tokens = word_tokenizer().encode(TEXTS[0])
+    by_name = {"input_ids": [tokens.ids], "attention_mask": [tokens.attention_mask]}
+    alone, named = predict(service, texts=TEXTS[:1]), predict(service, inputs=by_name)
+    assert alone.json()["logits"] == named.json()["logits"]
+    assert "truncated" not in named.json()
+
+
+def test_it_says_that_it_takes_texts(service, client, detector_file, image_model):
+    described = service.get("/v1/detector").json()["model"]
+    assert described["texts"] == {
+        "max_tokens": 6,
+        "max_texts": 1000,
+        "max_characters": 1_000_000,
+    }
+    images = client(detector_file(), model=image_model())
+    assert images.get("/v1/detector").json()["model"]["texts"] is None
+    answer = predict(images, texts=TEXTS)
+    assert answer.status_code == 422
+    assert "does not take texts" in answer.json()["detail"]
+    assert "--tokenizer" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "why"),
+    [
+        ({"texts": []}, 422, "no rows"),
+        ({"texts": ["red"] * 1001}, 413, "1,001 rows; 1,000 are allowed"),
+        ({"texts": ["red " * 250_001]}, 413, "1,000,004 characters; 1,000,000 are allowed"),
+        ({"texts": ["red"], "inputs": {}}, 422, "either"),
+        ({}, 422, "either"),
+        ({"texts": ["red", None]}, 400, "Expected `str`, got `null`"),
+        ({"texts": "red"}, 400, "Expected `array`, got `str`"),
+    ],
+)
+def test_what_is_refused(service, body, status, why):
+    answer = predict(service, **body)
+    assert (answer.status_code, why in answer.json()["detail"]) == (status, True), answer.text
+
+
+def test_the_size_of_a_body_is_limited_as_for_other_json(client, detector_file, model, tokenizer):
+    small = client(detector_file(), model=model, tokenizer=tokenizer, max_body_bytes=400)
+    assert predict(small, texts=["red"]).status_code == 200
+    assert predict(small, texts=["red " * 30]).status_code == 413
+
+
+def test_an_empty_text_is_a_text_if_the_tokenizer_says_so(service, client, detector_file, model):
+    assert predict(service, texts=[""]).status_code == 200
+
+
+def test_a_text_without_a_token(client, detector_file, model, tmp_path):
+    word_tokenizer(special=False, max_tokens=6).save(str(tmp_path / "plain.json"))
+    service = client(detector_file(), model=model, tokenizer=tmp_path / "plain.json")
+    answer = predict(service, texts=["red", " "])
+    assert answer.status_code == 422
+    assert "rows 1 have no token" in answer.json()["detail"]
+
+
+def test_a_file_with_its_own_tokenizer(client, detector_file, save_graph, model):
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.load(model)
+    own = {"nescio.tokenizer": word_tokenizer(max_tokens=6).to_str()}
+    onnx.helper.set_model_props(graph, own)
+    onnx.save(graph, model)
+    found = predict(client(detector_file(), model=model), texts=TEXTS).json()
+    assert found["truncated"] == [False, True, False]
+
+
+def test_tokenizers_that_are_refused(client, detector_file, model, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    word_tokenizer().save(str(path))
+    with pytest.raises(ParameterError, match=r"no maximum length, and a service needs one"):
+        client(detector_file(), model=model, tokenizer=path)
+    path.write_text("no JSON")
+    with pytest.raises(FileFormatError, match=r"this is not a tokenizer\.json"):
+        client(detector_file(), model=model, tokenizer=path)
+    with pytest.raises(ParameterError, match=r"--tokenizer needs a model"):
+        client(detector_file(), tokenizer=path)
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def ask(page, text):
+    page.run("document.getElementById('verdict').replaceChildren()")
+    page.run(f"document.getElementById('text').value = {json.dumps(text)}")
+    page.run("document.querySelector('#text-form button.main').click()")
+
+
+def test_the_page_has_a_field_for_a_text(browser, served, model, tokenizer):
+    process = served("--model", model, "--tokenizer", tokenizer, "--drain-seconds", "0")
+    with contextlib.closing(browser):
+        browser.open(f"{process.url}/")
+        browser.until("!document.getElementById('content').hidden")
+        shown = (
+            "['text-form', 'images', 'no-images'].map(id => !document.getElementById(id).hidden)"
+        )
+        assert browser.run(shown) == [True, False, False]
+        assert browser.run("document.getElementById('input-title').innerText") == "A text"
+        assert "first 6 tokens" in browser.run("document.getElementById('text-hint').innerText")
+        ask(browser, " ")
+        assert browser.run("document.getElementById('text-error').innerText") == (
+            "Write a text first."
+        )
+        ask(browser, "red cat </textarea><script>window.hacked = 1</script>")
+        browser.until("document.querySelector('.verdict .word')")
+        assert "has not seen its end" in browser.run("document.querySelector('.verdict').innerText")
+        assert browser.run("document.querySelector('.bars') !== null")
+        ask(browser, " ".join(WORDS[:2]))
+        browser.until("document.querySelector('.verdict .word')")
+        assert "its end" not in browser.run("document.querySelector('.verdict').innerText")
+        assert browser.run("window.hacked") is None
+        assert browser.noise == []
+        browser.open(f"{process.url}/docs")
+        browser.until("document.body.innerText.includes('Write your text here.')")
