@@ -1,4 +1,7 @@
-"""Models in a real MLflow, whose store is a folder. Its import is slow: fixtures import it."""
+"""Models and metrics in a real MLflow, whose store is a folder.
+
+All in one file, and imported by a fixture: MLflow takes seconds to import.
+"""
 
 import json
 import subprocess
@@ -12,6 +15,7 @@ import nescio as ns
 from fixtures.own_detectors import ReAct
 from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
 from nescio.errors import ExportError, FileError, ParameterError
+from nescio.metrics.comparison import compare
 
 pandas = pytest.importorskip("pandas")
 torch = pytest.importorskip("torch")
@@ -20,6 +24,7 @@ for package in ("onnx", "onnxruntime", "onnxscript"):
 
 NAMES = ["cat", "dog", "cow"]
 MLFLOWS_OWN = "ignore:Operation with range is deprecated"
+MEASURES = ["fpr95", "auroc", "aupr"]
 COLUMNS = ["predicted", "probs", "score", "p_value", "in_distribution"]
 NETWORK = """
 import torch
@@ -166,7 +171,7 @@ def test_tokens_of_any_length(mlflow, registry, wrapped, logged):
     signatures = pytest.importorskip("nescio.mlflow.signatures")
     loaded, texts = registry.load_model(logged.model_uri), some_texts(3)
     tokens = loaded.runner.tokenizer(texts).arrays
-    example = signatures.as_example({**tokens, "labels": np.ones(3)})
+    example = signatures.as_example({**tokens, "labels": np.ones(3)}, loaded)
     found = signatures.signature_of(loaded, example)
     expected = [("input_ids", (-1, -1)), ("attention_mask", (-1, -1))]
     assert [(one.name, one.shape) for one in found.inputs.inputs] == expected
@@ -215,9 +220,11 @@ def test_texts(mlflow, registry, table, tmp_path):
     wrapped = ns.wrap(model, label_names=NAMES, detector="max_logit")
     with pytest.warns(ns.errors.TiedScoresWarning):
         wrapped = wrapped.calibrate(texts[50:])
-    registry.save_model(wrapped, tmp_path / "model", input_example=texts[:2])
+    some, column = texts[:5], pandas.Series(texts[:5], name="text")
+    registry.save_model(wrapped, tmp_path / "model", input_example=column)
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
-    assert_same_verdicts(loaded.predict(texts[:5]), wrapped(texts[:5]))
+    for inputs in (some, np.array(some), column, column.to_frame()):
+        assert_same_verdicts(loaded.predict(inputs), wrapped(some))
 
 
 @pytest.mark.filterwarnings(MLFLOWS_OWN)
@@ -283,3 +290,75 @@ def test_a_model_of_someone_else_is_not_loaded(mlflow, registry, tmp_path):
     )
     with pytest.raises(FileError, match="not a model that nescio"):
         registry.load_model(str(tmp_path / "other"))
+
+
+# --- evaluations --------------------------------------------------------------------------------
+
+
+def some_outputs(mean, seed):
+    return ns.Outputs(np.random.default_rng(seed).normal(mean, 3, (150, 4)))
+
+
+def log(mlflow, registry, *arguments, **options):
+    """Log within a run; return the metrics that were reported, and what the run holds."""
+    with mlflow.start_run() as run:
+        found = registry.log_evaluation(*arguments, **options)
+    run = mlflow.get_run(run.info.run_id)
+    folder = Path(mlflow.artifacts.download_artifacts(run.info.artifact_uri))
+    return found, run.data, folder / "nescio"
+
+
+def test_metrics_parameters_and_the_report_of_a_run(mlflow, registry, tmp_path):
+    detector = ns.JointEnergy().calibrate(some_outputs(2, seed=1), tpr=0.9)
+    scores = [detector.score_samples(some_outputs(mean, seed=2)) for mean in (2, -2)]
+    result = ns.evaluate(*scores, n_bootstrap=20)
+    page = tmp_path / "report.html"
+    page.write_text("<p>report</p>")
+    metrics, run, folder = log(mlflow, registry, result, model=detector, report=page)
+    assert run.metrics == metrics
+    assert list(metrics) == [name + end for name in MEASURES for end in ("", "_low", "_high")]
+    assert metrics["auroc"] == result.auroc.value
+    assert (metrics["fpr95_low"], metrics["fpr95_high"]) == (result.fpr.low, result.fpr.high)
+    assert run.params["nescio.detector"] == "joint_energy"
+    assert run.params["nescio.tpr"] == "0.9"
+    assert run.params["nescio.n_calibration"] == "150"
+    assert json.loads(run.params["nescio.threshold"]) == {"all": detector.offset_}
+    assert run.tags["nescio.guarantee"] == detector.calibration_.statement()
+    assert (folder / "report.html").read_text() == page.read_text()
+    stored = json.loads((folder / "evaluation.json").read_text())
+    assert ns.Evaluation.from_dict(stored) == result
+
+
+def test_a_comparison_has_metrics_of_each_set_and_detector(mlflow, registry):
+    detectors = {"joint_energy": ns.JointEnergy(), "top k (k=2)": ns.TopKLogit(2), "vim": ns.ViM()}
+    unknown = {"photos: sea": some_outputs(-2, seed=3), "noise": some_outputs(0, seed=4)}
+    result = compare(detectors, some_outputs(2, seed=5), unknown, n_bootstrap=0)
+    metrics, run, folder = log(mlflow, registry, result, prefix="test/")
+    assert run.metrics == metrics
+    assert set(metrics) == {
+        f"test/{ood}/{name}/{measure}"
+        for ood in ("photos_ sea", "noise")
+        for name in ("joint_energy", "top k _k_2_")
+        for measure in MEASURES
+    }
+    expected = result.results["noise"]["top k (k=2)"].aupr.value
+    assert metrics["test/noise/top k _k_2_/aupr"] == expected
+    stored = json.loads((folder / "test" / "evaluation.json").read_text())
+    assert list(stored["skipped"]) == ["vim"]
+
+
+def test_nothing_is_logged_of_what_is_wrong(mlflow, registry, tmp_path):
+    result = ns.evaluate([2.0, 3.0], [1.0, 0.0], n_bootstrap=0)
+    ids = some_outputs(2, seed=5)
+    same = {"a b": ns.JointEnergy(), "a?b": ns.MaxLogit(), "a!b": ns.MaxProb()}
+    both = compare(same, ids, {"noise": some_outputs(0, seed=4)}, n_bootstrap=0)
+    with mlflow.start_run() as run:
+        with pytest.raises(FileError, match="no file"):
+            registry.log_evaluation(result, report=tmp_path / "missing.html")
+        with pytest.raises(ns.NotCalibratedError, match="calibrated"):
+            registry.log_evaluation(result, model=ns.JointEnergy())
+        with pytest.raises(ParameterError, match="Evaluation or a Comparison"):
+            registry.log_evaluation({"auroc": 0.9})
+        with pytest.raises(ParameterError, match="two metrics would have the name 'noise/a_b/"):
+            registry.log_evaluation(both)
+    assert mlflow.get_run(run.info.run_id).data.metrics == {}
