@@ -25,7 +25,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_the_import_is_light():
-    heavy = "sklearn scipy torch pandas matplotlib pyarrow rich typer"
+    heavy = "sklearn scipy torch pandas matplotlib mlflow pyarrow rich typer"
     code = f"import sys, nescio; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -11,11 +11,10 @@ from nescio._io.files import existing_file
 from nescio._io.tables import require
 from nescio.calibration import Calibration
 from nescio.detectors import Detector, NotCalibratedError
-from nescio.detectors.saving import plain_params
 from nescio.errors import ParameterError
 from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison
-from nescio.registries.card import result_rows
+from nescio.registries.card import chosen_params, result_rows
 from nescio.runners import Wrapped
 
 _FOLDER = "nescio"  # of artifacts
@@ -95,7 +94,7 @@ def calibration_facts(detector: Detector) -> dict[str, Any]:
     first = next(iter(calibration.thresholds.values()))
     return {
         "detector": detector.name,
-        "params": plain_params(detector),
+        "params": chosen_params(detector),
         "threshold": calibration.threshold_values,
         "tpr": first.tpr,
         "confidence": first.confidence,

@@ -130,7 +130,7 @@ def _prepared(
 ) -> Iterator[dict[str, Any]]:
     """Write the files of a model; give the parameters that MLflow's functions have in common."""
     _check_detector(wrapped)
-    example = as_example(input_example)
+    example = as_example(input_example, wrapped)
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / _FOLDER
         folder.mkdir()

@@ -10,13 +10,14 @@ import numpy as np
 from nescio._io.tables import require
 from nescio._validation import Array, is_torch, to_numpy
 from nescio.errors import ParameterError
-from nescio.mlflow.verdicts import frame_of
+from nescio.mlflow.verdicts import as_texts, frame_of
 from nescio.runners import Wrapped
 from nescio.runners.batches import n_rows
 
 
-def as_example(inputs: Any) -> Any:
-    """Return inputs as MLflow keeps them: tensors become arrays, by name if they have names."""
+def as_example(inputs: Any, wrapped: Wrapped) -> Any:
+    """Return inputs as MLflow keeps them: tensors as arrays, texts as a list."""
+    inputs = as_texts(inputs, wrapped)
     if isinstance(inputs, Mapping):
         parts = {str(name): to_numpy(part) for name, part in inputs.items() if name != "labels"}
         if not parts:

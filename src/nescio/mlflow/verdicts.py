@@ -24,16 +24,16 @@ def frame_of(wrapped: Wrapped, inputs: Any) -> Any:
     """Return predicted labels, probabilities and verdicts as a pandas frame."""
     pandas = require("pandas", "mlflow")
     index = inputs.index if isinstance(inputs, pandas.DataFrame) else None
-    prediction = wrapped.predict(_as_texts(inputs, pandas))
+    prediction = wrapped.predict(as_texts(inputs, wrapped))
     probs = prediction.probs
     names = wrapped.label_names or tuple(map(str, range(probs.shape[1])))
+    left_out = {"id", *prediction.assessment.kept}  # what the caller has
     columns = prediction.assessment.columns()
-    columns.pop("id", None)
     return pandas.DataFrame(
         {
             "predicted": [[names[at] for at in row.nonzero()[0]] for row in prediction.predicted],
             "probs": [dict(zip(names, map(float, row), strict=True)) for row in probs],
-            **{name: _plain(column) for name, column in columns.items()},
+            **{name: _plain(columns[name]) for name in columns if name not in left_out},
         },
         index=index,
     )
@@ -43,11 +43,18 @@ def _plain(column: Any) -> Any:
     return column.tolist() if column.dtype.kind == "U" else column
 
 
-def _as_texts(inputs: Any, pandas: Any) -> Any:
-    """Return the texts of the frame that MLflow makes of a list of texts: its column has no name"""
-    is_frame = isinstance(inputs, pandas.DataFrame) and inputs.shape[1] == 1
-    if is_frame and str(inputs.columns[0]) == "0":
-        column = inputs.iloc[:, 0].tolist()
-        if all(isinstance(text, str) for text in column):
-            return column
-    return inputs
+def as_texts(inputs: Any, wrapped: Wrapped) -> Any:
+    """Return texts in a column, an array or a frame of one column as a list; others as they are.
+
+    A scikit-learn model that was fitted on a data frame knows its columns, and gets a frame.
+    """
+    pandas = require("pandas", "mlflow")
+    column = inputs
+    if isinstance(inputs, pandas.DataFrame):
+        if inputs.shape[1] != 1 or hasattr(wrapped.runner.model, "feature_names_in_"):
+            return inputs
+        column = inputs.iloc[:, 0]
+    if len(getattr(column, "shape", ())) != 1 or not hasattr(column, "tolist"):
+        return inputs
+    texts = column.tolist()
+    return texts if all(isinstance(text, str) for text in texts) else inputs

@@ -78,16 +78,21 @@ def _task(runner: Runner) -> str | None:
 
 def _calibration(detector: Detector) -> str:
     calibration: Calibration = detector.calibration_
-    params = {name: value for name, value in plain_params(detector).items() if value is not None}
+    params = json.dumps(chosen_params(detector))
     thresholds = ", ".join(
         f"{value:.6g}" if calibration.by is None else f"{value:.6g} ({_plain(name)})"
         for name, value in calibration.threshold_values.items()
     )
     statement = "\n".join(f"> {_plain(line)}" for line in calibration.statement().splitlines())
     return (
-        f"The detector is `{detector.name}` with `{_plain(json.dumps(params))}`. It was calibrated "
+        f"The detector is `{detector.name}` with `{_plain(params)}`. It was calibrated "
         f"on {calibration.n_samples:,} held-out samples. Threshold: {thresholds}.\n\n{statement}"
     )
+
+
+def chosen_params(detector: Detector) -> dict[str, Any]:
+    """Return the parameters without the TPR, which `calibrate` may have been given another of."""
+    return {name: value for name, value in plain_params(detector).items() if name != "tpr"}
 
 
 def _labels(names: tuple[str, ...]) -> str:

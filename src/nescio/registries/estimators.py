@@ -41,6 +41,12 @@ def _check_types(io: Any, path: Path, trusted: Sequence[str]) -> None:
     if isinstance(trusted, str):
         raise ParameterError(f"trusted must be a sequence of names, got the text {trusted!r}.")
     unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
+    nameless = [name for name in unknown if "<" in name]  # <lambda>, or within <locals>
+    if nameless:
+        raise ParameterError(
+            f"the estimator contains {', '.join(nameless)}, which cannot be found by this name "
+            "when the model is loaded. Define it at the top level of a module."
+        )
     if unknown:
         raise ParameterError(
             f"the estimator contains types that skops does not trust: {', '.join(unknown)}. A "

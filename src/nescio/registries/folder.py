@@ -117,8 +117,7 @@ def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None)
         "output": settings.output,
         "from_probs": settings.from_probs,
         "label_names": settings.label_names,
-        "preprocessing": settings.preprocessing
-        and Preprocessing.from_dict(settings.preprocessing),
+        "preprocessing": settings.preprocessing and Preprocessing.from_dict(settings.preprocessing),
     }
     model: Any = folder / GRAPH_FILE
     if settings.model == SKLEARN:
