@@ -29,6 +29,7 @@ helps was seen on seed 0 of all three problems. Its length was not searched.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,6 +125,7 @@ def digits(seed: int, rng: np.random.Generator) -> Rows:
 PROBLEMS = {"sensors": sensors, "counts": counts, "digits": digits}
 
 
+@functools.lru_cache(maxsize=1)  # one problem at a time, for all models
 def problem_of(name: str, seed: int) -> Problem:
     """Divide the rows that are not held out, and make the OOD sets."""
     rng = np.random.default_rng((list(PROBLEMS).index(name), seed))
