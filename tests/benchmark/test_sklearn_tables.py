@@ -1,12 +1,11 @@
 """benchmarks/tables.py on a tiny run, and its page."""
 
 import importlib.util
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from nescio.benchmark.results import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "tables.jsonl"
@@ -31,17 +30,27 @@ def test_one_run_has_every_set_and_detector(benchmark, tmp_path, monkeypatch, ca
         [*["--only", "sensors", "--model", "boosting", "--seeds", "1", "--results"], str(path)]
     )
     printed = capsys.readouterr().out
-    lines = read_lines(path)
-    assert {line.ood for line in lines} == set(benchmark.OOD)
-    assert {line.detector for line in lines} == {
-        *("logits: joint_energy", "inputs: knn", "standardised: knn", "table: knn", "leaves: knn"),
-        *("table: isolation_forest", "table: lof"),
-    }
-    assert printed.endswith(benchmark.tables(lines)[-1] + "\n")
+    [line] = benchmark.read(path)
+    assert all(list(by_ood) == list(benchmark.OOD) for by_ood in line.fpr.values())
+    assert (
+        set(line.fpr)
+        == set(line.auroc)
+        == {
+            *(
+                "logits: joint_energy",
+                "inputs: knn",
+                "standardised: knn",
+                "table: knn",
+                "leaves: knn",
+            ),
+            *("table: isolation_forest", "table: lof"),
+        }
+    )
+    assert printed.endswith("\n\n".join(["", *benchmark.tables([line])]) + "\n")
 
 
 def test_the_parts_of_a_problem_are_disjoint_and_without_the_group(benchmark, monkeypatch):
-    monkeypatch.setattr(benchmark, "N_SAMPLES", 300)
+    monkeypatch.setattr(benchmark, "N_SAMPLES", 100)
     benchmark.problem_of.cache_clear()
     for name in benchmark.PROBLEMS:
         parts, ood = benchmark.problem_of(name, 1)
@@ -65,8 +74,8 @@ def test_the_leaves_of_boosting_add_up_to_its_logits(benchmark):
 
 def test_the_page_shows_the_committed_results(benchmark):
     page = (ROOT / "docs" / "explanation" / "tables.md").read_text("utf-8")
-    lines = read_lines(RESULTS)
-    assert {line.seed for line in lines} == set(range(5))
-    for table in benchmark.tables(lines):
-        rows = table.partition("\n\n")[2]
-        assert rows in page, f"the page should show:\n{rows}"
+    lines = benchmark.read(RESULTS)
+    runs = {(line.problem, line.model, line.seed) for line in lines}
+    assert runs == {*itertools.product(benchmark.PROBLEMS, benchmark.MODELS, range(5))}
+    for text in benchmark.tables(lines):
+        assert text in page, f"the page should show:\n{text}"
