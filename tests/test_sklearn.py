@@ -199,15 +199,15 @@ def test_features_can_be_a_transformer_or_a_layer(table):
 def test_cross_validation(table):
     x, y = table
     model = WithVerdict(SCALED)
-    predicted = cross_val_predict(model, x, y, cv=3)
+    predicted = cross_val_predict(model, x, y, cv=2)
     assert predicted.shape == y.shape
-    assert len(cross_val_predict(model, x, y, cv=3, method="predict_proba")) == 3
+    assert len(cross_val_predict(model, x, y, cv=2, method="predict_proba")) == 3
 
     def kept(fitted, inputs, labels):
         return (fitted.verdict(inputs) == 1).mean()
 
     found = cross_validate(
-        model, x, y, cv=3, scoring={"kept": kept, "roc": "roc_auc"}, error_score="raise"
+        model, x, y, cv=2, scoring={"kept": kept, "roc": "roc_auc"}, error_score="raise"
     )
     assert (found["test_kept"] > 0.85).all()
     assert (found["test_roc"] > 0.9).all()
@@ -221,11 +221,12 @@ def test_a_search_sets_parameters_of_the_estimator_and_of_the_detector(table):
         return (fitted.verdict(strange) == -1).mean()
 
     grid = {
-        "estimator__multioutputclassifier__estimator__C": [0.1, 1.0],
+        "estimator__multioutputclassifier__estimator__C": [0.1],
         "detector": [ns.JointEnergy(), ns.Mahalanobis()],
     }
     search = GridSearchCV(WithVerdict(SCALED), grid, cv=2, scoring=flagged).fit(x, y)
     assert isinstance(search.best_params_["detector"], ns.Mahalanobis)
+    assert search.best_estimator_.estimator_[-1].estimator.C == 0.1
     nested = clone(WithVerdict(LOGISTIC, ns.NearestNeighbours())).set_params(detector__k=9)
     assert nested.fit(x, y).detector_.k == 9
     assert nested.detector.k == 9
