@@ -29,6 +29,8 @@ helps was seen on seed 0 of all three problems. Its length was not searched.
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,9 +48,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
-from nescio.benchmark.results import Line, Spread, comparison_lines, read_lines, write_lines
+from nescio.benchmark.results import Spread
 from nescio.errors import NescioWarning
-from nescio.metrics import mean_average_precision
+from nescio.metrics import Evaluation, mean_average_precision
 from nescio.metrics.comparison import compare
 from nescio.outputs import Outputs
 
@@ -124,6 +126,7 @@ def digits(seed: int, rng: np.random.Generator) -> Rows:
 PROBLEMS = {"sensors": sensors, "counts": counts, "digits": digits}
 
 
+@functools.lru_cache(maxsize=1)  # one problem at a time, for all models
 def problem_of(name: str, seed: int) -> Problem:
     """Divide the rows that are not held out, and make the OOD sets."""
     rng = np.random.default_rng((list(PROBLEMS).index(name), seed))
@@ -184,84 +187,143 @@ def boosting_leaves(model: MultiOutputClassifier, x: Matrix) -> Matrix:
 # --- results ------------------------------------------------------------------------------------
 
 
-def result_lines(name: str, kind: str, seed: int) -> list[Line]:
-    """Return one line per OOD set and detector on its features."""
+class Line(NamedTuple):
+    """One model on one problem: FPR95 and AUROC of each detector on each OOD set."""
+
+    problem: str
+    model: str
+    seed: int
+    n_train: int
+    n_held_out: int
+    test_map: float
+    versions: Mapping[str, str]
+    fpr: Mapping[str, Mapping[str, float]]  # by "features: detector", then by OOD set
+    auroc: Mapping[str, Mapping[str, float]]
+
+
+def result_line(name: str, kind: str, seed: int) -> Line:
     problem = problem_of(name, seed)
     model = MODELS[kind](seed).fit(*problem.parts["train"])
     wrapped = ns.wrap(model)
     truth = {part: labels for part, (_, labels) in problem.parts.items()}
     inputs = {part: x for part, (x, _) in problem.parts.items()} | problem.ood
     logits = {part: wrapped.outputs(x).logits for part, x in inputs.items()}
-    manifest = {
-        "n_train": len(inputs["train"]),
-        "n_held_out": len(inputs["val"]),
-        "n_labels": truth["test"].shape[1],
-        "test_map": mean_average_precision(truth["test"], logits["test"]),
-        "versions": {one.__name__: one.__version__ for one in (ns, np, sklearn)},
-    }
-
-    def lines(features: str, names: Sequence[str], made: Mapping[str, Outputs]) -> list[Line]:
-        found = compare(
-            {f"{features}: {one}": one for one in names},
-            made["test"],
-            {ood: made[ood] for ood in OOD},
-            train=made["train"],
-            held_out=made["val"],
-            n_bootstrap=0,
-        )
-        return comparison_lines(found, "tables", f"{name}, {kind}", seed, manifest)
-
-    def outputs(transform: Transform) -> dict[str, Outputs]:
-        return {
+    found: dict[str, dict[str, Evaluation]] = {}
+    for features, transform in features_of(kind, model, inputs["train"]):
+        made = {
             part: Outputs(logits[part], transform(x), truth.get(part)) for part, x in inputs.items()
         }
-
-    found: list[Line] = []
-    for features, transform in features_of(kind, model, inputs["train"]):
-        made = outputs(transform)
         if features == INPUTS:
-            found += lines(LOGITS, DETECTORS[LOGITS], made)
-        found += lines(features, DETECTORS[features], made)
+            found |= evaluated(LOGITS, DETECTORS[LOGITS], made)
+        found |= evaluated(features, DETECTORS[features], made)
         if features == TABLE:
             tables = {part: Outputs(one.features[:, :-1]) for part, one in made.items()}
-            found += lines(TABLE, ALONE, tables)
-    return found
+            found |= evaluated(TABLE, ALONE, tables)
+    fpr, auroc = (
+        {
+            detector: {ood: round(getattr(one, measure).value, 4) for ood, one in by_ood.items()}
+            for detector, by_ood in found.items()
+        }
+        for measure in ("fpr", "auroc")
+    )
+    return Line(
+        name,
+        kind,
+        seed,
+        len(inputs["train"]),
+        len(inputs["val"]),
+        round(mean_average_precision(truth["test"], logits["test"]), 4),
+        {one.__name__: one.__version__ for one in (ns, np, sklearn)},
+        fpr,
+        auroc,
+    )
 
 
-def mean_fpr(lines: Sequence[Line], n_seeds: int) -> str:
-    """Return FPR95 in per cent: the mean over problems and models, and its spread over seeds."""
-    values = [
-        np.mean([one.evaluation.fpr.value for one in lines if one.seed == seed])
-        for seed in range(n_seeds)
+def evaluated(
+    features: str, names: Sequence[str], made: Mapping[str, Outputs]
+) -> dict[str, dict[str, Evaluation]]:
+    """Return the evaluation of each detector on each OOD set."""
+    found = compare(
+        {f"{features}: {one}": one for one in names},
+        made["test"],
+        {ood: made[ood] for ood in OOD},
+        train=made["train"],
+        held_out=made["val"],
+        n_bootstrap=0,
+    )
+    if found.skipped:
+        raise SystemExit(f"some detectors could not run: {found.skipped}")
+    return {
+        f"{features}: {one}": {ood: found.results[ood][f"{features}: {one}"] for ood in OOD}
+        for one in names
+    }
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+class Cell(NamedTuple):
+    """FPR95 of a detector on one OOD set, by one model on one problem."""
+
+    detector: str
+    problem: str
+    model: str
+    ood: str
+    seed: int
+    fpr: float
+
+
+def cells_of(lines: Sequence[Line]) -> list[Cell]:
+    return [
+        Cell(detector, line.problem, line.model, ood, line.seed, value)
+        for line in lines
+        for detector, by_ood in line.fpr.items()
+        for ood, value in by_ood.items()
     ]
-    found = Spread.of(values)
-    return f"{100 * found.mean:.1f} ± {100 * (found.deviation or 0):.1f}"
 
 
-def table(lines: Sequence[Line], by: Callable[[Line], str], title: str) -> str:
-    """Return a table with one row per detector and one column per value of `by`."""
-    n_seeds = 1 + max(line.seed for line in lines)
-    columns = list(dict.fromkeys(map(by, lines)))
+def mean_fpr(cells: Sequence[Cell]) -> Spread:
+    """Return the mean over problems, models and OOD sets, and its spread over seeds."""
+    seeds = sorted({cell.seed for cell in cells})
+    return Spread.of([np.mean([cell.fpr for cell in cells if cell.seed == one]) for one in seeds])
+
+
+def in_per_cent(found: Spread) -> str:
+    spread = "" if found.deviation is None else f" ± {100 * found.deviation:.1f}"
+    return f"{100 * found.mean:.1f}{spread}"
+
+
+def table(cells: Sequence[Cell], by: str) -> str:
+    """Return a table with one row per detector and one column per OOD set, model or problem."""
+    columns = list(dict.fromkeys(getattr(cell, by) for cell in cells))
     rows = []
-    for detector in dict.fromkeys(line.detector for line in lines):
-        own = [line for line in lines if line.detector == detector and line.evaluation]
-        cells = [[line for line in own if by(line) == column] for column in columns]
-        texts = [mean_fpr(cell, n_seeds) if cell else "" for cell in cells]
-        mean = np.mean([line.evaluation.fpr.value for line in own])
+    for detector in dict.fromkeys(cell.detector for cell in cells):
+        own = [cell for cell in cells if cell.detector == detector]
+        texts = []
+        for column in columns:
+            some = [cell for cell in own if getattr(cell, by) == column]
+            texts.append(in_per_cent(mean_fpr(some)) if some else "")
         features, _, name = detector.partition(": ")
-        row = f"| {features} | `{name}` | {' | '.join(texts)} | {mean_fpr(own, n_seeds)} |"
-        rows.append((list(DETECTORS).index(features), mean, row))
+        mean = mean_fpr(own)
+        row = f"| {features} | `{name}` | {' | '.join(texts)} | {in_per_cent(mean)} |"
+        rows.append((list(DETECTORS).index(features), mean.mean, row))
     head = f"| features | detector | {' | '.join(columns)} | mean |"
     rule = f"|---|---|{'---:|' * (len(columns) + 1)}"
-    return "\n".join([title, "", head, rule, *(row for *_, row in sorted(rows))])
+    return "\n".join([head, rule, *(row for *_, row in sorted(rows))])
 
 
 def tables(lines: Sequence[Line]) -> list[str]:
-    """Return the tables: by OOD set, by model, by problem."""
+    """Return the tables by OOD set, by model and by problem, and what was not in view."""
+    cells = cells_of(lines)
+    unseen = [cell for cell in cells if cell.seed > 0] or cells
+    means = {
+        features: in_per_cent(mean_fpr([c for c in unseen if c.detector == f"{features}: knn"]))
+        for features in (INPUTS, STANDARDISED, TABLE)
+    }
+    text = ", ".join(f"{value} ({features})" for features, value in means.items())
     return [
-        table(lines, lambda one: one.ood, "By kind of out-of-distribution rows"),
-        table(lines, lambda one: one.id.split(", ")[1], "By model"),
-        table(lines, lambda one: one.id.split(", ")[0], "By problem"),
+        *(table(cells, by) for by in ("ood", "model", "problem")),
+        f"knn on seeds 1 and later, which were not in view: {text}",
     ]
 
 
@@ -275,19 +337,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, help="write result lines to this file")
     parser.add_argument("--summary", type=Path, help="print the tables of such a file only")
     given = parser.parse_args(arguments)
-    lines = read_lines(given.summary) if given.summary else []
-    if not lines:
+    if given.summary:
+        lines = read(given.summary)
+    else:
+        lines = []
         warnings.simplefilter("ignore", NescioWarning)  # tables in place of logits; ties
         for seed in range(given.seeds):
             for name in given.only or PROBLEMS:
                 for kind in given.model or MODELS:
-                    lines += result_lines(name, kind, seed)
+                    lines.append(result_line(name, kind, seed))
                     print(f"{name}, {kind}, seed {seed}: {os.times().user:.0f} s", flush=True)
     if given.results:
-        write_lines(given.results, lines)
-    for reason in sorted({f"{one.detector}: {one.skipped}" for one in lines if one.skipped}):
-        print(f"skipped: {reason}")
+        text = "".join(json.dumps(line._asdict()) + "\n" for line in lines)
+        given.results.write_text(text, "utf-8")
     print("\n\n".join(["", *tables(lines)]))
+
+
+def read(path: Path) -> list[Line]:
+    return [Line(**json.loads(text)) for text in path.read_text("utf-8").splitlines()]
 
 
 if __name__ == "__main__":

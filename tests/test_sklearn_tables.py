@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nescio.errors import InputError
 from nescio.sklearn import TableFeatures
 
 
@@ -24,7 +25,7 @@ def test_the_features_of_a_table():
     assert (found[gaps, 1] == 0).all()
     np.testing.assert_array_equal(found[:, 10], 1)
     np.testing.assert_array_equal(found[:, 11:13].sum(1), 1)
-    np.testing.assert_allclose(found[:, 13], np.sqrt(8))
+    np.testing.assert_allclose(found[:, 13], np.sqrt(7))
 
 
 def test_columns_of_0_and_1_and_columns_without_numbers_stay():
@@ -47,3 +48,20 @@ def test_times_are_left_out():
     days = pandas.to_timedelta(np.arange(10), unit="D")
     table = pandas.DataFrame({"a": range(10), "when": pandas.Timestamp("2026-01-01") + days})
     assert TableFeatures().fit_transform(table.assign(lasted=days)).shape == (10, 3)
+
+
+def test_an_infinite_number_is_refused():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="infinity in 1 rows"):
+        TableFeatures().fit(pandas.DataFrame({"a": [1.0, np.inf, 3.0]}))
+
+
+def test_a_frame_after_an_array_and_an_array_after_a_frame():
+    pandas = pytest.importorskip("pandas")
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    frame = pandas.DataFrame(x, columns=["a", "b"])
+    for first, second in ((x, frame), (frame, x)):
+        features = TableFeatures().fit(first)
+        expected = features.transform(first)
+        with pytest.warns(UserWarning, match="feature names"):
+            np.testing.assert_array_equal(features.transform(second), expected)

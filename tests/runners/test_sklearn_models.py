@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import BaseEstimator
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, RidgeClassifier
 from sklearn.model_selection import GridSearchCV
@@ -26,12 +27,16 @@ DECISIONS = {
     "chain": ClassifierChain(LogisticRegression()),
     "multi-output": MultiOutputClassifier(LogisticRegression()),
     "pipeline": _SCALED,
+    "boosting": MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=3)),
+    "chain of boosting": ClassifierChain(HistGradientBoostingClassifier(max_iter=3)),
     "search": GridSearchCV(_SCALED, {"multioutputclassifier__estimator__C": [1.0]}, cv=2),
 }
 PROBS = {
     "forest": RandomForestClassifier(5, random_state=0),
     "multi-output forest": MultiOutputClassifier(RandomForestClassifier(5, random_state=0)),
     "one vs rest forest": OneVsRestClassifier(RandomForestClassifier(5, random_state=0)),
+    "chain of forests": ClassifierChain(RandomForestClassifier(5, random_state=0)),
+    "calibrated": MultiOutputClassifier(CalibratedClassifierCV(LogisticRegression(), cv=2)),
     "neighbours": KNeighborsClassifier(),
     # The tolerance ends training after a few epochs on any processor; no solver has to converge.
     "mlp": MLPClassifier([8], tol=10, n_iter_no_change=2, random_state=0),

@@ -10,6 +10,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nescio.errors import InputError
+
 _RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
 
 
@@ -34,8 +36,12 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn means, standard deviations and words from a data frame or an array."""
         numbers, words = self._columns(X, reset=True)
-        with np.errstate(invalid="ignore"):
-            plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
+        if np.isinf(numbers).any():
+            raise InputError(
+                f"Input X contains infinity in {np.isinf(numbers).any(1).sum():,} rows. Remove "
+                "these rows, or mark the values as missing (NaN)."
+            )
+        plain = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
         known = np.where(np.isnan(numbers).all(0), 0.0, numbers)  # a column without any number
         self.mean_ = np.where(plain, 0.0, np.nanmean(known, axis=0))
         spread = np.where(plain, 1.0, np.nanstd(known, axis=0))
@@ -56,12 +62,15 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         parts = [scaled, missing.astype(np.float64)]
         if self.encoder_ is not None:
             parts.append(self.encoder_.transform(words))
-        constant = np.full((len(numbers), 1), np.sqrt(self.n_features_in_))
-        return np.hstack([*parts, constant])
+        n_columns = numbers.shape[1] + (0 if words is None else words.shape[1])
+        return np.hstack([*parts, np.full((len(numbers), 1), np.sqrt(n_columns))])
 
     def _columns(self, X: Any, reset: bool) -> tuple[NDArray[np.float64], Any]:
         """Return the numbers, and the words as text, if there are any."""
-        if not hasattr(X, "iloc"):
+        is_frame = hasattr(X, "select_dtypes")
+        if reset:
+            self.numbers_: list[Any] | None = None
+        if not is_frame or (not reset and self.numbers_ is None):
             X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
             return X, None
         validate_data(self, X, reset=reset, skip_check_array=True)

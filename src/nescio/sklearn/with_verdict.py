@@ -167,7 +167,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         self, estimator: Any, train: Any, labels: Any, label_names: list[str] | None
     ) -> Wrapped:
         """Return the model with a detector that has learned."""
-        detector = None if self.detector is None else clone(as_detector(self.detector))
+        detector = None if self.detector is None else as_detector(self.detector)
         features = self.features
         if hasattr(features, "fit"):
             features = clone(features).fit(train, labels)
@@ -268,7 +268,7 @@ def _check_multi_hot(y: Any) -> None:
     if y is None:
         raise InputError("WithVerdict requires y to be passed, but the target y is None.")
     array = y if sparse.issparse(y) else np.asarray(y)
-    values = array.data if sparse.issparse(array) else array
+    values = np.asarray(y.data if sparse.issparse(y) else array)
     odd = values[~np.isin(values, (0, 1))]
     if array.ndim != 2:
         raise ShapeError(
@@ -297,13 +297,13 @@ def _reads_features(detector: Detector) -> bool:
 def _table_features(model: Any, train: Any) -> Any:
     """Return a fitted transformer from X to features; None if the classifier reads no table."""
     reached = classifier_input(train, model)
-    shape: tuple[int, ...] = getattr(reached, "shape", ())
-    if sparse.issparse(reached) or (len(shape) == 2 and shape[1] > MOST_FEATURES):
+    if sparse.issparse(reached):
         return None  # such as the words of a vocabulary
-    try:
-        table = TableFeatures().fit(reached)
-    except (TypeError, ValueError):  # not a table, such as texts
-        return None
+    if not hasattr(reached, "select_dtypes"):  # no data frame
+        array = np.asarray(reached)
+        if array.ndim != 2 or array.dtype.kind not in "fiub" or array.shape[1] > MOST_FEATURES:
+            return None  # such as texts
+    table = TableFeatures().fit(reached)
     if reached is train:
         return table
     return make_pipeline(FunctionTransformer(classifier_input, kw_args={"model": model}), table)
