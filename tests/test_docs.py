@@ -144,8 +144,11 @@ def outputs_of(page: Path) -> list[tuple[str, str, str]]:
     return found
 
 
+ERRORS = DOCS / "errors"  # their examples raise: tests/docs/test_error_pages.py
 RUNNABLE = [
-    page for page in [README, *PAGES] if any(language == "python" for language, _ in fences(page))
+    page
+    for page in [README, *PAGES]
+    if page.parent != ERRORS and any(language == "python" for language, _ in fences(page))
 ]
 
 
@@ -388,3 +391,20 @@ def test_short_tables_show_the_committed_results(page):
             assert cells == values, f"{name} in {page.name}"
             found += 1
     assert found >= 5
+
+
+# --- the glossary -------------------------------------------------------------------------------
+
+
+def first_cells(text: str) -> set[str]:
+    """The words in the first column of the tables, without links."""
+    cells = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
+    return {re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", cell).strip() for cell in cells}
+
+
+def test_the_glossary_has_every_word_of_the_vocabulary():
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    table = contributing.partition("## The vocabulary")[2].partition("\n## ")[0]
+    wanted = first_cells(table) - {"Word"}
+    assert {"score", "verdict", "`label_threshold`"} <= wanted
+    assert wanted - first_cells((DOCS / "glossary.md").read_text("utf-8")) == set()
