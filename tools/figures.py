@@ -38,7 +38,7 @@ WIDTH = 1000
 NARROW = 760
 # What the report is cut into: its parts by their address in the page.
 REPORT = {
-    "report-top": ["#verdicts > p", "#verdicts > .card"],
+    "report-top": ["#verdicts > p:not(.aside)", "#verdicts > .card"],
     "report-set": ["#id0-ood0 > h3", "#id0-ood0 .scroll"],
     "report-roc-densities": ["#id0-ood0 figure"],
     "report-threshold": ["#id0-threshold"],
