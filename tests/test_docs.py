@@ -88,7 +88,9 @@ def test_relative_links_resolve(page):
         assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
         if page != README:
             assert target.is_relative_to(DOCS), f"{link}: the site holds only what is in docs/"
-        if anchor:
+        if anchor in ("only-light", "only-dark"):  # which scheme shows a picture
+            assert target.suffix == ".png"
+        elif anchor:
             known = anchors(target)
             assert anchor in known or leads_to_an_object(target, anchor), (
                 f"{link}: no such anchor; there are {sorted(known)}"
@@ -305,6 +307,16 @@ def test_the_tables_of_a_reference_page_have_every_public_name(page):
 def test_every_object_of_a_reference_page_exists(page):
     for name in _MODULE.findall(page.read_text("utf-8")):
         assert pkgutil.resolve_name(name) is not None
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=name_of)
+def test_every_class_and_function_of_a_reference_page_has_its_heading(page):
+    """Without the option, the text of a class stands below nothing."""
+    blocks = re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", page.read_text("utf-8"), re.MULTILINE)
+    for name, options in blocks:
+        if not inspect.ismodule(pkgutil.resolve_name(name)):
+            assert "show_root_heading: true" in options, name
+            assert "show_root_toc_entry: true" in options, name
 
 
 # --- results ------------------------------------------------------------------------------------
