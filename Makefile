@@ -6,7 +6,7 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 LOCKED ?=
 CONSTRAINED := $(if $(LOCKED),--constraint constraints.txt)
 
-.PHONY: demo test lint types imports docs docs-version unit lesser claims bench serve-bench fuzz lock package lowest \
+.PHONY: demo test lint types imports docs docs-version screenshots unit lesser claims bench serve-bench fuzz lock package lowest \
   coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
@@ -29,6 +29,12 @@ docs: $(VENV)/.installed-dev
 
 docs-version: $(VENV)/.installed-dev ## the documentation of this version in build/docs, with a menu of versions
 	$(BIN)/python tools/docs_version.py build/docs
+
+screenshots: $(VENV)/.installed-dev build/demo/report.html ## the pictures of the documentation; needs Chromium
+	$(BIN)/python tools/figures.py build/demo
+
+build/demo/report.html: | $(VENV)/.installed-dev
+	$(BIN)/nescio demo --output build/demo --force
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto --dist loadfile

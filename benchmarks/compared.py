@@ -9,7 +9,8 @@ the activations of the layer before them, and runs with the defaults of its libr
 need one class per sample get the label with the largest logit. Nothing was chosen by a result.
 
 A time is of fitting on 3,000 scenes and scoring 4,000, relative to nescio's method in the first
-row with a 1 that reads the same array. oodeel runs the network itself, which is part of its time.
+row with a 1 that reads the same array, with OMP_NUM_THREADS=1. oodeel runs the network itself,
+which is part of its time, and pytorch-ood's KNN uses all processors.
 A library that is not installed is left out.
 
 `--render` prints the tables of docs/explanation/compared-with.md from the committed results.
@@ -310,7 +311,7 @@ def render(results: dict) -> str:
         for row in sorted(rows, key=lambda row: mean(mean(f for f, _ in row[o]) for o in OOD)):
             cells = [spread(column) for ood in OOD for column in zip(*row[ood], strict=True)]
             ratio = median(row["seconds"]) / median(own["seconds"])
-            cells.append("1" if row is own else f"{ratio:.2g}")
+            cells.append("1" if row is own else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}")
             lines.append(f"| {row['library']} | `{row['method']}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -90,7 +90,9 @@ def test_relative_links_resolve(page):
         assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
         if page != README:
             assert target.is_relative_to(DOCS), f"{link}: the site holds only what is in docs/"
-        if anchor:
+        if anchor in ("only-light", "only-dark"):  # which scheme shows a picture
+            assert target.suffix == ".png"
+        elif anchor:
             known = anchors(target)
             assert anchor in known or leads_to_an_object(target, anchor), (
                 f"{link}: no such anchor; there are {sorted(known)}"
@@ -156,8 +158,12 @@ def run_commands(lines: str) -> None:
         assert main(arguments) == 0, line
 
 
+
+ERRORS = DOCS / "errors"  # their examples raise: tests/docs/test_error_pages.py
 RUNNABLE = [
-    page for page in [README, *PAGES] if any(language == "python" for language, _ in fences(page))
+    page
+    for page in [README, *PAGES]
+    if page.parent != ERRORS and any(language == "python" for language, _ in fences(page))
 ]
 
 
@@ -316,6 +322,16 @@ def test_every_object_of_a_reference_page_exists(page):
         assert pkgutil.resolve_name(name) is not None
 
 
+@pytest.mark.parametrize("page", REFERENCE, ids=name_of)
+def test_every_class_and_function_of_a_reference_page_has_its_heading(page):
+    """Without the option, the text of a class stands below nothing."""
+    blocks = re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", page.read_text("utf-8"), re.MULTILINE)
+    for name, options in blocks:
+        if not inspect.ismodule(pkgutil.resolve_name(name)):
+            assert "show_root_heading: true" in options, name
+            assert "show_root_toc_entry: true" in options, name
+
+
 # --- results ------------------------------------------------------------------------------------
 
 
@@ -400,3 +416,20 @@ def test_short_tables_show_the_committed_results(page):
             assert cells == values, f"{name} in {page.name}"
             found += 1
     assert found >= 5
+
+
+# --- the glossary -------------------------------------------------------------------------------
+
+
+def first_cells(text: str) -> set[str]:
+    """The words in the first column of the tables, without links."""
+    cells = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
+    return {re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", cell).strip() for cell in cells}
+
+
+def test_the_glossary_has_every_word_of_the_vocabulary():
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    table = contributing.partition("## The vocabulary")[2].partition("\n## ")[0]
+    wanted = first_cells(table) - {"Word"}
+    assert {"score", "verdict", "`label_threshold`"} <= wanted
+    assert wanted - first_cells((DOCS / "glossary.md").read_text("utf-8")) == set()

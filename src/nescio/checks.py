@@ -40,6 +40,12 @@ def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Output
 
     `shift` moves the features away from the data and lowers every logit; then the logits are not
     those of the head.
+
+    Examples
+    --------
+    >>> outputs = make_outputs(50)
+    >>> outputs.logits.shape, outputs.features.shape, outputs.labels.shape
+    ((50, 6), (50, 8), (50, 6))
     """
     rng = np.random.default_rng([seed, n_samples])
     pattern = np.random.default_rng(7).normal(0, 2, (_N_LABELS, _N_FEATURES))
@@ -68,7 +74,13 @@ def make_outputs(n_samples: int, *, seed: int = 0, shift: float = 0.0) -> Output
 
 
 def check_detector(detector: Detector) -> None:
-    """Run every check on a detector."""
+    """Run every check on a detector.
+
+    Examples
+    --------
+    >>> import nescio as ns
+    >>> check_detector(ns.MaxLogit())  # silent: there is nothing wrong with it
+    """
     detector = as_detector(detector)
     for check in CHECKS:
         check(detector)

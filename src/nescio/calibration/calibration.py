@@ -307,7 +307,13 @@ def _listed(thresholds: Mapping[str, Threshold]) -> str:
 
 
 def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
-    """Return the group name of each sample; raise unless there is one for each."""
+    """Return the group name of each sample; raise unless there is one for each.
+
+    Examples
+    --------
+    >>> checked_groups(["day", "night"], 2).tolist()
+    ['day', 'night']
+    """
     names = np.asarray(groups)
     if names.shape != (n_samples,):
         raise ShapeError(

@@ -87,6 +87,13 @@ def conformal_rank(n_samples: int, tpr: float, confidence: float | None = None) 
     in-distribution sample is kept with probability at least `tpr`. With `confidence`, it is the
     largest r for which the share kept in the long run is at least `tpr` with this confidence, over
     random draws of the calibration data. The rank is 0 if there are too few samples.
+
+    Examples
+    --------
+    >>> conformal_rank(100, 0.95)
+    5
+    >>> conformal_rank(100, 0.95, confidence=0.99)
+    1
     """
     if confidence is None:
         return math.floor((n_samples + 1) * (1 - tpr) + 1e-9)
@@ -133,6 +140,14 @@ class Threshold:
         share kept in the long run is at least `tpr` with this confidence.
     rank : int
         The threshold is the limit of the rank-th smallest calibration score, counted from 1.
+
+    Examples
+    --------
+    >>> import nescio as ns
+    >>> logits = np.random.default_rng(0).normal(-2, 3, (100, 20))
+    >>> threshold = ns.JointEnergy().calibrate(logits).calibration_.thresholds["all"]
+    >>> threshold.rank, threshold.tpr
+    (5, 0.95)
     """
 
     scores: Scores
@@ -294,7 +309,13 @@ def _too_many_non_finite(ordered: Scores, tpr: float, where: str = "") -> InputE
 
 
 def checked_scores(scores: Any, name: str = "scores") -> Scores:
-    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN."""
+    """Return scores as a one-dimensional float64 array; raise if there are none or some are NaN.
+
+    Examples
+    --------
+    >>> checked_scores([1, 2])
+    array([1., 2.])
+    """
     values = to_numpy(scores).astype(np.float64, copy=False)
     if values.ndim != 1 or not len(values):
         raise ShapeError(

@@ -148,6 +148,12 @@ def parse_address(text: str) -> DataAddress:
     """Return the parts of `KIND:PATH` or `KIND@SPLIT:PATH`; the kind must be one of `DATASETS`.
 
     `load` checks whether the kind has such a split, or needs one.
+
+    Examples
+    --------
+    >>> address = parse_address("coco@val:/data/coco")
+    >>> address.kind, address.split, str(address.path)
+    ('coco', 'val', '/data/coco')
     """
     head, colon, path = text.partition(":")
     kind, at, split = head.partition("@")

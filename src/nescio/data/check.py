@@ -105,6 +105,19 @@ def check_protocol(
     images : {"fast", "full"}, optional
         Also open every image, or decode it: an image that cannot be read is an error. See
         `find_damaged`. Needs pillow.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from nescio.data import load_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("known/cat", "known/dog", "unknown/cats"):
+    ...         pathlib.Path(folder, name).mkdir(parents=True)
+    ...         pathlib.Path(folder, name, "1.jpg").touch()
+    ...     known, unknown = (load_folder(f"{folder}/{name}") for name in ("known", "unknown"))
+    >>> report = check_protocol([known], [unknown], hash_images=False)
+    >>> [finding.severity for finding in report.findings]
+    ['error']
     """
     if not id_splits:
         raise ParameterError("id_splits must have at least one in-distribution split.")

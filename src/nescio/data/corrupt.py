@@ -143,6 +143,13 @@ def corrupt(
         own generator.
     mean, std : array-like of shape (3,)
         The network's normalisation, by channel.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> images = rng.random((2, 3, 8, 8))
+    >>> corrupt("jigsaw", images, images[::-1], rng, mean=[0.5] * 3, std=[0.5] * 3).shape
+    (2, 3, 8, 8)
     """
     checked_choice("corruption", name, tuple(CORRUPTIONS))
     _check_images("images", images)

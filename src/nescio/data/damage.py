@@ -36,6 +36,16 @@ def find_damaged(
         needs it.
     on_images : callable
         Called with the number of images just checked.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from nescio.data import load_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
+    ...     [bad] = find_damaged(load_folder(folder))
+    >>> bad.file
+    '1.png'
     """
     check = read_image if how == "full" else check_image
 

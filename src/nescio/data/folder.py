@@ -33,6 +33,17 @@ def load_folder(root: str | Path, split: str = "", *, skip_bad: bool = False) ->
     skip_bad : bool, default False
         Continue without images that are beside the class folders, and list them in
         `Split.skipped`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("anchor", "lobster"):
+    ...         (Path(folder) / name).mkdir()
+    ...         (Path(folder) / name / "1.jpg").touch()  # images are not opened
+    ...     split = load_folder(folder)
+    >>> split.files, split.label_names
+    (('anchor/1.jpg', 'lobster/1.jpg'), ('anchor', 'lobster'))
     """
     check_split("folder", split, ())
     root = find_folder("the folder of images", Path(root))

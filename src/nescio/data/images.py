@@ -39,6 +39,16 @@ def read_image(source: str | Path | bytes, *, max_pixels: int | None = None) -> 
     own limit, or than `max_pixels`, is rejected before it is decoded; with `max_pixels`, also one
     with a side of more than 65,535 pixels. Greyscale images of 16 bits,
     such as X-rays, are scaled to 8 bits.
+
+    Examples
+    --------
+    >>> import io
+    >>> import PIL.Image
+    >>> file = io.BytesIO()
+    >>> PIL.Image.new("L", (4, 3)).save(file, "PNG")
+    >>> image = read_image(file.getvalue())
+    >>> image.size, image.mode
+    ((4, 3), 'RGB')
     """
     return _opened(source, _rgb, max_pixels)
 
@@ -48,6 +58,12 @@ def check_image(path: str | Path) -> None:
 
     A file whose header can be read and which ends as its format does is taken for whole. Any other
     file is decoded. Damage in the middle of a file is found only by `read_image`.
+
+    Examples
+    --------
+    >>> check_image("no-such-image.png")
+    Traceback (most recent call last):
+    nescio.errors.DatasetError: the image no-such-image.png does not exist.
     """
     _opened(path, lambda image: None if _ends_properly(image) else _rgb(image))
 
@@ -123,7 +139,17 @@ def _rgb(image: Image) -> Image:
 
 
 def content_hash(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "1.jpg"
+    ...     _ = path.write_bytes(b"the bytes of an image")
+    ...     content_hash(path)[:8]
+    'c4cb58a7'
+    """
     try:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -33,7 +33,7 @@ def load_table(
     label_names: Sequence[str] | None = None,
     skip_bad: bool = False,
 ) -> Split:
-    """Index any multi-label set, from a CSV or Parquet table with one row per image.
+    r"""Index any multi-label set, from a CSV or Parquet table with one row per image.
 
     The columns are `path`, relative to the table's folder, and the labels: either a column
     `labels` with names separated by semicolons (in Parquet also a list), or one column per label
@@ -55,6 +55,18 @@ def load_table(
     skip_bad : bool, default False
         Continue without images that are missing and rows that are wrong, and list them in
         `Split.skipped`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "photos.csv"
+    ...     _ = path.write_text("path,labels\n1.jpg,cat;dog\n2.jpg,cat\n")
+    ...     for name in ("1.jpg", "2.jpg"):
+    ...         (Path(folder) / name).touch()  # images are not opened
+    ...     split = load_table(path)
+    >>> split.label_names, split.labels.tolist()
+    (('cat', 'dog'), [[1, 1], [1, 0]])
     """
     path = existing_file(path)
     columns, rows = _read(path)

@@ -17,6 +17,18 @@ def register(kind: type[Detector]) -> type[Detector]:
     """Make a detector of your own known by its name, for `nescio.load` and the command line.
 
     Can be used as a decorator.
+
+    Examples
+    --------
+    >>> from nescio.detectors import Detector
+    >>> @register
+    ... class LowestLogit(Detector):
+    ...     name = "lowest_logit"
+    ...     scores_from = ("logits",)
+    ...
+    ...     def _score(self, arrays):
+    ...         return arrays.logits.min(axis=1)
+    >>> del DETECTORS["lowest_logit"]  # only here: other examples read the registry too
     """
     if not (inspect.isclass(kind) and issubclass(kind, Detector)) or inspect.isabstract(kind):
         raise ParameterError(f"expected a class that derives from nescio.Detector, got {kind!r}.")

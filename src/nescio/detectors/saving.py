@@ -45,6 +45,17 @@ def load(path: str | Path) -> Detector:
 
     A detector of your own class must be registered first (`nescio.register`, or `nescio --use` on
     the command line), or read with its class's own `load`: a file never chooses the code to run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import nescio as ns
+    >>> logits = np.random.default_rng(0).normal(-2, 3, (100, 20))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ns.JointEnergy().calibrate(logits).save(f"{folder}/tagger.nescio")
+    ...     detector = load(f"{folder}/tagger.nescio")
+    >>> detector.predict(logits[:3])
+    array([1, 1, 1])
     """
     return _load(path, None)
 

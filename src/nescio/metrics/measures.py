@@ -90,6 +90,11 @@ def average_precisions(labels: Any, scores: Any, *, area: str = "step") -> Value
     area : {"step", "trapezoid"}
         "step" is the average precision. "trapezoid" connects the points of the precision-recall
         curve with straight lines, which is usually a little different.
+
+    Examples
+    --------
+    >>> average_precisions([[1, 0], [0, 1], [1, 1]], [[2.0, 1.0], [-1.0, 3.0], [0.5, 0.0]])
+    array([1.        , 0.83333333])
     """
     checked_choice("area", area, ("step", "trapezoid"))
     area_of = aupr if area == "step" else _trapezoid

@@ -74,6 +74,19 @@ class Monitor:
         What has changed and since when, as estimated at the alarm; None without an alarm.
     last_file : str or None
         Hash of the last file that `nescio monitor` counted, which must not be counted twice.
+
+    Examples
+    --------
+    >>> import nescio as ns
+    >>> rng = np.random.default_rng(0)
+    >>> detector = ns.JointEnergy().calibrate(rng.normal(-2, 3, (1000, 20)))
+    >>> monitor = Monitor(detector)
+    >>> monitor.update(detector.assess(rng.normal(-2, 3, (500, 20))))
+    >>> monitor.alarm
+    False
+    >>> monitor.update(detector.assess(rng.normal(-5, 3, (500, 20))))
+    >>> monitor.alarm
+    True
     """
 
     def __init__(

@@ -68,6 +68,13 @@ def build_network(
     -------
     Module
         A `Network`, or your own module as the factory built it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> network = build_network("small-cnn", n_labels=5).eval()
+    >>> network(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 5])
     """
     n_labels = checked_whole("n_labels", n_labels, minimum=1)
     n_hidden = checked_whole("n_hidden", n_hidden, minimum=1)

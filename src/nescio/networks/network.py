@@ -11,7 +11,13 @@ HIDDEN_UNITS = 1000
 
 
 class TwoLayerHead(nn.Module):
-    """The paper's classifier: n_features, 1,000 units with batch norm and ReLU, n_labels logits."""
+    """The paper's classifier: n_features, 1,000 units with batch norm and ReLU, n_labels logits.
+
+    Examples
+    --------
+    >>> TwoLayerHead(8, 3, n_hidden=16).eval()(torch.zeros(2, 8)).shape
+    torch.Size([2, 3])
+    """
 
     def __init__(self, n_features: int, n_labels: int, n_hidden: int = HIDDEN_UNITS) -> None:
         super().__init__()

@@ -18,7 +18,13 @@ _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest 
 
 
 def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
-    """Return the names as a tuple; raise unless there is one distinct name per label."""
+    """Return the names as a tuple; raise unless there is one distinct name per label.
+
+    Examples
+    --------
+    >>> check_label_names(["cat", "dog"], 2)
+    ('cat', 'dog')
+    """
     names = tuple(map(str, names))
     if len(names) != n_labels:
         raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")

@@ -113,7 +113,15 @@ def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
 
 
 def check_outputs_target(path: str | Path) -> None:
-    """Raise unless outputs can be written under this name."""
+    """Raise unless outputs can be written under this name.
+
+    Examples
+    --------
+    >>> check_outputs_target("val.safetensors")
+    >>> check_outputs_target("val.csv")
+    Traceback (most recent call last):
+    nescio.errors.ParameterError: cannot write val.csv: the name must end in .safetensors.
+    """
     if Path(path).suffix.lower() != ".safetensors":
         raise ParameterError(f"cannot write {path}: the name must end in .safetensors.")
 
@@ -124,6 +132,16 @@ def save_in_parts(
     """Write the outputs of consecutive samples as one file.
 
     Parts that are memory-mapped stay on disk: together they may be larger than memory.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from nescio import Outputs
+    >>> part = Outputs(np.zeros((2, 3)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_in_parts(f"{folder}/all.safetensors", [part, part], {})
+    ...     len(Outputs.load(f"{folder}/all.safetensors"))
+    4
     """
     check_outputs_target(path)
     check_same_arrays(parts)

@@ -23,6 +23,12 @@ class Head:
     ----------
     weight : array of shape (n_labels, n_units)
     bias : array of shape (n_labels,)
+
+    Examples
+    --------
+    >>> head = Head(weight=np.eye(2), bias=np.zeros(2))
+    >>> head.weight.shape
+    (2, 2)
     """
 
     weight: FloatArray

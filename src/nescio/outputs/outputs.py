@@ -335,7 +335,16 @@ class Outputs:
 
 @contextmanager
 def quiet_about_probabilities(outputs: Outputs) -> Iterator[None]:
-    """Suppress a detector's warning about probabilities, for callers that gave it already."""
+    """Suppress a detector's warning about probabilities, for callers that gave it already.
+
+    Examples
+    --------
+    >>> import nescio as ns
+    >>> probs = np.random.default_rng(0).uniform(size=(100, 5))
+    >>> outputs = ns.Outputs(probs)
+    >>> with quiet_about_probabilities(outputs):
+    ...     _ = ns.JointEnergy().calibrate(outputs)
+    """
     if not looks_like_probabilities(outputs.logits):
         yield
         return

@@ -13,7 +13,13 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """Return a device by name, such as "cuda:1"; "auto" takes CUDA, then MPS, then the CPU."""
+    """Return a device by name, such as "cuda:1"; "auto" takes CUDA, then MPS, then the CPU.
+
+    Examples
+    --------
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
     import torch
 
     available = {

@@ -68,6 +68,17 @@ def make_runner(
         a warning says how many were. Files of `nescio.export_onnx` have their own.
     crops : bool
         For models of images: run nine crops of each image too, for the detector "mixed".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.multioutput import MultiOutputClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> inputs = rng.normal(size=(100, 4))
+    >>> model = MultiOutputClassifier(LogisticRegression()).fit(inputs, inputs[:, :3] > 0)
+    >>> make_runner(model, features="input").run(inputs)["features"].shape
+    (100, 4)
     """
     settings: dict[str, Any] = {
         "features": features,

@@ -73,6 +73,18 @@ def make_app(settings: Settings) -> Starlette:
     settings : Settings
         The files of the detector and the model are read immediately. A `NescioError` says what is
         wrong with them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import nescio as ns
+    >>> logits = np.random.default_rng(0).normal(-2, 3, (100, 5))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ns.JointEnergy().calibrate(logits).save(f"{folder}/tagger.nescio")
+    ...     app = make_app(Settings(detector=f"{folder}/tagger.nescio"))
+    >>> "/v1/score" in [route.path for route in app.routes]
+    True
     """
     service = Service(settings)
     routes = [*_routes(Endpoints(service)), *(Route(path, page) for path in page_files())]
