@@ -278,6 +278,26 @@ def test_every_alert_is_tested():
     assert fired == alerts
 
 
+def test_the_page_names_files_and_alerts_that_exist():
+    page = (ROOT / "docs" / "how-to" / "containers.md").read_text("utf-8")
+    made_by_the_user = ("deploy/models", "deploy/secrets")
+    paths = {path.rstrip("./") for path in re.findall(r"deploy/[\w./-]*", page)}
+    named = [path for path in paths if not path.startswith(made_by_the_user)]
+    assert len(named) > 8
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    [rules] = documents("prometheus/alerts.yml")
+    alerts = [rule["alert"] for rule in rules["groups"][0]["rules"] if "alert" in rule]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == alerts
+
+
+def test_the_sizing_page_has_the_sum():
+    page = (ROOT / "docs" / "explanation" / "sizing.md").read_text("utf-8")
+    waiting = Settings(detector=Path("x")).max_waiting_bytes
+    parts = [300, waiting / 1e6, waiting / 1e6, 2 * max_memory(24_000_000) / 1e6]
+    rows = re.findall(r"\| ([\d,]+) MB \|$", page, re.MULTILINE)
+    assert rows == [f"{round(one):,}" for one in (*parts, sum(parts))]
+
+
 def test_systemd_accepts_the_unit(tmp_path):
     analyze = tool("systemd-analyze")
     text = (DEPLOY / "systemd" / "nescio.service").read_text("utf-8")
