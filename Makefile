@@ -79,6 +79,19 @@ lock: $(VENV)/.installed-dev ## the exact versions and the licences of what is i
 package: $(VENV)/.installed-dev ## the wheel and the sdist, tried in an empty environment; the image's steps
 	$(BIN)/python tools/package
 
+# Without torch, whose lowest version is a large download.
+LOWEST := parquet,remote,frames,report,serve,onnx,plot,fast
+LOWEST_TESTS := $(addprefix tests/,_io scores calibration detectors metrics outputs explain monitor service)
+
+lowest: ## the core tests, with the lowest versions that pyproject.toml allows
+	rm -rf build/lowest
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/pip install --quiet 'pip>=25.1' uv
+	build/lowest/bin/uv pip install --quiet --python build/lowest --resolution lowest-direct --editable '.[$(LOWEST)]'
+	build/lowest/bin/pip install --quiet --group test
+	@# Old versions warn of what newer ones of their dependencies have changed.
+	build/lowest/bin/pytest -n auto --dist loadfile -m "not slow" -o filterwarnings=default $(LOWEST_TESTS)
+
 coco70: $(VENV)/.installed-dev ## the paper's experiment on real images, where ../shared/data is
 	$(BIN)/nescio bench coco70 --data ../shared/data --output build/bench
 

@@ -1,8 +1,11 @@
 """Minimum versions, the lock file and the licences belong together."""
 
+import importlib.util
 import re
 import tomllib
+from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,3 +56,26 @@ def test_weights_without_a_licence_are_in_an_extra_of_their_own():
 
 def test_the_lock_file_names_no_host():
     assert not [line for line in LINES if not re.fullmatch(r"[\w.-]+==[\w.!]+", line)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ([("License-Expression", "MIT"), ("License", "other")], "MIT"),
+        ([("License", "BSD-3-Clause")], "BSD-3-Clause"),
+        ([("License", "=====\nThe terms\n"), ("Classifier", "License :: OSI Approved :: BSD License")],
+         "BSD License"),
+        ([("License", "Copyright 2018 X\n\nText"), ("License-File", "LICENSE.txt")],
+         "see its file LICENSE.txt"),
+        ([("License", "The MIT License (MIT)\n\nText")], "The MIT License (MIT)"),
+        ([("License", "UNKNOWN")], "**none stated**"),
+    ],
+)  # fmt: skip
+def test_a_licence_has_a_name_and_is_no_line_of_its_text(fields, expected):
+    spec = importlib.util.spec_from_file_location("tool", ROOT / "tools" / "dependencies.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    metadata = Message()
+    for name, value in fields:
+        metadata.add_header(name, value)
+    assert tool.licence(SimpleNamespace(metadata=metadata)) == expected

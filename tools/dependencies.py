@@ -73,15 +73,27 @@ def closure(names: list[str]) -> Iterator[Distribution]:
 
 
 def licence(found: Distribution) -> str:
-    """Return the licence that a package states."""
+    """Return the licence that a package states: an SPDX expression, a name, or where to read it.
+
+    Some packages put the whole text into the field for its name. Its first line says little
+    ("Copyright 2018", a line of "="), so the classifiers count first.
+    """
     metadata = found.metadata
-    stated = metadata.get("License-Expression") or metadata.get("License") or ""
-    stated = stated.strip().split("\n")[0]
-    if stated and stated != "UNKNOWN" and len(stated) <= _LONGEST_LICENCE:
+    if expression := metadata.get("License-Expression"):
+        return expression.strip()
+    stated = (metadata.get("License") or "").strip()
+    if stated and stated != "UNKNOWN" and "\n" not in stated and len(stated) <= _LONGEST_LICENCE:
         return stated
     classifiers = metadata.get_all("Classifier") or []
     named = [text.rpartition(" :: ")[2] for text in classifiers if text.startswith("License ::")]
     files = metadata.get_all("License-File") or []
+    first = stated.partition("\n")[0].strip()
+    if (
+        not named
+        and re.search("licen[cs]e", first, re.IGNORECASE)
+        and len(first) <= _LONGEST_LICENCE
+    ):
+        return first
     return ", ".join(named) or (f"see its file {files[0]}" if files else "**none stated**")
 
 

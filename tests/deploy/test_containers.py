@@ -1,0 +1,308 @@
+"""The files of deploy/ fit the service, their schemas and each other."""
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from nescio.cli import app
+from nescio.data.decoding import max_memory
+from nescio.service.settings import Settings
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+
+
+def tool(name):
+    """The path of a program, or skip the test."""
+    return shutil.which(name) or pytest.skip(f"{name} is not installed")
+
+
+def run(*words):
+    found = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+def dockerfile():
+    file = ROOT / "tools" / "package" / "dockerfile.py"
+    spec = importlib.util.spec_from_file_location("dockerfile", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.instructions(DEPLOY / "Dockerfile")
+    return found, lambda name: module.last(found, name)
+
+
+def documents(*names):
+    for name in names:
+        yield from yaml.safe_load_all((DEPLOY / name).read_text("utf-8"))
+
+
+def unit():
+    """The settings of the systemd unit by name; the last one counts."""
+    text = (DEPLOY / "systemd" / "nescio.service").read_text("utf-8")
+    return dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+
+
+[COMPOSE] = documents("compose.yaml")
+[DEPLOYMENT] = documents("kubernetes/deployment.yaml")
+POD = DEPLOYMENT["spec"]["template"]["spec"]
+[CONTAINER] = POD["containers"]
+
+
+def commands():
+    """How nescio is started, without the program itself."""
+    return {
+        "Dockerfile": dockerfile()[1]("CMD").words,
+        "compose": COMPOSE["services"]["nescio"]["command"],
+        "kubernetes": CONTAINER["args"],
+        "systemd": shlex.split(unit()["ExecStart"])[1:],
+    }
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", commands())
+def test_commands_are_accepted_by_nescio_serve(where):
+    name, *arguments = commands()[where]
+    command = typer.main.get_command(app).commands[name]
+    with command.make_context(name, arguments) as context:
+        assert context.params["detector"].name == "tagger.nescio"
+        assert context.params["port"] == 8000
+        open_to_all = context.params["host"] == "0.0.0.0"
+        # In a container, the address of the machine is the only way in.
+        assert open_to_all == (where != "systemd")
+
+
+def test_each_path_of_a_command_is_mounted():
+    mounted = {
+        "compose": [
+            *(one.split(":")[1] for one in COMPOSE["services"]["nescio"]["volumes"]),
+            *(f"/run/secrets/{name}" for name in COMPOSE["services"]["nescio"]["secrets"]),
+        ],
+        "kubernetes": [one["mountPath"] for one in CONTAINER["volumeMounts"]],
+        "systemd": [
+            "/etc/nescio",
+            f"/var/lib/{unit()['StateDirectory']}",
+            "${CREDENTIALS_DIRECTORY}",
+        ],
+    }
+    for where, folders in mounted.items():
+        paths = [word.rpartition("=")[2] for word in commands()[where] if "/" in word]
+        assert len(paths) == 4
+        for path in paths:
+            assert any(path == one or path.startswith(f"{one}/") for one in folders), path
+
+
+def test_memory_is_enough_for_the_limits_of_the_service():
+    """The sum of docs/explanation/sizing.md."""
+    name, *arguments = commands()["kubernetes"]
+    with typer.main.get_command(app).commands[name].make_context(name, arguments) as context:
+        pixels = int(context.params["max_megapixels"] * 1e6)
+    cpus = int(CONTAINER["resources"]["limits"]["cpu"])
+    process, waiting = 300e6, 2 * Settings(detector=Path("x")).max_waiting_bytes
+    needed = process + waiting + cpus * max_memory(pixels)
+    assert needed < 4e9 < 1.3 * needed
+    assert CONTAINER["resources"]["limits"]["memory"] == "4Gi"
+    assert COMPOSE["services"]["nescio"]["mem_limit"] == "4g"
+    assert COMPOSE["services"]["nescio"]["cpus"] == cpus
+    assert unit()["MemoryMax"] == "4G"
+    assert all("--max-megapixels" in " ".join(words) for where, words in commands().items()
+               if where != "Dockerfile")  # fmt: skip
+
+
+def test_there_is_time_to_answer_the_last_requests():
+    from nescio.service.server import _LONGEST_REQUEST_SECONDS
+
+    drain = [word for word in CONTAINER["args"] if word.startswith("--drain-seconds=")]
+    least = _LONGEST_REQUEST_SECONDS + int(drain[0].partition("=")[2])
+    assert POD["terminationGracePeriodSeconds"] > least
+    assert int(unit()["TimeoutStopSec"]) > least
+    assert COMPOSE["services"]["nescio"]["stop_grace_period"] == f"{unit()['TimeoutStopSec']}s"
+
+
+# --- the image -----------------------------------------------------------------------------------
+
+
+def test_the_image_runs_without_a_shell_and_not_as_root():
+    _, last = dockerfile()
+    assert last("ENTRYPOINT").words == ["nescio"]
+    assert last("HEALTHCHECK").words[:2] == ["python", "-c"]
+    assert last("USER").rest == "{runAsUser}:{runAsGroup}".format(**POD["securityContext"])
+    assert POD["securityContext"]["runAsNonRoot"] is True
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
+    assert COMPOSE["services"]["nescio"]["read_only"] is True
+
+
+def test_what_the_image_copies_is_not_ignored():
+    lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    allowed = [line[1:] for line in lines if line.startswith("!")]
+    copied = [
+        source
+        for one in dockerfile()[0]
+        if (one.stage, one.name) == (0, "COPY")
+        for source in one.rest.split()[:-1]
+    ]
+    assert sorted(copied) == sorted(allowed)
+    assert all((ROOT / name).exists() for name in copied)
+    assert any(fnmatch("tests", line) for line in lines)
+
+
+def test_the_image_has_the_python_of_the_lock_file_and_no_torch():
+    found, _ = dockerfile()
+    [python] = [one.rest.partition("=")[2] for one in found if one.name == "ARG"]
+    head = (ROOT / "constraints.txt").read_text("utf-8").partition("\n")[0]
+    assert f"Python {python} " in head
+    [install] = [
+        one.rest
+        for one in found
+        if one.name == "RUN" and "pip" in one.rest and "install --c" in one.rest
+    ]
+    assert "--constraint constraints.txt" in install
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = " ".join(
+        text
+        for extra in re.search(r"\.\[([\w,]+)\]", install)[1].split(",")
+        for text in project["optional-dependencies"][extra]
+    )
+    assert "onnxruntime" in needed
+    assert "starlette" in needed
+    assert "torch" not in needed
+    assert "nescio[" not in needed
+
+
+# --- schemas -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", KUBERNETES, ids=lambda file: file.stem)
+def test_manifests_have_the_schema_of_kubernetes(file):
+    checker = pytest.importorskip("kubernetes_validate")
+    for document in documents(file):
+        if document["kind"] != "Kustomization":
+            checker.validate(document, "1.31", strict=True)
+
+
+def test_the_kustomization_has_every_manifest():
+    [kustomization] = documents("kubernetes/kustomization.yaml")
+    others = {file.name for file in KUBERNETES} - {"kustomization.yaml"}
+    assert set(kustomization["resources"]) == others
+    built = list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", DEPLOY / "kubernetes")))
+    assert len(built) == len(others)
+
+
+def test_selectors_ports_and_claims_belong_together():
+    [service], [claim], [budget] = (
+        list(documents(f"kubernetes/{name}.yaml")) for name in ("service", "models", "disruption")
+    )
+    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == labels
+    assert DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    [port] = CONTAINER["ports"]
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert port["containerPort"] == 8000
+    volumes = {one["name"]: one for one in POD["volumes"]}
+    assert volumes["models"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert set(volumes) == {one["name"] for one in CONTAINER["volumeMounts"]}
+
+
+def test_what_compose_mounts_exists():
+    secrets = set(COMPOSE["secrets"])
+    made_by_the_user = {"./models"}
+    for service in COMPOSE["services"].values():
+        assert set(service.get("secrets", [])) <= secrets
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert source in made_by_the_user or (DEPLOY / source).is_dir(), source
+            else:
+                assert source in COMPOSE["volumes"]
+    [prometheus] = documents("prometheus/prometheus.yml")
+    [job] = prometheus["scrape_configs"]
+    assert job["authorization"]["credentials_file"] == "/run/secrets/token"
+    assert job["static_configs"][0]["targets"] == ["nescio:8000"]
+    assert "nescio" in COMPOSE["services"]
+
+
+def test_the_dashboard_finds_its_data_source_and_its_panels_do_not_overlap():
+    dashboard = json.loads((DEPLOY / "grafana/dashboards/nescio.json").read_text("utf-8"))
+    [provisioned] = documents("grafana/provisioning/datasources/prometheus.yaml")
+    [folder] = documents("grafana/provisioning/dashboards/nescio.yaml")
+    [source] = provisioned["datasources"]
+    panels = dashboard["panels"]
+    used = {one["datasource"]["uid"] for panel in panels for one in (panel, *panel["targets"])}
+    assert used == {source["uid"]}
+    targets = [one.split(":")[1] for one in COMPOSE["services"]["grafana"]["volumes"]]
+    assert folder["providers"][0]["options"]["path"] in targets
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above, (one, other)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    assert all(panel["description"] for panel in panels)
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def test_the_alerts_fire_when_they_should():
+    promtool = tool("promtool")
+    run(promtool, "check", "rules", DEPLOY / "prometheus" / "alerts.yml")
+    run(promtool, "test", "rules", DEPLOY / "prometheus" / "alerts_test.yml")
+
+
+def test_every_alert_is_tested():
+    [rules], [tests] = documents("prometheus/alerts.yml"), documents("prometheus/alerts_test.yml")
+    alerts = {rule["alert"] for rule in rules["groups"][0]["rules"] if "alert" in rule}
+    fired = {
+        one["alertname"]
+        for test in tests["tests"]
+        for one in test.get("alert_rule_test", [])
+        if one["exp_alerts"]
+    }
+    assert fired == alerts
+
+
+def test_the_page_names_files_and_alerts_that_exist():
+    page = (ROOT / "docs" / "how-to" / "containers.md").read_text("utf-8")
+    made_by_the_user = ("deploy/models", "deploy/secrets")
+    paths = {path.rstrip("./") for path in re.findall(r"deploy/[\w./-]*", page)}
+    named = [path for path in paths if not path.startswith(made_by_the_user)]
+    assert len(named) > 8
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    [rules] = documents("prometheus/alerts.yml")
+    alerts = [rule["alert"] for rule in rules["groups"][0]["rules"] if "alert" in rule]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == alerts
+
+
+def test_the_sizing_page_has_the_sum():
+    page = (ROOT / "docs" / "explanation" / "sizing.md").read_text("utf-8")
+    waiting = Settings(detector=Path("x")).max_waiting_bytes
+    parts = [300, waiting / 1e6, waiting / 1e6, 2 * max_memory(24_000_000) / 1e6]
+    rows = re.findall(r"\| ([\d,]+) MB \|$", page, re.MULTILINE)
+    assert rows == [f"{round(one):,}" for one in (*parts, sum(parts))]
+
+
+def test_systemd_accepts_the_unit(tmp_path):
+    analyze = tool("systemd-analyze")
+    text = (DEPLOY / "systemd" / "nescio.service").read_text("utf-8")
+    program = shlex.split(unit()["ExecStart"])[0]
+    (tmp_path / "nescio.service").write_text(text.replace(program, sys.executable))
+    run(analyze, "verify", tmp_path / "nescio.service")
+    # 1.4 of 10, the less the better; what is left is the network.
+    run(analyze, "security", "--offline=true", "--threshold=15", tmp_path / "nescio.service")
