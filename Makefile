@@ -36,7 +36,7 @@ screenshots: $(VENV)/.installed-dev build/demo/report.html ## the pictures of th
 build/demo/report.html: | $(VENV)/.installed-dev
 	$(BIN)/nescio demo --output build/demo --force
 
-unit: $(VENV)/.installed-dev
+unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web)
 	$(BIN)/pytest -n auto --dist loadfile
 
 # Where results are computed in floating point, and so depend on the processor.
@@ -66,6 +66,16 @@ bench: $(VENV)/.installed-dev build/peers ## speed, side by side with peers; wri
 build/peers: $(VENV)/.installed-dev pyproject.toml ## what is compared with; not a part of nescio
 	rm -rf $@
 	$(BIN)/pip install --quiet --no-deps --group bench --target $@
+
+ORT_WEB := 1.30.0
+ORT_FILES := ort.wasm.bundle.min.mjs ort-wasm-simd-threaded.wasm
+
+build/onnxruntime-web: ## what deploy/browser runs with, for its test; not a part of nescio
+	@mkdir -p $@.part
+	@npm pack --silent --pack-destination $@.part onnxruntime-web@$(ORT_WEB) >/dev/null && \
+	  tar -xzf $@.part/onnxruntime-web-$(ORT_WEB).tgz -C $@.part --strip-components 2 \
+	    $(addprefix package/dist/,$(ORT_FILES)) && rm $@.part/*.tgz && mv $@.part $@ || \
+	  { rm -rf $@.part; echo "no onnxruntime-web: the test of deploy/browser is skipped" >&2; }
 
 serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 	$(BIN)/python benchmarks/service.py

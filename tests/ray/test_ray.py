@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import signal
+import socket
 import sys
 import textwrap
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +82,7 @@ def own_folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         yield folder
 
 
@@ -168,3 +172,42 @@ def test_a_node_that_is_killed_changes_nothing(
     assert not (tmp_path / f"done-{first.name}").exists()
     extract(runner, split, tmp_path / "local.safetensors", batch_size=1)
     same_outputs(tmp_path / "ray.safetensors", tmp_path / "local.safetensors")
+
+
+SERVING = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "serve-elsewhere.md"
+
+
+def test_ray_serve_gives_verdicts(cluster, own_folder, onnx_file, tmp_path, rng):
+    """The class of the page, in a real replica, asked over HTTP."""
+    serve = pytest.importorskip("ray.serve")
+    model = onnx_file()
+    wrapped = ns.wrap(str(model), label_names=["cat", "dog", "cow", "hen"])
+    wrapped = wrapped.calibrate(rng.normal(size=(300, 6)).astype(np.float32), tpr=0.8)
+    wrapped.save(tmp_path / "tagger.nescio")
+    [source] = re.findall(r"^```py\n(import nescio.*?)^```$", SERVING.read_text(), re.M | re.S)
+    source = source.replace("/models/classifier.onnx", str(model))
+    source = source.replace("/models/tagger.nescio", str(tmp_path / "tagger.nescio"))
+    (own_folder / "tagger.py").write_text(source)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ray.init(cluster.address, log_to_driver=False)
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        from tagger import app
+
+        serve.run(app)
+        rows = rng.normal(size=(40, 6)).astype(np.float32)
+        body = json.dumps({"inputs": rows.tolist()}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", body) as answer:
+            found = json.load(answer)
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+    expected = wrapped(rows)
+    assert [tuple(names) for names in found["predicted"]] == expected.label_lists()
+    np.testing.assert_allclose(found["probs"], expected.probs, atol=1e-6)
+    np.testing.assert_allclose(found["score"], expected.assessment.scores, rtol=1e-6)
+    np.testing.assert_allclose(found["p_value"], expected.assessment.p_values, atol=0.01)
+    assert found["in_distribution"] == expected.in_distribution.tolist()
+    assert {True, False} == set(found["in_distribution"])

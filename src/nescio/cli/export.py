@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nescio._io.files import check_target
+from nescio._io.files import check_target, replacing
 from nescio._io.tables import require, to_json
 from nescio._validation import looks_like_probabilities
 from nescio.cli.options import (
@@ -80,6 +80,13 @@ def export(
             help="The largest allowed difference from Python, relative to the value if above 1."
         ),
     ] = 1e-4,
+    triton: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write Triton's configuration of the file: NAME/config.pbtxt.",
+        ),
+    ] = None,
     module: Module = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -95,10 +102,14 @@ def export(
         raise ParameterError(f"--output must end in .onnx, got {str(output)!r}.")
     check_target(output, force=force)
     refuse_overwriting(output, detector, samples, None if model is None else Path(model))
+    if triton is not None:
+        if triton.suffix.lower() != ".pbtxt":
+            raise ParameterError(f"--triton must end in .pbtxt, got {str(triton)!r}.")
+        check_target(triton, force=force)
     shape = None if input_shape is None else _sizes(input_shape)
     for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
         require(package, "export")
-    from nescio.export import export_onnx
+    from nescio.export import export_onnx, triton_config
     from nescio.runners import wrap
 
     loaded = load_detector(detector)
@@ -123,6 +134,9 @@ def export(
             wrapped = wrap(runner, detector=loaded)
             inputs = _checked_inputs(wrapped, samples, shape, from_probs=from_probs)
             exported = export_onnx(wrapped, output, samples=inputs, **settings)
+    if triton is not None:
+        with replacing(triton, force=force) as temporary:
+            temporary.write_text(triton_config(output), "utf-8")
     _print(exported, loaded, as_json=as_json)
 
 

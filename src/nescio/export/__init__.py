@@ -13,6 +13,7 @@ require("torch", "export")
 from nescio.export.exporting import Exported, export_onnx  # noqa: E402
 from nescio.export.fused import DetectorHead, FusedModel, FusedOutputs  # noqa: E402
 from nescio.export.parity import Differences  # noqa: E402
+from nescio.export.triton import triton_config  # noqa: E402
 
 __all__ = [
     "DetectorHead",
@@ -21,4 +22,5 @@ __all__ = [
     "FusedModel",
     "FusedOutputs",
     "export_onnx",
+    "triton_config",
 ]

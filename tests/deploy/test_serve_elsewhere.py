@@ -1,0 +1,240 @@
+"""docs/how-to/serve-elsewhere.md and deploy/: what is served, and with which files."""
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.export import some_inputs
+
+torch = pytest.importorskip("torch")
+yaml = pytest.importorskip("yaml")
+image = pytest.importorskip("PIL.Image")
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "how-to" / "serve-elsewhere.md").read_text("utf-8")
+RUNTIME = ROOT / "build" / "onnxruntime-web"  # `make build/onnxruntime-web`
+
+
+def block(language, text):
+    """The fenced block of the page that has this text."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    [found] = [block for block in blocks if text in block]
+    return found
+
+
+# --- Triton and KServe ----------------------------------------------------------------------------
+
+
+def test_the_files_in_deploy_are_those_of_the_page():
+    """tests/test_docs.py checks that the configuration on the page is what nescio writes."""
+    config = ROOT / "deploy" / "triton" / "model_repository" / "tagger" / "config.pbtxt"
+    assert block("text", "onnxruntime") == config.read_text()
+    service = ROOT / "deploy" / "kserve" / "inferenceservice.yaml"
+    assert block("yaml", "InferenceService") == service.read_text()
+
+
+def test_the_inference_service_serves_the_model_repository():
+    [service] = yaml.safe_load_all(block("yaml", "InferenceService"))
+    assert service["apiVersion"] == "serving.kserve.io/v1beta1"
+    assert service["kind"] == "InferenceService"
+    model = service["spec"]["predictor"]["model"]
+    # What KServe's ModelSpec and its resources know.
+    assert set(model) <= {"modelFormat", "runtime", "protocolVersion", "storageUri", "resources"}
+    assert model["modelFormat"] == {"name": "onnx"}
+    assert (model["runtime"], model["protocolVersion"]) == ("kserve-tritonserver", "v2")
+    assert model["storageUri"].endswith("/model_repository")
+    for amounts in model["resources"].values():
+        assert set(amounts) == {"cpu", "memory"}
+        assert all(isinstance(amount, str) for amount in amounts.values())
+    # The name of the model in the address is that of its folder.
+    assert f"/v2/models/{service['metadata']['name']}/infer" in PAGE
+    assert (ROOT / "deploy" / "triton" / "model_repository" / service["metadata"]["name"]).is_dir()
+
+
+# --- BentoML --------------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def post(url, body, process):
+    """Ask a service until it is there."""
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    while True:
+        assert process.poll() is None, process.communicate()[0]
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)
+        except (urllib.error.URLError, ConnectionError) as error:
+            if getattr(error, "code", 503) != 503:
+                raise
+            time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_bentoml_serves_the_file(fused, tmp_path, monkeypatch):
+    pytest.importorskip("bentoml")
+    monkeypatch.setenv("BENTOML_DO_NOT_TRACK", "True")
+    monkeypatch.setenv("BENTOML_HOME", str(tmp_path / "home"))
+    (tmp_path / "service.py").write_text(block("py", "import bentoml"))
+    shutil.copy(fused.path, tmp_path / "tagger.onnx")
+    port = free_port()
+    command = f"-m bentoml serve service:Tagger --host 127.0.0.1 --port {port}"
+    rows = some_inputs(20, seed=3)
+    with subprocess.Popen(
+        [sys.executable, *command.split()],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            url = f"http://127.0.0.1:{port}/predict"
+            found = post(url, {"inputs": rows.tolist()}, process)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+    expected = fused.wrapped(rows)
+    assert [tuple(names) for names in found["predicted"]] == expected.label_lists()
+    np.testing.assert_allclose(found["probs"], expected.probs, atol=1e-5)
+    np.testing.assert_allclose(found["score"], expected.assessment.scores, rtol=1e-5)
+    np.testing.assert_allclose(found["p_value"], expected.assessment.p_values, atol=0.01)
+    assert found["in_distribution"] == expected.in_distribution.tolist()
+
+
+# --- the browser ----------------------------------------------------------------------------------
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, fused):
+    """The address of a folder made as docs/how-to/serve-elsewhere.md says, and the folder."""
+    if not RUNTIME.is_dir():
+        pytest.skip("no build/onnxruntime-web: run `make build/onnxruntime-web`, which needs npm")
+    folder = tmp_path_factory.mktemp("site")
+    palette = ROOT / "src" / "nescio" / "report" / "palette.css"
+    for file in (*(ROOT / "deploy" / "browser").iterdir(), *RUNTIME.iterdir(), palette):
+        shutil.copy(file, folder)
+    shutil.copy(fused.path, folder / "numbers.onnx")
+    handler = functools.partial(Handler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/index.html", folder
+        server.shutdown()
+        thread.join()
+
+
+def found_on(browser):
+    browser.until("document.getElementById('result').dataset.found")
+    found = json.loads(browser.run("document.getElementById('result').dataset.found"))
+    browser.run("delete document.getElementById('result').dataset.found")
+    return found
+
+
+def agrees(found, prediction) -> bool:
+    """Whether the browser says what Python says, but for rounding; gives the verdict."""
+    [row] = list(prediction)
+    np.testing.assert_allclose(found["probs"], row.probs, atol=1e-4)
+    np.testing.assert_allclose(found["score"], row.verdict.score, rtol=1e-4)
+    np.testing.assert_allclose(found["pValue"], row.verdict.p_value, atol=0.01)
+    assert found["inside"] == row.verdict.in_distribution
+    return found["inside"]
+
+
+def test_numbers(site, browser, fused):
+    address, _ = site
+    browser.open(f"{address}?model=numbers.onnx")
+    browser.until("document.body.dataset.ready")
+    verdicts = fused.wrapped(some_inputs(50, seed=4)).in_distribution
+    rows = some_inputs(50, seed=4)[[np.argmax(verdicts), np.argmin(verdicts)]]
+    send = "document.querySelector('button').click()"
+    seen = []
+    for row in rows:
+        text = json.dumps(row.tolist())
+        browser.run(f"document.getElementById('numbers').value = {text!r}; {send}")
+        seen.append(agrees(found_on(browser), fused.wrapped(row[None])))
+    assert seen == [True, False]
+    assert browser.run("document.querySelector('.word').textContent") == "✗ OUT: do not trust"
+    assert browser.run("document.querySelectorAll('.bars li').length") == 6
+    browser.run(f"document.getElementById('numbers').value = '1 2 3'; {send}")
+    browser.until("document.querySelector('.trouble')")
+    said = browser.run("document.querySelector('.trouble').textContent")
+    assert said == "This did not work: the model takes 5 numbers, not 3."
+    assert browser.noise == []
+    assert {url.partition("//")[2].partition("/")[0] for url in browser.requested} == {
+        address.partition("//")[2].partition("/")[0]
+    }
+
+
+def test_images(site, browser):
+    address, folder = site
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        *(torch.nn.Conv2d(3, 8, 5, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)),
+        *(torch.nn.Flatten(), torch.nn.Linear(8, 4)),
+    )
+    torch.nn.init.normal_(model[-1].weight, std=8)
+    preprocessing = ns.Preprocessing(24)
+    rng = np.random.default_rng(0)
+    wrapped = ns.wrap(
+        model, label_names=["cat", "dog", "cow", "<b>hen</b>"], preprocessing=preprocessing
+    )
+    colours = rng.integers(0, 256, (300, 3, 1, 1)) + rng.integers(-40, 40, (300, 3, 24, 24))
+    wrapped = wrapped.calibrate(colours.clip(0, 255).astype(np.uint8), tpr=0.8)
+    ns.export_onnx(wrapped, folder / "model.onnx")
+    browser.open(address)
+    browser.until("document.body.dataset.ready")
+    seen = set()
+    for name, size in (("large", (61, 50)), ("small", (9, 9)), ("flat", (24, 24))):
+        pixels = rng.integers(0, 256, (*size[::-1], 3)).astype(np.uint8)
+        if name == "flat":
+            pixels[:] = 255, 40, 0
+        picture = image.fromarray(pixels)
+        picture.save(folder / f"{name}.png")
+        browser.run(
+            f"""fetch("{name}.png").then((answer) => answer.blob()).then((blob) => {{
+                const files = new DataTransfer();
+                files.items.add(new File([blob], "{name}.png"));
+                const input = document.getElementById("file");
+                input.files = files.files;
+                input.dispatchEvent(new Event("change"));
+            }}); 0"""
+        )
+        expected = wrapped(preprocessing.pixels(picture)[None])
+        seen.add(agrees(found_on(browser), expected))
+        assert browser.run("document.querySelector('.which').textContent") == f"{name}.png"
+    assert seen == {True, False}
+    assert "<b>hen</b>" in browser.run("document.querySelector('.bars').innerText")
+    assert browser.noise == []
+
+
+def test_a_model_that_is_not_there(site, browser):
+    browser.open(f"{site[0]}?model=other.onnx")
+    browser.until("document.querySelector('.trouble')")
+    said = browser.run("document.querySelector('.trouble').textContent")
+    assert said.startswith("This did not work: cannot load other.onnx: 404")
