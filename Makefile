@@ -72,7 +72,7 @@ ORT_FILES := ort.wasm.bundle.min.mjs ort-wasm-simd-threaded.wasm
 
 build/onnxruntime-web: ## what deploy/browser runs with, for its test; not a part of nescio
 	@mkdir -p $@.part
-	@npm pack --silent --pack-destination $@.part onnxruntime-web@$(ORT_WEB) >/dev/null && \
+	@npm pack --silent --fetch-retries=0 --fetch-timeout=60000 --pack-destination $@.part onnxruntime-web@$(ORT_WEB) >/dev/null && \
 	  tar -xzf $@.part/onnxruntime-web-$(ORT_WEB).tgz -C $@.part --strip-components 2 \
 	    $(addprefix package/dist/,$(ORT_FILES)) && rm $@.part/*.tgz && mv $@.part $@ || \
 	  { rm -rf $@.part; echo "no onnxruntime-web: the test of deploy/browser is skipped" >&2; }

@@ -135,11 +135,17 @@ def site(tmp_path_factory, fused):
     """The address of a folder made as docs/how-to/serve-elsewhere.md says, and the folder."""
     if not RUNTIME.is_dir():
         pytest.skip("no build/onnxruntime-web: run `make build/onnxruntime-web`, which needs npm")
-    folder = tmp_path_factory.mktemp("site")
-    palette = ROOT / "src" / "nescio" / "report" / "palette.css"
-    for file in (*(ROOT / "deploy" / "browser").iterdir(), *RUNTIME.iterdir(), palette):
+    here = tmp_path_factory.mktemp("browser")
+    for name in ("deploy", "src"):
+        (here / name).symlink_to(ROOT / name)
+    shutil.copy(fused.path, here / "tagger.onnx")
+    shown = block("sh", "onnxruntime-web").splitlines()
+    commands = [line for line in shown if line.startswith(("mkdir ", "cp "))]
+    subprocess.run(["sh", "-ec", "\n".join(commands)], cwd=here, check=True)
+    folder = here / "site"
+    for file in RUNTIME.iterdir():
         shutil.copy(file, folder)
-    shutil.copy(fused.path, folder / "numbers.onnx")
+    (folder / "model.onnx").rename(folder / "numbers.onnx")
     handler = functools.partial(Handler, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -147,6 +153,18 @@ def site(tmp_path_factory, fused):
         yield f"http://127.0.0.1:{server.server_address[1]}/index.html", folder
         server.shutdown()
         thread.join()
+
+
+def test_the_page_names_the_files_that_are_tested():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    [version] = re.findall(r"^ORT_WEB := (.+)$", makefile, re.MULTILINE)
+    [files] = re.findall(r"^ORT_FILES := (.+)$", makefile, re.MULTILINE)
+    shown = block("sh", "onnxruntime-web")
+    assert f"npm pack onnxruntime-web@{version}\n" in shown
+    assert shown.split("--strip-components 2 ")[1].splitlines()[0].split() == [
+        f"package/dist/{file}" for file in files.split()
+    ]
+    assert files.split()[0] in (ROOT / "deploy" / "browser" / "model.js").read_text("utf-8")
 
 
 def found_on(browser):
