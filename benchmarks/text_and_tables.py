@@ -2,6 +2,7 @@
 
     python benchmarks/text_and_tables.py
     python benchmarks/text_and_tables.py -d joint_energy -d "knn(layer=penultimate)" --only flights
+    python benchmarks/text_and_tables.py --only docstrings --all
 
 Four real multi-label problems that need no download beyond packages; see real_text.py and
 real_tables.py. For each, what is near and far, and how a seed changes it:
@@ -31,6 +32,7 @@ import sklearn
 import torch
 
 import nescio
+import nescio.detectors
 import problems
 import real_tables
 import real_text
@@ -140,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-d", "--detector", action="append")
+    parser.add_argument("--all", action="store_true", help="every detector that nescio has")
     parser.add_argument("--only", action="append", choices=SETS, help="some of the sets")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--results", type=Path, help="write result lines to this file")
@@ -147,6 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--saved", type=Path, metavar="FOLDER", help="read such outputs")
     given = parser.parse_args(arguments)
     names = given.only or SETS
+    every = (
+        tuple(dict.fromkeys((*DETECTORS, *nescio.detectors.DETECTORS))) if given.all else DETECTORS
+    )
+    chosen = given.detector or every
     if given.saved:
         found = [
             (name, lambda seed, name=name: saved_outputs(given.saved, name, seed)) for name in names
@@ -159,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             made = make(seed)
             if given.save:
                 save(given.save, name, seed, made)
-            lines += result_lines(name, seed, made, given.detector or DETECTORS)
+            lines += result_lines(name, seed, made, chosen)
             print(f"{name}, seed {seed}", flush=True)
     if given.results:
         write_lines(given.results, lines)

@@ -18,7 +18,7 @@ import typer.main
 from nescio.benchmark.results import read_lines, summarise
 from nescio.benchmark.spec import load_spec
 from nescio.benchmark.tables import network_table, result_tables
-from nescio.cli import app
+from nescio.cli import app, main
 from nescio.detectors import DETECTORS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,9 +27,11 @@ PAGES = sorted(DOCS.rglob("*.md"))
 README = ROOT / "README.md"
 
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# A text block straight after a Python block is what that prints.
+# A text block straight after a Python block is what that prints. A shell block after the comment
+# "run" is run too, if it has only commands of nescio.
 _PYTHON = re.compile(
-    r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+    r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?|^<!-- run -->\n\n```sh\n(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 _INLINE_CODE = re.compile(r"`+[^`\n]+`+")
 _LINK = re.compile(r"\[[^\]\[]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
@@ -136,12 +138,22 @@ def outputs_of(page: Path) -> list[tuple[str, str, str]]:
     namespace: dict[str, object] = {"__name__": "__main__"}
     found = []
     for number, block in enumerate(_PYTHON.finditer(page.read_text("utf-8")), 1):
+        if block[3] is not None:
+            run_commands(block[3])
+            continue
         source, shown = block[1], block[2] or ""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(source, f"{page.name}, Python block {number}", "exec"), namespace)
         found.append((source, printed.getvalue(), shown))
     return found
+
+
+def run_commands(lines: str) -> None:
+    for line in lines.splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "nescio", f"cannot run {line}"
+        assert main(arguments) == 0, line
 
 
 RUNNABLE = [

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 pd = pytest.importorskip("pandas")
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+TEXT_SETS = ("packages", "docstrings")
 NAMES = ("left_out", "problems", "real_tables", "real_text", "text_and_tables")
 
 
@@ -228,3 +229,13 @@ def test_saved_outputs_give_tables_and_result_lines(scripts, tmp_path, capsys):
     assert f"| `joint_energy` | {cell} | {cell} | {mean:.1f} |" in out
     assert "| `odin` |  |  |  |" in out
     assert "skipped: odin: it reads odin_max" in out
+
+
+def test_the_page_on_texts_shows_the_committed_results(scripts, capsys):
+    root = FOLDER.parent
+    lines = read_lines(FOLDER / "results" / "text-and-tables.jsonl")
+    scripts["text_and_tables"].print_tables([one for one in lines if one.id in TEXT_SETS])
+    rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("|")]
+    assert len(rows) == 26
+    page = (root / "docs" / "explanation" / "text.md").read_text("utf-8")
+    assert [row for row in rows if row not in page.splitlines()] == []

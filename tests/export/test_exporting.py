@@ -13,6 +13,7 @@ from torch import nn
 import nescio as ns
 from fixtures.export import N_LABELS, a_network, metadata, run, some_inputs, some_logits
 from fixtures.own_detectors import Neighbours, ReAct, Together
+from fixtures.texts import WORDS, word_tokenizer
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Arrays
 from nescio.errors import (
@@ -25,6 +26,7 @@ from nescio.errors import (
 )
 from nescio.export import DetectorHead
 from nescio.export.parity import check_parity
+from nescio.export.samples import given_samples
 from nescio.export.scoring import scorer_of
 
 from .test_fused import mahalanobis
@@ -201,14 +203,18 @@ def test_transformers_take_texts_of_any_length(tmp_path):
         id2label=dict(enumerate("abc")), label2id={name: at for at, name in enumerate("abc")},
     )  # fmt: skip
     bert = transformers.BertForSequenceClassification(config)
-    texts = {
-        "input_ids": torch.randint(0, 50, (60, 11)),
-        "attention_mask": torch.ones(60, 11).int(),
-    }
-    wrapped = ns.wrap(bert).calibrate(texts, tpr=0.9)
+    draw = np.random.default_rng(0)
+    texts = [" ".join(draw.choice(WORDS, size)) for size in draw.integers(1, 12, 60)]
+    wrapped = ns.wrap(bert, tokenizer=word_tokenizer(max_tokens=30)).calibrate(texts, tpr=0.9)
     path = tmp_path / "bert.onnx"
     exported = ns.export_onnx(wrapped, path)
     assert exported.n_samples == 24  # long ones and short ones
+    assert len(given_samples(wrapped.runner, texts[:12])) == 12  # texts can be samples
+    # The file has the tokenizer, with its maximum length.
+    again = ns.wrap(path, detector=wrapped.detector)
+    assert again.runner.tokenizer.json() == wrapped.runner.tokenizer.json()
+    found, wanted = again(texts), wrapped(texts)
+    np.testing.assert_allclose(found.outputs.logits, wanted.outputs.logits, atol=1e-5)
     assert set(exported.inputs.values()) == {("batch", "length")}
     assert json.loads(metadata(path)["nescio.label_names"]) == ["a", "b", "c"]
     for n, length in ((1, 2), (3, 29)):

@@ -191,6 +191,7 @@ def test_the_tokenizer_of_transformers_stays_unchanged(model):
         tokenizer_object=word_tokenizer(max_tokens=3),
         pad_token="[PAD]",
         padding_side="left",
+        truncation_side="left",
         model_max_length=5,
     )
     before = given.backend_tokenizer.to_str()
@@ -199,6 +200,9 @@ def test_the_tokenizer_of_transformers_stays_unchanged(model):
     ids = next(wrapped.runner.batches(TEXTS[:2], 9)).inputs["input_ids"]
     assert given.backend_tokenizer.to_str() == before
     assert ids[1].tolist() == [0, *given("blue dog")["input_ids"]]
+    [cut] = next(wrapped.runner.batches(TEXTS[2:3], 9)).inputs["input_ids"].tolist()
+    assert cut == given(TEXTS[2], truncation=True)["input_ids"]
+    assert cut[1:4] == [given.vocab[word] for word in ("cow", "sleeps", "today")]
 
 
 def test_a_transformers_model():

@@ -143,18 +143,20 @@ def test_the_page_has_a_field_for_a_text(browser, served, model, tokenizer):
         )
         assert browser.run(shown) == [True, False, False]
         assert browser.run("document.getElementById('input-title').innerText") == "A text"
-        assert "first 6 tokens" in browser.run("document.getElementById('text-hint').innerText")
+        assert "up to 6 tokens" in browser.run("document.getElementById('text-hint').innerText")
         ask(browser, " ")
         assert browser.run("document.getElementById('text-error').innerText") == (
             "Write a text first."
         )
         ask(browser, "red cat </textarea><script>window.hacked = 1</script>")
         browser.until("document.querySelector('.verdict .word')")
-        assert "has not seen its end" in browser.run("document.querySelector('.verdict').innerText")
+        assert "seen only a part of it" in browser.run(
+            "document.querySelector('.verdict').innerText"
+        )
         assert browser.run("document.querySelector('.bars') !== null")
         ask(browser, " ".join(WORDS[:2]))
         browser.until("document.querySelector('.verdict .word')")
-        assert "its end" not in browser.run("document.querySelector('.verdict').innerText")
+        assert "only a part" not in browser.run("document.querySelector('.verdict').innerText")
         assert browser.run("window.hacked") is None
         assert browser.noise == []
         browser.open(f"{process.url}/docs")

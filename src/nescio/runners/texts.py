@@ -24,15 +24,12 @@ def texts_or_batches(inputs: Any) -> tuple[list[str] | None, Any]:
 def texts_of(inputs: Any) -> list[str] | None:
     """Return the texts that inputs are, or None if they are something else, such as numbers.
 
-    Raises if only some of them are texts.
+    Only some of them may be texts: `is_texts` raises then.
     """
     if isinstance(inputs, str):
         return [inputs]
     items = _items(inputs)
-    if items is None or not is_text_like(items):
-        return None
-    check_texts(items)
-    return items
+    return items if items is not None and is_text_like(items) else None
 
 
 def _items(inputs: Any) -> list[Any] | None:

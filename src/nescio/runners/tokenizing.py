@@ -40,7 +40,8 @@ class Tokens(NamedTuple):
 class TextTokenizer:
     """Turns texts into padded arrays, always in the same way.
 
-    A text that is longer than `max_tokens` is cut off there, and counted. The others are padded to
+    A text that is longer than `max_tokens` is cut off, on the side that the tokenizer says, usually
+    at its end; such texts are counted. The others are padded to
     the longest text of their batch, or to the length that the model takes.
 
     Parameters
@@ -85,7 +86,8 @@ class TextTokenizer:
                 "each. Set a greater maximum length."
             )
         else:
-            self._tokenizer.enable_truncation(self.max_tokens)
+            side = (self._tokenizer.truncation or {}).get("direction", "right")
+            self._tokenizer.enable_truncation(self.max_tokens, direction=side)
         self._pad(self._tokenizer.padding or {})
 
     def _pad(self, given: dict[str, Any]) -> None:
@@ -139,7 +141,8 @@ def _content(tokenizer: Any) -> tuple[str, int | None]:
         return tokenizer.json(), tokenizer.max_tokens
     backend = getattr(tokenizer, "backend_tokenizer", None)  # of transformers
     if backend is not None and hasattr(backend, "to_str"):
-        copied = load_tokenizer(backend.to_str())
+        copied, limit = load_tokenizer(backend.to_str()), _limit(tokenizer.model_max_length)
+        copied.enable_truncation(limit or _NO_LIMIT, direction=tokenizer.truncation_side)
         if tokenizer.pad_token_id is not None:
             copied.enable_padding(
                 direction=tokenizer.padding_side,
@@ -147,7 +150,7 @@ def _content(tokenizer: Any) -> tuple[str, int | None]:
                 pad_type_id=tokenizer.pad_token_type_id,
                 pad_token=tokenizer.pad_token,
             )
-        return copied.to_str(), _limit(tokenizer.model_max_length)
+        return copied.to_str(), limit
     if hasattr(tokenizer, "encode_batch") and hasattr(tokenizer, "to_str"):
         return tokenizer.to_str(), (tokenizer.truncation or {}).get("max_length")
     raise ParameterError(

@@ -187,7 +187,8 @@ class Wrapped:
         if n_truncated:
             warn(
                 f"{n_truncated:,} of {len(found.texts):,} texts have more than "
-                f"{tokenizer.max_tokens:,} tokens. The model has seen only the beginning of them.",
+                f"{tokenizer.max_tokens:,} tokens. They were cut off: the model has seen only a "
+                "part of them.",
                 TruncatedTextWarning,
             )
         return {"n_truncated": n_truncated}

@@ -56,7 +56,7 @@ class Predictions(Verdicts, kw_only=True):
 
     truncated: Annotated[
         list[bool] | UnsetType,
-        Meta(description="Of texts: whether the model has seen only the beginning of each."),
+        Meta(description="Of texts: whether the model has seen only a part of each."),
     ] = UNSET
     predicted: list[list[str]]
     probs: list[list[float]]

@@ -17,7 +17,7 @@ export function prepare(described, onError) {
   const texts = detector.model?.texts;
   byId("input-title").textContent = texts ? "A text" : "An image";
   byId("text-hint").textContent =
-    texts && `The model reads the first ${count(texts.max_tokens)} tokens of it.`;
+    texts && `The model reads up to ${count(texts.max_tokens)} tokens of it.`;
   show(byId("text-form"), Boolean(texts));
   show(byId("images"), takesImages);
   show(byId("no-images"), !takesImages && !texts);

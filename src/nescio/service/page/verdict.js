@@ -81,7 +81,7 @@ function showRow(row, detector, nRows) {
 }
 
 const cutOff = ({ model }) =>
-  `The text is longer than ${count(model.texts.max_tokens)} tokens: the model has not seen its end.`;
+  `The text is longer than ${count(model.texts.max_tokens)} tokens: the model has seen only a part of it.`;
 
 // --- in words ---
 
