@@ -112,15 +112,19 @@ def result_lines(name: str, seed: int, made: Made, detectors: Sequence[str]) -> 
 
 
 def print_tables(lines: Sequence[Line]) -> None:
-    """Print one table per set: FPR95 of each detector on each OOD set, and the mean of these."""
+    """Print one table per set: FPR95 of each detector on each OOD set, and the mean of these.
+
+    The lowest mean comes first.
+    """
     summary = summarise(lines)
     for name in dict.fromkeys(line.id for line in lines):
         maps = {line.seed: line.manifest["test_map"] for line in lines if line.id == name}
         by_ood = {ood: found for (of, ood), found in summary.items() if of == name}
         print(f"\n{name}: FPR95 over {len(maps)} seeds; mAP {100 * np.mean([*maps.values()]):.1f}")
         print(f"\n| detector | {' | '.join(by_ood)} | mean |\n|---|{'---:|' * (len(by_ood) + 1)}")
-        for detector in dict.fromkeys(line.detector for line in lines):
-            print(f"| `{detector}` | {' | '.join(row(detector, by_ood))} |")
+        rows = {one: row(one, by_ood) for one in dict.fromkeys(line.detector for line in lines)}
+        for detector in sorted(rows, key=lambda one: float(rows[one][-1] or "inf")):
+            print(f"| `{detector}` | {' | '.join(rows[detector])} |")
     for reason in sorted({f"{one.detector}: {one.skipped}" for one in lines if one.skipped}):
         print(f"skipped: {reason}")
 
