@@ -200,6 +200,15 @@ def test_a_torch_module_becomes_a_graph(tmp_path):
     np.testing.assert_allclose(loaded.assess(rows).scores, wrapped.assess(rows).scores, rtol=1e-5)
 
 
+def test_a_model_that_comes_back_different_is_not_written(wrapped, saved, monkeypatch, tmp_path):
+    other = ns.from_pretrained(saved)
+    other.runner.model.classifier.weight.data *= 2
+    monkeypatch.setattr("nescio.registries.folder.read_model", lambda folder, trusted: other)
+    with pytest.raises(ExportError, match="gives other logits than"):
+        wrapped.save_pretrained(tmp_path / "model", samples=some_texts(5))
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- the hub ------------------------------------------------------------------------------------
 
 

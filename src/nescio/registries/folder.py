@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nescio._io.files import existing_file
 from nescio._io.kinds import FileKind
 from nescio._io.tables import require
@@ -19,7 +21,7 @@ from nescio._io.toml import from_table
 from nescio.data.images import content_hash
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import load
-from nescio.errors import FileError, FileFormatError, NescioError
+from nescio.errors import ExportError, FileError, FileFormatError, NescioError
 from nescio.registries.estimators import read_estimator, write_estimator
 from nescio.registries.transformers_files import (
     TOKENIZER_FILE,
@@ -37,6 +39,7 @@ ESTIMATOR_FILE = "model.skops"
 ONNX, SKLEARN, TRANSFORMERS = "onnx", "sklearn", "transformers"
 
 _KIND = FileKind("nescio.folder", "description of a model's folder")
+_TOLERANCE = 1e-2  # a wrong layer differs by far more, and half precision by less
 _DECISIVE = (GRAPH_FILE, ESTIMATOR_FILE, "*.safetensors", TOKENIZER_FILE)
 
 
@@ -79,7 +82,24 @@ def write_model(
 
         export_onnx(wrapped, folder / GRAPH_FILE, samples=samples, input_shape=input_shape)
     _write_settings(settings, folder)
-    return read_model(folder, trusted=trusted)
+    found = read_model(folder, trusted=trusted)
+    if samples is not None:
+        check_same_arrays(wrapped, found, samples)
+    return found
+
+
+def check_same_arrays(wrapped: Wrapped, found: Wrapped, samples: Any) -> None:
+    """Raise unless what was read back gives the detector the same arrays, up to rounding."""
+    ours, theirs = wrapped.outputs(samples), found.outputs(samples)
+    for name in dict.fromkeys(("logits", *getattr(found.detector, "scores_from", ()))):
+        given, expected = theirs.get(name), ours.get(name)
+        if isinstance(given, np.ndarray) and isinstance(expected, np.ndarray):
+            scale = np.abs(expected, where=np.isfinite(expected), out=np.zeros_like(expected)).max()
+            if not np.allclose(given, expected, rtol=_TOLERANCE, atol=_TOLERANCE * scale):
+                raise ExportError(
+                    f"the model that was read back gives other {name} than the model that was "
+                    "saved. Nothing was written. Please report this, with the model."
+                )
 
 
 def _kind_of(wrapped: Wrapped, *, as_graph: bool) -> str:
@@ -118,6 +138,7 @@ def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None)
         "from_probs": settings.from_probs,
         "label_names": settings.label_names,
         "preprocessing": settings.preprocessing and Preprocessing.from_dict(settings.preprocessing),
+        "device": device,
     }
     model: Any = folder / GRAPH_FILE
     if settings.model == SKLEARN:
@@ -128,8 +149,6 @@ def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None)
             model = model.to(device)
         if TOKENIZER_FILE in settings.files:
             options["tokenizer"] = folder / TOKENIZER_FILE
-    elif device is not None:
-        options["device"] = device
     return wrap(model, detector=detector, **options)
 
 
