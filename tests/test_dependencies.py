@@ -63,7 +63,7 @@ def test_the_lock_file_names_no_host():
     [
         ([("License-Expression", "MIT"), ("License", "other")], "MIT"),
         ([("License", "BSD-3-Clause")], "BSD-3-Clause"),
-        ([("License", "=====\nThe terms\n"), ("Classifier", "License :: OSI Approved :: BSD License")],
+        ([("License", "===\nTerms"), ("Classifier", "License :: OSI Approved :: BSD License")],
          "BSD License"),
         ([("License", "Copyright 2018 X\n\nText"), ("License-File", "LICENSE.txt")],
          "see its file LICENSE.txt"),

@@ -1,6 +1,7 @@
 """What all commands share: the README's commands in a row, one-line errors, exit codes, help."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -319,3 +320,16 @@ def test_a_warning_is_one_line_without_a_traceback(here, nescio):
     assert finished.returncode == 0
     assert finished.stderr.count("\n") == 1
     assert finished.stderr.startswith("warning: 1 of 6 labels have no sample")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1"), ("0", "0")])
+def test_commands_do_not_let_onnxruntime_send_events(given, expected, monkeypatch):
+    from nescio.__main__ import run
+
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", given or "")
+    if given is None:
+        monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
+    monkeypatch.setattr("sys.argv", ["nescio", "--version"])
+    with pytest.raises(SystemExit):
+        run()
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == expected

@@ -69,6 +69,18 @@ def test_probes_and_metrics_exist(client, some_logits):
     assert exported - parts - shown == {"nescio_flagged_share"}
 
 
+def test_the_page_shows_what_the_service_answers(client, tmp_path, monkeypatch):
+    page = (DEPLOY.parent / "docs" / "how-to" / "containers.md").read_text("utf-8")
+    source = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(source, "containers.md", "exec"), {"__name__": "__main__"})
+    body = re.search(r"/v1/score .* -d '(.*)'$", page, re.MULTILINE)[1]
+    shown = json.loads(re.search(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1])
+    service = client(tmp_path / "models" / "tagger.nescio")
+    answer = service.post("/v1/score", content=body, headers={"content-type": "application/json"})
+    assert {name: pytest.approx(values) for name, values in shown.items()} == answer.json()
+
+
 @pytest.fixture
 def service(served, tmp_path, some_logits):
     """A service with a token that has scored ordinary inputs."""
