@@ -6,8 +6,11 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 LOCKED ?=
 CONSTRAINED := $(if $(LOCKED),--constraint constraints.txt)
 
-.PHONY: demo test lint types imports docs docs-version screenshots unit lesser claims bench serve-bench fuzz lock package lowest \
-  coco70 format clean
+# Every process of the tests would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test lint types imports docs docs-version screenshots unit lesser lesser-sse lesser-avx2 claims bench \
+  serve-bench fuzz lock package lowest coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -37,21 +40,30 @@ build/demo/report.html: | $(VENV)/.installed-dev
 	$(BIN)/nescio demo --output build/demo --force
 
 unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web)
-	$(BIN)/pytest -n auto --dist loadfile
+	@# In our order: xdist would begin with the files of most tests, and end with the longest.
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-# Where results are computed in floating point, and so depend on the processor.
-NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics outputs explain monitor networks \
-  runners export/test_fused.py training/test_tuning.py)
+# Where results are computed in floating point, and so depend on the processor. Files that trace
+# graphs or read tables do not: onnxruntime does not heed the variables below.
+NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics explain monitor networks runners \
+  outputs/test_outputs.py outputs/test_crops.py export/test_fused.py training/test_tuning.py)
+TRACED := $(addprefix --ignore=tests/runners/,test_runtimes.py test_modules.py)
 # NumPy's names of the features that it uses where the processor has them.
 FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print
 ALL_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*names)')
 WIDE_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*(n for n in names if "512" in n or n == "X86_V4"))')
-# scikit-learn's checks are about the interface: once is enough.
-AGAIN := $(BIN)/pytest -n auto --dist loadfile -m "not slow" -k "not scikit_learns_own_checks" $(NUMERIC)
+# One process each, side by side. scikit-learn's checks are about the interface: once is enough.
+AGAIN := $(BIN)/pytest -q -p no:xdist -p no:cacheprovider -m "not slow" -k "not scikit_learns_own_checks" \
+  $(NUMERIC) $(TRACED)
 
-lesser: $(VENV)/.installed-dev ## the numeric tests again, as a processor without AVX runs them
+lesser: $(VENV)/.installed-dev ## the numeric tests again, as a processor without AVX(-512) runs them
+	$(MAKE) --jobs 2 --output-sync=target lesser-sse lesser-avx2
+
+lesser-sse: $(VENV)/.installed-dev
 	NPY_DISABLE_CPU_FEATURES="$(ALL_FEATURES)" ATEN_CPU_CAPABILITY=default \
 	  ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem $(AGAIN)
+
+lesser-avx2: $(VENV)/.installed-dev
 	@# Without AVX-512, the unit tests have run this way already; OpenBLAS has the same for Zen.
 	if grep -qs avx512 /proc/cpuinfo; then \
 	  NPY_DISABLE_CPU_FEATURES="$(WIDE_FEATURES)" ATEN_CPU_CAPABILITY=avx2 \

@@ -10,7 +10,8 @@ import io
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The commands that read a file have asked already whether it holds probabilities.
         warnings.simplefilter("ignore", ProbabilitiesWarning)
         try:
-            app(args=arguments, prog_name="nescio")
+            _command()(args=arguments, prog_name="nescio")
         except (NescioError, OSError) as error:
             typer.echo(f"error: {_with_options(error)}", err=True)
             return 1
@@ -145,6 +146,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 typer.echo(hint, err=True)
             return stop.code if isinstance(stop.code, int) else 1
     return 0
+
+
+@cache
+def _command() -> Callable[..., Any]:
+    """Return all commands. Making them takes longer than many a command, so it is done once."""
+    return typer.main.get_command(app)
 
 
 def _misplaced_use(arguments: Sequence[str]) -> str | None:
