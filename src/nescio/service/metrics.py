@@ -104,7 +104,7 @@ class ScoreMetrics:
 
     def __init__(self, engine: Engine, traffic: Traffic) -> None:
         self._traffic = traffic
-        scores = np.concatenate([found.scores for found in engine.calibration.thresholds.values()])
+        scores = engine.calibration.scores
         shares = np.linspace(0, 1, _SCORE_BUCKETS + 1)
         self._bounds = np.unique(np.quantile(scores[np.isfinite(scores)], shares))
         self._lock = threading.Lock()
