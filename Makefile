@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 LOCKED ?=
 CONSTRAINED := $(if $(LOCKED),--constraint constraints.txt)
 
-.PHONY: demo test lint types imports docs unit lesser claims bench serve-bench fuzz lock coco70 format clean
+.PHONY: demo test lint types imports docs unit lesser claims bench serve-bench fuzz notebook lock coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -62,6 +62,9 @@ serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 
 fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; run it again to continue
 	$(BIN)/python benchmarks/fuzz.py --minutes 10
+
+notebook: $(VENV)/.installed-dev ## run the notebook of the documentation, and write its outputs into the page
+	$(BIN)/python tools/notebook.py
 
 lock: $(VENV)/.installed-dev ## the exact versions and the licences of what is installed
 	$(BIN)/python tools/dependencies.py
