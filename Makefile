@@ -10,7 +10,7 @@ CONSTRAINED := $(if $(LOCKED),--constraint constraints.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint types imports docs docs-version screenshots unit lesser lesser-sse lesser-avx2 claims bench \
-  serve-bench fuzz lock package lowest coco70 format clean
+  serve-bench fuzz notebook lock package lowest coco70 format clean
 
 demo: $(VENV)/.installed ## a model, what it was shown and the verdicts, in a minute, with a report
 	$(BIN)/nescio demo --output build/demo --force
@@ -94,6 +94,9 @@ serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
 
 fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; run it again to continue
 	$(BIN)/python benchmarks/fuzz.py --minutes 10
+
+notebook: $(VENV)/.installed-dev ## run the notebook of the documentation, and write its outputs into the page
+	$(BIN)/python tools/notebook.py
 
 lock: $(VENV)/.installed-dev ## the exact versions and the licences of what is installed
 	$(BIN)/python tools/dependencies.py

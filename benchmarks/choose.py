@@ -39,7 +39,7 @@ from scipy.stats import spearmanr
 
 from nescio import Choice, Outputs, __version__, choose
 from nescio.choosing.standings import mean
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 
 MEAN = "mean FPR"
 
@@ -103,7 +103,7 @@ def real_fprs(
     choice: Choice, files: Files, train: Outputs, held_out: Outputs
 ) -> dict[str, dict[str, float]]:
     """Return the FPR of each detector of the ranking by OOD set."""
-    found = compare(
+    found = compare_outputs(
         {one.name: choice.detector(one.name) for one in choice.ranking},
         Outputs.load(files.id),
         {name: Outputs.load(path) for name, path in files.ood.items()},

@@ -8,8 +8,8 @@ digits on a grid. Unknown are scenes of the digits 7 to 9 (near), patches of pho
 the activations of the layer before them, and runs with the defaults of its library. Methods that
 need one class per sample get the label with the largest logit. Two other data sets were tried first
 and given up because they took too long: larger scenes (a part of one seed ran) and sentences (none
-did). PyOD's PCA was left out after one seed: it could not tell samples apart. Nothing else was chosen
-by a result.
+did). PyOD's PCA was left out after one seed: it could not tell samples apart. Nothing else was
+chosen by a result.
 
 A time is of fitting on 3,000 scenes and scoring 4,000, relative to nescio's method in the first
 row with a 1 that reads the same array, with OMP_NUM_THREADS=1. oodeel runs the network itself,

@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from nescio.benchmark.spec import load_spec
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 from nescio.networks.network import TwoLayerHead
 from nescio.outputs import Head, Outputs
 
@@ -80,7 +80,7 @@ def fold_fpr(train, held_out, gone, seed):
     x["ood"] = np.concatenate([train.features[unknown], held_out.features[unknown_held]])
     head = trained_head(x["train"], y["train"], x["reference"], y["reference"], seed)
     made = {name: outputs_of(head, rows, y.get(name)) for name, rows in x.items()}
-    found = compare(
+    found = compare_outputs(
         {name: name for name in DETECTORS},
         made["id"],
         {"left out": made["ood"]},

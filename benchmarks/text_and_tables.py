@@ -38,7 +38,7 @@ import real_tables
 import real_text
 from nescio.benchmark.results import Line, comparison_lines, summarise, write_lines
 from nescio.metrics import mean_average_precision
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 from nescio.outputs import Outputs
 
 DETECTORS = (
@@ -98,7 +98,7 @@ def result_lines(name: str, seed: int, made: Made, detectors: Sequence[str]) -> 
     train, val, test = (made[part] for part in PARTS)
     sets = {part.removeprefix(OOD): made[part] for part in made if part.startswith(OOD)}
     ood = {name: sets[name] for name in sorted(sets, key=lambda name: (name not in NEAR, name))}
-    found = compare(
+    found = compare_outputs(
         {one: one for one in detectors}, test, ood, train=train, held_out=val, n_bootstrap=0
     )
     manifest = {

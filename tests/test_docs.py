@@ -6,6 +6,7 @@ import inspect
 import io
 import pkgutil
 import re
+import runpy
 import shlex
 import tomllib
 import unicodedata
@@ -158,12 +159,14 @@ def run_commands(lines: str) -> None:
         assert main(arguments) == 0, line
 
 
-
 ERRORS = DOCS / "errors"  # their examples raise: tests/docs/test_error_pages.py
+NOTEBOOK = DOCS / "tutorials" / "notebook.md"  # a cell shows its last value too
 RUNNABLE = [
     page
     for page in [README, *PAGES]
-    if page.parent != ERRORS and any(language == "python" for language, _ in fences(page))
+    if page.parent != ERRORS
+    and page != NOTEBOOK
+    and any(language == "python" for language, _ in fences(page))
 ]
 
 
@@ -178,6 +181,26 @@ def test_python_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     for source, printed, shown in outputs_of(page):
         assert same_output(printed, shown), f"after:\n{source}printed:\n{printed}shown:\n{shown}"
+
+
+def test_the_notebook_shows_what_its_cells_give():
+    pytest.importorskip("nbclient")
+    tool = runpy.run_path(str(ROOT / "tools" / "notebook.py"))
+    page = NOTEBOOK.read_text("utf-8")
+    outputs = tool["run"](page)
+    assert tool["differences"](page, outputs, same_output) == []
+    pictures = [output for output in outputs if output.html or output.png]
+    shown = re.findall(r"images/(notebook-\d+\.png)", page)
+    assert len(shown) == len(pictures) >= 6
+    assert {DOCS / "images" / name for name in shown} == {*(DOCS / "images").glob("notebook-*")}
+
+
+def test_the_notebook_runs_no_shell_command():
+    pytest.importorskip("nbclient")
+    tool = runpy.run_path(str(ROOT / "tools" / "notebook.py"))
+    for page in ("```sh\npip list\n```\n", "```python\n1\n```\n\n```sh\npip list\n```\n"):
+        with pytest.raises(ValueError, match="only Python is run"):
+            tool["run"](page)
 
 
 _DECIMAL = re.compile(r"\d[\d,]*\.\d*(?:e[-+]?\d+)?")

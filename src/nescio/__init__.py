@@ -74,6 +74,12 @@ if TYPE_CHECKING:
         load as load,
         register as register,
     )
+    from nescio.displays import (
+        ExplanationDisplay as ExplanationDisplay,
+        MonitorDisplay as MonitorDisplay,
+        RocDisplay as RocDisplay,
+        ScoreHistogramDisplay as ScoreHistogramDisplay,
+    )
     from nescio.errors import NescioError as NescioError
     from nescio.explain import Explanation as Explanation
     from nescio.export import (
@@ -81,7 +87,9 @@ if TYPE_CHECKING:
         export_onnx as export_onnx,
     )
     from nescio.metrics import (
+        Comparison as Comparison,
         Evaluation as Evaluation,
+        compare as compare,
         evaluate as evaluate,
     )
     from nescio.monitor import Monitor as Monitor
@@ -108,19 +116,25 @@ _MODULE_OF = {
     "register": "detectors",
     "Calibration": "calibration",
     "Choice": "choosing",
+    "Comparison": "metrics",
     "Evaluation": "metrics",
     "Explanation": "explain",
+    "ExplanationDisplay": "displays",
     "FusedModel": "export",
     "Head": "outputs",
     "Monitor": "monitor",
+    "MonitorDisplay": "displays",
     "NescioError": "errors",
     "Outputs": "outputs",
     "Prediction": "runners",
     "Preprocessing": "data.preprocessing",
+    "RocDisplay": "displays",
+    "ScoreHistogramDisplay": "displays",
     "Threshold": "calibration",
     "Wrapped": "runners",
     "benjamini_hochberg": "calibration",
     "choose": "choosing",
+    "compare": "metrics",
     "evaluate": "metrics",
     "export_onnx": "export",
     "from_pretrained": "registries",

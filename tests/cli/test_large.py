@@ -9,8 +9,7 @@ import pytest
 
 import nescio as ns
 from nescio.calibration import sampling
-from nescio.cli import large
-from nescio.outputs import Outputs
+from nescio.outputs import Outputs, large
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -145,7 +144,7 @@ def test_the_same_files_by_the_same_address_are_an_error(rng, tmp_path, nescio):
     for address in (path, tmp_path / "t*.parquet", f"file://{path}"):
         code, _, shown = nescio("eval", "--id", str(address), "--ood", str(address))
         assert code == 1
-        assert f"{address} is given as --id and as --ood" in shown
+        assert f"{address} is given as ID data (--id) and as OOD data (--ood)" in shown
 
 
 def test_eval_states_the_error_if_scores_are_counted(rng, tmp_path, run, in_blocks, monkeypatch):
@@ -207,7 +206,7 @@ IN_BOUNDED_MEMORY = """
 import json, resource, sys
 from nescio.__main__ import run
 from nescio.calibration.sampling import ScoreSample
-from nescio.cli import large
+from nescio.outputs import large
 from nescio.metrics.streams import compare_streams
 
 large.LARGE = 2**20

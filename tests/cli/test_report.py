@@ -87,7 +87,7 @@ def test_a_report_of_rows_with_nan(nescio, tmp_path, monkeypatch):
 WRONG = {
     "one file on both sides": (
         ("report", "--id", "logits.npy", "--ood", "./logits.npy", "-o", "r.html"),
-        "is given as --id and as --ood",
+        "is given as ID data (--id) and as OOD data (--ood)",
     ),
     "report of nothing": (("report", "-o", "r.html"), "pass either the results of a benchmark"),
     "report of both": (

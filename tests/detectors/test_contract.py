@@ -10,7 +10,7 @@ from fixtures.own_detectors import Neighbours, ReAct, Together
 from nescio.checks import check_detector, make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import FileFormatError, MissingInputError
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 
 OWN = (Neighbours, ReAct, Together)
 MODULE = "fixtures.own_detectors"
@@ -47,7 +47,7 @@ def test_it_is_saved_and_calibrated_by_group(kind, registered, tmp_path):
 
 @own
 def test_it_is_compared_with_others(kind):
-    found = compare(
+    found = compare_outputs(
         {"own": kind(), "joint_energy": ns.JointEnergy()},
         make_outputs(200, seed=1),
         {"shifted": make_outputs(100, seed=2, shift=4.0)},

@@ -8,7 +8,7 @@ from nescio.benchmark.results import Line, comparison_lines
 from nescio.checks import make_outputs
 from nescio.errors import InputError, LabelMismatchError, ShapeError
 from nescio.metrics import auroc, delong_test
-from nescio.metrics.comparison import Scored, compare, find_lead
+from nescio.metrics.comparison import Scored, compare_outputs, find_lead
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_every_detector_on_every_ood_set(splits):
     near = make_outputs(100, seed=3, shift=0.5)
     detectors = {name: detector() for name, detector in DETECTORS.items()}
     done = []
-    found = compare(
+    found = compare_outputs(
         detectors,
         test,
         {"far": far, "near": near},
@@ -43,7 +43,7 @@ def test_every_detector_on_every_ood_set(splits):
 def test_the_lead_is_delongs_test_of_the_best_two(splits):
     _, test, far = splits
     detectors = {name: DETECTORS[name]() for name in ("sum_logit", "max_logit", "joint_energy")}
-    found = compare(detectors, test, {"far": far}, n_bootstrap=0)
+    found = compare_outputs(detectors, test, {"far": far}, n_bootstrap=0)
     results = found.results["far"]
     ranked = sorted(results, key=lambda name: -results[name].auroc.value)
     lead = found.lead["far"]
@@ -55,9 +55,9 @@ def test_the_lead_is_delongs_test_of_the_best_two(splits):
 def test_detectors_that_rank_alike_do_not_lead_each_other(splits):
     _, test, far = splits
     alike = {name: DETECTORS[name]() for name in ("max_logit", "max_energy")}
-    assert compare(alike, test, {"far": far}, n_bootstrap=0).lead == {}
+    assert compare_outputs(alike, test, {"far": far}, n_bootstrap=0).lead == {}
     three = alike | {"sum_logit": DETECTORS["sum_logit"]()}
-    lead = compare(three, test, {"far": far}, n_bootstrap=0).lead["far"]
+    lead = compare_outputs(three, test, {"far": far}, n_bootstrap=0).lead["far"]
     assert {lead.best, lead.second} == {"max_logit", "sum_logit"}
 
 
@@ -75,14 +75,14 @@ def test_scores_that_differ_by_rounding_alone_rank_alike():
 def test_a_single_input_has_results_and_no_lead(splits):
     _, test, far = splits
     detectors = {name: DETECTORS[name]() for name in ("sum_logit", "joint_energy")}
-    found = compare(detectors, test, {"far": far[:1]}, n_bootstrap=0)
+    found = compare_outputs(detectors, test, {"far": far[:1]}, n_bootstrap=0)
     assert found.lead == {}
     assert set(found.results["far"]) == set(detectors)
 
 
 def test_if_none_can_run_the_reasons_are_there(splits):
     _, test, far = splits
-    found = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
+    found = compare_outputs({"lof": DETECTORS["lof"]()}, test, {"far": far})
     assert found.results == {"far": {}}
     [line] = comparison_lines(found, "spec", "id", 0, {})
     assert line.evaluation is None
@@ -95,29 +95,29 @@ def test_outputs_of_other_models_are_refused(splits):
     detectors = {"joint_energy": DETECTORS["joint_energy"]()}
     few = Outputs(far.logits[:, :3])
     with pytest.raises(ShapeError, match=f"has {test.n_labels} labels and few has 3"):
-        compare(detectors, test, {"far": far, "few": few})
+        compare_outputs(detectors, test, {"far": far, "few": few})
     with pytest.raises(ShapeError, match="the training outputs has 3"):
-        compare(detectors, test, {"far": far}, train=Outputs(train.logits[:, :3]))
+        compare_outputs(detectors, test, {"far": far}, train=Outputs(train.logits[:, :3]))
     named = [
         Outputs(one.logits, label_names=[f"{word} {at}" for at in range(one.n_labels)])
         for one, word in ((test, "cat"), (far, "dog"))
     ]
     with pytest.raises(LabelMismatchError, match=r"labels of far differ .* label 0 is 'dog 0'"):
-        compare(detectors, named[0], {"far": named[1]})
+        compare_outputs(detectors, named[0], {"far": named[1]})
 
 
 def test_what_cannot_run_is_left_out_and_why(splits):
     train, test, far = splits
     bare = {"far": Outputs(far.logits)}
     detectors = {name: detector() for name, detector in DETECTORS.items()}
-    found = compare(detectors, Outputs(test.logits), bare, n_bootstrap=0)
+    found = compare_outputs(detectors, Outputs(test.logits), bare, n_bootstrap=0)
     learn = {name for name, detector in detectors.items() if detector.learned}
     read_more = {name for name, one in detectors.items() if set(one.scores_from) != {"logits"}}
     assert {"lof", "odin"} <= learn | read_more == set(found.skipped)
     assert "reads features" in found.skipped["mahalanobis"]
     assert "--train" in found.skipped["lof"]
     no_labels = Outputs(train.logits, train.features)
-    found = compare(detectors, test, {"far": far}, train=no_labels, n_bootstrap=0)
+    found = compare_outputs(detectors, test, {"far": far}, train=no_labels, n_bootstrap=0)
     missing = {"labels", "head", "penultimate"}
     unable = {
         name
@@ -126,7 +126,7 @@ def test_what_cannot_run_is_left_out_and_why(splits):
     }
     assert {"mahalanobis", "react"} <= unable == set(found.skipped)
     assert "learns from labels" in found.skipped["mahalanobis"]
-    only = compare({"lof": DETECTORS["lof"]()}, test, {"far": far})
+    only = compare_outputs({"lof": DETECTORS["lof"]()}, test, {"far": far})
     assert (only.results, list(only.skipped)) == ({"far": {}}, ["lof"])
 
 
@@ -140,7 +140,7 @@ def test_detectors_that_learn_from_held_out_data(splits):
     }
 
     def skipped(**data):
-        return compare(detectors, test, given, n_bootstrap=0, **data).skipped
+        return compare_outputs(detectors, test, given, n_bootstrap=0, **data).skipped
 
     assert skipped(train=train, held_out=held_out) == {}
     assert set(skipped(held_out=held_out)) == {"both", "with lof"}
@@ -162,7 +162,7 @@ def test_detectors_that_learn_from_held_out_data(splits):
         skipped(train=train, held_out=train)
     with pytest.raises(ShapeError, match="the held-out outputs has 3"):
         skipped(held_out=Outputs(held_out.logits[:, :3]))
-    found = compare(detectors, test, given, train=train, held_out=held_out, n_bootstrap=0)
+    found = compare_outputs(detectors, test, given, train=train, held_out=held_out, n_bootstrap=0)
     ready = Combined().fit(train).calibrate(held_out)
     np.testing.assert_array_equal(found.scores["both"].id_scores, ready.score_samples(test))
     assert not hasattr(detectors["logits"], "detectors_")
@@ -172,7 +172,7 @@ def test_the_result_is_plain_data(splits):
     import json
 
     _, test, far = splits
-    found = compare({"msp": DETECTORS["msp"]()}, test, {"far": far}, n_bootstrap=20)
+    found = compare_outputs({"msp": DETECTORS["msp"]()}, test, {"far": far}, n_bootstrap=20)
     plain = json.loads(json.dumps(found.as_dict()))
     (row,) = plain["results"]
     assert (row["ood"], row["detector"], row["n_ood"]) == ("far", "msp", 150)
@@ -184,7 +184,7 @@ def test_the_result_is_plain_data(splits):
 def test_the_best_detector_is_first_in_the_plain_data(splits):
     _, test, far = splits
     detectors = {name: DETECTORS[name]() for name in ("sum_logit", "max_logit", "joint_energy")}
-    found = compare(detectors, test, {"far": far}, n_bootstrap=0)
+    found = compare_outputs(detectors, test, {"far": far}, n_bootstrap=0)
     rows = found.as_dict()["results"]
     assert [row["rank"] for row in rows] == [1, 2, 3]
     values = [row["auroc"]["value"] for row in rows]
@@ -197,7 +197,7 @@ def test_the_best_detector_is_first_in_the_plain_data(splits):
 def test_swapped_data_is_named_as_the_likely_cause(splits):
     _, test, far = splits
     detectors = {name: DETECTORS[name]() for name in ("sum_logit", "max_logit", "joint_energy")}
-    found = compare(detectors, far, {"test": test}, n_bootstrap=0)
+    found = compare_outputs(detectors, far, {"test": test}, n_bootstrap=0)
     note = found.as_dict()["notes"]["test"]
     assert "all 3 detectors. The likely cause: the ID and the OOD data are swapped" in note
     assert all(row["worse_than_chance"] for row in found.as_dict()["results"])
@@ -206,6 +206,8 @@ def test_swapped_data_is_named_as_the_likely_cause(splits):
 def test_a_detector_that_needs_more_training_samples_is_skipped():
     few, more = make_outputs(20), make_outputs(60, seed=1)
     given = {"nnguide": NNGuide(k=50), "knn": NearestNeighbours(k=5)}
-    found = compare(given, more, {"far": make_outputs(30, seed=2)}, train=few, n_bootstrap=0)
+    found = compare_outputs(
+        given, more, {"far": make_outputs(30, seed=2)}, train=few, n_bootstrap=0
+    )
     assert list(found.scores) == ["knn"]
     assert "at least 50 training samples, got n_samples = 20" in found.skipped["nnguide"]

@@ -7,7 +7,7 @@ import pytest
 
 import nescio as ns
 from nescio.errors import InputError, ShapeError
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 from nescio.metrics.streams import compare_streams
 from nescio.outputs import Outputs
 
@@ -52,7 +52,7 @@ def streamed(data, **options):
 def test_the_results_are_those_of_whole_outputs(data):
     rows = []
     found = streamed(data, on_rows=rows.append)
-    whole = compare(data.detectors, data.id, data.ood, train=data.train, n_bootstrap=20)
+    whole = compare_outputs(data.detectors, data.id, data.ood, train=data.train, n_bootstrap=20)
     assert sum(rows) == 580
     assert found.skipped == whole.skipped
     assert list(found.skipped) == ["combined"]  # it needs held-out data

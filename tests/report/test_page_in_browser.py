@@ -201,3 +201,33 @@ def test_print_has_no_controls_and_opens_what_is_folded(page):
     for selector in ("#theme", ".selects", ".contents"):
         assert page.run(f"document.querySelector('{selector}').offsetParent") is None
     page.send("Emulation.setEmulatedMedia", media="")
+
+
+_CARD = "getComputedStyle(document.querySelector('.nescio')).{}"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "body", "dark"),
+    [
+        ("light", "", False),
+        ("dark", "", True),
+        ("light", 'data-jp-theme-light="false"', True),  # JupyterLab's own theme comes first
+        ("dark", 'data-jp-theme-light="true"', False),
+        ("dark", 'class="vscode-light"', False),
+        ("light", 'data-md-color-scheme="slate"', True),
+    ],
+)
+def test_a_result_in_a_notebook_follows_its_theme(browser, tmp_path, rng, scheme, body, dark):
+    import nescio as ns
+
+    card = ns.JointEnergy().calibrate(rng.normal(size=(100, 4))).calibration_._repr_html_()
+    outside = "<p class='line in text' id='other'>not ours</p>"
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><body {body}>{outside}{card}", "utf-8")
+    browser.open(path, scheme=scheme, scripts=True)
+    ink, panel = (browser.run(_CARD.format(name)) for name in ("color", "backgroundColor"))
+    assert ink == ("rgb(230, 232, 234)" if dark else "rgb(28, 33, 38)")
+    assert panel == ("rgb(27, 31, 35)" if dark else "rgb(255, 255, 255)")
+    own = "getComputedStyle(document.getElementById('other'))"
+    assert browser.run(f"{own}.getPropertyValue('--c') + {own}.whiteSpace") == "normal"
+    assert browser.noise == []

@@ -58,14 +58,14 @@ def test_outliers_of_the_calibration_do_not_flatten_the_histogram(rng):
     scores[:20] *= 1e4  # 2 %, as Mahalanobis scores have them
     found = with_scores(scores)
     histogram = found.histogram(None)
-    assert histogram["lower"] + histogram["higher"] == 20
-    assert sum(histogram["counts"]) == 1000
-    assert max(histogram["counts"]) < 120
+    assert histogram.lower + histogram.higher == 20
+    assert sum(histogram.counts) == 1000
+    assert max(histogram.counts) < 120
     text = score_chart(found, 0.0, "all", 600)
-    assert f"◀ {histogram['lower']} lower" in text
-    assert f"{histogram['higher']} higher ▶" in text
+    assert f"◀ {histogram.lower} lower" in text
+    assert f"{histogram.higher} higher ▶" in text
     quiet = with_scores(rng.normal(size=1000)).histogram(None)
-    assert quiet["lower"] == quiet["higher"] == 0
+    assert quiet.lower == quiet.higher == 0
 
 
 def test_a_threshold_among_outliers_is_drawn_at_the_edge(rng):
@@ -74,8 +74,8 @@ def test_a_threshold_among_outliers_is_drawn_at_the_edge(rng):
     found = with_scores(scores)
     (threshold,) = found.calibration.threshold_values.values()
     histogram = found.histogram(None)
-    assert threshold < histogram["edges"][0]
-    assert max(histogram["counts"]) < 150
+    assert threshold < histogram.edges[0]
+    assert max(histogram.counts) < 150
     text = score_chart(found, 0.0, "all", 600)
     ElementTree.fromstring(text)
     assert "nan" not in text
@@ -88,8 +88,8 @@ def test_a_threshold_among_outliers_is_drawn_at_the_edge(rng):
 def test_scores_that_are_mostly_equal_have_a_histogram():
     scores = np.r_[np.full(80, 7.0), np.linspace(-3, 3, 20)]
     histogram = with_scores(scores).histogram(None)
-    assert sum(histogram["counts"]) == len(scores)
-    assert histogram["edges"][0] < histogram["edges"][-1]
+    assert sum(histogram.counts) == len(scores)
+    assert histogram.edges[0] < histogram.edges[-1]
 
 
 def test_a_group_has_its_own_histogram_and_threshold(engine):

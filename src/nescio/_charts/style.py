@@ -6,6 +6,8 @@ import functools
 import re
 from importlib.resources import files
 
+JOINT = "joint_energy"  # the detector that has a style of its own
+_HUES, _DASHES, _SETS = 8, 4, 6  # the number of each in charts.css
 _COLOUR = re.compile(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)")
 _ALIAS = re.compile(r"--([\w-]+): var\(--([\w-]+)\)")
 
@@ -32,3 +34,13 @@ def palette(*, dark: bool = False) -> dict[str, str]:
     text = sheet("palette.css")
     found = {name: at_night if dark else at_day for name, at_day, at_night in _COLOUR.findall(text)}
     return found | {name: found[other] for name, other in _ALIAS.findall(text)}
+
+
+def curve_style(at: int, name: str) -> str:
+    """Return the CSS classes of the curve of a detector: a hue, and a dash once all are used."""
+    return "joint" if name == JOINT else f"c{at % _HUES} d{at // _HUES % _DASHES}"
+
+
+def set_style(at: int) -> str:
+    """Return the CSS class of an OOD set, which is the same in every figure."""
+    return f"ood{at % _SETS}"

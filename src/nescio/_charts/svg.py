@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nescio._charts.text import cut
+
 Values = NDArray[np.float64]
 Tick = tuple[float, str]
+
+_CHARACTER = 6.4  # pixels, about, of the font of charts.css
 
 
 class Markup(str):
@@ -30,7 +34,11 @@ class Markup(str):
 
 @dataclass(frozen=True)
 class Scale:
-    """A mapping from data to a length in pixels; the ends of a logarithmic one are positive."""
+    """A mapping from data to a length in pixels.
+
+    The ends of a logarithmic scale have the same sign. Between negative ends, it is that of the
+    positive numbers in a mirror.
+    """
 
     low: float
     high: float
@@ -41,13 +49,19 @@ class Scale:
         data = np.asarray(values, dtype=np.float64)
         low, high = self.low, self.high
         if self.log:
-            data = np.log10(np.maximum(data, np.finfo(np.float64).tiny))
-            low, high = math.log10(low), math.log10(high)
+            sign = math.copysign(1.0, low)
+            data = sign * np.log10(np.maximum(sign * data, np.finfo(np.float64).tiny))
+            low, high = (sign * math.log10(sign * end) for end in (low, high))
         span = (high - low) or 1.0
         # Scores of -inf get a position beyond the left edge, where they are cut off.
         data = np.nan_to_num(data, nan=low, posinf=high + span, neginf=low - span)
         share: Values = np.clip((data - low) / span, -1.0, 2.0)
         return share * length
+
+    def within(self, values: ArrayLike) -> Values:
+        """Return the values, or the ends of the scale for those beyond; NaN is the lower end."""
+        data = np.asarray(values, dtype=np.float64)
+        return np.clip(np.where(np.isnan(data), self.low, data), self.low, self.high)
 
     def ticks(self, about: int = 5) -> list[Tick]:
         """Return round numbers within the scale and their text."""
@@ -64,6 +78,9 @@ class Scale:
         return [(at * step, number(at * step)) for at in range(first, last + 1)]
 
     def _log_ticks(self, about: int) -> list[Tick]:
+        if self.high < 0:
+            mirrored = Scale(-self.high, -self.low, log=True)._log_ticks(about)
+            return [(-value, f"\N{MINUS SIGN}{text}") for value, text in reversed(mirrored)]
         first = math.ceil(math.log10(self.low) - 1e-9)
         last = math.floor(math.log10(self.high) + 1e-9)
         step = max(1, math.ceil((last - first) / about))
@@ -192,12 +209,15 @@ class Chart:
         if x is not None:
             at = float(self.x.place(x, self.width))
             self.marks.append(f'<path class="rule" d="M{_at(at)} 0V{_at(self.height)}"/>')
-            side, shift = ("end", -5) if at > 0.66 * self.width else ("start", 5)
+            needed = _CHARACTER * len(text) + 5
+            is_right = at > 0.66 * self.width or (at > needed > self.width - at)
+            side, shift = ("end", -5) if is_right else ("start", 5)
             self._note(at + shift, 11, text, side)
         if y is not None:
             at = self.height - float(self.y.place(y, self.height))
             self.marks.append(f'<path class="rule" d="M0 {_at(at)}H{_at(self.width)}"/>')
-            self._note(self.width - 4, at + 13, text, "end")
+            below = at + 13 < self.height
+            self._note(self.width - 4, at + 13 if below else at - 5, text, "end")
 
     def _note(self, x: float, y: float, text: str, anchor: str) -> None:
         if text:
@@ -297,9 +317,7 @@ class BarRows:
         # The text is beside its bar, or beyond the mark if that would cross the text.
         room = self.width - self.start - self.longest
         beside = mark if 0 < mark - length <= room else length
-        name = row.name
-        if len(name) > self.n_characters:
-            name = name[: self.n_characters - 1] + "…"
+        name = cut(row.name, self.n_characters)
         drawn = (
             f'<text x="{self.start - 6}" y="{middle}" text-anchor="end">{escape(name)}</text>'
             f'<rect class="bar {row.css}" x="{self.start}" y="{y + 2}" width="{length:.1f}" '

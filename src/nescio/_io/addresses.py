@@ -180,3 +180,11 @@ def _explained(what: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise FileError(f"cannot read {what}: {error.strerror or error}.") from error
+
+
+def same_file(a: str | Path, b: str | Path) -> bool:
+    """Return whether two paths refer to one file, or are the same address of files."""
+    try:
+        return os.path.samefile(a, b)
+    except OSError:  # one of them does not exist or cannot be accessed
+        return str(a) == str(b) and (is_remote(a) or glob.has_magic(str(a)))

@@ -31,7 +31,7 @@ from nescio.benchmark.spec import BenchmarkSpec, resolve_detector
 from nescio.benchmark.tables import benchmark_tables
 from nescio.data.damage import Thoroughness
 from nescio.errors import BenchmarkError, FileError, NescioError
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 from nescio.outputs import Outputs
 from nescio.runners.runtimes import AUTO
 from nescio.training import Checkpoint, Tuning
@@ -167,7 +167,7 @@ def _network_lines(pipeline: Pipeline, folder: Path) -> list[Line]:
         pass
     id_outputs = outputs.pop(data.name)
     with pipeline.stage("evaluating", len(spec.detectors) * len(outputs)) as advance:
-        comparison = compare(
+        comparison = compare_outputs(
             {text: resolve_detector(text, mean_labels=data.mean_labels) for text in spec.detectors},
             id_outputs,
             outputs,

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.text import cut, text_table
+from nescio._io.tabular import Tabular
 from nescio._validation import Array, BoolArray, checked_share
 from nescio.calibration.thresholds import (
     Scores,
@@ -39,8 +41,8 @@ MIN_GROUP_SIZE = 100
 _PILOT_SHARE = 5  # one sample in five is used to choose the groups
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration(Tabular):
     """One threshold for all samples, or one threshold per group of samples.
 
     Attributes
@@ -53,6 +55,8 @@ class Calibration:
     edges : tuple of int
         For groups by label count: the smallest count of each group, in ascending order.
     """
+
+    index_column = "group"
 
     thresholds: Mapping[str, Threshold]
     by: str | None = None
@@ -153,6 +157,11 @@ class Calibration:
         return {name: threshold.value for name, threshold in self.thresholds.items()}
 
     @property
+    def scores(self) -> Scores:
+        """The calibration scores of all groups."""
+        return np.concatenate([threshold.scores for threshold in self.thresholds.values()])
+
+    @property
     def n_samples(self) -> int:
         """The number of calibration scores in all groups together."""
         return sum(threshold.n_samples for threshold in self.thresholds.values())
@@ -210,6 +219,59 @@ class Calibration:
             members = groups == name
             result[members] = threshold.p_values(scores[members])
         return result
+
+    def columns(self) -> dict[str, Any]:
+        """Return one row per group: threshold, tpr, confidence, n_samples, and the true TPR.
+
+        The true TPR, the share kept in the long run, lies between tpr_low and tpr_high with 99 %
+        confidence.
+        """
+        intervals = [threshold.tpr_interval() for threshold in self.thresholds.values()]
+        return {
+            "group": list(self.thresholds),
+            "threshold": [one.value for one in self.thresholds.values()],
+            "tpr": [one.tpr for one in self.thresholds.values()],
+            "confidence": [one.confidence for one in self.thresholds.values()],
+            "n_samples": [one.n_samples for one in self.thresholds.values()],
+            "tpr_low": [low for low, _ in intervals],
+            "tpr_high": [high for _, high in intervals],
+        }
+
+    def summary(self) -> str:
+        """Return one line: what is promised, for how many groups and with how many samples."""
+        first = next(iter(self.thresholds.values()))
+        promise = guarantee_text(first.tpr, first.confidence)
+        of = f"{self.n_samples:,} samples"
+        if self.by is None:
+            return f"threshold {first.value:.5g}, {promise}, {of}"
+        groups = "group" if len(self.thresholds) == 1 else "groups"
+        how = "" if self.by == CUSTOM else f" by {self.by}"
+        return f"{len(self.thresholds):,} {groups}{how}, {promise}, {of}"
+
+    def __repr__(self) -> str:
+        title = f"Calibration({self.summary()})"
+        if self.by is None:
+            return title
+        names = list(self.thresholds)
+
+        def row(at: int) -> str:
+            one = self.thresholds[names[at]]
+            return f"{cut(names[at], 16):>16} {one.value:>12.5g} {one.n_samples:>10,}"
+
+        return text_table(
+            title, f"{'group':>16} {'threshold':>12} {'samples':>10}", row, len(names)
+        )
+
+    def _repr_html_(self) -> str:
+        from nescio.calibration.showing import calibration_card
+
+        return calibration_card(self)
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the histogram of the calibration scores; see `ScoreHistogramDisplay`."""
+        from nescio.displays import ScoreHistogramDisplay
+
+        return ScoreHistogramDisplay.from_calibration(self, ax=ax, **options)
 
     def statement(self, confidence: float = 0.99) -> str:
         """Return the guarantee as text, with one sentence (and line) per group."""

@@ -125,7 +125,7 @@ def required_samples(tpr: float, confidence: float | None = None) -> int:
     return math.ceil(math.log(1 - confidence) / math.log(tpr) - 1e-9)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Threshold:
     """A threshold on scores, together with the calibration scores that determine it.
 
@@ -223,6 +223,10 @@ class Threshold:
             raise InputError(
                 "calibration scores must be in ascending order, and the threshold must be finite."
             )
+
+    def __repr__(self) -> str:
+        promise = guarantee_text(self.tpr, self.confidence)
+        return f"Threshold({self.value:.5g}, {promise}, {self.n_samples:,} scores)"
 
     @property
     def value(self) -> float:

@@ -10,6 +10,9 @@ import numpy as np
 from scipy import stats
 from sklearn.base import clone
 
+from nescio._charts.cards import card, short_table
+from nescio._charts.text import cut
+from nescio._io.tabular import Tabular, by_name
 from nescio.choosing.standings import Standing, deviation, mean, shown
 from nescio.detectors import Detector
 from nescio.metrics import Estimate
@@ -43,8 +46,8 @@ class FoldFacts:
     map_model: float | None = None
 
 
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, repr=False)
+class Choice(Tabular):
     """The result of `choose`.
 
     Attributes
@@ -66,6 +69,8 @@ class Choice:
     seed : int
         The seed of the folds.
     """
+
+    index_column = "detector"
 
     pick: str
     ranking: tuple[Standing, ...]
@@ -138,8 +143,30 @@ class Choice:
             "folds": [asdict(fold) for fold in self.folds],
         }
 
+    def columns(self) -> dict[str, Any]:
+        """Return one row per detector: detector, criterion, near, far and p_value (means)."""
+        return by_name(
+            [
+                {
+                    "detector": one.name,
+                    "criterion": one.mean,
+                    "near": mean(one.near),
+                    "far": mean(one.mean_far) if one.mean_far else None,
+                    "p_value": one.p_value,
+                }
+                for one in self.ranking
+            ]
+        )
+
     def __str__(self) -> str:
         return self.summary()
+
+    def __repr__(self) -> str:
+        return "\n".join(cut(line, 400) for line in (self._headline(), self._expectation()))
+
+    def _repr_html_(self) -> str:
+        texts = (self._expectation(), *self.notes())
+        return card(self._headline(), short_table(COLUMNS, self.rows()), *texts)
 
     def summary(self) -> str:
         """Return a few lines: the pick, what to expect of it, and how far to trust this."""

@@ -19,7 +19,7 @@ from nescio.detectors import Detector, JointEnergy
 from nescio.detectors.naming import as_detector, written
 from nescio.errors import MissingInputError, NescioWarning, ParameterError
 from nescio.metrics import mean_average_precision
-from nescio.metrics.comparison import compare, obstacle
+from nescio.metrics.comparison import compare_outputs, obstacle
 from nescio.outputs import Outputs
 
 _BASELINE = "the baseline of the criterion"  # no detector can have this name
@@ -178,7 +178,7 @@ def _measured(
     with warnings.catch_warnings():
         # Labels without samples, or fewer than k labels: the folds are not the user's data.
         warnings.simplefilter("ignore", NescioWarning)
-        comparison = compare(
+        comparison = compare_outputs(
             {_BASELINE: JointEnergy(), **detectors},
             fold.id,
             {_NEAR: fold.near, **fold.far},

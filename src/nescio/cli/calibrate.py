@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nescio._io.addresses import same_file
 from nescio._io.files import check_target
 from nescio._io.tables import to_json
 from nescio.calibration.sampling import MAX_SAMPLES
-from nescio.cli.large import LargeInput, check_fits, find_large
 from nescio.cli.options import (
     AsJson,
     Force,
@@ -23,18 +23,16 @@ from nescio.cli.options import (
     build_detector,
     calibration_facts,
     chosen_columns,
-    columns_of_others,
     detector_names,
     progress_bar,
-    read_others,
-    read_outputs,
     refuse_overwriting,
-    same_file,
     terminal,
     what_was_read,
     working,
 )
 from nescio.errors import MissingInputError, ParameterError, about
+from nescio.outputs.large import LargeInput, check_fits, find_large
+from nescio.outputs.reading import columns_of_others, read_others, read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nescio._io.addresses import same_file
 from nescio._io.files import check_target, replacing
 from nescio._io.tables import to_json
 from nescio.cli.options import (
@@ -21,13 +22,11 @@ from nescio.cli.options import (
     chosen_columns,
     detector_names,
     progress_bar,
-    read_others,
-    read_outputs,
     refuse_overwriting,
-    same_file,
     terminal,
 )
 from nescio.errors import ParameterError
+from nescio.outputs.reading import read_others, read_outputs
 
 if TYPE_CHECKING:
     from nescio.choosing import Choice

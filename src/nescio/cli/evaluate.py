@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nescio._io.addresses import find_files
-from nescio._io.columns import Columns
 from nescio._io.tables import to_json
-from nescio.cli.large import LargeInput, check_fits, may_be_large, open_blocks
 from nescio.cli.options import (
     AsJson,
     FromProbs,
@@ -26,22 +22,13 @@ from nescio.cli.options import (
     Settings,
     build_detector,
     chosen_columns,
-    columns_of_others,
     detector_names,
-    matched,
     progress_bar,
-    read_others,
-    read_outputs,
-    same_file,
     terminal,
 )
-from nescio.errors import MissingInputError, ParameterError
-from nescio.outputs import Outputs
-from nescio.outputs.files import TABLES
-from nescio.outputs.outputs import TEXT
+from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
-    from nescio.detectors import Detector
     from nescio.metrics.comparison import Comparison
 
 
@@ -98,48 +85,33 @@ def evaluate_detectors(
 
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
+    from nescio.metrics import compare
+
     wanted = names or ["all"]
     if settings and (len(wanted) > 1 or "all" in wanted):
         raise ParameterError("--set goes with a single --detector.")
     chosen = [name for one in wanted for name in (detector_names() if one == "all" else [one])]
     detectors = {name: build_detector(name, settings, nonfinite=nonfinite) for name in chosen}
     columns = chosen_columns(id_column, labels, ignore)
-    paths = (id_path, ood_paths, train, held_out)
-    large = find_large_sets(*paths, from_probs=from_probs, columns=columns)
-    options = {"tpr": tpr, "n_bootstrap": bootstrap, "seed": seed}
-    if large is None:
-        sets = read_sets(*paths, from_probs=from_probs, columns=columns)
-        comparison = _compare(detectors, sets, options)
-    else:
-        comparison = _compare_blocks(detectors, large, options)
-    if not any(comparison.results.values()):
-        name, reason = next(iter(comparison.skipped.items()))
-        raise MissingInputError(f"{name} cannot be evaluated: {reason}")
+    comparison = compare(
+        id_path,
+        ood_paths,
+        detectors,
+        train=train,
+        held_out=held_out,
+        tpr=tpr,
+        n_bootstrap=bootstrap,
+        seed=seed,
+        from_probs=from_probs,
+        id_column=columns.id_column,
+        labels=columns.labels,
+        ignore=columns.ignore,
+        progress=partial(progress_bar, "evaluating"),
+    )
     if as_json:
         typer.echo(to_json(comparison.as_dict()))
     else:
         print_comparison(comparison, terminal())
-
-
-def _compare(
-    detectors: Mapping[str, Detector], sets: Sets, options: Mapping[str, Any]
-) -> Comparison:
-    from nescio.metrics.comparison import compare
-
-    with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
-        given: dict[str, Any] = {"train": sets.train, "held_out": sets.held_out}
-        return compare(detectors, sets.id, sets.ood, **given, **options, on_step=advance)
-
-
-def _compare_blocks(
-    detectors: Mapping[str, Detector], sets: LargeSets, options: Mapping[str, Any]
-) -> Comparison:
-    from nescio.metrics.streams import compare_streams
-
-    n_rows = sets.id.n_rows + sum(one.n_rows for one in sets.ood.values())
-    with progress_bar("evaluating", n_rows, unit="rows") as advance:
-        given: dict[str, Any] = {"train": sets.train, "held_out": sets.held_out}
-        return compare_streams(detectors, sets.id, sets.ood, **given, **options, on_rows=advance)
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -197,118 +169,3 @@ def _table(comparison: Comparison, ood: str) -> Table:
 def _cell(text: str, *, is_best: bool) -> Text:
     """Mark the best with a star, which a file keeps too. A space keeps the others aligned."""
     return Text(text + (" *" if is_best else "  "), style="bold" if is_best else "")
-
-
-class Sets(NamedTuple):
-    """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
-
-    id: Outputs
-    ood: dict[str, Outputs]
-    train: Outputs | None
-    held_out: Outputs | None
-
-    def with_texts(self, column: str) -> Sets:
-        """Return the sets with a kept column of ID and OOD as the texts."""
-        renamed = [
-            replace(one, kept={TEXT: one.kept[column]}) for one in (self.id, *self.ood.values())
-        ]
-        return self._replace(id=renamed[0], ood=dict(zip(self.ood, renamed[1:], strict=True)))
-
-
-class LargeSets(NamedTuple):
-    """As `Sets`, but ID and OOD outputs are read in blocks."""
-
-    id: LargeInput
-    ood: dict[str, LargeInput]
-    train: Outputs | None
-    held_out: Outputs | None
-
-
-def find_large_sets(
-    id_path: str,
-    ood_paths: list[str],
-    train: str | None,
-    held_out: str | None,
-    *,
-    from_probs: bool | None,
-    columns: Columns,
-) -> LargeSets | None:
-    """Return the outputs to read in blocks; None if none of the ID and OOD files is large."""
-    _check_paths(id_path, ood_paths, train, held_out)
-    if not any(map(may_be_large, (id_path, *ood_paths))):
-        return None
-    of_id = open_blocks(id_path, from_probs=from_probs, columns=columns)
-
-    def known(path: str) -> Columns:
-        return columns_of_others(path, columns, of_id.head.label_names)
-
-    def opened(path: str) -> LargeInput:
-        large = open_blocks(path, from_probs=from_probs, columns=known(path))
-        if find_files(path).suffix in TABLES:
-            return large
-        return replace(large, change=lambda outputs: matched(outputs, of_id.head, columns))
-
-    def whole(path: str | None) -> Outputs | None:
-        if path is None:
-            return None
-        check_fits(path, from_probs=from_probs, columns=known(path))
-        return read_others(path, of_id.head, from_probs=from_probs, columns=columns)
-
-    found = {path: opened(path) for path in ood_paths if may_be_large(path)}
-    if not any(one.is_large for one in (of_id, *found.values())):
-        return None
-    ood = {
-        name: found.get(path) or opened(path)
-        for name, path in zip(_labels(ood_paths), ood_paths, strict=True)
-    }
-    return LargeSets(of_id, ood, whole(train), whole(held_out))
-
-
-def read_sets(
-    id_path: str | Path,
-    ood_paths: Sequence[str | Path],
-    train: str | Path | None,
-    held_out: str | Path | None,
-    *,
-    from_probs: bool | None,
-    columns: Columns,
-) -> Sets:
-    """The outputs in the files. The labels of the ID file are looked for in the other files."""
-    _check_paths(id_path, ood_paths, train, held_out)
-    id_outputs = read_outputs(id_path, from_probs=from_probs, columns=columns)
-
-    def read(path: str | Path, columns: Columns) -> Outputs:
-        return read_others(path, id_outputs, from_probs=from_probs, columns=columns)
-
-    ood_outputs = {
-        label: read(path, columns)
-        for label, path in zip(_labels(ood_paths), ood_paths, strict=True)
-    }
-    unkept = replace(columns, keep=())  # what is learned from is not shown
-    others = (None if path is None else read(path, unkept) for path in (train, held_out))
-    return Sets(id_outputs, ood_outputs, *others)
-
-
-def _check_paths(
-    id_path: str | Path,
-    ood_paths: Sequence[str | Path],
-    train: str | Path | None,
-    held_out: str | Path | None,
-) -> None:
-    for path in ood_paths:
-        if same_file(id_path, path):
-            raise ParameterError(f"{path} is given as --id and as --ood.")
-    for other, option in ((id_path, "--id"), (train, "--train")):
-        if held_out is not None and other is not None and same_file(held_out, other):
-            raise ParameterError(f"{held_out} is given as {option} and as --held-out.")
-
-
-def _labels(paths: Sequence[str | Path]) -> list[str]:
-    """A short name for each OOD file; the whole path where two share one."""
-    stems = [Path(path).stem for path in paths]
-    if len(set(map(str, paths))) != len(paths):
-        raise ParameterError("the same --ood file was given twice.")
-    return [
-        stem if stems.count(stem) == 1 and "*" not in stem else str(path)
-        for stem, path in zip(stems, paths, strict=True)
-    ]

@@ -20,22 +20,19 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
-from nescio._io.addresses import find_files, is_remote
+from nescio._io.addresses import is_remote, same_file
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file
 from nescio._io.tables import require
-from nescio._validation import checked_choice, largest_of_non_negative
+from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM
-from nescio.errors import InputError, ParameterError, about
+from nescio.errors import InputError, ParameterError
 from nescio.outputs import Outputs
-from nescio.outputs.files import TABLES, load_outputs
-from nescio.outputs.streams import refuse_probabilities
+from nescio.outputs.reading import ANY_COLUMNS, read_outputs
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
     from nescio.detectors import Detector
-
-_ANY_COLUMNS = Columns()
 
 DetectorFile = Annotated[
     Path,
@@ -145,14 +142,6 @@ def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
             raise ParameterError(f"{output} is an input; write to another file.")
 
 
-def same_file(a: str | Path, b: str | Path) -> bool:
-    """Return whether two paths refer to one file, or are the same address of files."""
-    try:
-        return os.path.samefile(a, b)
-    except OSError:  # one of them does not exist or cannot be accessed
-        return str(a) == str(b) and (is_remote(a) or glob.has_magic(str(a)))
-
-
 def refuse_among_inputs(output: Path, data: str) -> None:
     """Raise if the output would be one of the files of a folder or a pattern."""
     if is_remote(data):
@@ -252,67 +241,16 @@ def _split(text: str) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def read_outputs(
-    path: str | Path, *, from_probs: bool | None, columns: Columns = _ANY_COLUMNS
-) -> Outputs:
-    """Read outputs; reject what looks like probabilities unless the user said which it is."""
-    outputs = load_outputs(path, columns, from_probs=bool(from_probs))
-    if not len(outputs):
-        raise InputError(f"{path} has no rows.")
-    if from_probs is None:
-        largest = largest_of_non_negative(outputs.logits, at_least=1)
-        if largest is not None:
-            refuse_probabilities(path, largest, outputs.logits.size)
-    return outputs
-
-
 def read_for(
     detector: Detector,
     path: str | Path,
     *,
     from_probs: bool | None,
-    columns: Columns = _ANY_COLUMNS,
+    columns: Columns = ANY_COLUMNS,
 ) -> Outputs:
     """Read outputs for a detector: from a table, the labels that the detector knows by name."""
     expected = replace(columns, expected=getattr(detector, "label_names_", None))
     return read_outputs(path, from_probs=from_probs, columns=expected)
-
-
-def read_others(
-    path: str | Path, first: Outputs, *, from_probs: bool | None, columns: Columns
-) -> Outputs:
-    """Read further outputs of the same model, with the labels that the first file has."""
-    known = columns_of_others(path, columns, first.label_names)
-    outputs = read_outputs(path, from_probs=from_probs, columns=known)
-    if find_files(path).suffix in TABLES:
-        return outputs
-    with about(path):
-        return matched(outputs, first, columns)
-
-
-def columns_of_others(path: str | Path, columns: Columns, names: Sequence[str] | None) -> Columns:
-    """Return what is known about the columns of a further file of the same model."""
-    if find_files(path).suffix not in TABLES:
-        return _ANY_COLUMNS
-    if names is not None:
-        columns = Columns(
-            columns.id_column, keep=columns.keep, expected=names, expected_by="the first file"
-        )
-    return replace(columns, id_required=False)
-
-
-def matched(outputs: Outputs, first: Outputs, columns: Columns) -> Outputs:
-    """Return outputs that are no table with the labels that the first file has."""
-    names = first.label_names
-    if names is None or outputs.label_names is None:
-        return outputs
-    if columns.labels is not None:
-        return outputs.select_labels(names)
-    if set(outputs.label_names) != set(names):  # of another model, which the caller reports
-        return outputs
-    from nescio.detectors.matching import match_labels
-
-    return match_labels(outputs, names, tuple(first.arrays))
 
 
 def what_was_read(outputs: Outputs, n_rows: int | None = None) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from nescio._io.files import check_target
 from nescio._io.tables import require
-from nescio.cli.evaluate import HeldOut, IdPath, OodPaths, Train, read_sets
+from nescio.cli.evaluate import HeldOut, IdPath, OodPaths, Train
 from nescio.cli.options import (
     Force,
     FromProbs,
@@ -79,6 +79,7 @@ def report(
     nescio report --id test.npy --ood textures.npy -o report.html
     """
     require("jinja2", "report")
+    from nescio.metrics.sets import checked_sets, read_sets
     from nescio.report import write_report
     from nescio.report.inputs import from_outputs, from_results
 
@@ -106,16 +107,10 @@ def report(
         if id_path is None or not ood_paths:
             raise ParameterError("--id and --ood must be used together.")
         refuse_overwriting(output, id_path, train, held_out, *ood_paths)
-        sets = read_sets(
-            id_path,
-            ood_paths,
-            train,
-            held_out,
-            from_probs=from_probs,
-            columns=chosen_columns(
-                id_column, labels, ignore, [text_column] if text_column else None
-            ),
-        )
+        given = checked_sets(id_path, ood_paths, train, held_out)
+        kept = None if text_column is None else [text_column]
+        columns = chosen_columns(id_column, labels, ignore, kept)
+        sets = read_sets(given, from_probs=from_probs, columns=columns)
         if text_column is not None:
             sets = sets.with_texts(text_column)
         name = id_path.stem if id_path.stem not in sets.ood else str(id_path)

@@ -21,7 +21,6 @@ from nescio._validation import (
     largest_of_non_negative,
     to_numpy,
 )
-from nescio.detectors.matching import match_labels, warn_of_ignored
 from nescio.errors import (
     ImplausibleValuesWarning,
     InputError,
@@ -34,6 +33,7 @@ from nescio.errors import (
 )
 from nescio.outputs import Outputs
 from nescio.outputs.crops import CROPS
+from nescio.outputs.matching import match_labels, warn_of_ignored
 
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.text import text_table
 from nescio._io.tables import write_table
+from nescio._io.tabular import Tabular
 from nescio._validation import BoolArray
+from nescio.calibration import Calibration
 from nescio.errors import InputError
 from nescio.outputs.crops import N_CROPS, heat_map
 from nescio.outputs.joining import join_columns
 
-_SHOWN_ROWS = 10
 _CROPS = tuple(f"crop_{at}" for at in range(1, 1 + N_CROPS))
 COLUMNS = ("id", "score", "p_value", "in_distribution", "group", "mixed", *_CROPS)
 """The columns that a table of verdicts may have."""
@@ -31,7 +33,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Assessment:
+class Assessment(Tabular):
     """Scores, p-values and verdicts, one row per sample.
 
     Attributes
@@ -52,7 +54,12 @@ class Assessment:
         By the detector "mixed": which of the flagged samples show something known too.
     crops : array of shape (n_samples, 9) or None
         By the detector "mixed": the p-values of the crops of each image, row by row.
+    calibration : Calibration or None
+        What the scores were compared with, for figures. None if it is not known, or if the verdicts
+        were made with `fdr` instead of a threshold.
     """
+
+    index_column = "id"
 
     scores: NDArray[np.float64]
     p_values: NDArray[np.float64]
@@ -62,6 +69,7 @@ class Assessment:
     kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     mixed: BoolArray | None = None
     crops: NDArray[np.float64] | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         taken = next((name for name in self.kept if name in COLUMNS), None)
@@ -80,6 +88,7 @@ class Assessment:
         if any(column.keys() != columns[0].keys() for column in columns):
             raise InputError("all assessments to join must have ids and groups, or none.")
         joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+        same = list({id(part.calibration): part.calibration for part in parts}.values())
         return cls(
             joined["score"],
             joined["p_value"],
@@ -91,6 +100,7 @@ class Assessment:
             crops=np.stack([joined[name] for name in _CROPS], axis=1)
             if "mixed" in joined
             else None,
+            calibration=same[0] if len(same) == 1 else None,
         )
 
     def __len__(self) -> int:
@@ -112,7 +122,8 @@ class Assessment:
             for column in (self.groups, self.ids, self.mixed, self.crops)
         )
         kept = {name: column[rows] for name, column in self.kept.items()}
-        return Assessment(scores, p_values, inside, groups, ids, kept, mixed, crops)
+        some = (scores, p_values, inside, groups, ids, kept, mixed, crops)
+        return Assessment(*some, self.calibration)
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[row] for row in range(len(self)))
@@ -155,12 +166,33 @@ class Assessment:
         write_table(path, self.columns(), force=force)
 
     def __repr__(self) -> str:
-        lines = [f"{len(self):,} assessed, {len(self.flagged):,} flagged"]
-        lines.append(f"{'':>8} {'score':>12} {'p_value':>9}  verdict")
         words = self.verdicts
-        for row, verdict in zip(range(_SHOWN_ROWS), self, strict=False):
-            name, word = str(row) if self.ids is None else str(self.ids[row]), words[row]
-            lines.append(f"{name:>8.8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  {word}")
-        if len(self) > _SHOWN_ROWS:
-            lines.append(f"{'...':>8}")
-        return "\n".join(lines)
+
+        def row(at: int) -> str:
+            verdict = self[at]
+            return (
+                f"{self.name_of(at):>8.8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  "
+                f"{words[at]}"
+            )
+
+        head = f"{'':>8} {'score':>12} {'p_value':>9}  verdict"
+        return text_table(self.summary(), head, row, len(self))
+
+    def summary(self) -> str:
+        """Return one line: how many samples were assessed, and how many flagged."""
+        return f"{len(self):,} assessed, {len(self.flagged):,} flagged"
+
+    def name_of(self, row: int) -> str:
+        """Return the id of a sample, or the number of its row if there are no ids."""
+        return str(row) if self.ids is None else str(self.ids[row])
+
+    def _repr_html_(self) -> str:
+        from nescio.detectors.showing import assessment_card
+
+        return assessment_card(self)
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the scores on the histogram of the calibration; see `ScoreHistogramDisplay`."""
+        from nescio.displays import ScoreHistogramDisplay
+
+        return ScoreHistogramDisplay.from_assessment(self, ax=ax, **options)

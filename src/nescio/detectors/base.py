@@ -8,6 +8,7 @@ means more in-distribution) and, if it learns from data, `_learn` (from training
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -231,14 +232,21 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         p_values = self.calibration_.p_values(found.scores, found.groups)
         if fdr is None:
             inside = np.asarray(found.scores >= found.threshold)
-        else:
-            inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(found.scores)
-        return self._assessed(found, p_values, inside)
+            return self._assessed(found, p_values, inside)
+        inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(found.scores)
+        return replace(self._assessed(found, p_values, inside), calibration=None)
 
     def _assessed(self, found: steps.Decided, p_values: Scores, inside: BoolArray) -> Assessment:
         """Return the verdicts on samples that have been scored."""
-        kept = getattr(found.given.data, "kept", {})
-        return Assessment(found.scores, p_values, inside, found.groups, found.given.ids, kept)
+        return Assessment(
+            found.scores,
+            p_values,
+            inside,
+            groups=found.groups,
+            ids=found.given.ids,
+            kept=getattr(found.given.data, "kept", {}),
+            calibration=self.calibration_,
+        )
 
     def explain(self, X: Any, *, groups: Any = None) -> Explanation | PartsExplanation:
         """Return each label's share of the score, against the in-distribution medians.

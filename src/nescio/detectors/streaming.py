@@ -27,9 +27,9 @@ from nescio.detectors import steps
 from nescio.detectors.arrays import Arrays
 from nescio.detectors.assessment import COLUMNS, Assessment
 from nescio.detectors.base import Detector
-from nescio.detectors.matching import match_labels
 from nescio.errors import InputError, about
 from nescio.outputs import Outputs
+from nescio.outputs.matching import match_labels
 from nescio.outputs.streams import Block, OutputsStream, where
 from nescio.scores import label_prob
 

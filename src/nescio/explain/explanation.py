@@ -19,13 +19,16 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.text import cut
+from nescio._io.tabular import by_name, joined, label_columns
 from nescio._validation import FloatArray
 from nescio.explain.judged import Judged, JudgedRows, plain
 from nescio.explain.terms import Floats, Medians, Terms, terms_of
 
 __all__ = ["Explanation", "LabelTerm", "Reason"]
 
-_SHOWN_LABELS = 10
+_SHOWN_LABELS = 8
+_LONGEST_NAME = 24
 
 
 # --- one input --------------------------------------------------------------------------------
@@ -80,6 +83,8 @@ class Reason(Judged):
         The largest term first.
     """
 
+    index_column = "label"
+
     term: str
     labels: tuple[LabelTerm, ...]
 
@@ -110,14 +115,29 @@ class Reason(Judged):
 
     def __repr__(self) -> str:
         shown = self.most_telling(_SHOWN_LABELS)
-        width = max(5, *(len(label.label) for label in shown))
-        lines = [self.named_headline(), self.summary()]
+        width = min(_LONGEST_NAME, max(5, *(len(label.label) for label in shown)))
+        lines = [self.short_headline(), cut(self.summary(), 120)]
         titles = (self.term, "share", "median", "rank median")
         lines.append(f"{'label':<{width}} " + " ".join(f"{title:>11}" for title in titles))
         for label in shown:
             row = " ".join(f"{cell:>11}" for cell in cells(label))
-            lines.append(f"{label.label:<{width}} {row}")
+            lines.append(f"{cut(label.label, width):<{width}} {row}")
         return "\n".join(lines + ([others] if (others := self.others(shown)) else []))
+
+    def _repr_html_(self) -> str:
+        from nescio.explain.showing import reason_card
+
+        return reason_card(self)
+
+    def columns(self) -> dict[str, Any]:
+        """Return one row per label: label, term, share, median, rank and rank_median."""
+        return by_name([label._asdict() for label in self.labels])
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the terms of the most telling labels; see `ExplanationDisplay`."""
+        from nescio.displays import ExplanationDisplay
+
+        return ExplanationDisplay.from_reason(self, ax=ax, **options)
 
     def others(self, shown: tuple[LabelTerm, ...]) -> str:
         """Return the number and the share of the labels that are not shown; empty if none."""
@@ -230,10 +250,24 @@ class Explanation(JudgedRows):
         return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
 
     def __repr__(self) -> str:
-        def cell(reason: Reason) -> str:
-            return ", ".join(f"{label.label} {label.term:.3g}" for label in reason.labels[:3])
+        return self.table(f"largest {self.how.name}", self._largest)
 
-        return self.table(f"largest {self.how.name}", map(cell, self))
+    def _repr_html_(self) -> str:
+        if len(self) == 1:
+            return self[0]._repr_html_()
+        return self.card(f"largest {self.how.name}", self._largest)
+
+    def _largest(self, row: int) -> str:
+        labels = self[row].labels[:3]
+        return ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in labels)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the terms: one row per sample, one column per label, and the ids if known."""
+        return joined(self._ids(), label_columns(self.label_names, self.terms))
+
+    def plot(self, ax: Any = None, *, row: int = 0, **options: Any) -> Any:
+        """Draw the terms of one sample; see `ExplanationDisplay`."""
+        return self[row].plot(ax, **options)
 
 
 def _order(terms: FloatArray) -> NDArray[np.intp]:

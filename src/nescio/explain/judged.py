@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.cards import card, short_table, word
+from nescio._charts.text import cut, some_rows, text_table
+from nescio._io.tabular import Tabular
 from nescio._validation import Array, BoolArray
 from nescio.explain.terms import Floats
 
-_SHOWN_ROWS = 10
+_LONGEST = 42  # characters of what was decisive
 
 
 @dataclass(frozen=True, repr=False)
-class Judged:
+class Judged(Tabular):
     """The verdict on one input.
 
     Attributes
@@ -51,13 +54,19 @@ class Judged:
             f"{self.threshold:.5g}" + (f" ({', '.join(more)})." if more else ".")
         )
 
+    def short_headline(self) -> str:
+        """Return the headline with the id in front, cut if it is long."""
+        return ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline()
+
     def named_headline(self) -> str:
         """Return the headline with the id of the input in front, if it is known."""
         return ("" if self.id is None else f"{self.id}: ") + self.headline()
 
 
-class JudgedRows:
+class JudgedRows(Tabular):
     """The verdicts on some inputs, as columns."""
+
+    index_column = "id"
 
     detector: str
     scores: Floats
@@ -73,6 +82,9 @@ class JudgedRows:
     def in_distribution(self) -> BoolArray:
         """The verdicts."""
         return np.asarray(self.scores >= self.thresholds)
+
+    def _ids(self) -> dict[str, Any]:
+        return {} if self.ids is None else {"id": self.ids}
 
     def verdict_at(self, row: int) -> dict[str, Any]:
         """Return what `Judged` holds about one input."""
@@ -90,20 +102,41 @@ class JudgedRows:
             "in_distribution": at(self.in_distribution),
         }
 
-    def table(self, title: str, cells: Iterable[str]) -> str:
+    def name_of(self, row: int) -> str:
+        """Return the id of a sample, or the number of its row if there are no ids."""
+        return str(row) if self.ids is None else str(self.ids[row])
+
+    def summary(self) -> str:
+        """Return one line: how many samples were explained, and how many of them are flagged."""
+        return f"{len(self):,} explained, {np.count_nonzero(~self.in_distribution):,} flagged"
+
+    def table(self, title: str, cell: Callable[[int], str]) -> str:
         """Write the first rows; a cell says what was decisive in one row."""
-        lines = [f"{len(self):,} explained, {np.count_nonzero(~self.in_distribution):,} flagged"]
-        lines.append(f"{'':>8} {'score':>12} {'threshold':>12}  verdict  {title}")
-        for row, cell in zip(range(_SHOWN_ROWS), cells, strict=False):
-            word = "in" if self.in_distribution[row] else "OUT"
-            name = str(row) if self.ids is None else str(self.ids[row])
-            lines.append(
-                f"{name:>8.8} {self.scores[row]:>12.5g} {self.thresholds[row]:>12.5g}  "
-                f"{word:<7}  {cell}"
+
+        def row(at: int) -> str:
+            verdict = "in" if self.in_distribution[at] else "OUT"
+            return (
+                f"{self.name_of(at):>8.8} {self.scores[at]:>12.5g} {self.thresholds[at]:>12.5g}  "
+                f"{verdict:<7}  {cut(cell(at), _LONGEST)}"
             )
-        if len(self) > _SHOWN_ROWS:
-            lines.append(f"{'...':>8}")
-        return "\n".join(lines)
+
+        head = f"{'':>8} {'score':>12} {'threshold':>12}  verdict  {title}"
+        return text_table(self.summary(), head, row, len(self))
+
+    def card(self, title: str, cell: Callable[[int], str]) -> str:
+        """Return the same table as HTML."""
+        rows = [
+            (
+                self.name_of(at),
+                f"{self.scores[at]:.5g}",
+                f"{self.thresholds[at]:.5g}",
+                word("in", "in") if self.in_distribution[at] else word("OUT", "out"),
+                cell(at),
+            )
+            for at in some_rows(len(self))
+        ]
+        titles = ("sample", "score", "threshold", "verdict", title)
+        return card(self.summary(), short_table(titles, rows, len(self), n_numbers=2))
 
 
 def plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.text import cut
+from nescio._io.tabular import by_name, joined
 from nescio._validation import Array
 from nescio.errors import InputError
 from nescio.explain.explanation import Explanation, Reason
@@ -17,6 +19,10 @@ from nescio.explain.judged import Judged, JudgedRows, plain
 from nescio.explain.terms import Floats
 
 __all__ = ["PartReason", "PartsExplanation", "PartsReason"]
+
+_DECISIVE = "largest share of the evidence"
+_SHOWN_PARTS, _SHOWN_TEXTS = 5, 3
+_LONGEST_NAME = 36
 
 
 # --- one input --------------------------------------------------------------------------------
@@ -54,6 +60,12 @@ class PartReason:
         """Return the nearest training samples as text; empty if they are not known."""
         return ", ".join(map(str, self.nearest))
 
+    def more(self) -> list[str]:
+        """Return what else is known about the part: nearest samples, and its largest term."""
+        near = f"{self.detector}: nearest training samples {self.nearest_text()}"
+        own = "" if self.reason is None else f"{self.detector} alone: {self.reason.summary()}"
+        return ([near] if self.nearest else []) + ([own] if own else [])
+
     def cells(self) -> tuple[str, str, str]:
         """Write the score, the p-value and the share."""
         share = "" if math.isnan(self.share) else f"{self.share:.1%}"
@@ -74,6 +86,8 @@ class PartsReason(Judged):
     parts : tuple of PartReason
         The largest share of the evidence first.
     """
+
+    index_column = "part"
 
     parts: tuple[PartReason, ...]
 
@@ -103,17 +117,37 @@ class PartsReason(Judged):
         titles = ("part", "score", "p-value", "share")
         return [titles, *((part.detector, *part.cells()) for part in self.parts)]
 
+    def columns(self) -> dict[str, Any]:
+        """Return one row per part: part, score, p_value and share."""
+        return by_name(
+            [
+                {"part": one.detector, "score": one.score, "p_value": one.p_value}
+                | {"share": one.share}
+                for one in self.parts
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        from nescio.explain.showing import parts_card
+
+        return parts_card(self)
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the shares of the parts; see `ExplanationDisplay`."""
+        from nescio.displays import ExplanationDisplay
+
+        return ExplanationDisplay.from_reason(self, ax=ax, **options)
+
     def __repr__(self) -> str:
-        rows = self.rows()
-        width = max(len(row[0]) for row in rows)
-        lines = [self.named_headline(), self.summary()]
-        lines += [f"{name:<{width}} " + " ".join(f"{c:>11}" for c in cs) for name, *cs in rows]
-        for part in self.parts:
-            if part.nearest:
-                lines += ["", f"{part.detector}: nearest training samples {part.nearest_text()}"]
-            if part.reason is not None:
-                lines += ["", f"{part.detector} alone: {part.reason!r}"]
-        return "\n".join(lines)
+        rows = self.rows()[: 1 + _SHOWN_PARTS]
+        width = min(_LONGEST_NAME, max(len(row[0]) for row in rows))
+        lines = [self.short_headline(), cut(self.summary(), 120)]
+        for name, *cells in rows:
+            lines.append(f"{cut(name, width):<{width}} " + " ".join(f"{c:>11}" for c in cells))
+        hidden = len(self.parts) - _SHOWN_PARTS
+        lines += [f"and {hidden} more parts"] if hidden > 0 else []
+        found = [text for part in self.parts for text in part.more()]
+        return "\n".join([*lines, *(cut(text, 120) for text in found[:_SHOWN_TEXTS])])
 
 
 # --- a batch ----------------------------------------------------------------------------------
@@ -208,8 +242,20 @@ class PartsExplanation(JudgedRows):
         return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
 
     def __repr__(self) -> str:
-        def cell(reason: PartsReason) -> str:
-            first = reason.parts[0]
-            return f"{first.detector} {first.cells()[2]}".strip()
+        return self.table(_DECISIVE, self._first)
 
-        return self.table("largest share of the evidence", map(cell, self))
+    def _repr_html_(self) -> str:
+        return self[0]._repr_html_() if len(self) == 1 else self.card(_DECISIVE, self._first)
+
+    def _first(self, row: int) -> str:
+        first = self[row].parts[0]
+        return f"{cut(first.detector, 30)} {first.cells()[2]}".strip()
+
+    def columns(self) -> dict[str, Any]:
+        """Return the share of each part: one row per sample, one column per part."""
+        shares = zip(self.parts, self.shares.T, strict=True)
+        return joined(self._ids(), *({name: share} for name, share in shares))
+
+    def plot(self, ax: Any = None, *, row: int = 0, **options: Any) -> Any:
+        """Draw the shares of the parts for one sample; see `ExplanationDisplay`."""
+        return self[row].plot(ax, **options)

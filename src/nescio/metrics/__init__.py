@@ -12,6 +12,8 @@ A threshold keeps either all of several tied scores or none of them.
 from __future__ import annotations
 
 from nescio.metrics.cells import ScoreCells
+from nescio.metrics.comparing import compare
+from nescio.metrics.comparison import Comparison
 from nescio.metrics.delong import AurocDifference, delong_test
 from nescio.metrics.evaluation import Estimate, Evaluation, evaluate
 from nescio.metrics.measures import (
@@ -26,6 +28,7 @@ from nescio.metrics.measures import (
 
 __all__ = [
     "AurocDifference",
+    "Comparison",
     "Estimate",
     "Evaluation",
     "ScoreCells",
@@ -33,6 +36,7 @@ __all__ = [
     "aupr_ood_positive",
     "auroc",
     "average_precisions",
+    "compare",
     "delong_test",
     "evaluate",
     "fpr_at_tpr",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from nescio._io.tabular import Tabular, by_name
 from nescio.calibration import Scores
 from nescio.detectors import steps
 from nescio.detectors.base import Detector
@@ -16,7 +17,7 @@ from nescio.detectors.naming import as_detector
 from nescio.errors import LabelMismatchError, ShapeError, TooFewSamplesError, about
 from nescio.metrics.chance import chance_note
 from nescio.metrics.delong import AurocDifference, delong_test
-from nescio.metrics.evaluation import Evaluation, evaluate
+from nescio.metrics.evaluation import Estimate, Evaluation, evaluate
 from nescio.metrics.measures import auroc
 from nescio.outputs import Outputs
 
@@ -38,8 +39,8 @@ class Lead:
     test: AurocDifference
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
     """The result of `compare`."""
 
     results: Mapping[str, Mapping[str, Evaluation]]  # by OOD set and detector
@@ -76,6 +77,38 @@ class Comparison:
             found[ood] = chance_note(worse, unsure, len(results))
         return {ood: note for ood, note in found.items() if note}
 
+    def columns(self) -> dict[str, Any]:
+        """Return one row per OOD set and detector, the highest AUROC first.
+
+        The columns are ood, detector, rank, n_id, n_ood, and fpr, auroc and aupr with the ends of
+        their intervals (fpr_low, fpr_high and so on).
+        """
+        return by_name(
+            [
+                {"ood": ood, "detector": name, "rank": rank}
+                | {"n_id": results[name].n_id, "n_ood": results[name].n_ood}
+                | _measures(results[name])
+                for ood, results in self.results.items()
+                for rank, name in enumerate(self.ranked(ood), start=1)
+            ]
+        )
+
+    def __repr__(self) -> str:
+        from nescio.metrics.showing import comparison_text
+
+        return comparison_text(self)
+
+    def _repr_html_(self) -> str:
+        from nescio.metrics.showing import comparison_card
+
+        return comparison_card(self)
+
+    def plot(self, ax: Any = None, *, ood: str | None = None, **options: Any) -> Any:
+        """Draw the ROC curves on one OOD set, by default the first; see `RocDisplay`."""
+        from nescio.displays import RocDisplay
+
+        return RocDisplay.from_comparison(self, ood=ood, ax=ax, **options)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the results as plain data, for JSON: of each OOD set, the best detector first."""
         return {
@@ -96,7 +129,16 @@ class Comparison:
         }
 
 
-def compare(
+def _measures(one: Evaluation) -> dict[str, float | None]:
+    """Return the measures of the paper with the ends of their intervals."""
+    found: dict[str, float | None] = {}
+    for name in ("fpr", "auroc", "aupr"):
+        estimate: Estimate = getattr(one, name)
+        found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return found
+
+
+def compare_outputs(
     detectors: Mapping[str, Detector],
     id_outputs: Outputs,
     ood_outputs: Mapping[str, Outputs],
@@ -109,7 +151,7 @@ def compare(
     seed: int = 0,
     on_step: Callable[[int], object] = lambda steps: None,
 ) -> Comparison:
-    """Evaluate each detector on each OOD set.
+    """Evaluate each detector on each OOD set, on outputs in memory; see `compare`.
 
     Detectors that learn are cloned. The clones learn from `train`, and those that learn from
     held-out data are calibrated on `held_out`, which must be neither training nor test data.

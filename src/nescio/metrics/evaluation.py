@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nescio._charts.cards import card, short_table, strip
+from nescio._io.tabular import Tabular, by_name
 from nescio._io.toml import from_table
 from nescio._validation import checked_share, checked_whole
 from nescio.errors import ParameterError
@@ -41,8 +43,8 @@ class Estimate:
         return f"{self.value * 100:.2f} [{self.low * 100:.2f}, {self.high * 100:.2f}]"
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Tabular):
     """The result of `evaluate`. Values are shares from 0 to 1; printed text is in per cent.
 
     Attributes
@@ -58,6 +60,8 @@ class Evaluation:
     tpr, id_to_ood, confidence : float
         The parameters that `evaluate` was called with.
     """
+
+    index_column = "measure"
 
     fpr: Estimate
     auroc: Estimate
@@ -101,25 +105,58 @@ class Evaluation:
             )
         return found
 
-    def __str__(self) -> str:
-        rows = {
-            self.fpr_name: self.fpr,
-            "AUROC": self.auroc,
-            "AUPR": self.aupr,
-            f"AUPR at {self.id_to_ood:g}:1": self.aupr_at_ratio,
-            f"{self.fpr_name}, OOD positive": self.fpr_ood_positive,
-            "AUPR, OOD positive": self.aupr_ood_positive,
-        }
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """The measures by their attribute."""
+        found = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return {name: value for name, value in found if isinstance(value, Estimate)}
+
+    def columns(self) -> dict[str, Any]:
+        """Return one row per measure: measure (its attribute), value, low, high and error."""
+        return by_name([{"measure": name, **asdict(one)} for name, one in self.estimates.items()])
+
+    def _titles(self) -> list[str]:
+        """Return the usual names of the measures, in their order."""
+        return [
+            self.fpr_name,
+            "AUROC",
+            "AUPR",
+            f"AUPR at {self.id_to_ood:g}:1",
+            f"{self.fpr_name}, OOD positive",
+            "AUPR, OOD positive",
+        ]
+
+    def _headline(self) -> str:
         head = f"{self.n_id:,} ID against {self.n_ood:,} OOD, per cent"
         if self.auroc.low is not None:
             head += f" [{self.confidence * 100:g} % interval]"
-        lines = [head, *(f"  {name:<20}{estimate}" for name, estimate in rows.items())]
-        error = max(one.error for one in rows.values())
+        return head
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for title, one in zip(self._titles(), self.estimates.values(), strict=True):
+            low = one.value if one.low is None else one.low
+            high = one.value if one.high is None else one.high
+            rows.append((title, str(one), strip(one.value, low, high)))
+        drawn = short_table(("measure", "%", "0 to 100 %"), rows)
+        return card(self._headline(), drawn, *self._notes())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        rows = zip(self._titles(), self.estimates.values(), strict=True)
+        lines = (f"  {title:<20}{estimate}" for title, estimate in rows)
+        return "\n".join([self._headline(), *lines, *self._notes()])
+
+    def _notes(self) -> list[str]:
+        notes = []
+        error = max(one.error for one in self.estimates.values())
         if error:
-            lines.append(f"Counted in cells: the values are exact to {error * 100:.1g}.")
+            notes.append(f"Counted in cells: the values are exact to {error * 100:.1g}.")
         if self.auroc.value < 0.5:
-            lines.append(WORSE if self.worse_than_chance else UNSURE)
-        return "\n".join(lines)
+            notes.append(WORSE if self.worse_than_chance else UNSURE)
+        return notes
 
 
 def evaluate(

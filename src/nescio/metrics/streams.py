@@ -44,7 +44,7 @@ def compare_streams(
     max_cells: int = MAX_CELLS,
     on_rows: Callable[[int], object] = lambda n: None,
 ) -> Comparison:
-    """Evaluate each detector on each OOD set; see `compare`.
+    """Evaluate each detector on each OOD set; see `compare_outputs`.
 
     `max_exact` and `max_cells` are for all detectors and data sets together. `on_rows` is called
     with the number of rows of each block.

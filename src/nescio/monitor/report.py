@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nescio._charts.text import cut
+from nescio._io.tabular import Tabular
 from nescio.monitor.change import Change
 from nescio.monitor.chart import Window
 from nescio.monitor.drift import LabelDrift
@@ -27,8 +29,8 @@ _ADVICE = (
 _FEW = 30  # inputs; with fewer, a change can hardly be seen
 
 
-@dataclass(frozen=True)
-class MonitorReport:
+@dataclass(frozen=True, repr=False)
+class MonitorReport(Tabular):
     """The state of a stream.
 
     Attributes
@@ -100,6 +102,32 @@ class MonitorReport:
                 "open_window": None if self.open_window is None else self.open_window.as_dict(),
             }
         )
+
+    def columns(self) -> dict[str, Any]:
+        """Return one row per window: start, n, flagged, low, high, share, outside and is_open.
+
+        `low` and `high` are the numbers of flagged inputs at the ends of the expected band.
+        """
+        opened = [] if self.open_window is None else [self.open_window]
+        windows = [*self.windows, *opened]
+        names = ("start", "n", "flagged", "low", "high", "share", "outside")
+        columns = {name: [getattr(window, name) for window in windows] for name in names}
+        return columns | {"is_open": [window is self.open_window for window in windows]}
+
+    def __repr__(self) -> str:
+        found = [self._flagged(), *self._windows()] if self.n_samples else []
+        return "\n".join([cut(self.headline(), 300), *found])  # ids may be long
+
+    def _repr_html_(self) -> str:
+        from nescio.monitor.showing import monitor_card
+
+        return monitor_card(self)
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the share flagged in each window; see `MonitorDisplay`."""
+        from nescio.displays import MonitorDisplay
+
+        return MonitorDisplay.from_report(self, ax=ax, **options)
 
     def headline(self) -> str:
         """Return one sentence: whether something has changed, what, and since when."""

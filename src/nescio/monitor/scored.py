@@ -20,7 +20,6 @@ from nescio._io.files import existing_file
 from nescio._io.tables import without_quote
 from nescio._validation import Array, FloatArray
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.matching import match_labels
 from nescio.errors import (
     FileFormatError,
     InputError,
@@ -31,6 +30,7 @@ from nescio.errors import (
     listed,
     warn,
 )
+from nescio.outputs.matching import match_labels
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

@@ -150,6 +150,12 @@ class Monitor:
         if self.drift_watch is not None:
             self.drift_watch.clear()
 
+    def __repr__(self) -> str:
+        return f"Monitor(alpha={self.alpha:g}, window={self.window})\n{self.report()!r}"
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
     # --- the stream ---
 
     def update(

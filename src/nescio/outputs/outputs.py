@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.text import listed
 from nescio._io.columns import MATRICES, Columns
 from nescio._io.frames import FrameTable, is_frame, read_frame
+from nescio._io.tabular import Tabular, joined, label_columns
 from nescio._validation import Array, FloatArray, looks_like_probabilities
 from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
 from nescio.outputs.checked import as_column, as_ids, as_matrix, as_multi_hot, check_label_names
@@ -25,10 +27,11 @@ TEXT = "text"
 """The name of the kept column with the texts that the samples are, if they are texts."""
 
 _RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
+_SHOWN_NAMES = 8  # of kept columns, and of arrays
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class Outputs:
+class Outputs(Tabular):
     """A model's outputs, one row per sample. Arrays, tensors and lists are accepted.
 
     Parameters
@@ -65,6 +68,8 @@ class Outputs:
     >>> outputs.select_labels(["dog"]).logits.tolist()
     [[-2.0], [3.0]]
     """
+
+    index_column = "id"
 
     logits: FloatArray
     features: FloatArray | None
@@ -229,14 +234,29 @@ class Outputs:
         manifest = first.manifest if same else {"parts": [dict(part.manifest) for part in parts]}
         return replace(first, **joined, arrays=arrays, kept=kept, manifest=manifest)
 
+    def columns(self) -> dict[str, Any]:
+        """Return a table that `from_frame` reads: id, the logits by label, and the kept columns.
+
+        Features and the other arrays are not in it.
+        """
+        ids = {} if self.ids is None else {"id": self.ids}
+        return joined(ids, label_columns(self.label_names, self.logits), self.kept)
+
     def __repr__(self) -> str:
         parts = [f"{len(self):,} samples x {self.n_labels} labels"]
         if self.features is not None:
             parts.append(f"{self.features.shape[1]} features")
         others = ("labels", "ids", "label_names", "head")
         parts += [name for name in others if getattr(self, name) is not None]
-        parts += [f"kept {name}" for name in self.kept]
-        return f"Outputs({', '.join([*parts, *self.arrays])})"
+        if self.kept:
+            parts.append(f"kept {listed(list(self.kept), _SHOWN_NAMES)}")
+        parts += [listed(list(self.arrays), _SHOWN_NAMES)] if self.arrays else []
+        return f"Outputs({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        from nescio.outputs.showing import outputs_card
+
+        return outputs_card(self)
 
     # --- files: see nescio.outputs.files ---
 

@@ -8,16 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.style import JOINT
 from nescio._charts.svg import Chart, Markup, Scale, Values, percent_ticks
 from nescio.benchmark.evidence import Evidence
-from nescio.report.panels import (
-    JOINT,
-    MAX,
-    find_threshold,
-    label_names,
-    scores_of,
-    true_or_predicted,
-)
+from nescio.report.panels import MAX, find_threshold, label_names, scores_of, true_or_predicted
 
 Flags = NDArray[np.bool_]
 

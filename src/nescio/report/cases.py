@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nescio._charts.style import JOINT
 from nescio._charts.svg import BarRow, BarRows, Markup, Values, short
 from nescio._io.tables import require
 from nescio.benchmark.evidence import Evidence
@@ -21,7 +22,7 @@ from nescio.errors import DatasetError, MissingDependencyError
 from nescio.outputs import Outputs
 from nescio.outputs.crops import CROPS, N_CROPS, heat_map
 from nescio.outputs.outputs import TEXT
-from nescio.report.panels import JOINT, MAX, find_threshold, label_energies, label_names, scores_of
+from nescio.report.panels import MAX, find_threshold, label_energies, label_names, scores_of
 
 _CASES = 6
 _BARS = 6

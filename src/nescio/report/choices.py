@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nescio._charts.cards import table
 from nescio._charts.svg import Chart, Markup, Scale, percent_ticks
 from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
 from nescio.choosing.choice import COLUMNS
 from nescio.choosing.standings import mean
-from nescio.report.plain import plain_page, plain_table
+from nescio.report.plain import plain_page
 
 _SIZE = {"width": 760, "height": 340}
 _MOST_LABELS = 12
@@ -52,7 +53,7 @@ def draw_choice(choice: Choice, path: str | Path, *, force: bool = False) -> Non
 
 def _ranking(choice: Choice) -> Markup:
     at = [one.name for one in choice.ranking].index(choice.pick)
-    return plain_table(COLUMNS, choice.rows(), chosen=at)
+    return table(COLUMNS, choice.rows(), chosen=at)
 
 
 def _sets(choice: Choice) -> str:
@@ -87,4 +88,4 @@ def _folds(choice: Choice) -> Markup:
         unused = "" if fold.used else " (too few samples: not used)"
         text = f"{labels}{f' and {more} more' if more > 0 else ''}{unused}"
         rows.append((text, f"{fold.n_id:,}", f"{fold.n_near:,}"))
-    return plain_table(("left-out labels", "in-distribution samples", "unknown samples"), rows)
+    return table(("left-out labels", "in-distribution samples", "unknown samples"), rows)

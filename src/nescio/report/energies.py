@@ -9,6 +9,7 @@ import numpy as np
 
 from nescio import scores
 from nescio._charts.curves import density, visible_range
+from nescio._charts.style import set_style
 from nescio._charts.svg import Chart, Markup, Scale, Values, percent, percent_ticks
 from nescio.benchmark.evidence import Evidence
 from nescio.metrics import auroc, fpr_at_tpr
@@ -20,7 +21,6 @@ from nescio.report.panels import (
     label_names,
     rowwise,
     set_legend,
-    set_style,
     true_or_predicted,
 )
 

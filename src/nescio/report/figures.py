@@ -9,20 +9,11 @@ from typing import Any
 import numpy as np
 
 from nescio._charts.curves import density, roc, share_kept, visible_range
+from nescio._charts.style import JOINT, curve_style, set_style
 from nescio._charts.svg import Chart, Markup, Scale, Values, percent, percent_ticks, short
 from nescio.benchmark.evidence import Evidence
 from nescio.metrics import auroc, fpr_at_tpr
-from nescio.report.panels import (
-    JOINT,
-    MAX,
-    Panel,
-    Switch,
-    choose_by_name,
-    curve_style,
-    find_threshold,
-    scores_of,
-    set_style,
-)
+from nescio.report.panels import MAX, Panel, Switch, choose_by_name, find_threshold, scores_of
 
 _WHOLE = Scale(0.0, 1.0)
 _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores

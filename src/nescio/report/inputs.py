@@ -12,7 +12,7 @@ from nescio.benchmark.folder import BenchmarkRun
 from nescio.benchmark.results import Line, comparison_lines, read_lines
 from nescio.detectors import Detector
 from nescio.errors import InputError
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 from nescio.outputs import Outputs
 
 ReportInputs = tuple[list[Line], list[Evidence]]
@@ -60,7 +60,7 @@ def from_outputs(
     on_step: Callable[[int], object],
 ) -> ReportInputs:
     """Evaluate detectors on the outputs of one network; `name` is that of the ID set."""
-    comparison = compare(
+    comparison = compare_outputs(
         detectors, id_outputs, ood_outputs, train=train, held_out=held_out, on_step=on_step
     )
     manifest = {"files": files, "id": dict(id_outputs.manifest)}

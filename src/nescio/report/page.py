@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from nescio._charts.style import JOINT, set_style
 from nescio._charts.svg import percent
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.results import Line, Spread, summarise
@@ -13,7 +14,7 @@ from nescio.report.alarms import false_alarms
 from nescio.report.cases import case_groups, why_no_pictures
 from nescio.report.energies import label_switch, top_k_figure
 from nescio.report.figures import density_switch, joint_roc_figures, roc_figure, threshold_switch
-from nescio.report.panels import JOINT, MAX, best_detectors, set_legend, set_style
+from nescio.report.panels import MAX, best_detectors, set_legend
 from nescio.report.standings import standings
 
 Key = TypeVar("Key", bound=Hashable)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import scores
+from nescio._charts.style import JOINT, set_style
 from nescio._charts.svg import Markup, Values
 from nescio.benchmark.evidence import Evidence
 from nescio.calibration import empirical_threshold
@@ -18,10 +19,8 @@ from nescio.metrics.comparison import Scored
 
 LegendEntry = tuple[str, str]  # CSS class and text
 
-JOINT = "joint_energy"
 MAX = "max_logit"
 _LARGEST = 3e38  # replaces an infinite energy
-_HUES, _DASHES, _SETS = 8, 4, 6  # the number of each in charts.css
 
 
 class Panel(NamedTuple):
@@ -56,16 +55,6 @@ def choose_by_name(panels: Sequence[Panel], chosen: Mapping[str, str]) -> Switch
         for label, name in chosen.items()
     }
     return Switch(selects, panels, {one.key for one in panels if one.name in chosen.values()})
-
-
-def curve_style(at: int, name: str) -> str:
-    """Return the CSS classes of the curve of a detector: a hue, and a dash once all are used."""
-    return "joint" if name == JOINT else f"c{at % _HUES} d{at // _HUES % _DASHES}"
-
-
-def set_style(at: int) -> str:
-    """Return the CSS class of an OOD set, which is the same in every figure."""
-    return f"ood{at % _SETS}"
 
 
 def set_legend(evidence: Evidence, *, with_label: bool = False) -> list[LegendEntry]:

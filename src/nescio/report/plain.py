@@ -40,21 +40,3 @@ def plain_page(
         f"<h1>{escape(heading)}</h1>"
         f"<pre>{escape(summary)}</pre>\n{body}\n</body></html>\n"
     )
-
-
-def plain_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, chosen: int | None = None
-) -> Markup:
-    """Return an HTML table whose first column is text and whose others are numbers.
-
-    `chosen` is the number of the row that stands out.
-    """
-
-    def line(cells: Sequence[str], tag: str, css: str = "") -> str:
-        numbers = (f'<{tag} class="number">{escape(cell)}</{tag}>' for cell in cells[1:])
-        return f"<tr{css}><{tag}>{escape(cells[0])}</{tag}>{''.join(numbers)}</tr>"
-
-    body = (
-        line(row, "td", ' class="chosen"' if at == chosen else "") for at, row in enumerate(rows)
-    )
-    return Markup(f"<table>{line(columns, 'th')}{''.join(body)}</table>")

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nescio._charts.cards import strip
+from nescio._charts.style import JOINT
 from nescio._charts.svg import Markup
 from nescio.benchmark.evidence import Evidence
 from nescio.benchmark.formats import listed
@@ -13,7 +15,6 @@ from nescio.benchmark.results import MEASURES, Line, Spread
 from nescio.metrics import Estimate, Evaluation
 from nescio.metrics.chance import chance_note, points_at_data
 from nescio.metrics.comparison import find_lead
-from nescio.report.panels import JOINT
 
 _LEVEL = 0.05
 
@@ -143,14 +144,7 @@ def _strip(name: str, spread: Spread, first: Evaluation | None) -> Markup:
         low, high = low - spread.deviation, high + spread.deviation
     elif first is not None and first.fpr.low is not None and first.fpr.high is not None:
         low, high = first.fpr.low, first.fpr.high
-    start, end = (4 + 132 * min(max(value, 0.0), 1.0) for value in (low, high))
-    css = "joint" if name == JOINT else "plain"
-    return Markup(
-        f'<svg class="strip" viewBox="0 0 140 16" aria-hidden="true">'
-        f'<path class="grid" d="M4 8H136M4 4V12M70 4V12M136 4V12"/>'
-        f'<path class="whisker {css}" d="M{start:.1f} 8H{end:.1f}"/>'
-        f'<circle class="dot {css}" cx="{4 + 132 * spread.mean:.1f}" cy="8" r="2.8"/></svg>'
-    )
+    return strip(spread.mean, low, high, "joint" if name == JOINT else "plain")
 
 
 def _caption(seeds: Sequence[int], first: Mapping[str, Evaluation]) -> str:

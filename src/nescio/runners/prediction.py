@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio._charts.cards import card, short_table
+from nescio._charts.text import cut, some_rows, text_table
+from nescio._io.tabular import Tabular, joined
 from nescio._validation import BoolArray, FloatArray, checked_share
 from nescio.detectors.assessment import Assessment, Verdict
+from nescio.detectors.showing import verdict_cells, verdict_chart
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
 
-_SHOWN_ROWS = 10
 _SHOWN_LABELS = 3
+_LONGEST = 44  # characters of the predicted labels
 
 LabelList = tuple[str, ...] | tuple[int, ...]
 
@@ -29,7 +33,7 @@ class PredictedRow(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Prediction:
+class Prediction(Tabular):
     """Predicted labels, probabilities and verdicts, with one row per sample.
 
     Iterating gives one `PredictedRow` at a time.
@@ -43,6 +47,8 @@ class Prediction:
     label_threshold : float
         A label is predicted if its probability is above this.
     """
+
+    index_column = "id"
 
     outputs: Outputs
     assessment: Assessment
@@ -59,10 +65,13 @@ class Prediction:
     @property
     def predicted(self) -> BoolArray:
         """Whether each label is predicted, of shape (n_samples, n_labels)."""
+        return self._predicted(self.outputs.logits)
+
+    def _predicted(self, logits: FloatArray) -> BoolArray:
         # On the logits, where nothing is lost to rounding: 0 for a label threshold of 0.5. In
         # float32, so that a logit at the threshold is not above it however it was stored.
         odds = self.label_threshold / (1 - self.label_threshold)
-        return np.asarray(self.outputs.logits.astype(np.float32) > np.float32(np.log(odds)))
+        return np.asarray(logits.astype(np.float32) > np.float32(np.log(odds)))
 
     @property
     def in_distribution(self) -> BoolArray:
@@ -97,29 +106,48 @@ class Prediction:
 
     def columns(self) -> dict[str, Any]:
         """Return a table as columns: those of the assessment, then predicted (tuples of labels)."""
-        return {**self.assessment.columns(), "predicted": self.label_lists()}
+        return joined(self.assessment.columns(), {"predicted": self.label_lists()})
 
     def __repr__(self) -> str:
-        lines = [f"{len(self):,} samples, {len(self.flagged):,} flagged"]
-        lines.append(f"{'':>8} {'score':>12} {'p_value':>9}  verdict  predicted")
-        ids, words = self.outputs.ids, self.assessment.verdicts
-        for row in range(min(_SHOWN_ROWS, len(self))):
-            verdict = self.assessment[row]
-            name = str(row) if ids is None else str(ids[row])
-            lines.append(
-                f"{name:>8.8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  {words[row]:<7}  "
-                f"{self._likeliest(row)}"
+        words = self.assessment.verdicts
+
+        def row(at: int) -> str:
+            verdict = self.assessment[at]
+            return (
+                f"{self.assessment.name_of(at):>8.8} {verdict.score:>12.5g} "
+                f"{verdict.p_value:>9.4f}  {words[at]:<7}  {cut(self._likeliest(at), _LONGEST)}"
             )
-        if len(self) > _SHOWN_ROWS:
-            lines.append(f"{'...':>8}")
-        return "\n".join(lines)
+
+        head = f"{'':>8} {'score':>12} {'p_value':>9}  verdict  predicted"
+        return text_table(self.summary(), head, row, len(self))
+
+    def summary(self) -> str:
+        """Return one line: how many samples there are, and how many are flagged."""
+        return f"{len(self):,} samples, {len(self.flagged):,} flagged"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (*verdict_cells(self.assessment, at), self._likeliest(at))
+            for at in some_rows(len(self))
+        ]
+        titles = ("sample", "score", "p-value", "verdict", "predicted")
+        return card(
+            self.summary(),
+            short_table(titles, rows, len(self), n_numbers=2),
+            verdict_chart(self.assessment),
+        )
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the scores on the histogram of the calibration; see `ScoreHistogramDisplay`."""
+        return self.assessment.plot(ax, **options)
 
     def _likeliest(self, row: int) -> str:
         """Return the predicted labels with their probabilities, the likeliest first."""
         logits, names = self.outputs.logits[row], self.outputs.label_names
-        predicted = [at for at in np.argsort(-logits, kind="stable") if self.predicted[row, at]]
+        is_predicted = self._predicted(logits)
+        predicted = [at for at in np.argsort(-logits, kind="stable") if is_predicted[at]]
         shown = predicted[:_SHOWN_LABELS]
         probs = label_prob(logits)
-        named = [f"{at if names is None else names[at]} {probs[at]:.2f}" for at in shown]
+        named = [f"{at if names is None else cut(names[at], 24)} {probs[at]:.2f}" for at in shown]
         more = len(predicted) - len(shown)
         return ", ".join([*named, f"and {more} more"] if more else named) or "none"

@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from nescio._charts.cards import card, short_table
+from nescio._charts.svg import Markup
+from nescio._charts.text import cut, listed
 from nescio._io.frames import index_ids
 from nescio._validation import Array, checked_whole, looks_like_probabilities
+from nescio.calibration.showing import histogram_chart
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment
@@ -21,7 +25,7 @@ from nescio.detectors.default import (
     MOST_FEATURES,
     default_detector,
 )
-from nescio.detectors.naming import as_detector
+from nescio.detectors.naming import as_detector, written
 from nescio.errors import (
     InputError,
     MissingInputError,
@@ -382,9 +386,27 @@ class Wrapped:
 
     def __repr__(self) -> str:
         given = {"features": ",".join(self.runner.layers) or None, "detector": self.detector}
-        parts = [f"{self.runner.kind}: {self.runner.describe()['model']}"]
-        parts += [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        parts = [f"{self.runner.kind}: {cut(self.runner.describe()['model'], 200)}"]
+        parts += [
+            f"{name}={cut(repr(value), 300)}" for name, value in given.items() if value is not None
+        ]
         return f"Wrapped({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        calibration = getattr(self.detector, "calibration_", None)
+        rows = {
+            "model": str(self.runner.describe()["model"]),
+            "labels": listed(self.label_names or (), 3) or "no names",
+            "features": ", ".join(self.runner.layers) or "none",
+            "detector": "none yet" if self.detector is None else written(self.detector),
+            "threshold": "not calibrated" if calibration is None else calibration.summary(),
+        }
+        return card(
+            f"Wrapped model ({self.runner.kind})",
+            short_table(("part", ""), list(rows.items()), n_numbers=0),
+            Markup("") if calibration is None else histogram_chart(calibration),
+            self.reason,
+        )
 
 
 def _has_nan(features: Array | None) -> bool:

@@ -1,4 +1,4 @@
-"""The charts of the page, drawn as SVG with the report's drawing code.
+"""The charts of the page, drawn as SVG with the drawing code of all charts.
 
 The colours are CSS classes of the page.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio._charts.histogram import HistogramChart
 from nescio._charts.svg import Chart, Scale, Tick, percent, relabelled, short
 from nescio.service.engine import Engine
 
@@ -21,28 +22,15 @@ _SMALL_SAMPLE = 100  # fewer points than this are drawn larger
 
 def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
     """Draw a score and the threshold on the histogram of a group's calibration scores."""
-    histogram = engine.histogram(group)
-    edges, counts = np.array(histogram["edges"]), np.array(histogram["counts"], np.float64)
-    threshold = engine.calibration.threshold_values[group]
-    edge = min(max(threshold, edges[0]), edges[-1])  # a threshold beyond the range is drawn there
-    chart = PageChart(
-        Scale(edges[0], edges[-1]),
-        Scale(0.0, 1.15 * float(counts.max())),
-        name=f"Histogram of the calibration scores from {short(edges[0])} to {short(edges[-1])}, "
+    histogram, threshold = engine.histogram(group), engine.calibration.threshold_values[group]
+    low, high = histogram.edges[[0, -1]]
+    chart = HistogramChart(
+        histogram,
+        [threshold],
+        name=f"Histogram of the calibration scores from {short(low)} to {short(high)}, "
         f"threshold {short(threshold)}, this input {short(score)}.",
         width=width,
-        height=190,
-        x_ticks=Scale(edges[0], edges[-1]).ticks(max(2, width // 90)),
-        y_ticks=[],
     )
-    # The steps of the histogram, cut at the threshold into the parts below and above it.
-    x, y = np.repeat(edges, 2)[1:-1], np.repeat(counts, 2)
-    at_threshold = counts[np.clip(np.searchsorted(edges, edge, "right") - 1, 0, len(counts) - 1)]
-    below, above = x < edge, x > edge
-    chart.area([*x[below], edge], [*y[below], at_threshold], "out")
-    chart.area([edge, *x[above]], [at_threshold, *y[above]], "in")
-    chart.rule(x=edge, text=f"threshold {short(threshold)}")
-    chart.beyond(histogram["lower"], histogram["higher"])
     chart.marker(score, "out" if score < threshold else "in", f"this input {short(score)}")
     return chart.draw().replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
 
@@ -63,7 +51,7 @@ def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str
     inside = np.array(recent["in_distribution"])
     thresholds = list(engine.calibration.threshold_values.values())
     # The range of the calibration scores, extended by at most its width to each side.
-    edges = engine.histogram(None)["edges"]
+    edges = engine.histogram(None).edges
     low, high, room = edges[0], edges[-1], edges[-1] - edges[0]
     finite = scores[np.isfinite(scores)]
     low = max(finite.min(initial=low), low - room)
@@ -147,27 +135,4 @@ class PageChart(Chart):
         across, down = self._points(x, y)
         self.marks.append(
             f'<path class="dot {css}" d="M{across:.1f} {down - 6:.1f}l6 6l-6 6l-6 -6Z"/>'
-        )
-
-    def beyond(self, lower: int, higher: int) -> None:
-        """Write how many scores lie beyond the edges and are counted in the outermost bars."""
-        if lower:
-            self._note(4, 26, f"◀ {lower:,} lower", "start")
-        if higher:
-            self._note(self.width - 4, 26, f"{higher:,} higher ▶", "end")
-
-    def marker(self, x: float, css: str, text: str) -> None:
-        """Draw a line with a tip at one x; beyond the edges, the tip points outwards."""
-        beyond = "left" if x < self.x.low else "right" if x > self.x.high else ""
-        at = min(max(float(self.x.place(x, self.width)), 0.0), float(self.width))
-        turn = {"left": 90, "right": -90}.get(beyond, 0)
-        tip = self.height / 2 if beyond else self.height
-        self.notes.append(
-            f'<g class="marker {css}" data-mark="score" data-beyond="{beyond}">'
-            f'<path d="M{at:.1f} 0V{self.height}"/><path class="tip" d="M-6 -9H6L0 0Z" '
-            f'transform="translate({at:.1f} {tip:.1f}) rotate({turn})"/></g>'
-        )
-        side = "start" if at < 0.2 * self.width else "end" if at > 0.8 * self.width else "middle"
-        self._note(
-            at, -4, f"◀ {text}" if beyond == "left" else f"{text} ▶" if beyond else text, side
         )

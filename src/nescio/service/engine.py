@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nescio.calibration import CUSTOM, Calibration, Threshold
+from nescio._charts.histogram import Histogram
+from nescio.calibration import CUSTOM, Calibration
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.matching import match_labels
 from nescio.detectors.saving import plain_params
 from nescio.errors import InputError, ShapeError
 from nescio.explain import Explanation, PartsExplanation
 from nescio.outputs import Outputs, quiet_about_probabilities
+from nescio.outputs.matching import match_labels
 from nescio.service.model import Model
 from nescio.service.settings import Settings
-
-_HISTOGRAM_BINS = 60
 
 
 class BatchResult(NamedTuple):
@@ -112,31 +110,17 @@ class Engine:
             "n_by_group": {name: len(of.scores) for name, of in calibration.thresholds.items()},
             "statement": calibration.statement(),
             "explains": _explains_labels(self.detector),
-            "histogram": self.histogram(None),
+            "histogram": self.histogram(None).as_dict(),
             "example": self._example(),
             "model": None if self.model is None else self.model.describe(),
         }
 
-    def histogram(self, group: str | None) -> dict[str, Any]:
-        """Return the histogram of the calibration scores, of all groups or of one.
-
-        Scores beyond the range are counted in the outermost bins; `lower` and `higher` say how
-        many there are.
-        """
+    def histogram(self, group: str | None) -> Histogram:
+        """Return the histogram of the calibration scores, of all groups or of one."""
         thresholds = self.calibration.thresholds
-        chosen: list[Threshold] = [*thresholds.values()] if group is None else [thresholds[group]]
-        scores = np.concatenate([threshold.scores for threshold in chosen])
-        scores = scores[np.isfinite(scores)]
-        low, high = _histogram_range(scores, [threshold.value for threshold in chosen])
-        counts, edges = np.histogram(
-            np.clip(scores, low, high), bins=_HISTOGRAM_BINS, range=(low, high)
-        )
-        return {
-            "edges": edges.tolist(),
-            "counts": counts.tolist(),
-            "lower": int(np.count_nonzero(scores < low)),
-            "higher": int(np.count_nonzero(scores > high)),
-        }
+        if group is not None:
+            return Histogram.of(thresholds[group].scores, [thresholds[group].value])
+        return Histogram.of(self.calibration.scores, [one.value for one in thresholds.values()])
 
     def _example(self) -> list[float] | None:
         """Return logits to try, made of medians of the calibration data, if they are "in"."""
@@ -160,18 +144,6 @@ def _explains_labels(detector: Detector) -> bool:
     return any(
         map(_explains_labels, getattr(detector, "detectors_", ()) if detector.explains else ())
     )
-
-
-def _histogram_range(scores: NDArray[np.float64], thresholds: list[float]) -> tuple[float, float]:
-    """Return a range that shows almost all scores, but no outlier at the cost of all others."""
-    low, first, third, high = np.quantile(scores, (0.0025, 0.25, 0.75, 0.9975))
-    if first < third:  # else most scores are equal, and every other one would be an outlier
-        # Tukey's outer fences: three interquartile ranges beyond the quartiles.
-        low, high = first - 3 * (third - first), third + 3 * (third - first)
-        thresholds = [value for value in thresholds if low <= value <= high]
-        low, high = max(low, scores.min()), min(high, scores.max())
-    low, high = min([low, *thresholds]), max([high, *thresholds])
-    return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
 def kind_of(outputs: Outputs) -> Hashable:

@@ -114,7 +114,7 @@ class ScoreMetrics:
         self._traffic = traffic
         # One for all groups: the largest share that a calibrated detector flags of its own data.
         self._allowed = 1 - min(found.tpr for found in engine.calibration.thresholds.values())
-        scores = np.concatenate([found.scores for found in engine.calibration.thresholds.values()])
+        scores = engine.calibration.scores
         shares = np.linspace(0, 1, _SCORE_BUCKETS + 1)
         self._bounds = np.unique(np.quantile(scores[np.isfinite(scores)], shares))
         self._lock = threading.Lock()
