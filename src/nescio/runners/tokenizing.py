@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.files import existing_file
+from nescio._io.files import existing_file, replacing
 from nescio._io.tables import require
 from nescio._validation import Array
 from nescio.errors import FileError, FileFormatError, InputError, ParameterError, listed
@@ -41,8 +41,8 @@ class TextTokenizer:
     """Turns texts into padded arrays, always in the same way.
 
     A text that is longer than `max_tokens` is cut off, on the side that the tokenizer says, usually
-    at its end; such texts are counted. The others are padded to
-    the longest text of their batch, or to the length that the model takes.
+    at its end; such texts are counted. The others are padded to the longest text of their batch, or
+    to the length that the model takes.
 
     Parameters
     ----------
@@ -120,9 +120,10 @@ class TextTokenizer:
         """Return it as a tokenizer.json, with its maximum length."""
         return str(self._tokenizer.to_str())
 
-    def save(self, path: str | Path) -> None:
-        """Write it as a tokenizer.json, with its maximum length."""
-        Path(path).write_text(self.json(), "utf-8")
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write it as a tokenizer.json, with its maximum length, atomically."""
+        with replacing(path, force=force) as temporary:
+            temporary.write_text(self.json(), "utf-8")
 
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about it."""
