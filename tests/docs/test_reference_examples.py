@@ -36,7 +36,11 @@ RETURNED_BY = {
         " cells"
     },
     "nescio.export": {"export_onnx": "Differences Exported", "FusedModel": "FusedOutputs"},
-    "nescio.metrics": {"delong_test": "AurocDifference", "evaluate": "Estimate Evaluation"},
+    "nescio.metrics": {
+        "compare": "Comparison",
+        "delong_test": "AurocDifference",
+        "evaluate": "Estimate Evaluation",
+    },
     "nescio.monitor": {"Monitor": "Change LabelDrift MonitorReport Place Window"},
     "nescio.runners": {"wrap": "PredictedRow Prediction Wrapped", "make_runner": "Runner"},
     "nescio.service": {"make_app": "Settings"},

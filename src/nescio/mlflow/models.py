@@ -84,6 +84,10 @@ def save_model(
     """Write a wrapped model as a folder of MLflow, which must not exist yet.
 
     Takes what `log_model` takes; options are those of `mlflow.pyfunc.save_model`.
+
+    Examples
+    --------
+    >>> save_model(guarded, "tagger", input_example=inputs[:4])  # doctest: +SKIP
     """
     if Path(path).exists():
         raise FileError(f"{path} exists already. Name a folder that does not exist.")

@@ -149,6 +149,10 @@ def push_to_hub(
         By default that of `hf auth login`.
     **options
         samples, input_shape, evaluation, trusted and title, as `save_pretrained` takes them.
+
+    Examples
+    --------
+    >>> push_to_hub(guarded, "owner/tagger", samples=inputs[:8])  # doctest: +SKIP
     """
     hub = require("huggingface_hub", "hf")
     with tempfile.TemporaryDirectory() as parent:
