@@ -230,6 +230,7 @@ def computed(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL to send")
 def test_a_killed_process_is_continued_to_the_same_bytes(detector, frame, computed):
     from nescio.cli import main
@@ -341,6 +342,7 @@ print("peak", code, peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no resource module")
 def test_memory_does_not_grow_with_the_file(rng):
     names = [f"label {at}" for at in range(80)]

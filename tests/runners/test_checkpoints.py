@@ -119,6 +119,7 @@ def test_another_preprocessing_is_refused(checkpoint):
         runner.content_hash()
 
 
+@pytest.mark.slow
 def test_importing_the_runners_loads_no_torch():
     code = (
         "import sys, nescio.runners, nescio.runners.images, nescio.runners.parts\n"

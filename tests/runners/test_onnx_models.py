@@ -202,6 +202,7 @@ def test_without_onnxruntime_it_says_what_to_install(onnx_file, monkeypatch):
         ns.wrap(path)
 
 
+@pytest.mark.slow
 def test_it_runs_without_torch(onnx_file):
     code = (
         "import sys, numpy as np, nescio as ns\n"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nescio.errors import ExportError, NescioError
 
@@ -40,11 +41,10 @@ def traced(
     """
     try:
         with _quiet(), torch.no_grad():
-            program = torch.export.export(
-                module, tuple(inputs), dynamic_shapes=(tuple(dynamic),), strict=False
-            )
-            if exact:
-                program = program.run_decompositions(_EXACT)
+            with _Exact() if exact else nullcontext():
+                program = torch.export.export(
+                    module, tuple(inputs), dynamic_shapes=(tuple(dynamic),), strict=False
+                )
             exported = torch.onnx.export(
                 program,
                 tuple(inputs),
@@ -129,6 +129,16 @@ def _sigmoid(f: Tensor) -> Tensor:
 
 
 _EXACT: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.softplus.default: _softplus,
-    torch.ops.aten.sigmoid.default: _sigmoid,
+    nn.functional.softplus: _softplus,
+    torch.sigmoid: _sigmoid,
+    Tensor.sigmoid: _sigmoid,
 }
+
+
+class _Exact(TorchFunctionMode):
+    """Write them in the precise form. Decompositions would do so too, but trace all once more."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _EXACT.get(func, func)(*args, **(kwargs or {}))
