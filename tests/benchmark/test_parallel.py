@@ -13,7 +13,6 @@ from nescio.benchmark.folder import BenchmarkRun  # noqa: E402
 from nescio.benchmark.parallel import device_of, run_in_processes  # noqa: E402
 from nescio.benchmark.pipeline import make_pipelines  # noqa: E402
 from nescio.benchmark.progress import unwatched  # noqa: E402
-from nescio.benchmark.run import run_benchmark  # noqa: E402
 
 
 @pytest.fixture
@@ -27,21 +26,23 @@ def one_thread(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_results_are_those_of_one_process(nescio, small_spec, spec_text, tmp_path, one_thread):
+def test_the_results_are_those_of_one_process(
+    nescio, small_run, small_spec, spec_text, tmp_path, one_thread
+):
     file = tmp_path / "small.toml"
     file.write_text(spec_text, "utf-8")
     data = small_spec.sets[0].data.removeprefix("digits:").removesuffix("/digits")
-    run_benchmark(small_spec, tmp_path / "one")
     code, _, err = nescio("bench", file, "--data", data, "-o", tmp_path / "two", "--jobs", 2)
     assert code == 0, err
+    one, two = small_run.folder.parent, tmp_path / "two"
     for name in ("results.jsonl", "runs/digits-seed-1.jsonl"):
-        first, second = (tmp_path / folder / "small" / name for folder in ("one", "two"))
-        assert first.read_bytes() == second.read_bytes()
+        assert (one / "small" / name).read_bytes() == (two / "small" / name).read_bytes()
     networks = [
-        {path.name: path.read_bytes() for path in (tmp_path / folder).rglob("best.json")}
-        for folder in ("one", "two")
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("best.json")}
+        for folder in (one, two)
     ]
     assert networks[0] == networks[1]
+    assert len(networks[0]) == 2
     assert len(BenchmarkRun.load(tmp_path / "two" / "small").evidence()) == 2
     assert "network 1 of 2, digits, seed 0: training\n" in err
     assert "network 2 of 2, digits, seed 1: evaluating\n" in err
