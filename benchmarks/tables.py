@@ -51,7 +51,7 @@ import nescio as ns
 from nescio.benchmark.results import Spread
 from nescio.errors import NescioWarning
 from nescio.metrics import Evaluation, mean_average_precision
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 from nescio.outputs import Outputs
 
 Matrix = NDArray[np.float64]
@@ -243,7 +243,7 @@ def evaluated(
     features: str, names: Sequence[str], made: Mapping[str, Outputs]
 ) -> dict[str, dict[str, Evaluation]]:
     """Return the evaluation of each detector on each OOD set."""
-    found = compare(
+    found = compare_outputs(
         {f"{features}: {one}": one for one in names},
         made["test"],
         {ood: made[ood] for ood in OOD},

@@ -1,15 +1,16 @@
 """The entry point of the command line: `nescio`, and `python -m nescio`."""
 
-import os
 import sys
 
 
 def run() -> None:
     """Run the command line. Ctrl-C ends it with one line, also while modules are imported."""
-    # onnxruntime sends events about models to its maker and writes an identifier to the user's
-    # folder, unless this is set before it starts. Set it to 0 to allow that.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
+        import os
+
+        # onnxruntime sends events about models to its maker and writes an identifier to the user's
+        # folder, unless this is set before it starts. Set it to 0 to allow that.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         from nescio.cli import main
 
         code = main()

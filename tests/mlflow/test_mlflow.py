@@ -15,7 +15,7 @@ import nescio as ns
 from fixtures.own_detectors import ReAct
 from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
 from nescio.errors import ExportError, FileError, ParameterError
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 
 pandas = pytest.importorskip("pandas")
 torch = pytest.importorskip("torch")
@@ -332,7 +332,7 @@ def test_metrics_parameters_and_the_report_of_a_run(mlflow, registry, tmp_path):
 def test_a_comparison_has_metrics_of_each_set_and_detector(mlflow, registry):
     detectors = {"joint_energy": ns.JointEnergy(), "top k (k=2)": ns.TopKLogit(2), "vim": ns.ViM()}
     unknown = {"photos: sea": some_outputs(-2, seed=3), "noise": some_outputs(0, seed=4)}
-    result = compare(detectors, some_outputs(2, seed=5), unknown, n_bootstrap=0)
+    result = compare_outputs(detectors, some_outputs(2, seed=5), unknown, n_bootstrap=0)
     metrics, run, folder = log(mlflow, registry, result, prefix="test/")
     assert run.metrics == metrics
     assert set(metrics) == {
@@ -351,7 +351,7 @@ def test_nothing_is_logged_of_what_is_wrong(mlflow, registry, tmp_path):
     result = ns.evaluate([2.0, 3.0], [1.0, 0.0], n_bootstrap=0)
     ids = some_outputs(2, seed=5)
     same = {"a b": ns.JointEnergy(), "a?b": ns.MaxLogit(), "a!b": ns.MaxProb()}
-    both = compare(same, ids, {"noise": some_outputs(0, seed=4)}, n_bootstrap=0)
+    both = compare_outputs(same, ids, {"noise": some_outputs(0, seed=4)}, n_bootstrap=0)
     with mlflow.start_run() as run:
         with pytest.raises(FileError, match="no file"):
             registry.log_evaluation(result, report=tmp_path / "missing.html")

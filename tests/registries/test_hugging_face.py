@@ -7,7 +7,7 @@ import pytest
 import nescio as ns
 from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
 from nescio.errors import ExportError, FileError, FileFormatError
-from nescio.metrics.comparison import compare
+from nescio.metrics.comparison import compare_outputs
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -89,7 +89,7 @@ def test_transformers_reads_the_folder_too(wrapped, saved):
 def test_the_model_card(wrapped, tmp_path):
     detectors = {"joint_energy": ns.JointEnergy(), "max_logit": ns.MaxLogit()}
     known, unknown = (wrapped.outputs(some_texts(50, seed=at)) for at in (3, 4))
-    result = compare(detectors, known, {"a|b": unknown}, n_bootstrap=0)
+    result = compare_outputs(detectors, known, {"a|b": unknown}, n_bootstrap=0)
     wrapped.save_pretrained(tmp_path / "tagger", evaluation=result)
     text = (tmp_path / "tagger" / "README.md").read_text()
     header, _, body = text.removeprefix("---\n").partition("---\n")

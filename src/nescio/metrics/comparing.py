@@ -75,10 +75,10 @@ def compare(
     >>> known, strange = rng.normal(2, 2, (200, 5)), rng.normal(-2, 1, (100, 5))
     >>> compare(known, {"strange": strange}, ["joint_energy", "max_logit"], n_bootstrap=0)
     2 detectors on 200 ID samples, in per cent, highest AUROC first
-                             strange (100)
-    detector                 FPR95   AUROC
-    joint_energy              0.00  100.00
-    max_logit                 3.00   99.16
+                              strange (100)
+    detector                  FPR95   AUROC
+    joint_energy               0.00   99.99
+    max_logit                  0.00   99.97
     """
     chosen = named_detectors(detectors)
     given = checked_sets(id_data, ood_data, train, held_out)

@@ -39,7 +39,7 @@ def log_evaluation(
     Parameters
     ----------
     result : Evaluation or Comparison
-        From `nescio.evaluate` or `nescio.metrics.compare`.
+        From `nescio.evaluate` or `nescio.compare`.
     model : Wrapped or Detector, optional
         With a calibrated detector, whose name, threshold, TPR and number of calibration samples
         become parameters of the run, and whose guarantee becomes the tag nescio.guarantee.

@@ -131,7 +131,7 @@ def result_rows(result: Any) -> Iterator[Row]:
     else:
         raise ParameterError(
             f"an Evaluation or a Comparison is needed, got {type(result).__name__}. "
-            "nescio.evaluate returns the one, nescio.metrics.compare the other."
+            "nescio.evaluate returns the one, nescio.compare the other."
         )
 
 

@@ -40,7 +40,7 @@ def _write_tokenizer(tokenizer: TextTokenizer, folder: Path) -> None:
         tokenizer_object=content, **{name: value for name, value in given.items() if value}
     )
     fast.save_pretrained(folder)
-    tokenizer.save(folder / TOKENIZER_FILE)  # exactly as it is
+    tokenizer.save(folder / TOKENIZER_FILE, force=True)  # exactly as it is
 
 
 def read_transformers(folder: Path) -> Any:
