@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
+import claims  # noqa: E402
 import which_detector  # noqa: E402
 
 
@@ -56,6 +57,19 @@ def test_rows_on_few_and_many_labels_are_measured_on_such_sets(measured):
         assert len(both) > 9
         for found in both:
             assert (found[top_20] == found["joint_energy"]) == same
+
+
+def test_the_claims_on_the_default_are_those_of_the_committed_results():
+    page = (ROOT / "docs" / "explanation" / "the-default.md").read_text("utf-8")
+    for table in (claims.claims(), claims.claims_on_tables()):
+        assert table in page, f"expected:\n{table}"
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    worst = max(value for by_set in claims.worse_on_tables().values() for value in by_set.values())
+    assert f"it was up to {worst:.1f} points worse" in readme
+    first, *_, last = claims.claims().splitlines()[2:]
+    for row, sentence in ((first, "at most {} points worse"), (last, "({} on the seeds")):
+        points = row.split("+")[1].split(" points")[0]
+        assert sentence.format(points) in readme
 
 
 def test_compared_with_shows_the_committed_results():
