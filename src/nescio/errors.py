@@ -134,7 +134,7 @@ class SingleGroupWarning(NescioWarning):
 
 
 class TruncatedTextWarning(NescioWarning):
-    """Some texts have more tokens than the model can take; their ends were cut off."""
+    """Some texts have more tokens than the model can take; a part was cut off."""
 
 
 @contextmanager
