@@ -283,9 +283,11 @@ def _checked(data: Any, name: str, detector: Any) -> FloatArray:
     """Return a matrix of float32 or float64 from what the caller passed."""
     if is_torch(data) or isinstance(data, list | tuple | np.ma.MaskedArray):
         data = to_numpy(data)
-    if len(getattr(data, "shape", (0, 0))) != 2:
-        if isinstance(data, str | Path) or getattr(data, "dtype", np.dtype(float)).kind in "US":
-            raise InputError(_text_instead(name, data))
+    is_row = len(getattr(data, "shape", (0, 0))) != 2
+    kind = getattr(getattr(data, "dtype", None), "kind", None)
+    if isinstance(data, str | Path) or (is_row and kind in ("U", "S")):
+        raise InputError(_text_instead(name, data))
+    if is_row:
         check_matrix(data, name)
     half = getattr(data, "dtype", None) == np.float16
     try:
