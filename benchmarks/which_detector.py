@@ -70,7 +70,7 @@ class Row:
         return self.sets + self.more
 
     def text(self, results: Results) -> str:
-        """Return the row: the FPR95 of the detector, of others, and of the best in hindsight."""
+        """Return the row: the FPR95 of the detector, of the best in hindsight, and of others."""
         means = means_of(results, self.sets, self.reads)
         best = min(means, key=lambda name: means[name])
         others = ", ".join(f"`{name}`: {means[name]:.1f}" for name in self.others)
@@ -78,7 +78,7 @@ class Row:
         hindsight = "the same" if same else f"`{best}`: {means[best]:.1f}"
         n_sets = f"{len(self.sets)} sets" if len(self.sets) > 1 else "one set"
         return (
-            f"| {self.have} | `{self.use}` | **{means[self.use]:.1f}** | {others} | {hindsight}"
+            f"| {self.have} | `{self.use}`: **{means[self.use]:.1f}** | {hindsight} | {others}"
             f" | {self.where}: {n_sets} |"
         )
 
@@ -225,8 +225,8 @@ ROWS = (
 def table() -> str:
     """Return the table as Markdown."""
     results = all_results()
-    heads = "| You have | Use | FPR95 ↓ | Others | Best in hindsight | Measured on |"
-    return "\n".join([heads, "|---|---|---:|---|---|---|", *(row.text(results) for row in ROWS)])
+    heads = "| You have | Use: FPR95 ↓ | Best in hindsight | Others | Measured on |"
+    return "\n".join([heads, "|---|---|---|---|---|", *(row.text(results) for row in ROWS)])
 
 
 if __name__ == "__main__":
