@@ -24,6 +24,7 @@ from nescio.detectors import load
 from nescio.errors import ExportError, FileError, FileFormatError, NescioError
 from nescio.registries.estimators import read_estimator, write_estimator
 from nescio.registries.transformers_files import (
+    CONFIG_FILE,
     TOKENIZER_FILE,
     has_own_files,
     read_transformers,
@@ -40,7 +41,19 @@ ONNX, SKLEARN, TRANSFORMERS = "onnx", "sklearn", "transformers"
 
 _KIND = FileKind("nescio.folder", "description of a model's folder")
 _TOLERANCE = 1e-2  # a wrong layer differs by far more, and half precision by less
-_DECISIVE = (GRAPH_FILE, ESTIMATOR_FILE, "*.safetensors", TOKENIZER_FILE)
+
+DECISIVE = (
+    DETECTOR_FILE,
+    GRAPH_FILE,
+    ESTIMATOR_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    "*.safetensors",
+    "*.index.json",
+    "*.bin",
+    "adapter_config.json",
+)
+"""The files that decide scores and verdicts, as far as a folder has them."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +134,16 @@ def _of_runner(wrapped: Wrapped) -> dict[str, Any]:
 
 
 def _write_settings(settings: Settings, folder: Path) -> None:
-    found = sorted(path for pattern in _DECISIVE for path in folder.glob(pattern))
     content = {**_KIND.header(), **asdict(settings)}
-    content["files"] = {path.name: content_hash(path) for path in found}
+    content["files"] = {path.name: content_hash(path) for path in decisive_files(folder)}
     text = json.dumps(content, indent=2, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text + "\n", "utf-8")
+
+
+def decisive_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that decide scores and verdicts."""
+    found = {path for pattern in DECISIVE for path in folder.glob(pattern)}
+    return sorted(path for path in found if path.is_file())
 
 
 def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None) -> Wrapped:
@@ -178,7 +196,9 @@ def _read_settings(folder: Path) -> Settings:
 
 
 def _check_files(settings: Settings, folder: Path) -> None:
-    """Raise if the model is another one than that which the detector was calibrated with."""
+    """Raise if the model or the detector is another one than those that were saved together."""
+    if not settings.files:
+        raise FileFormatError(f"{folder / SETTINGS_FILE} names no file of the model.")
     for name, expected in settings.files.items():
         if Path(name).name != name:
             raise FileFormatError(f"{folder / SETTINGS_FILE} names a file elsewhere: {name!r}.")
@@ -188,5 +208,9 @@ def _check_files(settings: Settings, folder: Path) -> None:
                 "does not hold for it. If the model was trained again, calibrate it again too and "
                 "save the wrapped model."
             )
-    if not settings.files:
-        raise FileFormatError(f"{folder / SETTINGS_FILE} names no file of the model.")
+    for path in decisive_files(folder):
+        if path.name not in settings.files:  # transformers may prefer it to the model's own files
+            raise FileFormatError(
+                f"{path} does not belong to the model that was saved in this folder. Remove it, or "
+                "save the wrapped model in a new folder."
+            )

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison
 from nescio.registries.card import CARD_FILE, card_text, result_rows
 from nescio.registries.folder import (
+    DECISIVE,
     DETECTOR_FILE,
     ESTIMATOR_FILE,
     GRAPH_FILE,
     SETTINGS_FILE,
+    decisive_files,
     read_model,
     write_model,
 )
@@ -63,7 +66,7 @@ def save_pretrained(
     title : str, optional
         The title of the model card; by default the name of the folder.
     force : bool
-        Replace files of an earlier model in the folder, its README.md too.
+        Replace the files of an earlier model in the folder: its README.md too, and all weights.
     """
     target = Path(folder)
     if target.exists() and not target.is_dir():
@@ -79,8 +82,8 @@ def save_pretrained(
         text = card_text(title or target.resolve().name, found, result)
         (temporary / CARD_FILE).write_text(text, "utf-8")
         target.mkdir(exist_ok=True)
-        for name in _FILES:  # no file of an earlier model of another kind
-            (target / name).unlink(missing_ok=True)
+        for file in decisive_files(target):  # of an earlier model, perhaps of another kind
+            file.unlink()
         for file in sorted(temporary.iterdir()):
             os.replace(file, target / file.name)
     except OSError as error:
@@ -142,7 +145,8 @@ def push_to_hub(
     ----------
     wrapped : Wrapped
     name : str
-        The repository, such as "owner/name". It is made if it does not exist.
+        The repository, such as "owner/name". It is made if it does not exist. The files of an
+        earlier model in it are replaced.
     private : bool
         Whether a new repository is private.
     token : str, optional
@@ -161,8 +165,14 @@ def push_to_hub(
         with _hub_errors(f"cannot write the repository {name!r}"):
             api = hub.HfApi(token=token)
             api.create_repo(name, private=private, exist_ok=True)
-            found = api.upload_folder(repo_id=name, folder_path=folder)
+            stale = [file for file in api.list_repo_files(name) if _is_decisive(file)]
+            found = api.upload_folder(repo_id=name, folder_path=folder, delete_patterns=stale)
     return str(found.commit_url)
+
+
+def _is_decisive(file: str) -> bool:
+    """Return whether a file of a repository, not of a folder in it, would decide the scores."""
+    return "/" not in file and any(fnmatch(file, pattern) for pattern in DECISIVE)
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
