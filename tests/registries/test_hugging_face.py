@@ -1,6 +1,7 @@
 import hashlib
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,6 +246,15 @@ def test_a_model_that_comes_back_different_is_not_written(wrapped, saved, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_changed_model_that_transformers_would_not_build_again(wrapped, saved, tmp_path):
+    model = ns.from_pretrained(saved).runner.model
+    model.bert.pooler.activation = torch.nn.ReLU()  # the config knows nothing of it
+    changed = ns.wrap(model, tokenizer=word_tokenizer()).calibrate(some_texts(300))
+    with pytest.raises(ExportError, match="gives other logits than"):
+        changed.save_pretrained(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- the hub ------------------------------------------------------------------------------------
 
 
@@ -273,10 +283,10 @@ def test_files_of_an_earlier_model_are_deleted_in_the_hub(wrapped, monkeypatch):
 
     def upload_folder(self, *, repo_id, folder_path, delete_patterns):
         deleted.extend(hub.utils.filter_repo_objects(there, allow_patterns=delete_patterns))
-        return hub.CommitInfo("https://hub/owner/name/commit/1", "", "", oid="1")
+        return SimpleNamespace(commit_url=f"{repo_id}/commit/1")
 
     monkeypatch.setattr(hub.HfApi, "create_repo", lambda self, name, **options: None)
     monkeypatch.setattr(hub.HfApi, "list_repo_files", lambda self, name: there)
     monkeypatch.setattr(hub.HfApi, "upload_folder", upload_folder)
-    assert wrapped.push_to_hub("owner/name").endswith("/commit/1")
+    assert wrapped.push_to_hub("owner/name") == "owner/name/commit/1"
     assert deleted == ["model-1-of-2.safetensors"]  # none of a folder, which nescio does not read

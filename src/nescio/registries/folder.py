@@ -88,6 +88,7 @@ def write_model(
     if kind == SKLEARN:
         write_estimator(wrapped.runner.model, folder / ESTIMATOR_FILE, trusted)
     elif kind == TRANSFORMERS:
+        samples = _random_samples(wrapped, input_shape) if samples is None else samples
         write_transformers(wrapped.runner, folder)
     else:
         require("torch", "export")
@@ -101,6 +102,16 @@ def write_model(
     return found
 
 
+def _random_samples(wrapped: Wrapped, input_shape: Sequence[int] | None) -> Any:
+    """Return inputs to check a model with; raise an error that asks for some if they are unknown.
+
+    A model of transformers that was changed after it was built comes back different.
+    """
+    from nescio.export.samples import random_inputs
+
+    return random_inputs(wrapped.runner, input_shape)
+
+
 def check_same_arrays(wrapped: Wrapped, found: Wrapped, samples: Any) -> None:
     """Raise unless what was read back gives the detector the same arrays, up to rounding."""
     ours, theirs = wrapped.outputs(samples), found.outputs(samples)
@@ -111,7 +122,9 @@ def check_same_arrays(wrapped: Wrapped, found: Wrapped, samples: Any) -> None:
             if not np.allclose(given, expected, rtol=_TOLERANCE, atol=_TOLERANCE * scale):
                 raise ExportError(
                     f"the model that was read back gives other {name} than the model that was "
-                    "saved. Nothing was written. Please report this, with the model."
+                    "saved: transformers or skops builds another one, perhaps because a part of "
+                    "the model was replaced after it was made. Nothing was written. Export it with "
+                    "nescio.export_onnx."
                 )
 
 

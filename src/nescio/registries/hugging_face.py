@@ -57,7 +57,9 @@ def save_pretrained(
     folder : path
         It is made if it does not exist.
     samples, input_shape : optional
-        As `nescio.export_onnx` takes them, for a model that becomes an ONNX file.
+        As `nescio.export_onnx` takes them, for a model that becomes an ONNX file. With samples,
+        any model is checked to give the same outputs when it is read back; a transformers model
+        without samples is checked on random inputs.
     evaluation : Evaluation or Comparison, optional
         For the table of the model card.
     trusted : sequence of str
