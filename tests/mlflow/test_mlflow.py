@@ -246,6 +246,21 @@ def test_trees_are_loaded_only_if_the_caller_trusts_them(mlflow, registry, table
     assert len(registry.load_model(str(path), trusted=[tree])(frame[:5])) == 5
 
 
+@pytest.mark.filterwarnings(MLFLOWS_OWN)
+def test_with_verdict(mlflow, registry, table, tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    from nescio.sklearn import WithVerdict
+
+    frame, labels = table
+    named = pandas.DataFrame(labels, columns=NAMES)
+    model = WithVerdict(OneVsRestClassifier(LogisticRegression())).fit(frame, named)
+    registry.save_model(model, tmp_path / "model", input_example=frame[:2])
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert_same_verdicts(loaded.predict(frame[:9]), model.wrapped_(frame[:9]))
+
+
 # --- what cannot be logged ----------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ _NOT_ALLOWED = re.compile(r"[^\w.\- /]")  # in the name of a metric
 def log_evaluation(
     result: Evaluation | Comparison,
     *,
-    model: Wrapped | Detector | None = None,
+    model: Wrapped | Detector | Any | None = None,
     prefix: str = "",
     report: str | Path | None = None,
 ) -> dict[str, float]:
@@ -40,7 +40,7 @@ def log_evaluation(
     ----------
     result : Evaluation or Comparison
         From `nescio.evaluate` or `nescio.compare`.
-    model : Wrapped or Detector, optional
+    model : Wrapped, WithVerdict or Detector, optional
         With a calibrated detector, whose name, threshold, TPR and number of calibration samples
         become parameters of the run, and whose guarantee becomes the tag nescio.guarantee.
     prefix : str
@@ -105,6 +105,7 @@ def calibration_facts(detector: Detector) -> dict[str, Any]:
 
 
 def _detector(model: Any) -> Detector:
+    model = getattr(model, "wrapped_", model)  # of a fitted nescio.sklearn.WithVerdict
     detector = model.detector if isinstance(model, Wrapped) else model
     if not isinstance(detector, Detector) or not hasattr(detector, "calibration_"):
         raise NotCalibratedError(

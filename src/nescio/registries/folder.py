@@ -1,7 +1,8 @@
 """The files of a wrapped model in one folder: the model, the detector and how they belong together.
 
 The model is `model.onnx` (the classifier and the detector as one graph), `model.skops` (a
-scikit-learn estimator) or what transformers writes. Loading imports no code that the folder names.
+scikit-learn estimator; `features.skops` is the transformer that makes its features, if there is
+one) or what transformers writes. Loading imports no code that the folder names.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nescio._io.toml import from_table
 from nescio.data.images import content_hash
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import load
-from nescio.errors import ExportError, FileError, FileFormatError, NescioError
+from nescio.errors import ExportError, FileError, FileFormatError, NescioError, ParameterError
 from nescio.registries.estimators import read_estimator, write_estimator
 from nescio.registries.transformers_files import (
     CONFIG_FILE,
@@ -30,12 +31,14 @@ from nescio.registries.transformers_files import (
     read_transformers,
     write_transformers,
 )
-from nescio.runners import Wrapped, wrap
+from nescio.runners import Wrapped, make_runner, wrap
+from nescio.runners.features import PREPARED
 
 SETTINGS_FILE = "nescio.json"
 DETECTOR_FILE = "detector.nescio"
 GRAPH_FILE = "model.onnx"
 ESTIMATOR_FILE = "model.skops"
+PREPARE_FILE = "features.skops"
 
 ONNX, SKLEARN, TRANSFORMERS = "onnx", "sklearn", "transformers"
 
@@ -46,6 +49,7 @@ DECISIVE = (
     DETECTOR_FILE,
     GRAPH_FILE,
     ESTIMATOR_FILE,
+    PREPARE_FILE,
     CONFIG_FILE,
     TOKENIZER_FILE,
     "*.safetensors",
@@ -69,6 +73,17 @@ class Settings:
     files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
 
 
+def as_wrapped(model: Any) -> Wrapped:
+    """Return a wrapped model; that of a fitted `nescio.sklearn.WithVerdict` too."""
+    found = getattr(model, "wrapped_", model)
+    if not isinstance(found, Wrapped):
+        what = "wrap it with nescio.wrap and calibrate it"
+        if hasattr(model, "estimator") and hasattr(model, "verdict"):
+            what = "call fit(X, Y) first"
+        raise ParameterError(f"a wrapped model is needed, got {type(model).__name__}: {what}.")
+    return found
+
+
 def write_model(
     wrapped: Wrapped,
     folder: Path,
@@ -87,6 +102,9 @@ def write_model(
     settings = Settings(kind, **(_of_runner(wrapped) if kind != ONNX else {}))
     if kind == SKLEARN:
         write_estimator(wrapped.runner.model, folder / ESTIMATOR_FILE, trusted)
+        if PREPARED in settings.features:
+            prepare = wrapped.runner.prepare  # type: ignore[attr-defined]
+            write_estimator(prepare, folder / PREPARE_FILE, trusted)
     elif kind == TRANSFORMERS:
         samples = _random_samples(wrapped, input_shape) if samples is None else samples
         write_transformers(wrapped.runner, folder)
@@ -174,6 +192,8 @@ def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None)
     model: Any = folder / GRAPH_FILE
     if settings.model == SKLEARN:
         model = read_estimator(folder / ESTIMATOR_FILE, trusted)
+        if PREPARED in settings.features:
+            model = make_runner(model, features=read_estimator(folder / PREPARE_FILE, trusted))
     elif settings.model == TRANSFORMERS:
         model = read_transformers(folder)
         if device is not None:

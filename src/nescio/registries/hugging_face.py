@@ -22,7 +22,9 @@ from nescio.registries.folder import (
     DETECTOR_FILE,
     ESTIMATOR_FILE,
     GRAPH_FILE,
+    PREPARE_FILE,
     SETTINGS_FILE,
+    as_wrapped,
     decisive_files,
     read_model,
     write_model,
@@ -30,12 +32,12 @@ from nescio.registries.folder import (
 from nescio.runners import Wrapped
 
 # What is downloaded: neither code nor pickled weights, which would not be read.
-_FILES = (SETTINGS_FILE, DETECTOR_FILE, GRAPH_FILE, ESTIMATOR_FILE, CARD_FILE)
+_FILES = (SETTINGS_FILE, DETECTOR_FILE, GRAPH_FILE, ESTIMATOR_FILE, PREPARE_FILE, CARD_FILE)
 _PATTERNS = [*_FILES, "*.safetensors", "*.json", "*.txt", "*.model"]
 
 
 def save_pretrained(
-    wrapped: Wrapped,
+    wrapped: Wrapped | Any,
     folder: str | Path,
     *,
     samples: Any = None,
@@ -48,11 +50,12 @@ def save_pretrained(
     """Write a wrapped model, its detector and a model card to a folder.
 
     A model of transformers is written by its own `save_pretrained`. A scikit-learn estimator
-    becomes `model.skops`, and any other model `model.onnx`, which also holds the detector.
+    becomes `model.skops`, and the transformer that makes its features, if there is one,
+    `features.skops`. Any other model becomes `model.onnx`, which also holds the detector.
 
     Parameters
     ----------
-    wrapped : Wrapped
+    wrapped : Wrapped or WithVerdict
         A model with a calibrated detector.
     folder : path
         It is made if it does not exist.
@@ -70,7 +73,7 @@ def save_pretrained(
     force : bool
         Replace the files of an earlier model in the folder: its README.md too, and all weights.
     """
-    target = Path(folder)
+    wrapped, target = as_wrapped(wrapped), Path(folder)
     if target.exists() and not target.is_dir():
         raise FileError(f"{target} is a file, but a folder is needed.")
     if not force and target.is_dir() and any(target.iterdir()):
@@ -134,7 +137,7 @@ def from_pretrained(
 
 
 def push_to_hub(
-    wrapped: Wrapped,
+    wrapped: Wrapped | Any,
     name: str,
     *,
     private: bool = True,
@@ -145,7 +148,7 @@ def push_to_hub(
 
     Parameters
     ----------
-    wrapped : Wrapped
+    wrapped : Wrapped or WithVerdict
     name : str
         The repository, such as "owner/name". It is made if it does not exist. The files of an
         earlier model in it are replaced.
