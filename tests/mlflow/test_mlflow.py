@@ -362,6 +362,30 @@ def test_a_comparison_has_metrics_of_each_set_and_detector(mlflow, registry):
     assert list(stored["skipped"]) == ["vim"]
 
 
+def test_two_models_in_one_run_need_two_prefixes(mlflow, registry, tmp_path):
+    models = [ns.JointEnergy(), ns.MaxLogit()]
+    for at, model in enumerate(models):
+        model.calibrate(some_outputs(2, seed=at))
+    first, second = (ns.evaluate([2.0, one], [1.0, 0.0], n_bootstrap=0) for one in (3.0, 0.5))
+    page = tmp_path / "report.html"
+    page.write_text("<p>report</p>")
+    with mlflow.start_run() as run:
+        registry.log_evaluation(first, model=models[0], prefix="a/", report=page)
+        registry.log_evaluation(second, model=models[1], prefix="b/", report=page)
+        before = mlflow.get_run(run.info.run_id).data.to_dictionary()
+        with pytest.raises(ParameterError, match=r"another model already: a/nescio.detector.*'a/'"):
+            registry.log_evaluation(second, model=models[1], prefix="a/")
+    found = mlflow.get_run(run.info.run_id)
+    assert found.data.to_dictionary() == before
+    assert found.data.params["a/nescio.detector"] == "joint_energy"
+    assert found.data.params["b/nescio.detector"] == "max_logit"
+    assert {"a/nescio.guarantee", "b/nescio.guarantee"} <= set(found.data.tags)
+    folder = Path(mlflow.artifacts.download_artifacts(found.info.artifact_uri)) / "nescio"
+    stored = json.loads((folder / "a" / "evaluation.json").read_text())
+    assert ns.Evaluation.from_dict(stored) == first
+    assert (folder / "b" / "report.html").exists()
+
+
 def test_nothing_is_logged_of_what_is_wrong(mlflow, registry, tmp_path):
     result = ns.evaluate([2.0, 3.0], [1.0, 0.0], n_bootstrap=0)
     ids = some_outputs(2, seed=5)
