@@ -321,6 +321,10 @@ def test_too_few_samples_name_the_parameter(table):
     with pytest.raises(TooFewSamplesError, match=r"needs at least 19.*held_out=0.25 of 60"):
         model.fit(x[:60], y[:60])
     np.testing.assert_array_equal(model.transform(x), before)
+    with pytest.raises(
+        TooFewSamplesError, match=r"got 8\. The calibration samples are held_out=8 of"
+    ):
+        WithVerdict(SCALED, held_out=8).fit(x, y)  # no hint about the array of its features
 
 
 def test_methods_that_the_estimator_lacks_are_missing():
