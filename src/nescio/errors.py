@@ -24,6 +24,7 @@
     ├── ProbabilitiesWarning            the logits look like probabilities or percentages
     ├── ImplausibleValuesWarning        the values are unusual for a multi-label classifier
     ├── IgnoredLabelsWarning            labels that the detector does not know were ignored
+    ├── IgnoredColumnsWarning           columns of a table look like ids and were left out
     ├── ParameterWarning                a parameter has no effect on this data
     ├── EmptyLabelWarning               labels without any sample were left out
     ├── TiedScoresWarning               many calibration scores equal the threshold
@@ -115,6 +116,10 @@ class ImplausibleValuesWarning(NescioWarning):
 
 class IgnoredLabelsWarning(NescioWarning):
     """The data has labels that the detector was not made for; they were ignored."""
+
+
+class IgnoredColumnsWarning(NescioWarning):
+    """Columns of a table look like ids; they were left out of the features."""
 
 
 class ParameterWarning(NescioWarning):

@@ -54,10 +54,11 @@ class LargeSets(NamedTuple):
 
 
 def checked_sets(id_data: Any, ood_data: Any, train: Any = None, held_out: Any = None) -> Given:
-    """Return the data with a name for each OOD set; raise if one file is given twice."""
+    """Return the data with a name for each OOD set; raise if a file or an object is given twice."""
     given = Given(id_data, named_sets(ood_data), train, held_out)
     for one in given.ood.values():
         _check_other(id_data, one, "ID data (--id)", "OOD data (--ood)")
+    _check_other(id_data, train, "ID data (--id)", "training data (--train)")
     _check_other(id_data, held_out, "ID data (--id)", "held-out data (--held-out)")
     _check_other(train, held_out, "training data (--train)", "held-out data (--held-out)")
     return given
@@ -66,6 +67,11 @@ def checked_sets(id_data: Any, ood_data: Any, train: Any = None, held_out: Any =
 def _check_other(a: Any, b: Any, name_a: str, name_b: str) -> None:
     if is_path(a) and is_path(b) and same_file(a, b):
         raise ParameterError(f"{b} is given as {name_a} and as {name_b}.")
+    if a is b and a is not None:
+        raise ParameterError(
+            f"the same {type(a).__name__} is given as {name_a} and as {name_b}. Detectors would be "
+            "tested on data that they know: pass other samples."
+        )
 
 
 def is_path(data: Any) -> bool:

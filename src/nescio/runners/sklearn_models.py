@@ -14,12 +14,11 @@ from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.runners.base import Runner
 from nescio.runners.batches import InputBatch, n_rows
-from nescio.runners.features import INPUT, PENULTIMATE
+from nescio.runners.features import INPUT, PENULTIMATE, PREPARED
 from nescio.runners.texts import check_texts, is_missing, is_text_like
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 _TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."
-PREPARED = "prepared"
 
 
 class SklearnRunner(Runner):
@@ -210,6 +209,15 @@ def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:
 def classifier_input(inputs: Any, model: Any) -> Any:
     """Return what the classifier at the end of pipelines reads; the inputs if there are none."""
     return _final_step(model, inputs)[1]
+
+
+def steps_before_classifier(model: Any) -> list[Any]:
+    """Return the fitted steps that make of the inputs what `classifier_input` returns."""
+    model = _estimator(model)
+    if not hasattr(model, "steps"):
+        return []
+    before = [model[:-1]] if len(model.steps) > 1 else []
+    return [*before, *steps_before_classifier(model.steps[-1][1])]
 
 
 def _check_multi_label(final: Any, name: str) -> None:

@@ -18,7 +18,6 @@ from sklearn.base import (
 )
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
@@ -31,7 +30,7 @@ from nescio.detectors.default import MOST_FEATURES
 from nescio.detectors.naming import as_detector
 from nescio.errors import InputError, ShapeError, TooFewSamplesError
 from nescio.runners import Wrapped, wrap
-from nescio.runners.sklearn_models import classifier_input
+from nescio.runners.sklearn_models import classifier_input, steps_before_classifier
 from nescio.sklearn.table_features import TableFeatures
 
 COLUMNS = ("score", "p_value", "verdict")
@@ -306,4 +305,4 @@ def _table_features(model: Any, train: Any) -> Any:
     table = TableFeatures().fit(reached)
     if reached is train:
         return table
-    return make_pipeline(FunctionTransformer(classifier_input, kw_args={"model": model}), table)
+    return make_pipeline(*steps_before_classifier(model), table)
