@@ -186,6 +186,7 @@ def test_the_detector_reads_what_a_pipeline_gives_its_classifier(frame):
         (StandardScaler(), list("abcd")), (OneHotEncoder(sparse_output=False), ["kind"])
     )
     model = WithVerdict(make_pipeline(columns, LOGISTIC)).fit(x[:600], y.loc[x.index][:600])
+    assert "sparse" not in model.reason_
     assert model.detector_.n_columns_["features"] == 13  # 6, whether each is missing, a constant
     np.testing.assert_array_equal(model.verdict(x[600:]), model.verdict(x[600:].assign(e=60.0)))
     assert (model.verdict(x[600:].assign(c=5000.0)) == -1).all()
@@ -198,6 +199,7 @@ def test_texts_have_no_table():
     model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
     found = WithVerdict(model).fit(texts, truth)
     assert "Chosen: joint energy" in found.reason_
+    assert "sparse_threshold=0" in found.reason_
     assert found.predict(["a red cat"]).tolist() == [[1, 1]]
     assert WithVerdict(model, "max_logit").fit(texts, truth).reason_ == ""
 

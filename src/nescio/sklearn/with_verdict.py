@@ -34,6 +34,10 @@ from nescio.runners.sklearn_models import classifier_input, steps_before_classif
 from nescio.sklearn.table_features import TableFeatures
 
 COLUMNS = ("score", "p_value", "verdict")
+_SPARSE = (
+    " The classifier gets a sparse matrix, so columns of numbers are not compared with the training "
+    "data. If there are such columns, pass sparse_threshold=0 to ColumnTransformer."
+)
 
 
 def _estimator_has(name: str) -> Callable[[Any], bool]:
@@ -160,6 +164,8 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
             ) from error
         self.estimator_, self.wrapped_ = estimator, wrapped  # only now: both, or neither
         self.detector_, self.reason_ = wrapped.detector, wrapped.reason
+        if self.detector is None and self.features is None and _reads_sparse(estimator, train):
+            self.reason_ += _SPARSE
         return self
 
     def _chosen(
@@ -291,6 +297,12 @@ def _length(values: Any) -> int | None:
 
 def _reads_features(detector: Detector) -> bool:
     return not {*detector.scores_from, *detector.learns_from} <= {"logits", "labels"}
+
+
+def _reads_sparse(model: Any, train: Any) -> bool:
+    """Return whether the classifier gets a sparse matrix from the steps before it."""
+    first = train.iloc[:1] if hasattr(train, "iloc") else train[:1]
+    return bool(sparse.issparse(classifier_input(first, model)))
 
 
 def _table_features(model: Any, train: Any) -> Any:
