@@ -35,7 +35,7 @@ from nescio.sklearn.table_features import TableFeatures
 
 COLUMNS = ("score", "p_value", "verdict")
 _SPARSE = (
-    " The classifier gets a sparse matrix, so columns of numbers are not compared with the training "
+    " The classifier gets a sparse matrix, so columns of numbers are not compared with training "
     "data. If there are such columns, pass sparse_threshold=0 to ColumnTransformer."
 )
 
