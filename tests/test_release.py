@@ -35,14 +35,10 @@ def test_version_changelog_citation_and_image_agree():
     assert release.version() == ns.__version__
     assert release.problems(None) == []
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == ns.__version__
-    folder = ROOT / "deploy" / "kubernetes"
-    deployment, kustomization = (
-        yaml.safe_load((folder / f"{name}.yaml").read_text("utf-8"))
-        for name in ("deployment", "kustomization")
-    )
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"nescio:{ns.__version__}"
-    assert kustomization["images"][0]["newTag"] == ns.__version__
+    page = ROOT / "docs" / "how-to" / "containers.md"
+    files = [file for file in (page, *(ROOT / "deploy").rglob("*")) if file.is_file()]
+    texts = "".join(file.read_text("utf-8") for file in files)
+    assert set(re.findall(r"\bnescio:(\d+\.[\d.]*\d)", texts)) == {ns.__version__}
 
 
 @pytest.fixture
