@@ -130,6 +130,21 @@ def test_workflows_call_targets_and_files_that_exist():
     assert scripts == ["tools/release.py"]
 
 
+def test_the_site_is_built_before_its_tests_and_not_beside_them():
+    runs = [step.get("run", "") for step in jobs("tests.yml")["unit"]["steps"]]
+    assert [run.split()[1] for run in runs if run.startswith("make ")] == ["docs", "unit"]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    needed, then = re.search(r"^test:(.*)##.*\n\t(.*)$", makefile, re.MULTILINE).groups()
+    assert "docs" in needed.split()
+    assert "unit" not in needed.split()
+    assert then == "$(MAKE) unit"
+    here = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    goals = [line.split() for line in here if line.startswith("make ")]
+    assert goals[0] == ["make", "docs"]
+    assert "docs" not in goals[1]
+    assert "unit" in goals[1]
+
+
 def test_only_the_last_job_may_publish_and_no_secret_is_stored():
     found = jobs("release.yml")
     assert found["publish"]["needs"] == "build"
