@@ -184,6 +184,12 @@ def test_the_image_has_the_python_of_the_lock_file_and_no_torch():
         assert f"'.[{extras}]'" in file.read_text("utf-8")
 
 
+def test_building_the_image_sends_no_statistics():
+    [step] = [one.rest for one in dockerfile()[0] if one.name == "RUN" and "import " in one.rest]
+    assert "onnxruntime" in step
+    assert step.startswith("env ORT_DISABLE_TELEMETRY=1 ")
+
+
 def test_the_image_is_built_without_buildkit():
     text = (DEPLOY / "Dockerfile").read_text("utf-8")
     assert re.findall(r"^RUN --.*|^COPY --(?!from=).*|<<", text, re.MULTILINE) == []
