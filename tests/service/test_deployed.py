@@ -128,6 +128,8 @@ class Prometheus:
     def __enter__(self):
         try:
             self.port = int(self.eventually(self._listening)[1])
+            # It listens before it has read its data and its rules.
+            self.eventually(lambda: ask(self.port, "/-/ready")[0] == 200)
         except BaseException:
             self.__exit__()
             raise
