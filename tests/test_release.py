@@ -35,14 +35,10 @@ def test_version_changelog_citation_and_image_agree():
     assert release.version() == ns.__version__
     assert release.problems(None) == []
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == ns.__version__
-    folder = ROOT / "deploy" / "kubernetes"
-    deployment, kustomization = (
-        yaml.safe_load((folder / f"{name}.yaml").read_text("utf-8"))
-        for name in ("deployment", "kustomization")
-    )
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"nescio:{ns.__version__}"
-    assert kustomization["images"][0]["newTag"] == ns.__version__
+    page = ROOT / "docs" / "how-to" / "containers.md"
+    files = [file for file in (page, *(ROOT / "deploy").rglob("*")) if file.is_file()]
+    texts = "".join(file.read_text("utf-8") for file in files)
+    assert set(re.findall(r"\bnescio:(\d+\.[\d.]*\d)", texts)) == {ns.__version__}
 
 
 @pytest.fixture
@@ -132,6 +128,21 @@ def test_workflows_call_targets_and_files_that_exist():
     assert called >= {"lint", "types", "imports", "docs", "unit", "lesser", "package", "lowest"}
     scripts = re.findall(r"tools/[\w.]+", "\n".join(runs))
     assert scripts == ["tools/release.py"]
+
+
+def test_the_site_is_built_before_its_tests_and_not_beside_them():
+    runs = [step.get("run", "") for step in jobs("tests.yml")["unit"]["steps"]]
+    assert [run.split()[1] for run in runs if run.startswith("make ")] == ["docs", "unit"]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    needed, then = re.search(r"^test:(.*)##.*\n\t(.*)$", makefile, re.MULTILINE).groups()
+    assert "docs" in needed.split()
+    assert "unit" not in needed.split()
+    assert then == "$(MAKE) unit"
+    here = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    goals = [line.split() for line in here if line.startswith("make ")]
+    assert goals[0] == ["make", "docs"]
+    assert "docs" not in goals[1]
+    assert "unit" in goals[1]
 
 
 def test_only_the_last_job_may_publish_and_no_secret_is_stored():

@@ -23,6 +23,7 @@ yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+CONTAINERS = ROOT / "docs" / "how-to" / "containers.md"
 KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 
 
@@ -37,12 +38,12 @@ def run(*words):
     return found.stdout + found.stderr
 
 
-def dockerfile():
+def dockerfile(name="Dockerfile"):
     file = ROOT / "tools" / "package" / "dockerfile.py"
     spec = importlib.util.spec_from_file_location("dockerfile", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = module.instructions(DEPLOY / "Dockerfile")
+    found = module.instructions(DEPLOY / name)
     return found, lambda name: module.last(found, name)
 
 
@@ -94,7 +95,7 @@ def test_each_path_of_a_command_is_mounted():
             *(one.split(":")[1] for one in COMPOSE["services"]["nescio"]["volumes"]),
             *(f"/run/secrets/{name}" for name in COMPOSE["services"]["nescio"]["secrets"]),
         ],
-        "kubernetes": [one["mountPath"] for one in CONTAINER["volumeMounts"]],
+        "kubernetes": ["/models", *(one["mountPath"] for one in CONTAINER["volumeMounts"])],
         "systemd": [
             "/etc/nescio",
             f"/var/lib/{unit()['StateDirectory']}",
@@ -167,22 +168,31 @@ def test_the_image_has_the_python_of_the_lock_file_and_no_torch():
     [python] = [one.rest.partition("=")[2] for one in found if one.name == "ARG"]
     head = (ROOT / "constraints.txt").read_text("utf-8").partition("\n")[0]
     assert f"Python {python} " in head
-    [install] = [
-        one.rest
-        for one in found
-        if one.name == "RUN" and "pip" in one.rest and "install --c" in one.rest
-    ]
+    [install] = [one.rest for one in found if one.name == "RUN" and one.rest.startswith("pip ")]
     assert "--constraint constraints.txt" in install
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    [extras] = re.findall(r"\.\[([\w,]+)\]", install)
     needed = " ".join(
-        text
-        for extra in re.search(r"\.\[([\w,]+)\]", install)[1].split(",")
-        for text in project["optional-dependencies"][extra]
+        text for extra in extras.split(",") for text in project["optional-dependencies"][extra]
     )
-    assert "onnxruntime" in needed
-    assert "starlette" in needed
+    for name in ("onnxruntime", "starlette", "tokenizers"):
+        assert name in needed
     assert "torch" not in needed
     assert "nescio[" not in needed
+    # The service without a container has the same.
+    for file in (DEPLOY / "systemd" / "nescio.service", CONTAINERS):
+        assert f"'.[{extras}]'" in file.read_text("utf-8")
+
+
+def test_building_the_image_sends_no_statistics():
+    [step] = [one.rest for one in dockerfile()[0] if one.name == "RUN" and "import " in one.rest]
+    assert "onnxruntime" in step
+    assert step.startswith("env ORT_DISABLE_TELEMETRY=1 ")
+
+
+def test_the_image_is_built_without_buildkit():
+    text = (DEPLOY / "Dockerfile").read_text("utf-8")
+    assert re.findall(r"^RUN --.*|^COPY --(?!from=).*|<<", text, re.MULTILINE) == []
 
 
 # --- schemas -------------------------------------------------------------------------------------
@@ -200,13 +210,25 @@ def test_the_kustomization_has_every_manifest():
     [kustomization] = documents("kubernetes/kustomization.yaml")
     others = {file.name for file in KUBERNETES} - {"kustomization.yaml"}
     assert set(kustomization["resources"]) == others
-    built = list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", DEPLOY / "kubernetes")))
-    assert len(built) == len(others)
+    built = run(tool("kubectl"), "kustomize", DEPLOY / "kubernetes")
+    assert len(list(yaml.safe_load_all(built))) == len(others)
+    # The image of the page, which has the files that the pods serve.
+    [image] = re.findall(r"image: (\S+)", built)
+    assert f"docker push {image}\n" in CONTAINERS.read_text("utf-8")
 
 
-def test_selectors_ports_and_claims_belong_together():
-    [service], [claim], [budget] = (
-        list(documents(f"kubernetes/{name}.yaml")) for name in ("service", "models", "disruption")
+def test_the_image_of_the_pods_has_the_files_that_they_serve():
+    base, copy = dockerfile("kubernetes/Dockerfile")[0]
+    assert copy.name == "COPY"
+    *sources, target = copy.rest.split()
+    served = [word.rpartition("=")[2] for word in CONTAINER["args"] if "/models/" in word]
+    assert served == [target + source for source in sources]
+    assert base.rest == COMPOSE["services"]["nescio"]["image"]
+
+
+def test_selectors_ports_and_volumes_belong_together():
+    [service], [budget] = (
+        list(documents(f"kubernetes/{name}.yaml")) for name in ("service", "disruption")
     )
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == labels
@@ -215,14 +237,13 @@ def test_selectors_ports_and_claims_belong_together():
     [port] = CONTAINER["ports"]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
     assert port["containerPort"] == 8000
-    volumes = {one["name"]: one for one in POD["volumes"]}
-    assert volumes["models"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert set(volumes) == {one["name"] for one in CONTAINER["volumeMounts"]}
+    volumes = {one["name"] for one in POD["volumes"]}
+    assert volumes == {one["name"] for one in CONTAINER["volumeMounts"]}
 
 
 def test_what_compose_mounts_exists():
     secrets = set(COMPOSE["secrets"])
-    made_by_the_user = {"./models"}
+    made_by_the_user = {"../models"}
     for service in COMPOSE["services"].values():
         assert set(service.get("secrets", [])) <= secrets
         for volume in service["volumes"]:
@@ -279,8 +300,8 @@ def test_every_alert_is_tested():
 
 
 def test_the_page_names_files_and_alerts_that_exist():
-    page = (ROOT / "docs" / "how-to" / "containers.md").read_text("utf-8")
-    made_by_the_user = ("deploy/models", "deploy/secrets")
+    page = CONTAINERS.read_text("utf-8")
+    made_by_the_user = "deploy/secrets"
     paths = {path.rstrip("./") for path in re.findall(r"deploy/[\w./-]*", page)}
     named = [path for path in paths if not path.startswith(made_by_the_user)]
     assert len(named) > 8
@@ -288,6 +309,31 @@ def test_the_page_names_files_and_alerts_that_exist():
     [rules] = documents("prometheus/alerts.yml")
     alerts = [rule["alert"] for rule in rules["groups"][0]["rules"] if "alert" in rule]
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == alerts
+
+
+def test_each_file_of_a_command_is_in_the_repository_or_made_above_it():
+    page = CONTAINERS.read_text("utf-8")
+    made, used = set(), 0
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            made |= set(re.findall(r'"(models/[\w.]+)"', text))
+        for line in text.splitlines() if language == "sh" else []:
+            made |= set(re.findall(r" > (\S+)$", line))
+            kinds = r"\w[\w/-]*\.(?:nescio|onnx|txt|yaml|service)|deploy/secrets/\w+"
+            for path in re.findall(rf"(?:^|(?<=[ =]))(?:{kinds})(?= |$)", line):
+                used += 1
+                assert path in made or (ROOT / path).is_file(), line
+    assert used > 10
+    # Whoever copies the repository copies none of it.
+    ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
+    assert {f"/{Path(path).parent}/" for path in made} == {"/models/", "/deploy/secrets/"}
+    assert {"/models/", "/deploy/secrets/"} <= set(ignored)
+
+
+def test_secrets_are_made_in_a_folder_that_others_cannot_enter():
+    for file in (CONTAINERS, DEPLOY / "compose.yaml"):
+        text = file.read_text("utf-8")
+        assert text.index("install -d -m 700 deploy/secrets\n") < text.index("> deploy/secrets/")
 
 
 def test_the_sizing_page_has_the_sum():

@@ -1,11 +1,11 @@
 """docs/how-to/serve-elsewhere.md and deploy/: what is served, and with which files."""
 
+import contextlib
 import functools
 import http.server
 import json
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -80,15 +80,33 @@ def post(url, body, process):
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    while True:
-        assert process.poll() is None, process.communicate()[0]
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        assert process.poll() is None, "the service has ended"
         try:
-            with urllib.request.urlopen(request) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 return json.load(answer)
-        except (urllib.error.URLError, ConnectionError) as error:
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
             if getattr(error, "code", 503) != 503:
                 raise
             time.sleep(0.1)
+    raise TimeoutError(f"{url} does not answer")
+
+
+def stop(process):
+    """End a service; on Windows, or if it takes too long, its workers stay, and are killed."""
+    import psutil  # BentoML needs it
+
+    family = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(30)
+    process.kill()
+    for one in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 @pytest.mark.slow
@@ -101,19 +119,12 @@ def test_bentoml_serves_the_file(fused, tmp_path, monkeypatch):
     port = free_port()
     command = f"-m bentoml serve service:Tagger --host 127.0.0.1 --port {port}"
     rows = some_inputs(20, seed=3)
-    with subprocess.Popen(
-        [sys.executable, *command.split()],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
+    with subprocess.Popen([sys.executable, *command.split()], cwd=tmp_path) as process:
         try:
             url = f"http://127.0.0.1:{port}/predict"
             found = post(url, {"inputs": rows.tolist()}, process)
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate()
+            stop(process)
     expected = fused.wrapped(rows)
     assert [tuple(names) for names in found["predicted"]] == expected.label_lists()
     np.testing.assert_allclose(found["probs"], expected.probs, atol=1e-5)
@@ -130,19 +141,24 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+def made_as_the_page_says(here, model):
+    """Run the commands of the page that need no network; gives the folder that they make."""
+    for name in ("deploy", "src"):
+        (here / name).symlink_to(ROOT / name)
+    shutil.copy(model, here / "tagger.onnx")
+    shown = block("sh", "onnxruntime-web").splitlines()
+    commands = [line for line in shown if line.startswith(("mkdir ", "cp "))]
+    subprocess.run(["sh", "-ec", "\n".join(commands)], cwd=here, check=True)
+    [served] = re.findall(r"--directory (\S+)", shown[-1])
+    return here / served
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, fused):
     """The address of a folder made as docs/how-to/serve-elsewhere.md says, and the folder."""
     if not RUNTIME.is_dir():
         pytest.skip("no build/onnxruntime-web: run `make build/onnxruntime-web`, which needs npm")
-    here = tmp_path_factory.mktemp("browser")
-    for name in ("deploy", "src"):
-        (here / name).symlink_to(ROOT / name)
-    shutil.copy(fused.path, here / "tagger.onnx")
-    shown = block("sh", "onnxruntime-web").splitlines()
-    commands = [line for line in shown if line.startswith(("mkdir ", "cp "))]
-    subprocess.run(["sh", "-ec", "\n".join(commands)], cwd=here, check=True)
-    folder = here / "site"
+    folder = made_as_the_page_says(tmp_path_factory.mktemp("browser"), fused.path)
     for file in RUNTIME.iterdir():
         shutil.copy(file, folder)
     (folder / "model.onnx").rename(folder / "numbers.onnx")
@@ -153,6 +169,18 @@ def site(tmp_path_factory, fused):
         yield f"http://127.0.0.1:{server.server_address[1]}/index.html", folder
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="commands of a POSIX shell")
+def test_the_page_copies_all_that_its_page_loads(tmp_path):
+    (tmp_path / "model").touch()
+    folder = made_as_the_page_says(tmp_path, tmp_path / "model")
+    assert folder != tmp_path / "site"  # make docs deletes it
+    page = (folder / "index.html").read_text("utf-8")
+    named = re.findall(r'(?:src|href)="([\w.]+)"', page)
+    assert {"palette.css", "page.css", "page.js"} <= set(named)
+    files = {file.name for file in folder.iterdir()}
+    assert {*named, "model.js", "model.onnx"} <= files
 
 
 def test_the_page_names_the_files_that_are_tested():

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -183,10 +184,10 @@ def test_ray_serve_gives_verdicts(cluster, own_folder, onnx_file, tmp_path, rng)
     model = onnx_file()
     wrapped = ns.wrap(str(model), label_names=["cat", "dog", "cow", "hen"])
     wrapped = wrapped.calibrate(rng.normal(size=(300, 6)).astype(np.float32), tpr=0.8)
-    wrapped.save(tmp_path / "tagger.nescio")
-    [source] = re.findall(r"^```py\n(import nescio.*?)^```$", SERVING.read_text(), re.M | re.S)
-    source = source.replace("/models/classifier.onnx", str(model))
-    source = source.replace("/models/tagger.nescio", str(tmp_path / "tagger.nescio"))
+    wrapped.save(own_folder / "tagger.nescio")
+    shutil.copy(model, own_folder / "classifier.onnx")
+    blocks = re.findall(r"^```py\n(.*?)^```$", SERVING.read_text("utf-8"), re.M | re.S)
+    [source] = [block for block in blocks if "@serve.deployment" in block]
     (own_folder / "tagger.py").write_text(source)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -70,15 +70,23 @@ def test_probes_and_metrics_exist(client, some_logits):
 
 
 def test_the_page_shows_what_the_service_answers(client, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
     page = (DEPLOY.parent / "docs" / "how-to" / "containers.md").read_text("utf-8")
     source = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
     monkeypatch.chdir(tmp_path)
+    models = tmp_path / "models"
+    models.mkdir()  # as after an earlier try
+    for name in ("tagger.nescio", "tagger.onnx"):
+        (models / name).touch()
     exec(compile(source, "containers.md", "exec"), {"__name__": "__main__"})
-    body = re.search(r"/v1/score .* -d '(.*)'$", page, re.MULTILINE)[1]
     shown = json.loads(re.search(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1])
-    service = client(tmp_path / "models" / "tagger.nescio")
-    answer = service.post("/v1/score", content=body, headers={"content-type": "application/json"})
-    assert {name: pytest.approx(values) for name, values in shown.items()} == answer.json()
+    service = client(models / "tagger.nescio", model=models / "tagger.onnx")
+    scored, predicted = (
+        service.post(path, content=body, headers={"content-type": "application/json"}).json()
+        for path, body in re.findall(r"(/v1/\w+) .* -d '(.*)'$", page, re.MULTILINE)
+    )
+    assert {name: pytest.approx(values) for name, values in shown.items()} == scored
+    assert len(predicted["predicted"]) == len(predicted["in_distribution"]) == 1
 
 
 @pytest.fixture
@@ -116,7 +124,20 @@ class Prometheus:
                  "--web.listen-address=127.0.0.1:0"],
                 stderr=log, stdout=log, cwd=folder,
             )  # fmt: skip
-        self.port = int(self.eventually(self._listening)[1])
+
+    def __enter__(self):
+        try:
+            self.port = int(self.eventually(self._listening)[1])
+            # It listens before it has read its data and its rules.
+            self.eventually(lambda: ask(self.port, "/-/ready")[0] == 200)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
 
     def _listening(self):
         assert self.process.poll() is None, self._log.read_text()
@@ -141,10 +162,8 @@ class Prometheus:
 @pytest.fixture
 def prometheus(service, tmp_path):
     program = shutil.which("prometheus") or pytest.skip("prometheus is not installed")
-    found = Prometheus(program, tmp_path, service.port)
-    yield found
-    found.process.kill()
-    found.process.wait()
+    with Prometheus(program, tmp_path, service.port) as found:
+        yield found
 
 
 def test_prometheus_draws_the_dashboard_and_tells_of_drift(service, prometheus, some_logits):

@@ -22,7 +22,7 @@ import image
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 FOLDER = ROOT / "build" / "package"
-# The environment needs no bytecode of what is never imported: this halves the time to install.
+# As in the image, no bytecode of what is never imported: this halves the time to install.
 QUICK = {"PIP_COMPILE": "0", "PIP_QUIET": "2", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
@@ -33,7 +33,8 @@ def main() -> None:
     FOLDER.mkdir(parents=True)
     os.environ.update(QUICK)
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    for name in ("PYTHONPATH", "PYTHONHOME"):  # nescio must come from the wheel
+    # nescio must come from the wheel, and the size is that of an image with bytecode.
+    for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"):
         os.environ.pop(name, None)
 
     wheel, sdist = step("build", build)
