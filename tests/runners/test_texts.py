@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -19,6 +20,7 @@ from nescio.errors import (
     ParameterError,
     TruncatedTextWarning,
 )
+from nescio.runners.texts import check_texts
 
 torch = pytest.importorskip("torch")
 
@@ -279,18 +281,69 @@ def test_models_and_tokenizers_that_do_not_fit(model):
 # --- scikit-learn -----------------------------------------------------------------------------
 
 
-def test_pipelines_take_texts_themselves():
+@pytest.fixture(scope="module")
+def pipeline_texts():
     rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(60)]
-    truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
-    pipeline = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
-    wrapped = ns.wrap(pipeline.fit(texts, truth)).calibrate(texts)
+    return [" ".join(rng.choice(WORDS, 8)) for _ in range(60)]
+
+
+@pytest.fixture(scope="module")
+def pipeline(pipeline_texts):
+    truth = np.array([["red" in text, "cat" in text] for text in pipeline_texts]).astype(int)
+    model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    return model.fit(pipeline_texts, truth)
+
+
+def test_pipelines_take_texts_themselves(pipeline, pipeline_texts):
+    texts = pipeline_texts
+    wrapped = ns.wrap(pipeline).calibrate(texts)
     outputs = wrapped.outputs(tuple(texts), batch_size=5)
     np.testing.assert_allclose(outputs.logits, pipeline.decision_function(texts))
     assert outputs.kept["text"].tolist() == texts
     assert wrapped("red cat").columns()["text"].tolist() == ["red cat"]
     with pytest.raises(ParameterError, match="takes no tokenizer"):
         ns.wrap(pipeline, tokenizer=word_tokenizer())
+
+
+def test_a_pipeline_takes_a_column_of_pyarrow(pipeline):
+    pa = pytest.importorskip("pyarrow")
+    found = ns.wrap(pipeline).outputs(pa.array(["red cat", "blue"]))
+    np.testing.assert_array_equal(found.logits, pipeline.decision_function(["red cat", "blue"]))
+    assert found.kept["text"].tolist() == ["red cat", "blue"]
+
+
+@pytest.mark.parametrize("n_rows", [1, 2])
+def test_a_frame_is_not_read_by_the_names_of_its_columns(pipeline, n_rows):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({name: ["red cat"] * n_rows for name in ["text", "more"][:n_rows]})
+    with pytest.raises(InputError, match=r'names of the columns.* frame\["text"\]'):
+        ns.wrap(pipeline).outputs(frame)
+
+
+class Chosen(TransformerMixin, BaseEstimator):
+    """Takes the texts from a frame."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def transform(self, X):
+        return X["text"]
+
+
+def test_a_pipeline_may_take_the_column_itself(pipeline):
+    pd = pytest.importorskip("pandas")
+    chosen = make_pipeline(Chosen(), pipeline)
+    found = ns.wrap(chosen).outputs(pd.DataFrame({"text": ["red cat"]}))
+    np.testing.assert_array_equal(found.logits, pipeline.decision_function(["red cat"]))
+
+
+def test_missing_texts_of_a_shuffled_column_are_named_by_position(pipeline):
+    pd = pytest.importorskip("pandas")
+    column = pd.Series(["red", None, "cat"], index=[2, 7, 1])
+    with pytest.raises(InputError, match=r"1 of 3 inputs are not texts: rows 1 \(row 1 is nan\)"):
+        check_texts(column)
+    with pytest.raises(InputError, match=r"rows 1 \(row 1 is nan\)"):
+        ns.wrap(pipeline).outputs(column)
 
 
 # --- ONNX -------------------------------------------------------------------------------------
