@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -165,6 +166,40 @@ def test_padding_that_a_model_does_not_ignore_is_an_error():
     np.testing.assert_allclose(found, ns.wrap(Bag(), tokenizer=tokenizer).outputs(TEXTS).logits)
 
 
+def test_a_mask_that_a_model_does_not_use_is_an_error():
+    class Deaf(Bag):
+        def forward(self, input_ids, **unused):
+            return self.head(self.table(input_ids).mean(1))
+
+    wrapped = ns.wrap(Deaf(), tokenizer=word_tokenizer())
+    assert len(wrapped.outputs(["red cat", "blue dog"])) == 2
+    with pytest.raises(InputError, match=r"does not use its attention_mask.*padding_side"):
+        wrapped.outputs(TEXTS)
+
+
+def test_padding_is_checked_once():
+    class Counted(Bag):
+        passes = 0
+
+        def forward(self, input_ids, attention_mask):
+            self.passes += 1
+            return super().forward(input_ids, attention_mask)
+
+    counted = Counted()
+    wrapped = ns.wrap(counted, tokenizer=word_tokenizer())
+    wrapped.outputs(["red", "blue dog"] * 3, batch_size=2)
+    assert counted.passes == 3 + 2  # one text, padded and alone
+
+
+@pytest.mark.parametrize("padding_id", [None, 1])
+def test_positions_that_padding_takes_are_not_for_tokens(padding_id):
+    model = Bag()
+    model.config = SimpleNamespace(max_position_embeddings=8)
+    model.position_embeddings = torch.nn.Embedding(8, 4, padding_idx=padding_id)
+    expected = 8 if padding_id is None else 6
+    assert ns.wrap(model, tokenizer=word_tokenizer()).runner.tokenizer.max_tokens == expected
+
+
 # --- tokenizers -------------------------------------------------------------------------------
 
 
@@ -235,7 +270,9 @@ def test_texts_without_a_tokenizer(model, texts):
 
 
 def test_an_array_of_texts_without_a_tokenizer(model):
-    with pytest.raises(InputError, match=r"takes numbers, got .* For texts, pass wrap a tokenizer"):
+    with pytest.raises(
+        InputError, match=r"takes numbers, got .* For texts, pass tokenizer=\.\.\. to wrap"
+    ):
         ns.wrap(model).outputs({"input_ids": np.array(TEXTS), "attention_mask": np.array(TEXTS)})
 
 
