@@ -302,8 +302,18 @@ def test_texts_without_a_token_and_without_meaning(model):
 def test_a_data_frame_is_not_texts(model):
     pd = pytest.importorskip("pandas")
     wrapped = ns.wrap(model, tokenizer=word_tokenizer())
+    frame = pd.DataFrame({"text": TEXTS})
+    with pytest.raises(InputError, match=r'takes texts, but got a DataFrame.* frame\["text"\]'):
+        wrapped.outputs(frame)
     with pytest.raises(InputError, match=r"takes arrays or tensors, but got a DataFrame"):
-        wrapped.outputs(pd.DataFrame({"text": TEXTS}))
+        ns.wrap(model).outputs(frame)
+
+
+def test_texts_by_name_are_not_taken(model, pipeline):
+    with pytest.raises(InputError, match=r"takes numbers, got .* pass a list or a column"):
+        ns.wrap(model, tokenizer=word_tokenizer()).outputs({"input_ids": TEXTS})
+    with pytest.raises(InputError, match=r"takes one input, but got a dict.* inputs\['text'\]"):
+        ns.wrap(pipeline).outputs({"text": TEXTS})
 
 
 def test_models_and_tokenizers_that_do_not_fit(model):

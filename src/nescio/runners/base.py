@@ -209,7 +209,8 @@ class Runner(ABC):
             return batches_of(inputs, rows, self.takes)
         texts, inputs = texts_or_batches(inputs)
         given = inputs if texts is None else texts
-        return self._tokenized(batches_of(given, rows, lambda x: is_texts(x) or self.takes(x)))
+        found = batches_of(given, rows, lambda x: is_texts(x) or self.takes(x), has_tokenizer=True)
+        return self._tokenized(found)
 
     def _tokenized(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
         assert self.tokenizer is not None

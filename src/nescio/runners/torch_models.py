@@ -257,9 +257,9 @@ class TorchRunner(Runner):
         device = self.device if self.device is not None else _device_of(self.model)
         if isinstance(part, np.ndarray):
             if part.dtype.kind not in "fiub":
-                hint = " For texts, pass tokenizer=... to wrap." if part.dtype.kind in "OUT" else ""
                 raise InputError(
-                    f"the model takes numbers, got an array of dtype {part.dtype}.{hint}"
+                    f"the model takes numbers, got an array of dtype {part.dtype}."
+                    + (f" {self._text_advice()}" if part.dtype.kind in "OUT" else "")
                 )
             # A copy: torch complains about read-only memory and negative strides.
             part = torch.from_numpy(np.array(part, order="C"))
@@ -269,6 +269,11 @@ class TorchRunner(Runner):
             return part
         part = part.to(device)
         return self._preprocessed(part) if self.is_image_bytes(part) else part
+
+    def _text_advice(self) -> str:
+        if self.tokenizer is None:
+            return "For texts, pass tokenizer=... to wrap."
+        return 'For texts, pass a list or a column, such as frame["text"], and nothing around it.'
 
     def _preprocessed(self, pixels: Tensor) -> Tensor:
         assert self.preprocessing is not None
