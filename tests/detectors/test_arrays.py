@@ -1,5 +1,7 @@
 """What a detector accepts: arrays, data frames and outputs, and what is wrong with the others."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -214,3 +216,14 @@ def test_a_plain_array_is_taken_as_scikit_learns_check_takes_it(detector, logits
     for empty in (logits[:0], logits[:, :0]):
         with pytest.raises(InputError, match=r"0 (sample|feature)|got \(400, 0\)"):
             detector.score_samples(empty)
+
+
+@pytest.mark.parametrize(
+    "data", ["a.csv", Path("a.csv"), ["a.csv", "b"], [["a.csv", "low"]], np.array([["a.csv", "b"]])]
+)
+def test_text_in_place_of_numbers_is_named(data):
+    detector = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(50, 2)))
+    with pytest.raises(
+        InputError, match=r"logits must be numbers, got text: .*a\.csv.*Outputs\.load"
+    ):
+        detector.assess(data)

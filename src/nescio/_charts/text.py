@@ -19,6 +19,17 @@ def cut(text: object, longest: int) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
+def end_of(name: str, longest: int) -> str:
+    """Return the end of a long name: ids often begin alike.
+
+    Examples
+    --------
+    >>> end_of("customer-2026-001", 8), end_of("short", 8)
+    ('…026-001', 'short')
+    """
+    return name if len(name) <= longest else "…" + name[1 - longest :]
+
+
 def listed(names: Sequence[object], most: int, longest: int = 24) -> str:
     """Return the first names in a list, and how many more there are.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import check_array
 
+from nescio._charts.text import cut
 from nescio._io.frames import is_frame, read_features, read_frame, read_truth
 from nescio._validation import (
     Array,
@@ -285,7 +287,11 @@ def _checked(data: Any, name: str, detector: Any) -> FloatArray:
     """Return a matrix of float32 or float64 from what the caller passed."""
     if is_torch(data) or isinstance(data, list | tuple | np.ma.MaskedArray):
         data = to_numpy(data)
-    if len(getattr(data, "shape", (0, 0))) != 2:
+    is_row = len(getattr(data, "shape", (0, 0))) != 2
+    kind = getattr(getattr(data, "dtype", None), "kind", None)
+    if isinstance(data, str | Path) or (is_row and kind in ("U", "S")):
+        raise InputError(_text_instead(name, data))
+    if is_row:
         check_matrix(data, name)
     half = getattr(data, "dtype", None) == np.float16
     try:
@@ -296,8 +302,19 @@ def _checked(data: Any, name: str, detector: Any) -> FloatArray:
             estimator=detector,
         )
     except ValueError as error:
-        raise InputError(" ".join(str(error).split())) from error
+        what = " ".join(str(error).split())
+        if "convert string" in what:
+            what = _text_instead(name, what.partition(": ")[2])
+        raise InputError(what) from error
     return matrix
+
+
+def _text_instead(name: str, found: Any) -> str:
+    first = found[0] if isinstance(found, np.ndarray) and len(found) else found
+    return (
+        f"{name} must be numbers, got text: {cut(first, 60)!r}. For a file, pass "
+        "nescio.Outputs.load(path). For texts, wrap the model that reads them: nescio.wrap."
+    )
 
 
 # --- rows that cannot be used -----------------------------------------------------------------

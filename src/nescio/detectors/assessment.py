@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.text import text_table
+from nescio._charts.text import end_of, text_table
 from nescio._io.tables import write_table
 from nescio._io.tabular import Tabular
 from nescio._validation import BoolArray
@@ -134,7 +134,7 @@ class Assessment(Tabular):
 
     @property
     def flagged(self) -> NDArray[np.intp]:
-        """The rows that should not be trusted."""
+        """The positions of the samples that should not be trusted, from 0: for `.iloc`."""
         return np.flatnonzero(~self.in_distribution)
 
     @property
@@ -175,7 +175,7 @@ class Assessment(Tabular):
         def row(at: int) -> str:
             verdict = self[at]
             return (
-                f"{self.name_of(at):>8.8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  "
+                f"{end_of(self.name_of(at), 8):>8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  "
                 f"{words[at]}"
             )
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.cards import card, short_table
-from nescio._charts.text import cut, some_rows, text_table
+from nescio._charts.text import cut, end_of, some_rows, text_table
 from nescio._io.tabular import Tabular, joined
 from nescio._validation import BoolArray, FloatArray, checked_share
 from nescio.detectors.assessment import Assessment, Verdict
@@ -90,7 +90,7 @@ class Prediction(Tabular):
 
     @property
     def flagged(self) -> NDArray[np.intp]:
-        """The rows that are out-of-distribution."""
+        """The positions of the samples that are out-of-distribution, from 0: for `.iloc`."""
         return self.assessment.flagged
 
     def label_lists(self) -> list[LabelList]:
@@ -128,7 +128,7 @@ class Prediction(Tabular):
         def row(at: int) -> str:
             verdict = self.assessment[at]
             return (
-                f"{self.assessment.name_of(at):>8.8} {verdict.score:>12.5g} "
+                f"{end_of(self.assessment.name_of(at), 8):>8} {verdict.score:>12.5g} "
                 f"{verdict.p_value:>9.4f}  {words[at]:<7}  {cut(self._likeliest(at), _LONGEST)}"
             )
 
