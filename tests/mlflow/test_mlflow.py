@@ -225,6 +225,8 @@ def test_texts(mlflow, registry, table, tmp_path):
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
     for inputs in (some, np.array(some), column, column.to_frame()):
         assert_same_verdicts(loaded.predict(inputs), wrapped(some))
+    with pytest.raises(ns.errors.InputError, match="1 of 1 inputs are not texts: rows 0"):
+        registry.verdicts.frame_of(wrapped, pandas.DataFrame({"text": [None]}))
 
 
 @pytest.mark.filterwarnings(MLFLOWS_OWN)

@@ -11,7 +11,7 @@ from nescio._io.addresses import find_files, same_file
 from nescio._io.columns import Columns
 from nescio._io.frames import FrameTable, is_frame
 from nescio._validation import to_numpy
-from nescio.errors import ParameterError, about
+from nescio.errors import InputError, ParameterError, about
 from nescio.outputs import Outputs
 from nescio.outputs.files import TABLES, from_content
 from nescio.outputs.large import LargeInput, check_fits, may_be_large, open_blocks
@@ -38,10 +38,17 @@ class Sets(NamedTuple):
 
     def with_texts(self, column: str) -> Sets:
         """Return the sets with a kept column of ID and OOD as the texts."""
-        id_texts, *ood_texts = (
-            replace(one, kept={TEXT: one.kept[column]}) for one in (self.id, *self.ood.values())
-        )
-        return self._replace(id=id_texts, ood=dict(zip(self.ood, ood_texts, strict=True)))
+
+        def texts(one: Outputs, name: str) -> Outputs:
+            if column not in one.kept:  # only of a table is it checked before
+                raise InputError(
+                    f"{name} has no column {column!r} (--text-column). Pass a table that has it "
+                    "(.csv, .parquet or .arrow), or leave out --text-column."
+                )
+            return replace(one, kept={TEXT: one.kept[column]})
+
+        ood = {name: texts(one, f"the OOD data {name!r}") for name, one in self.ood.items()}
+        return self._replace(id=texts(self.id, "the ID data"), ood=ood)
 
 
 class LargeSets(NamedTuple):
