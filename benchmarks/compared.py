@@ -128,11 +128,15 @@ def outputs_of(network: nn.Sequential, pixels: dict, labels: dict) -> Arrays:
 # --- the methods ------------------------------------------------------------------------------
 
 
-def of_nescio(detector: str) -> Method:
+def of_nescio(detector: str, *, one_class: bool = False) -> Method:
     def run(network, made, pixels):
         found = build_detector(*parse_detector(detector))
+        train = made["train"]
+        if one_class:
+            classes = np.eye(train.n_labels, dtype=np.uint8)[train.logits.argmax(1)]
+            train = Outputs(train.logits, train.features, labels=classes)
         if found.learns_from:
-            found.fit(made["train"])
+            found.fit(train)
         if detector == "combined":
             found.calibrate(made["val"])
         return {split: found.score_samples(made[split]) for split in ("test", *OOD)}
@@ -249,6 +253,8 @@ def nescio_methods() -> Iterator[tuple[str, str, Method]]:
         yield name, "features", of_nescio(name)
     for name in ("vim", "knn(k=50)"):
         yield name, "features", of_nescio(name)
+    name = "relative_mahalanobis(normalise=false)"  # as pytorch-ood's: one class, raw features
+    yield f"{name}, one class", "features", of_nescio(name, one_class=True)
 
 
 # Library, its package, its methods. nescio is first: its methods are what times are relative to.

@@ -11,6 +11,7 @@ import shlex
 import tomllib
 import unicodedata
 from dataclasses import asdict
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ _PYTHON = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _INLINE_CODE = re.compile(r"`+[^`\n]+`+")
+_CODE_NAME = re.compile(r"`([\w*-]+)`")
 _LINK = re.compile(r"\[[^\]\[]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 _MODULE = re.compile(r"^:::\s+(\S+)", re.MULTILINE)
@@ -128,6 +130,40 @@ def test_navigation_holds_every_page_once():
     config = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))
     listed = pages(config["project"]["nav"])
     assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+
+
+def test_the_menu_names_a_page_by_its_title():
+    def titles(entry):
+        if isinstance(entry, list):
+            return [found for item in entry for found in titles(item)]
+        return [] if isinstance(entry, str) else list(entry.items())
+
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]
+    pending, checked = titles(nav), 0
+    while pending:
+        title, page = pending.pop()
+        if isinstance(page, list):
+            pending += titles(page)
+        elif page != "index.md" and not page.startswith("adr/"):  # these have long titles
+            heading = _HEADING.search(prose(DOCS / page))[1]
+            assert heading.startswith(title), page
+            checked += 1
+    assert checked > 80
+
+
+def test_the_landing_page_lists_every_extra():
+    table = (DOCS / "index.md").read_text("utf-8").partition("| For | Extras |")[2].split("\n\n")[0]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    listed = [found for row in table.splitlines() for found in _CODE_NAME.findall(row)]
+    assert set(listed) == set(project["optional-dependencies"])
+
+
+def test_contributing_says_where_every_picture_comes_from():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    [line] = re.findall(r"^- Pictures in `docs/images/`:.*?(?=^- )", text, re.MULTILINE | re.DOTALL)
+    patterns = _CODE_NAME.findall(line)
+    for picture in (DOCS / "images").iterdir():
+        assert any(fnmatch(picture.stem, pattern) for pattern in patterns), picture.name
 
 
 # --- code ---------------------------------------------------------------------------------------

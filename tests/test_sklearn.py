@@ -21,7 +21,13 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import nescio as ns
-from nescio.errors import InputError, MissingInputError, ShapeError, TooFewSamplesError
+from nescio.errors import (
+    IgnoredColumnsWarning,
+    InputError,
+    MissingInputError,
+    ShapeError,
+    TooFewSamplesError,
+)
 from nescio.sklearn import TableFeatures, WithVerdict
 
 LOGISTIC = MultiOutputClassifier(LogisticRegression())
@@ -180,6 +186,7 @@ def test_the_detector_reads_what_a_pipeline_gives_its_classifier(frame):
         (StandardScaler(), list("abcd")), (OneHotEncoder(sparse_output=False), ["kind"])
     )
     model = WithVerdict(make_pipeline(columns, LOGISTIC)).fit(x[:600], y.loc[x.index][:600])
+    assert "sparse" not in model.reason_
     assert model.detector_.n_columns_["features"] == 13  # 6, whether each is missing, a constant
     np.testing.assert_array_equal(model.verdict(x[600:]), model.verdict(x[600:].assign(e=60.0)))
     assert (model.verdict(x[600:].assign(c=5000.0)) == -1).all()
@@ -192,6 +199,7 @@ def test_texts_have_no_table():
     model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
     found = WithVerdict(model).fit(texts, truth)
     assert "Chosen: joint energy" in found.reason_
+    assert "sparse_threshold=0" in found.reason_
     assert found.predict(["a red cat"]).tolist() == [[1, 1]]
     assert WithVerdict(model, "max_logit").fit(texts, truth).reason_ == ""
 
@@ -315,6 +323,10 @@ def test_too_few_samples_name_the_parameter(table):
     with pytest.raises(TooFewSamplesError, match=r"needs at least 19.*held_out=0.25 of 60"):
         model.fit(x[:60], y[:60])
     np.testing.assert_array_equal(model.transform(x), before)
+    with pytest.raises(
+        TooFewSamplesError, match=r"got 8\. The calibration samples are held_out=8 of"
+    ):
+        WithVerdict(SCALED, held_out=8).fit(x, y)  # no hint about the array of its features
 
 
 def test_methods_that_the_estimator_lacks_are_missing():
@@ -353,3 +365,13 @@ def test_the_default_of_wrap_does_without_columns_that_no_detector_reads(frame):
         assert "features=nescio.sklearn.TableFeatures().fit(train)" in wrapped.reason
         with pytest.raises(InputError):
             ns.wrap(model, detector="knn").fit(some[:400], y[:400])
+
+
+def test_an_id_that_increases_does_not_flag_new_rows(table):
+    pandas = pytest.importorskip("pandas")
+    x, y = table
+    frame = pandas.DataFrame(x, columns=list("abcde")).assign(id=np.arange(len(x)))
+    with pytest.warns(IgnoredColumnsWarning, match="'id' hold"):
+        model = WithVerdict(BOOSTING).fit(frame[:600], y[:600])
+    new = frame[600:].assign(id=lambda rows: rows["id"] + 10_000)
+    assert (model.verdict(new) == 1).mean() > 0.88

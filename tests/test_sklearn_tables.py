@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nescio.errors import InputError
+from nescio.errors import IgnoredColumnsWarning, InputError
 from nescio.sklearn import TableFeatures
 
 
@@ -65,3 +65,56 @@ def test_a_frame_after_an_array_and_an_array_after_a_frame():
         expected = features.transform(first)
         with pytest.warns(UserWarning, match="feature names"):
             np.testing.assert_array_equal(features.transform(second), expected)
+
+
+def test_whole_numbers_that_are_all_different_are_ids():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 9, (60, 2))
+    x = np.column_stack([numbers[:, 0], np.arange(60), numbers[:, 1]])
+    for given, name in ((x, "1"), (pandas.DataFrame(x, columns=["a", "id", "b"]), "'id'")):
+        with pytest.warns(IgnoredColumnsWarning, match=f"columns {name} hold .* to float"):
+            features = TableFeatures().fit(given)
+        expected = TableFeatures().fit_transform(numbers)
+        np.testing.assert_array_equal(features.transform(given), expected)
+    with pytest.warns(UserWarning, match="feature names"):
+        np.testing.assert_array_equal(features.transform(x), expected)
+    assert TableFeatures().fit_transform(x.astype(float)).shape == (60, 3 + 3 + 1)
+    assert TableFeatures().fit_transform(x[:50]).shape == (50, 3 + 3 + 1)
+    some = pandas.DataFrame({"id": pandas.array([None, *range(59)], dtype="Int64")})
+    with pytest.warns(IgnoredColumnsWarning):
+        assert TableFeatures().fit_transform(some).shape == (60, 1)
+
+
+def test_other_ordinary_columns():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame(
+        {
+            "when": pandas.date_range("2026-01-01", periods=60, tz="UTC"),
+            "month": pandas.period_range("2020-01", periods=60, freq="M"),
+            "constant": 7,
+            "yes": pandas.array([True, False, None] * 20, dtype="boolean"),
+            "missing": np.nan,
+            "none": pandas.Series([None] * 60, dtype=object),
+            "number": rng.normal(size=60),
+        }
+    )
+    found = TableFeatures().fit_transform(table)
+    assert found.shape == (60, 4 + 4 + 1 + 1)  # without the times
+    np.testing.assert_array_equal(found[:3, :3], [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(found[:3, 4:7], [[0, 0, 1], [0, 0, 1], [0, 1, 1]])
+    np.testing.assert_array_equal(found[:, 8], 1)
+
+
+def test_a_word_that_is_a_number_may_come_as_another_type():
+    pandas = pytest.importorskip("pandas")
+    fitted = pandas.DataFrame({"c": pandas.Categorical([1, 2] * 50)})
+    features = TableFeatures().fit(fitted)
+    expected = features.transform(fitted[:2])
+    assert expected[:, :2].tolist() == [[1, 0], [0, 1]]
+    for values in ([1.0, 2.0], ["1", "2"], np.array([1, 2], "f4"), pandas.Categorical([1.0, 2.0])):
+        found = features.transform(pandas.DataFrame({"c": values}))
+        np.testing.assert_array_equal(found, expected)
+    half = features.transform(pandas.DataFrame({"c": [1.5, np.nan]}))
+    np.testing.assert_array_equal(half[:, :2], 0)

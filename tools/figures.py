@@ -4,9 +4,10 @@
 
     python tools/figures.py build/demo
 
-Needs Chromium. Writes docs/images/*.png: parts of the report, the figures of a monitor, and the
+Needs Chromium. Writes into docs/images: parts of the report, the figures of a monitor, and the
 pages of the service. The monitor and the service see the scenes of the demo. The pictures are
-8-bit and as narrow as the page of the documentation shows them.
+8-bit and as narrow as the page of the documentation shows them. CONTRIBUTING.md says where the
+other pictures come from.
 """
 
 from __future__ import annotations

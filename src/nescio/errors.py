@@ -24,6 +24,7 @@
     ├── ProbabilitiesWarning            the logits look like probabilities or percentages
     ├── ImplausibleValuesWarning        the values are unusual for a multi-label classifier
     ├── IgnoredLabelsWarning            labels that the detector does not know were ignored
+    ├── IgnoredColumnsWarning           columns of a table look like ids and were left out
     ├── ParameterWarning                a parameter has no effect on this data
     ├── EmptyLabelWarning               labels without any sample were left out
     ├── TiedScoresWarning               many calibration scores equal the threshold
@@ -117,6 +118,10 @@ class IgnoredLabelsWarning(NescioWarning):
     """The data has labels that the detector was not made for; they were ignored."""
 
 
+class IgnoredColumnsWarning(NescioWarning):
+    """Columns of a table look like ids; they were left out of the features."""
+
+
 class ParameterWarning(NescioWarning):
     """A parameter has no effect on this data."""
 
@@ -134,7 +139,7 @@ class SingleGroupWarning(NescioWarning):
 
 
 class TruncatedTextWarning(NescioWarning):
-    """Some texts have more tokens than the model can take; their ends were cut off."""
+    """Some texts have more tokens than the model can take; a part was cut off."""
 
 
 @contextmanager

@@ -131,5 +131,10 @@ def test_the_texts_of_a_table_are_shown(nescio, tmp_path):
     code, _, err = nescio(*given, "--text-column", "reviews", "-o", target, "--force")
     assert code != 0
     assert "reviews" in err
+    np.save(tmp_path / "plain.npy", np.random.default_rng(0).normal(size=(40, 4)))
+    no_texts = ("--ood", tmp_path / "plain.npy", "--text-column", "review")
+    code, _, err = nescio(*given, *no_texts, "-o", target, "--force")
+    assert code != 0
+    assert "the OOD data 'plain' has no column 'review' (--text-column)" in " ".join(err.split())
     code, _, err = nescio("report", tmp_path, "--text-column", "review", "-o", tmp_path / "r.html")
     assert "--text-column can only be used with --id and --ood" in err

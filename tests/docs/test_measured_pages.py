@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
+import claims  # noqa: E402
 import which_detector  # noqa: E402
 
 
@@ -22,14 +23,54 @@ def test_which_detector_shows_the_committed_results():
     assert which_detector.table() in page
 
 
-def test_what_is_recommended_is_the_best_of_its_row():
-    results = which_detector.read_results()
-    for row in which_detector.ROWS:
-        numbers = [
-            float(cell.split()[-1].strip("*;"))
-            for cell in row.text(results).split(" | ")[2].replace(";", ",").split(",")
-        ]
-        assert numbers[0] == min(numbers), row.have
+@pytest.fixture(scope="module")
+def measured():
+    return which_detector.all_results()
+
+
+@pytest.mark.parametrize("row", which_detector.ROWS, ids=lambda row: row.have)
+def test_what_is_recommended_has_the_lowest_mean_of_all_that_read_no_more(row, measured):
+    means = which_detector.means_of(measured, row.chosen_on, row.reads)
+    assert min(means, key=lambda name: means[name]) == row.use
+    assert set(row.sets) <= set(row.chosen_on)
+
+
+@pytest.mark.parametrize("row", which_detector.ROWS, ids=lambda row: row.have)
+def test_nothing_measured_is_better_than_the_best_in_hindsight(row, measured):
+    _, use, hindsight, *_ = (cell.strip() for cell in row.text(measured).split("|")[1:-1])
+    best = use if hindsight == "the same" else hindsight
+    shown = float(best.split(": ")[1].strip("*"))
+    sums = {}
+    for name in measured[row.sets[0]]:
+        if which_detector.inputs_of(name) <= row.reads:
+            values = [measured[key].get(name) for key in row.sets]
+            if all(values):
+                means = [sum(one.values()) / len(one) for one in values]
+                sums[name] = sum(means) / len(means)
+    assert f"{min(sums.values()):.1f}" == f"{shown:.1f}"
+
+
+def test_rows_on_few_and_many_labels_are_measured_on_such_sets(measured):
+    """With at most 20 labels, the joint energy of the 20 largest is joint energy."""
+    top_20 = "top_k_joint_energy(k=20)"
+    for sets, same in ((which_detector.FEW_LABELS, True), (which_detector.MANY_LABELS, False)):
+        both = [measured[key] for key in sets if top_20 in measured[key]]
+        assert len(both) > 9
+        for found in both:
+            assert (found[top_20] == found["joint_energy"]) == same
+
+
+def test_the_claims_on_the_default_are_those_of_the_committed_results():
+    page = (ROOT / "docs" / "explanation" / "the-default.md").read_text("utf-8")
+    for table in (claims.claims(), claims.claims_on_tables()):
+        assert table in page, f"expected:\n{table}"
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    worst = max(value for by_set in claims.worse_on_tables().values() for value in by_set.values())
+    assert f"it was up to {worst:.1f} points worse" in readme
+    first, *_, last = claims.claims().splitlines()[2:]
+    for row, sentence in ((first, "at most {} points worse"), (last, "({} on the seeds")):
+        points = row.split("+")[1].split(" points")[0]
+        assert sentence.format(points) in readme
 
 
 def test_compared_with_shows_the_committed_results():
@@ -56,7 +97,8 @@ def test_methods_that_two_libraries_share_agree():
         ("msp", ("pytorch-ood", "MaxSoftmax")),
         ("knn(k=50)", ("pytorch-ood", "KNN")),
         ("knn(k=50)", ("oodeel", "DKNN")),
+        ("relative_mahalanobis(normalise=false), one class", ("pytorch-ood", "RMD")),
     ):
         for ood in ("unseen", "photos", "noise"):
             for one, other in zip(rows["nescio", ours][ood], rows[theirs][ood], strict=True):
-                assert one == pytest.approx(other, abs=0.2), (ours, theirs)
+                assert one == pytest.approx(other, abs=0.25), (ours, theirs)

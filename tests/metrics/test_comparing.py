@@ -99,7 +99,7 @@ def test_detectors_are_named_as_they_are_written(logits):
     every, skipped = names("all")
     assert {*every, *skipped} == set(ns.DETECTORS)
     assert "pass training outputs" in skipped["lof"]
-    assert "isolation_forest" in names("all", train=known)[0]
+    assert "isolation_forest" in names("all", train=known.copy())[0]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,20 @@ def test_a_file_is_not_compared_with_itself(logits, tmp_path):
     np.save(path, logits["known"])
     with pytest.raises(ParameterError, match="is given as ID data"):
         compared(path, path)
+    with pytest.raises(ParameterError, match=r"\(--id\) and as training data \(--train\)"):
+        compared(path, logits["far"], train=path)
+
+
+def test_an_object_is_not_compared_with_itself(logits):
+    known, far = ns.Outputs(logits["known"]), logits["far"]
+    for given, message in (
+        ({"ood_data": {"far": known}}, r"same Outputs is given as ID data .* OOD data"),
+        ({"train": known}, r"given as ID data .* training data"),
+        ({"held_out": known}, r"given as ID data .* held-out data"),
+        ({"train": far, "held_out": far}, r"ndarray is given as training data .* held-out data"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            compared(known, **{"ood_data": far, **given})
 
 
 def test_other_labels_are_an_error(logits):

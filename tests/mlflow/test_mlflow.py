@@ -225,6 +225,8 @@ def test_texts(mlflow, registry, table, tmp_path):
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
     for inputs in (some, np.array(some), column, column.to_frame()):
         assert_same_verdicts(loaded.predict(inputs), wrapped(some))
+    with pytest.raises(ns.errors.InputError, match="1 of 1 inputs are not texts: rows 0"):
+        registry.verdicts.frame_of(wrapped, pandas.DataFrame({"text": [None]}))
 
 
 @pytest.mark.filterwarnings(MLFLOWS_OWN)
@@ -244,6 +246,21 @@ def test_trees_are_loaded_only_if_the_caller_trusts_them(mlflow, registry, table
     with pytest.raises(ParameterError, match="does not trust"):
         registry.load_model(str(path))
     assert len(registry.load_model(str(path), trusted=[tree])(frame[:5])) == 5
+
+
+@pytest.mark.filterwarnings(MLFLOWS_OWN)
+def test_with_verdict(mlflow, registry, table, tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    from nescio.sklearn import WithVerdict
+
+    frame, labels = table
+    named = pandas.DataFrame(labels, columns=NAMES)
+    model = WithVerdict(OneVsRestClassifier(LogisticRegression())).fit(frame, named)
+    registry.save_model(model, tmp_path / "model", input_example=frame[:2])
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert_same_verdicts(loaded.predict(frame[:9]), model.wrapped_(frame[:9]))
 
 
 # --- what cannot be logged ----------------------------------------------------------------------
@@ -345,6 +362,30 @@ def test_a_comparison_has_metrics_of_each_set_and_detector(mlflow, registry):
     assert metrics["test/noise/top k _k_2_/aupr"] == expected
     stored = json.loads((folder / "test" / "evaluation.json").read_text())
     assert list(stored["skipped"]) == ["vim"]
+
+
+def test_two_models_in_one_run_need_two_prefixes(mlflow, registry, tmp_path):
+    models = [ns.JointEnergy(), ns.MaxLogit()]
+    for at, model in enumerate(models):
+        model.calibrate(some_outputs(2, seed=at))
+    first, second = (ns.evaluate([2.0, one], [1.0, 0.0], n_bootstrap=0) for one in (3.0, 0.5))
+    page = tmp_path / "report.html"
+    page.write_text("<p>report</p>")
+    with mlflow.start_run() as run:
+        registry.log_evaluation(first, model=models[0], prefix="a/", report=page)
+        registry.log_evaluation(second, model=models[1], prefix="b/", report=page)
+        before = mlflow.get_run(run.info.run_id).data.to_dictionary()
+        with pytest.raises(ParameterError, match=r"another model already: a/nescio.detector.*'a/'"):
+            registry.log_evaluation(second, model=models[1], prefix="a/")
+    found = mlflow.get_run(run.info.run_id)
+    assert found.data.to_dictionary() == before
+    assert found.data.params["a/nescio.detector"] == "joint_energy"
+    assert found.data.params["b/nescio.detector"] == "max_logit"
+    assert {"a/nescio.guarantee", "b/nescio.guarantee"} <= set(found.data.tags)
+    folder = Path(mlflow.artifacts.download_artifacts(found.info.artifact_uri)) / "nescio"
+    stored = json.loads((folder / "a" / "evaluation.json").read_text())
+    assert ns.Evaluation.from_dict(stored) == first
+    assert (folder / "b" / "report.html").exists()
 
 
 def test_nothing_is_logged_of_what_is_wrong(mlflow, registry, tmp_path):

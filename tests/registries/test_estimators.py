@@ -1,12 +1,17 @@
 import numpy as np
 import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import nescio as ns
 from nescio.errors import FileFormatError, ParameterError
+from nescio.registries import save_pretrained
+from nescio.registries.estimators import read_estimator, write_estimator
+from nescio.sklearn import TableFeatures, WithVerdict
 
 
 class Own(StandardScaler):
@@ -42,6 +47,8 @@ def test_steps_of_your_own_need_your_word(rows, tmp_path):
     with pytest.raises(ParameterError, match=rf"trusted=\['{own}'\].*only where your code is"):
         wrapped.save_pretrained(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ParameterError, match=rf"trusted=\['mine', '{own}'\]"):
+        wrapped.save_pretrained(tmp_path / "model", trusted=["mine"])  # all of them
     with pytest.raises(ParameterError, match="must be a sequence of names"):
         wrapped.save_pretrained(tmp_path / "model", trusted=own)
     wrapped.save_pretrained(tmp_path / "model", trusted=[own])
@@ -60,8 +67,53 @@ def test_what_has_no_name_or_no_form_cannot_be_written(rows, tmp_path):
 
 
 def test_a_damaged_file(rows, tmp_path):
-    estimators = pytest.importorskip("nescio.registries.estimators")
     path = tmp_path / "model.skops"
     path.write_bytes(b"PK not a zip file")
     with pytest.raises(FileFormatError, match=r"cannot read the estimator of .*model\.skops"):
-        estimators.read_estimator(path, [])
+        read_estimator(path, [])
+
+
+TREES = "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"
+
+
+@pytest.mark.parametrize(
+    ("steps", "trusted"),
+    [
+        ((MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=2)),), [TREES]),
+        ((StandardScaler(), OneVsRestClassifier(LogisticRegression())), []),
+    ],
+)
+def test_with_verdict_by_default(rows, tmp_path, steps, trusted):
+    model = WithVerdict(make_pipeline(*steps)).fit(rows, rows[:, :3] > 0)
+    assert model.wrapped_.runner.layers == ("prepared",)
+    save_pretrained(model, tmp_path / "model", trusted=trusted, samples=rows[:5])
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    skops = {"model.skops", "features.skops"}
+    assert names == {"README.md", "detector.nescio", "nescio.json", *skops}
+    loaded = ns.from_pretrained(tmp_path / "model", trusted=trusted)
+    assert loaded.runner.layers == ("prepared",)
+    np.testing.assert_array_equal(loaded.assess(rows).scores, model.assess(rows).scores)
+    write_estimator(StandardScaler().fit(rows), tmp_path / "model" / "features.skops", [])
+    with pytest.raises(FileFormatError, match=r"features\.skops has changed"):
+        ns.from_pretrained(tmp_path / "model", trusted=trusted)
+
+
+def test_the_words_and_missing_values_of_a_table(rows, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(rows[:, :2], columns=["a", "b"])
+    table["kind"] = np.where(rows[:, 2] > 0, "red", "blue")
+    table.loc[::9, "b"] = np.nan
+    features = TableFeatures().fit(table)
+    write_estimator(features, tmp_path / "features.skops", [])
+    found = read_estimator(tmp_path / "features.skops", [])
+    np.testing.assert_array_equal(found.transform(table), features.transform(table))
+
+
+def test_what_is_no_wrapped_model(tmp_path):
+    logistic = OneVsRestClassifier(LogisticRegression())
+    for given, message in (
+        (logistic, "got OneVsRestClassifier: wrap it with nescio.wrap"),
+        (WithVerdict(logistic), r"got WithVerdict: call fit\(X, Y\) first"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            save_pretrained(given, tmp_path / "model")

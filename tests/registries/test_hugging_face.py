@@ -1,5 +1,7 @@
+import hashlib
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,6 +59,14 @@ def changed(path, **entries):
     path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
+def rehashed(folder, name):
+    """Write the hash of a file that was changed, as if it had been saved so."""
+    description = folder / "nescio.json"
+    files = json.loads(description.read_text())["files"]
+    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    changed(description, files=files | {name: digest})
+
+
 def test_a_folder_gives_the_wrapped_model_back(wrapped, saved):
     loaded = ns.from_pretrained(saved)
     texts = some_texts(20, seed=1)
@@ -111,10 +121,36 @@ def test_the_model_card(wrapped, tmp_path):
 
 
 def test_a_model_that_changed_is_not_used_with_the_old_calibration(wrapped, folder):
-    model = wrapped.runner.model
-    model.__class__.from_pretrained(folder).half().save_pretrained(folder)
+    model = type(wrapped.runner.model).from_pretrained(folder)
+    model.classifier.weight.data *= 2
+    model.save_pretrained(folder)
     with pytest.raises(FileFormatError, match=r"safetensors has changed since .* calibrate it"):
         ns.from_pretrained(folder)
+
+
+def test_a_config_that_changed_is_rejected(folder):
+    changed(folder / "config.json", num_attention_heads=1)  # the weights fit this too
+    with pytest.raises(FileFormatError, match=r"config\.json has changed"):
+        ns.from_pretrained(folder)
+
+
+def test_the_detector_of_another_model_is_rejected(wrapped, folder):
+    other = ns.wrap(wrapped.runner).calibrate(some_texts(300, seed=1))
+    other.save(folder / "detector.nescio", force=True)
+    with pytest.raises(FileFormatError, match=r"detector\.nescio has changed"):
+        ns.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["old.safetensors", "model.safetensors.index.json", "old.bin", "adapter_config.json"]
+)
+def test_files_of_another_model_are_rejected_and_removed_by_force(wrapped, folder, name):
+    (folder / name).write_text("{}")
+    with pytest.raises(FileFormatError, match=f"{name} does not belong to the model"):
+        ns.from_pretrained(folder)
+    wrapped.save_pretrained(folder, force=True)
+    assert not (folder / name).exists()
+    assert ns.from_pretrained(folder).label_names == NAMES
 
 
 @pytest.mark.parametrize(
@@ -131,6 +167,7 @@ def test_a_model_that_changed_is_not_used_with_the_old_calibration(wrapped, fold
 )
 def test_a_config_that_chooses_other_code_is_rejected(folder, entries, message):
     changed(folder / "config.json", **entries)
+    rehashed(folder, "config.json")
     with pytest.raises(FileFormatError, match=message):
         ns.from_pretrained(folder)
 
@@ -209,6 +246,15 @@ def test_a_model_that_comes_back_different_is_not_written(wrapped, saved, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_changed_model_that_transformers_would_not_build_again(wrapped, saved, tmp_path):
+    model = ns.from_pretrained(saved).runner.model
+    model.bert.pooler.activation = torch.nn.ReLU()  # the config knows nothing of it
+    changed = ns.wrap(model, tokenizer=word_tokenizer()).calibrate(some_texts(300))
+    with pytest.raises(ExportError, match="gives other logits than"):
+        changed.save_pretrained(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- the hub ------------------------------------------------------------------------------------
 
 
@@ -228,3 +274,19 @@ def test_a_hub_that_does_not_answer(wrapped):
         ns.from_pretrained("owner/name", download=True)
     with pytest.raises(FileError, match=r"cannot write the repository 'owner/name'.*refused"):
         wrapped.push_to_hub("owner/name", token="none")
+
+
+def test_files_of_an_earlier_model_are_deleted_in_the_hub(wrapped, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    there = ["README.md", "mine.txt", "model-1-of-2.safetensors", "old/model.safetensors"]
+    deleted = []
+
+    def upload_folder(self, *, repo_id, folder_path, delete_patterns):
+        deleted.extend(hub.utils.filter_repo_objects(there, allow_patterns=delete_patterns))
+        return SimpleNamespace(commit_url=f"{repo_id}/commit/1")
+
+    monkeypatch.setattr(hub.HfApi, "create_repo", lambda self, name, **options: None)
+    monkeypatch.setattr(hub.HfApi, "list_repo_files", lambda self, name: there)
+    monkeypatch.setattr(hub.HfApi, "upload_folder", upload_folder)
+    assert wrapped.push_to_hub("owner/name") == "owner/name/commit/1"
+    assert deleted == ["model-1-of-2.safetensors"]  # none of a folder, which nescio does not read

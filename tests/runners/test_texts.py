@@ -2,9 +2,11 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -19,6 +21,7 @@ from nescio.errors import (
     ParameterError,
     TruncatedTextWarning,
 )
+from nescio.runners.texts import check_texts
 
 torch = pytest.importorskip("torch")
 
@@ -163,6 +166,40 @@ def test_padding_that_a_model_does_not_ignore_is_an_error():
     np.testing.assert_allclose(found, ns.wrap(Bag(), tokenizer=tokenizer).outputs(TEXTS).logits)
 
 
+def test_a_mask_that_a_model_does_not_use_is_an_error():
+    class Deaf(Bag):
+        def forward(self, input_ids, **unused):
+            return self.head(self.table(input_ids).mean(1))
+
+    wrapped = ns.wrap(Deaf(), tokenizer=word_tokenizer())
+    assert len(wrapped.outputs(["red cat", "blue dog"])) == 2
+    with pytest.raises(InputError, match=r"does not use its attention_mask.*padding_side"):
+        wrapped.outputs(TEXTS)
+
+
+def test_padding_is_checked_once():
+    class Counted(Bag):
+        passes = 0
+
+        def forward(self, input_ids, attention_mask):
+            self.passes += 1
+            return super().forward(input_ids, attention_mask)
+
+    counted = Counted()
+    wrapped = ns.wrap(counted, tokenizer=word_tokenizer())
+    wrapped.outputs(["red", "blue dog"] * 3, batch_size=2)
+    assert counted.passes == 3 + 2  # one text, padded and alone
+
+
+@pytest.mark.parametrize("padding_id", [None, 1])
+def test_positions_that_padding_takes_are_not_for_tokens(padding_id):
+    model = Bag()
+    model.config = SimpleNamespace(max_position_embeddings=8)
+    model.position_embeddings = torch.nn.Embedding(8, 4, padding_idx=padding_id)
+    expected = 8 if padding_id is None else 6
+    assert ns.wrap(model, tokenizer=word_tokenizer()).runner.tokenizer.max_tokens == expected
+
+
 # --- tokenizers -------------------------------------------------------------------------------
 
 
@@ -233,7 +270,9 @@ def test_texts_without_a_tokenizer(model, texts):
 
 
 def test_an_array_of_texts_without_a_tokenizer(model):
-    with pytest.raises(InputError, match=r"takes numbers, got .* For texts, pass wrap a tokenizer"):
+    with pytest.raises(
+        InputError, match=r"takes numbers, got .* For texts, pass tokenizer=\.\.\. to wrap"
+    ):
         ns.wrap(model).outputs({"input_ids": np.array(TEXTS), "attention_mask": np.array(TEXTS)})
 
 
@@ -263,8 +302,18 @@ def test_texts_without_a_token_and_without_meaning(model):
 def test_a_data_frame_is_not_texts(model):
     pd = pytest.importorskip("pandas")
     wrapped = ns.wrap(model, tokenizer=word_tokenizer())
+    frame = pd.DataFrame({"text": TEXTS})
+    with pytest.raises(InputError, match=r'takes texts, but got a DataFrame.* frame\["text"\]'):
+        wrapped.outputs(frame)
     with pytest.raises(InputError, match=r"takes arrays or tensors, but got a DataFrame"):
-        wrapped.outputs(pd.DataFrame({"text": TEXTS}))
+        ns.wrap(model).outputs(frame)
+
+
+def test_texts_by_name_are_not_taken(model, pipeline):
+    with pytest.raises(InputError, match=r"takes numbers, got .* pass a list or a column"):
+        ns.wrap(model, tokenizer=word_tokenizer()).outputs({"input_ids": TEXTS})
+    with pytest.raises(InputError, match=r"takes one input, but got a dict.* inputs\['text'\]"):
+        ns.wrap(pipeline).outputs({"text": TEXTS})
 
 
 def test_models_and_tokenizers_that_do_not_fit(model):
@@ -279,18 +328,69 @@ def test_models_and_tokenizers_that_do_not_fit(model):
 # --- scikit-learn -----------------------------------------------------------------------------
 
 
-def test_pipelines_take_texts_themselves():
+@pytest.fixture(scope="module")
+def pipeline_texts():
     rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(60)]
-    truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
-    pipeline = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
-    wrapped = ns.wrap(pipeline.fit(texts, truth)).calibrate(texts)
+    return [" ".join(rng.choice(WORDS, 8)) for _ in range(60)]
+
+
+@pytest.fixture(scope="module")
+def pipeline(pipeline_texts):
+    truth = np.array([["red" in text, "cat" in text] for text in pipeline_texts]).astype(int)
+    model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    return model.fit(pipeline_texts, truth)
+
+
+def test_pipelines_take_texts_themselves(pipeline, pipeline_texts):
+    texts = pipeline_texts
+    wrapped = ns.wrap(pipeline).calibrate(texts)
     outputs = wrapped.outputs(tuple(texts), batch_size=5)
     np.testing.assert_allclose(outputs.logits, pipeline.decision_function(texts))
     assert outputs.kept["text"].tolist() == texts
     assert wrapped("red cat").columns()["text"].tolist() == ["red cat"]
     with pytest.raises(ParameterError, match="takes no tokenizer"):
         ns.wrap(pipeline, tokenizer=word_tokenizer())
+
+
+def test_a_pipeline_takes_a_column_of_pyarrow(pipeline):
+    pa = pytest.importorskip("pyarrow")
+    found = ns.wrap(pipeline).outputs(pa.array(["red cat", "blue"]))
+    np.testing.assert_array_equal(found.logits, pipeline.decision_function(["red cat", "blue"]))
+    assert found.kept["text"].tolist() == ["red cat", "blue"]
+
+
+@pytest.mark.parametrize("n_rows", [1, 2])
+def test_a_frame_is_not_read_by_the_names_of_its_columns(pipeline, n_rows):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({name: ["red cat"] * n_rows for name in ["text", "more"][:n_rows]})
+    with pytest.raises(InputError, match=r'names of the columns.* frame\["text"\]'):
+        ns.wrap(pipeline).outputs(frame)
+
+
+class Chosen(TransformerMixin, BaseEstimator):
+    """Takes the texts from a frame."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def transform(self, X):
+        return X["text"]
+
+
+def test_a_pipeline_may_take_the_column_itself(pipeline):
+    pd = pytest.importorskip("pandas")
+    chosen = make_pipeline(Chosen(), pipeline)
+    found = ns.wrap(chosen).outputs(pd.DataFrame({"text": ["red cat"]}))
+    np.testing.assert_array_equal(found.logits, pipeline.decision_function(["red cat"]))
+
+
+def test_missing_texts_of_a_shuffled_column_are_named_by_position(pipeline):
+    pd = pytest.importorskip("pandas")
+    column = pd.Series(["red", None, "cat"], index=[2, 7, 1])
+    with pytest.raises(InputError, match=r"1 of 3 inputs are not texts: rows 1 \(row 1 is nan\)"):
+        check_texts(column)
+    with pytest.raises(InputError, match=r"rows 1 \(row 1 is nan\)"):
+        ns.wrap(pipeline).outputs(column)
 
 
 # --- ONNX -------------------------------------------------------------------------------------

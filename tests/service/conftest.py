@@ -221,24 +221,28 @@ def image_model(onnx_file):
 
 @pytest.fixture
 def text_model(onnx_file):
-    """Four logits of token ids: the mean of a table's rows, where the mask is 1."""
+    """Four logits of token ids: a quarter of the sum of a table's rows, where the mask is 1.
 
-    def make():
-        table = np.random.default_rng(3).normal(-1, 2, (50, 4)).astype(np.float32)
+    Without a mask, padding counts too.
+    """
+
+    def make(*, masked=True):
+        table = np.random.default_rng(3).normal(-1, 2, (50, 4)).astype(np.float32) / 4
+        names = ["input_ids", "attention_mask"] if masked else ["input_ids"]
+        mask = [
+            ("Cast", ["attention_mask"], ["ones"], {"to": 1}),
+            ("Unsqueeze", ["ones", "last"], ["weights"], {}),
+            ("Mul", ["rows", "weights"], ["kept"], {}),
+        ]
         return onnx_file(
             [
                 ("Gather", ["table", "input_ids"], ["rows"], {}),
-                ("Cast", ["attention_mask"], ["ones"], {"to": 1}),
-                ("Unsqueeze", ["ones", "last"], ["weights"], {}),
-                ("Mul", ["rows", "weights"], ["kept"], {}),
-                ("ReduceMean", ["kept"], ["logits"], {"axes": [1], "keepdims": 0}),
+                *(mask if masked else [("Identity", ["rows"], ["kept"], {})]),
+                ("ReduceSum", ["kept", "one"], ["logits"], {"keepdims": 0}),
             ],
-            [
-                ("input_ids", "int64", ["batch", "length"]),
-                ("attention_mask", "int64", ["batch", "length"]),
-            ],
+            [(name, "int64", ["batch", "length"]) for name in names],
             [("logits", "float", ["batch", 4])],
-            {"table": table, "last": np.array([2], np.int64)},
+            {"table": table, "last": np.array([2], np.int64), "one": np.array([1], np.int64)},
         )
 
     return make

@@ -106,7 +106,9 @@ def test_schemathesis_finds_no_server_error(
             def check(case):
                 answer = case.call()
                 found.append((case.path, answer.status_code))
-                case.validate_response(answer, excluded_checks=left_out)
+                # Schemathesis does not count 413, too many rows, as a rejection.
+                large = [checks.negative_data_rejection] if answer.status_code == 413 else []
+                case.validate_response(answer, excluded_checks=left_out + large)
 
             # There is no wrong way to ask for what takes neither a body nor a query.
             with contextlib.suppress(Unsatisfiable):

@@ -9,6 +9,8 @@ import pytest
 import nescio as ns
 from fixtures.texts import WORDS, word_tokenizer
 from nescio.errors import FileFormatError, ParameterError
+from nescio.service.model import Model
+from nescio.service.settings import Settings
 
 TEXTS = ["red cat runs", "blue dog sleeps today now", "green"]
 
@@ -50,6 +52,24 @@ def test_texts_get_labels_and_verdicts(service, model, tokenizer, detector_file)
     alone, named = predict(service, texts=TEXTS[:1]), predict(service, inputs=by_name)
     assert alone.json()["logits"] == named.json()["logits"]
     assert "truncated" not in named.json()
+
+
+def test_padding_that_a_graph_does_not_ignore_is_an_error(
+    client, detector_file, text_model, tokenizer
+):
+    service = client(detector_file(), model=text_model(masked=False), tokenizer=tokenizer)
+    assert predict(service, texts=["cat"]).status_code == 200
+    assert predict(service, texts=["cat", "dog"]).status_code == 200
+    answer = predict(service, texts=["cat", "red dog runs"])
+    assert answer.status_code == 422
+    assert "changes the logits of the model: it takes no attention_mask" in answer.json()["detail"]
+
+
+def test_fewer_long_texts_run_at_once(detector_file, model, tokenizer):
+    settings = Settings(detector=detector_file(), model=model, tokenizer=tokenizer)
+    loaded = Model.load(settings, ns.load(settings.detector))
+    sizes = [loaded.batch_size({"input_ids": np.zeros((9, n))}) for n in (8, 512, 1024, 9999)]
+    assert sizes == [32, 32, 8, 1]
 
 
 def test_it_says_that_it_takes_texts(service, client, detector_file, image_model):

@@ -228,6 +228,8 @@ class Reading:
         content: dict[str, Any] = {"kept": {name: columns[name] for name in roles.kept}}
         if roles.ids is not None:
             content["ids"] = self._ids(table, roles.ids, columns[roles.ids], start)
+        if roles.ids == next(iter(table.index), None):  # no other ids, and not ignored
+            content["index"] = getattr(table, "own_index", None)
         if roles.ignored:
             content["manifest"] = {"ignored_columns": list(roles.ignored)}
         labels = {name: columns[name] for name in roles.labels if name in columns}
@@ -269,7 +271,7 @@ class Reading:
         if name not in table.index:
             _refuse_fractions(name, column)
             return as_ids(column)
-        counts = _counts_rows(column, start)
+        counts = counts_rows(column, start)
         if self._counts_rows is None:  # an index is all ids or none: the first rows decide
             self._counts_rows = counts
         if self._counts_rows and not counts:
@@ -370,12 +372,8 @@ def _stacked(name: str, rows: list[Any]) -> Array:
         ) from error
 
 
-def ids_of_index(column: Array) -> list[str] | None:
-    """Return the index of a data frame as ids; None if it only counts the rows."""
-    return None if _counts_rows(column) else as_ids(column)
-
-
-def _counts_rows(column: Array, start: int = 0) -> bool:
+def counts_rows(column: Array, start: int = 0) -> bool:
+    """Return whether an index only counts the rows, which are those from `start` on."""
     rows = np.arange(start, start + len(column))
     return column.dtype.kind in "iu" and np.array_equal(column, rows)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.columns import Columns, ids_of_index
+from nescio._io.columns import Columns, as_ids, counts_rows
 from nescio._io.tables import is_null, require
 from nescio._validation import Array, FloatArray, to_float, to_numpy
 from nescio.errors import InputError, LabelMismatchError, label_difference
@@ -51,12 +51,23 @@ def read_frame(frame: Any, expected: Sequence[str] | None = None) -> dict[str, A
         ) from error
 
 
-def index_ids(value: object) -> list[str] | None:
-    """Return the index of a pandas frame as ids; None if it only counts the rows, or for others."""
-    index = getattr(value, "index", None)
-    if not is_frame(value) or getattr(index, "nlevels", 0) != 1:
+def index_of(value: object) -> Any:
+    """Return the index of a pandas frame or column; None for others."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(value, (pandas.DataFrame, pandas.Series)):
         return None
-    return ids_of_index(np.asarray(index))
+    return value.index
+
+
+def index_ids(value: object) -> list[str] | None:
+    """Return the index of a pandas frame or column as ids; None for others.
+
+    An index that only counts the rows, or has several levels, gives no ids.
+    """
+    index = index_of(value)
+    if index is None or index.nlevels > 1 or counts_rows(np.asarray(index)):
+        return None
+    return as_ids(np.asarray(index))
 
 
 def read_features(frame: Any, expected: Sequence[str] | None = None) -> dict[str, Any]:
@@ -122,6 +133,8 @@ class FrameTable:
         The columns that hold lists.
     partitions : frozenset of str
         The columns in the names of folders: none.
+    own_index : pandas index or None
+        The index itself, of any number of levels.
 
     Parameters
     ----------
@@ -136,6 +149,7 @@ class FrameTable:
             raise InputError("the data frame is lazy: pass frame.collect().")
         if getattr(getattr(frame, "columns", None), "nlevels", 1) > 1:
             raise InputError("the columns of the data frame have several levels; one is needed.")
+        self.own_index = index_of(frame)
         if type(frame).__module__.startswith("pandas"):
             frame = _with_text_names(frame)
         try:

@@ -29,10 +29,18 @@ class Tabular:
         }
 
     def to_pandas(self) -> Any:
-        """Return the table as a pandas frame; the names of the rows, if any, are its index."""
-        columns = self.columns()
+        """Return the table as a pandas frame; the names of the rows, if any, are its index.
+
+        If the rows came from a pandas frame or column, it is their index, so that
+        `frame.join(result.to_pandas())` puts each row where it belongs.
+        """
+        columns, own = self.columns(), getattr(self, "index", None)
+        # Without ids, a column of this name is something else, such as a label.
+        is_named = self.index_column in columns and getattr(self, "ids", ()) is not None
         frame = require("pandas", None).DataFrame(columns)
-        return frame.set_index(self.index_column) if self.index_column in columns else frame
+        if is_named:
+            frame = frame.set_index(self.index_column)
+        return frame if own is None else frame.set_axis(own)
 
     def to_polars(self) -> Any:
         """Return the table as a polars frame."""

@@ -35,6 +35,7 @@ from nescio.errors import (
 )
 from nescio.outputs import Outputs
 from nescio.outputs.crops import CROPS
+from nescio.outputs.joining import rows_of_index
 from nescio.outputs.matching import match_labels, warn_of_ignored
 
 _NOT_MATRICES = ("labels", "head")
@@ -120,11 +121,13 @@ class Given:
     label_names: tuple[str, ...] | None
     ids: Array | None
     columns: tuple[str, ...] | None = None  # the names of the columns of a data frame
+    index: Any = None  # of a pandas frame
 
     def __getitem__(self, rows: BoolArray) -> Given:
         """Return some of the rows."""
         logits, ids = (None if a is None else a[rows] for a in (self.logits, self.ids))
-        return replace(self, arrays=self.arrays[rows], logits=logits, ids=ids)
+        index = rows_of_index(self.index, rows)
+        return replace(self, arrays=self.arrays[rows], logits=logits, ids=ids, index=index)
 
     def label_counts(self) -> Array | None:
         """Return how many labels the model predicts for each sample; None without logits."""
@@ -189,7 +192,8 @@ def _of_outputs(
     if known.labels is not None and outputs.label_names is not None:
         outputs = match_labels(outputs, known.labels, names)
     found = Arrays(_by_name(outputs, names, detector))
-    return Given(found, outputs, outputs.logits, outputs.label_names, outputs.ids)
+    known_rows = {"ids": outputs.ids, "index": outputs.index}
+    return Given(found, outputs, outputs.logits, outputs.label_names, **known_rows)
 
 
 def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Known) -> Given:
@@ -214,7 +218,7 @@ def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Kn
         given = _of_outputs(outputs, names, detector, y, known)
         return replace(given, columns=outputs.label_names)
     given = _of_array(outputs.logits, names, detector, y)
-    return replace(given, ids=outputs.ids, columns=outputs.label_names)
+    return replace(given, ids=outputs.ids, columns=outputs.label_names, index=outputs.index)
 
 
 def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from nescio._validation import BoolArray
 from nescio.calibration import Calibration
 from nescio.errors import InputError
 from nescio.outputs.crops import N_CROPS, heat_map
-from nescio.outputs.joining import join_columns
+from nescio.outputs.joining import join_columns, join_indexes, rows_of_index
 
 _CROPS = tuple(f"crop_{at}" for at in range(1, 1 + N_CROPS))
 COLUMNS = ("id", "score", "p_value", "in_distribution", "group", "mixed", *_CROPS)
@@ -57,6 +57,8 @@ class Assessment(Tabular):
     calibration : Calibration or None
         What the scores were compared with, for figures. None if it is not known, or if the verdicts
         were made with `fdr` instead of a threshold.
+    index : pandas index or None
+        The index of the pandas frame that the samples came from, for `to_pandas`.
     """
 
     index_column = "id"
@@ -70,6 +72,7 @@ class Assessment(Tabular):
     mixed: BoolArray | None = None
     crops: NDArray[np.float64] | None = None
     calibration: Calibration | None = None
+    index: Any = None
 
     def __post_init__(self) -> None:
         taken = next((name for name in self.kept if name in COLUMNS), None)
@@ -101,6 +104,7 @@ class Assessment(Tabular):
             if "mixed" in joined
             else None,
             calibration=same[0] if len(same) == 1 else None,
+            index=join_indexes([part.index for part in parts]),
         )
 
     def __len__(self) -> int:
@@ -123,7 +127,7 @@ class Assessment(Tabular):
         )
         kept = {name: column[rows] for name, column in self.kept.items()}
         some = (scores, p_values, inside, groups, ids, kept, mixed, crops)
-        return Assessment(*some, self.calibration)
+        return Assessment(*some, self.calibration, rows_of_index(self.index, rows))
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[row] for row in range(len(self)))

@@ -244,6 +244,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             inside,
             groups=found.groups,
             ids=found.given.ids,
+            index=found.given.index,
             kept=getattr(found.given.data, "kept", {}),
             calibration=self.calibration_,
         )
@@ -266,6 +267,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             p_values=self.calibration_.p_values(found.scores, found.groups),
             groups=found.groups,
             ids=found.given.ids,
+            index=found.given.index,
             label_names=self.label_names_ or found.given.label_names,
         )
 

@@ -265,7 +265,8 @@ class Combined(Detector):
             self.calibration_.p_values(found.scores, found.groups),
             found.groups,
         )
-        return explanation.named(found.given.ids, self.label_names_ or found.given.label_names)
+        names = self.label_names_ or found.given.label_names
+        return explanation.named(found.given.ids, names, found.given.index)
 
     def _shares(self, terms: Scores) -> Scores:
         """Return each part's share of the evidence: of the terms below 0, or of the smallest."""

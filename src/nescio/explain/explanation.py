@@ -196,6 +196,8 @@ class Explanation(JudgedRows):
         Groups and ids of the samples, if any.
     label_names : tuple of str or None
         Names of the labels, if known.
+    index : pandas index or None
+        The index of the pandas frame that the samples came from, for `to_pandas`.
     """
 
     detector: str
@@ -209,6 +211,7 @@ class Explanation(JudgedRows):
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
     label_names: tuple[str, ...] | None = None
+    index: Any = None
 
     @classmethod
     def from_logits(
@@ -218,9 +221,9 @@ class Explanation(JudgedRows):
         labels, ranks = medians.of_samples(columns["groups"], len(logits))
         return cls(detector, how, terms_of(how, logits), labels, ranks, **columns)
 
-    def named(self, ids: Any, label_names: tuple[str, ...] | None) -> Self:
-        """Return a copy with the ids of the samples and the names of the labels."""
-        return replace(self, ids=ids, label_names=label_names)
+    def named(self, ids: Any, label_names: tuple[str, ...] | None, index: Any = None) -> Self:
+        """Return a copy with the ids and the index of the samples and the names of the labels."""
+        return replace(self, ids=ids, label_names=label_names, index=index)
 
     @property
     def shares(self) -> Floats:

@@ -173,6 +173,8 @@ class PartsExplanation(JudgedRows):
         Of the combination.
     groups, ids : array of str of shape (n_samples,) or None
         Groups and ids of the samples, if any.
+    index : pandas index or None
+        The index of the pandas frame that the samples came from, for `to_pandas`.
     """
 
     detector: str
@@ -187,11 +189,12 @@ class PartsExplanation(JudgedRows):
     p_values: Floats
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
+    index: Any = None
 
-    def named(self, ids: Any, label_names: tuple[str, ...] | None) -> Self:
-        """Return a copy with the ids of the samples and the names of the labels."""
-        named = tuple(one and one.named(ids, label_names) for one in self.explanations)
-        return replace(self, ids=ids, explanations=named)
+    def named(self, ids: Any, label_names: tuple[str, ...] | None, index: Any = None) -> Self:
+        """Return a copy with the ids and the index of the samples and the names of the labels."""
+        named = tuple(one and one.named(ids, label_names, index) for one in self.explanations)
+        return replace(self, ids=ids, explanations=named, index=index)
 
     def with_train_ids(self, train_ids: Sequence[str] | NDArray[np.str_]) -> Self:
         """Return a copy that names the nearest training samples by their ids.

@@ -11,7 +11,7 @@ from nescio._io.addresses import find_files, same_file
 from nescio._io.columns import Columns
 from nescio._io.frames import FrameTable, is_frame
 from nescio._validation import to_numpy
-from nescio.errors import ParameterError, about
+from nescio.errors import InputError, ParameterError, about
 from nescio.outputs import Outputs
 from nescio.outputs.files import TABLES, from_content
 from nescio.outputs.large import LargeInput, check_fits, may_be_large, open_blocks
@@ -38,10 +38,17 @@ class Sets(NamedTuple):
 
     def with_texts(self, column: str) -> Sets:
         """Return the sets with a kept column of ID and OOD as the texts."""
-        id_texts, *ood_texts = (
-            replace(one, kept={TEXT: one.kept[column]}) for one in (self.id, *self.ood.values())
-        )
-        return self._replace(id=id_texts, ood=dict(zip(self.ood, ood_texts, strict=True)))
+
+        def texts(one: Outputs, name: str) -> Outputs:
+            if column not in one.kept:  # only of a table is it checked before
+                raise InputError(
+                    f"{name} has no column {column!r} (--text-column). Pass a table that has it "
+                    "(.csv, .parquet or .arrow), or leave out --text-column."
+                )
+            return replace(one, kept={TEXT: one.kept[column]})
+
+        ood = {name: texts(one, f"the OOD data {name!r}") for name, one in self.ood.items()}
+        return self._replace(id=texts(self.id, "the ID data"), ood=ood)
 
 
 class LargeSets(NamedTuple):
@@ -54,10 +61,11 @@ class LargeSets(NamedTuple):
 
 
 def checked_sets(id_data: Any, ood_data: Any, train: Any = None, held_out: Any = None) -> Given:
-    """Return the data with a name for each OOD set; raise if one file is given twice."""
+    """Return the data with a name for each OOD set; raise if a file or an object is given twice."""
     given = Given(id_data, named_sets(ood_data), train, held_out)
     for one in given.ood.values():
         _check_other(id_data, one, "ID data (--id)", "OOD data (--ood)")
+    _check_other(id_data, train, "ID data (--id)", "training data (--train)")
     _check_other(id_data, held_out, "ID data (--id)", "held-out data (--held-out)")
     _check_other(train, held_out, "training data (--train)", "held-out data (--held-out)")
     return given
@@ -66,6 +74,11 @@ def checked_sets(id_data: Any, ood_data: Any, train: Any = None, held_out: Any =
 def _check_other(a: Any, b: Any, name_a: str, name_b: str) -> None:
     if is_path(a) and is_path(b) and same_file(a, b):
         raise ParameterError(f"{b} is given as {name_a} and as {name_b}.")
+    if a is b and a is not None:
+        raise ParameterError(
+            f"the same {type(a).__name__} is given as {name_a} and as {name_b}. Detectors would be "
+            "tested on data that they know: pass other samples."
+        )
 
 
 def is_path(data: Any) -> bool:

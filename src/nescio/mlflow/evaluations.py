@@ -25,7 +25,7 @@ _NOT_ALLOWED = re.compile(r"[^\w.\- /]")  # in the name of a metric
 def log_evaluation(
     result: Evaluation | Comparison,
     *,
-    model: Wrapped | Detector | None = None,
+    model: Wrapped | Detector | Any | None = None,
     prefix: str = "",
     report: str | Path | None = None,
 ) -> dict[str, float]:
@@ -40,11 +40,12 @@ def log_evaluation(
     ----------
     result : Evaluation or Comparison
         From `nescio.evaluate` or `nescio.compare`.
-    model : Wrapped or Detector, optional
+    model : Wrapped, WithVerdict or Detector, optional
         With a calibrated detector, whose name, threshold, TPR and number of calibration samples
         become parameters of the run, and whose guarantee becomes the tag nescio.guarantee.
     prefix : str
-        Put before the name of each metric and of the artifact, such as "test/".
+        Put before the name of each metric, parameter, tag and artifact, such as "test/". Two
+        models in one run need two prefixes.
     report : path, optional
         A file to keep as an artifact, such as the page that `nescio report` wrote.
     """
@@ -52,16 +53,31 @@ def log_evaluation(
     metrics = metrics_of(result, prefix)
     facts = {} if model is None else calibration_facts(_detector(model))
     page = None if report is None else existing_file(report)
+    if facts:
+        _log_facts(mlflow, facts, prefix)  # first: it raises if the run is that of another model
     mlflow.log_metrics(metrics)
     mlflow.log_dict(result.as_dict(), f"{_FOLDER}/{prefix}evaluation.json")
-    if facts:
-        guarantee = str(facts.pop("guarantee"))
-        mlflow.set_tag("nescio.guarantee", guarantee[:_LONGEST_TAG])
-        values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
-        mlflow.log_params({f"nescio.{name}": value for name, value in values.items()})
     if page is not None:
-        mlflow.log_artifact(str(page), _FOLDER)
+        mlflow.log_artifact(str(page), f"{_FOLDER}/{prefix}".rpartition("/")[0])
     return metrics
+
+
+def _log_facts(mlflow: Any, facts: dict[str, Any], prefix: str) -> None:
+    """Log parameters and the guarantee of a calibration."""
+    start = _NOT_ALLOWED.sub("_", f"{prefix}nescio.")
+    guarantee = str(facts.pop("guarantee"))
+    values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
+    params = {f"{start}{name}": value for name, value in values.items()}
+    run = mlflow.active_run()
+    there = {} if run is None else mlflow.get_run(run.info.run_id).data.params
+    for name, value in params.items():
+        if there.get(name, value) != value:  # MLflow would not change it
+            raise ParameterError(
+                f"the run has the parameters of another model already: {name} is {there[name]!r}, "
+                f"not {value!r}. Pass another prefix than {prefix!r}, or start another run."
+            )
+    mlflow.log_params(params)
+    mlflow.set_tag(f"{start}guarantee", guarantee[:_LONGEST_TAG])
 
 
 def metrics_of(result: Evaluation | Comparison, prefix: str = "") -> dict[str, float]:
@@ -105,6 +121,7 @@ def calibration_facts(detector: Detector) -> dict[str, Any]:
 
 
 def _detector(model: Any) -> Detector:
+    model = getattr(model, "wrapped_", model)  # of a fitted nescio.sklearn.WithVerdict
     detector = model.detector if isinstance(model, Wrapped) else model
     if not isinstance(detector, Detector) or not hasattr(detector, "calibration_"):
         raise NotCalibratedError(

@@ -17,7 +17,7 @@ from nescio.errors import FileError, ParameterError
 from nescio.mlflow.evaluations import calibration_facts
 from nescio.mlflow.signatures import as_example, signature_of
 from nescio.mlflow.verdicts import Verdicts
-from nescio.registries.folder import read_model, write_model
+from nescio.registries.folder import as_wrapped, read_model, write_model
 from nescio.runners import Wrapped
 
 LOADER = "nescio.mlflow"
@@ -27,7 +27,7 @@ _FOLDER = "nescio"
 
 
 def log_model(
-    wrapped: Wrapped,
+    wrapped: Wrapped | Any,
     name: str = "model",
     *,
     input_example: Any,
@@ -48,7 +48,7 @@ def log_model(
 
     Parameters
     ----------
-    wrapped : Wrapped
+    wrapped : Wrapped or WithVerdict
         A model with a calibrated detector.
     name : str
         The name of the model in MLflow.
@@ -73,7 +73,7 @@ def log_model(
 
 
 def save_model(
-    wrapped: Wrapped,
+    wrapped: Wrapped | Any,
     path: str | Path,
     *,
     input_example: Any,
@@ -126,13 +126,14 @@ def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> Ve
 
 @contextmanager
 def _prepared(
-    wrapped: Wrapped,
+    wrapped: Any,
     input_example: Any,
     pip_requirements: Sequence[str] | None,
     trusted: Sequence[str],
     options: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """Write the files of a model; give the parameters that MLflow's functions have in common."""
+    wrapped = as_wrapped(wrapped)
     _check_detector(wrapped)
     example = as_example(input_example, wrapped)
     with tempfile.TemporaryDirectory() as parent:
@@ -156,13 +157,8 @@ def _prepared(
         }
 
 
-def _check_detector(wrapped: Any) -> None:
+def _check_detector(wrapped: Wrapped) -> None:
     """Raise if the verdicts would need something that MLflow does not have."""
-    if not isinstance(wrapped, Wrapped):
-        raise ParameterError(
-            f"a wrapped model is needed, got {type(wrapped).__name__}: wrap it with nescio.wrap "
-            "and calibrate it."
-        )
     detector = wrapped.detector
     for part in (detector, *getattr(detector, "detectors_", ())):
         kind = type(part)

@@ -49,12 +49,17 @@ def as_texts(inputs: Any, wrapped: Wrapped) -> Any:
     A scikit-learn model that was fitted on a data frame knows its columns, and gets a frame.
     """
     pandas = require("pandas", "mlflow")
+    runner = wrapped.runner
     column = inputs
     if isinstance(inputs, pandas.DataFrame):
-        if inputs.shape[1] != 1 or hasattr(wrapped.runner.model, "feature_names_in_"):
+        if inputs.shape[1] != 1 or hasattr(runner.model, "feature_names_in_"):
             return inputs
         column = inputs.iloc[:, 0]
     if len(getattr(column, "shape", ())) != 1 or not hasattr(column, "tolist"):
         return inputs
     texts = column.tolist()
-    return texts if all(isinstance(text, str) for text in texts) else inputs
+    # Of a model of texts, also what is no text: the runner says which rows these are.
+    of_texts = runner.tokenizer is not None or (
+        runner.kind == "sklearn" and not hasattr(runner.model, "n_features_in_")
+    )
+    return texts if of_texts or all(isinstance(text, str) for text in texts) else inputs

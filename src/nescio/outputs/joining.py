@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,21 @@ def join_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     if any(part.keys() != parts[0].keys() for part in parts):
         raise InputError("all parts to join must have kept the same columns.")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def rows_of_index(index: Any, rows: Any) -> Any:
+    """Return some rows of the index of a pandas frame; None if there is none."""
+    if index is None:
+        return None
+    return index[rows if isinstance(rows, slice) else np.asarray(rows)]
+
+
+def join_indexes(parts: Sequence[Any]) -> Any:
+    """Join the indexes of several pandas frames; None if one has none, or they are of two kinds."""
+    first, *others = parts
+    if any(part is None or part.nlevels != parts[0].nlevels for part in parts):
+        return None
+    return first.append(others)
 
 
 def check_same_arrays(parts: Sequence[Outputs]) -> None:

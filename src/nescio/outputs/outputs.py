@@ -21,7 +21,7 @@ from nescio._validation import Array, FloatArray, looks_like_probabilities
 from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
 from nescio.outputs.checked import as_column, as_ids, as_matrix, as_multi_hot, check_label_names
 from nescio.outputs.head import PENULTIMATE, Head
-from nescio.outputs.joining import check_same_arrays, join_columns
+from nescio.outputs.joining import check_same_arrays, join_columns, join_indexes, rows_of_index
 
 TEXT = "text"
 """The name of the kept column with the texts that the samples are, if they are texts."""
@@ -59,6 +59,9 @@ class Outputs(Tabular):
         the logits for perturbed inputs.
     kept : mapping of str to array of shape (n_samples,), optional
         Columns of the user's table, such as a text or a time, which are passed on to the verdicts.
+    index : pandas index, optional
+        The index of the pandas frame that the samples came from, for `to_pandas`. It is not saved;
+        `ids` are.
 
     Examples
     --------
@@ -80,6 +83,7 @@ class Outputs(Tabular):
     head: Head | None
     arrays: Mapping[str, FloatArray]
     kept: Mapping[str, Array]
+    index: Any
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Outputs(Tabular):
         head: Head | None = None,
         arrays: Mapping[str, Any] | None = None,
         kept: Mapping[str, Any] | None = None,
+        index: Any = None,
     ) -> None:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
@@ -103,6 +108,7 @@ class Outputs(Tabular):
             features = found.get("features") if features is None else features
             labels = found.get("labels") if labels is None else labels
             of_rows = found.get("ids")
+            index = found.get("index") if ids is None else index
             ids = of_rows if ids is None else ids
             label_names = found.get("label_names") if label_names is None else label_names
             manifest = {**found.get("manifest", {}), **(manifest or {})}
@@ -116,6 +122,7 @@ class Outputs(Tabular):
         more = {name: as_matrix(array, name, of_rows) for name, array in (arrays or {}).items()}
         put("arrays", more)
         put("kept", {name: as_column(name, column) for name, column in (kept or {}).items()})
+        put("index", index)
         put("head", head)
         put("label_names", names)
         put("manifest", deepcopy(dict(manifest or {})))  # it may hold lists and dicts
@@ -127,7 +134,8 @@ class Outputs(Tabular):
             raise InputError(
                 f"an array of your own cannot be named {min(taken)!r}: pass it as {min(taken)}=..."
             )
-        for name, rows in (*self._rows().items(), *self.kept.items()):
+        own = {} if self.index is None else {"index": self.index}
+        for name, rows in (*self._rows().items(), *self.kept.items(), *own.items()):
             if len(rows) != len(self):
                 raise ShapeError(
                     f"{name} must have one row per sample: logits have {len(self):,}, "
@@ -187,7 +195,8 @@ class Outputs(Tabular):
         some: dict[str, Any] = {name: array[rows] for name, array in self._rows().items()}
         arrays = {name: some.pop(name) for name in self.arrays}
         kept = {name: column[rows] for name, column in self.kept.items()}
-        return replace(self, **some, arrays=arrays, kept=kept)
+        index = rows_of_index(self.index, rows)
+        return replace(self, **some, arrays=arrays, kept=kept, index=index)
 
     def select_labels(self, labels: Sequence[str] | Sequence[int]) -> Outputs:
         """Return the outputs of some labels only, in the given order.
@@ -232,12 +241,14 @@ class Outputs(Tabular):
         kept = join_columns([part.kept for part in parts])
         same = all(part.manifest == first.manifest for part in parts)
         manifest = first.manifest if same else {"parts": [dict(part.manifest) for part in parts]}
-        return replace(first, **joined, arrays=arrays, kept=kept, manifest=manifest)
+        index = join_indexes([part.index for part in parts])
+        return replace(first, **joined, arrays=arrays, kept=kept, manifest=manifest, index=index)
 
     def columns(self) -> dict[str, Any]:
-        """Return a table that `from_frame` reads: id, the logits by label, and the kept columns.
+        """Return a table: id, the logits by label, and the kept columns.
 
-        Features and the other arrays are not in it.
+        `from_frame` reads it if you name the kept columns, such as keep=["text"]. The truth, the
+        features and the other arrays are not in it.
         """
         ids = {} if self.ids is None else {"id": self.ids}
         return joined(ids, label_columns(self.label_names, self.logits), self.kept)

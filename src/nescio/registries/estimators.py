@@ -10,6 +10,9 @@ from nescio._io.files import existing_file
 from nescio._io.tables import require
 from nescio.errors import FileFormatError, ParameterError
 
+# What nescio itself puts beside an estimator. The list is here, not in a file.
+_OWN_TYPES = ("nescio.sklearn.table_features.TableFeatures",)
+
 
 def write_estimator(model: Any, path: Path, trusted: Sequence[str]) -> None:
     """Write a fitted estimator; raise if reading it would need types that are not trusted."""
@@ -30,7 +33,7 @@ def read_estimator(path: Path, trusted: Sequence[str]) -> Any:
     existing_file(path)
     try:
         _check_types(io, path, trusted)
-        return io.load(path, trusted=list(trusted))
+        return io.load(path, trusted=[*_OWN_TYPES, *trusted])
     except ParameterError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in skops
@@ -40,7 +43,7 @@ def read_estimator(path: Path, trusted: Sequence[str]) -> Any:
 def _check_types(io: Any, path: Path, trusted: Sequence[str]) -> None:
     if isinstance(trusted, str):
         raise ParameterError(f"trusted must be a sequence of names, got the text {trusted!r}.")
-    unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
+    unknown = sorted(set(io.get_untrusted_types(file=path)) - {*_OWN_TYPES, *trusted})
     nameless = [name for name in unknown if "<" in name]  # <lambda>, or within <locals>
     if nameless:
         raise ParameterError(
@@ -51,8 +54,8 @@ def _check_types(io: Any, path: Path, trusted: Sequence[str]) -> None:
         raise ParameterError(
             f"the estimator contains types that skops does not trust: {', '.join(unknown)}. A "
             "hostile file could use them to crash the process or to run code. If you know where "
-            f"the model comes from, pass trusted={unknown!r}. Classes of your own can be loaded "
-            "only where your code is installed."
+            f"the model comes from, pass trusted={[*trusted, *unknown]!r}. Classes of your own can "
+            "be loaded only where your code is installed."
         )
 
 

@@ -1,7 +1,8 @@
 """The files of a wrapped model in one folder: the model, the detector and how they belong together.
 
 The model is `model.onnx` (the classifier and the detector as one graph), `model.skops` (a
-scikit-learn estimator) or what transformers writes. Loading imports no code that the folder names.
+scikit-learn estimator; `features.skops` is the transformer that makes its features, if there is
+one) or what transformers writes. Loading imports no code that the folder names.
 """
 
 from __future__ import annotations
@@ -21,26 +22,42 @@ from nescio._io.toml import from_table
 from nescio.data.images import content_hash
 from nescio.data.preprocessing import Preprocessing
 from nescio.detectors import load
-from nescio.errors import ExportError, FileError, FileFormatError, NescioError
+from nescio.errors import ExportError, FileError, FileFormatError, NescioError, ParameterError
 from nescio.registries.estimators import read_estimator, write_estimator
 from nescio.registries.transformers_files import (
+    CONFIG_FILE,
     TOKENIZER_FILE,
     has_own_files,
     read_transformers,
     write_transformers,
 )
-from nescio.runners import Wrapped, wrap
+from nescio.runners import Wrapped, make_runner, wrap
+from nescio.runners.features import PREPARED
 
 SETTINGS_FILE = "nescio.json"
 DETECTOR_FILE = "detector.nescio"
 GRAPH_FILE = "model.onnx"
 ESTIMATOR_FILE = "model.skops"
+PREPARE_FILE = "features.skops"
 
 ONNX, SKLEARN, TRANSFORMERS = "onnx", "sklearn", "transformers"
 
 _KIND = FileKind("nescio.folder", "description of a model's folder")
 _TOLERANCE = 1e-2  # a wrong layer differs by far more, and half precision by less
-_DECISIVE = (GRAPH_FILE, ESTIMATOR_FILE, "*.safetensors", TOKENIZER_FILE)
+
+DECISIVE = (
+    DETECTOR_FILE,
+    GRAPH_FILE,
+    ESTIMATOR_FILE,
+    PREPARE_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    "*.safetensors",
+    "*.index.json",
+    "*.bin",
+    "adapter_config.json",
+)
+"""The files that decide scores and verdicts, as far as a folder has them."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,17 @@ class Settings:
     label_names: tuple[str, ...] | None = None
     preprocessing: Mapping[str, Any] | None = None
     files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
+
+
+def as_wrapped(model: Any) -> Wrapped:
+    """Return a wrapped model; that of a fitted `nescio.sklearn.WithVerdict` too."""
+    found = getattr(model, "wrapped_", model)
+    if not isinstance(found, Wrapped):
+        what = "wrap it with nescio.wrap and calibrate it"
+        if hasattr(model, "estimator") and hasattr(model, "verdict"):
+            what = "call fit(X, Y) first"
+        raise ParameterError(f"a wrapped model is needed, got {type(model).__name__}: {what}.")
+    return found
 
 
 def write_model(
@@ -74,7 +102,11 @@ def write_model(
     settings = Settings(kind, **(_of_runner(wrapped) if kind != ONNX else {}))
     if kind == SKLEARN:
         write_estimator(wrapped.runner.model, folder / ESTIMATOR_FILE, trusted)
+        if PREPARED in settings.features:
+            prepare = wrapped.runner.prepare  # type: ignore[attr-defined]
+            write_estimator(prepare, folder / PREPARE_FILE, trusted)
     elif kind == TRANSFORMERS:
+        samples = _random_samples(wrapped, input_shape) if samples is None else samples
         write_transformers(wrapped.runner, folder)
     else:
         require("torch", "export")
@@ -88,6 +120,16 @@ def write_model(
     return found
 
 
+def _random_samples(wrapped: Wrapped, input_shape: Sequence[int] | None) -> Any:
+    """Return inputs to check a model with; raise an error that asks for some if they are unknown.
+
+    A model of transformers that was changed after it was built comes back different.
+    """
+    from nescio.export.samples import random_inputs
+
+    return random_inputs(wrapped.runner, input_shape)
+
+
 def check_same_arrays(wrapped: Wrapped, found: Wrapped, samples: Any) -> None:
     """Raise unless what was read back gives the detector the same arrays, up to rounding."""
     ours, theirs = wrapped.outputs(samples), found.outputs(samples)
@@ -98,7 +140,9 @@ def check_same_arrays(wrapped: Wrapped, found: Wrapped, samples: Any) -> None:
             if not np.allclose(given, expected, rtol=_TOLERANCE, atol=_TOLERANCE * scale):
                 raise ExportError(
                     f"the model that was read back gives other {name} than the model that was "
-                    "saved. Nothing was written. Please report this, with the model."
+                    "saved: transformers or skops builds another one, perhaps because a part of "
+                    "the model was replaced after it was made. Nothing was written. Export it with "
+                    "nescio.export_onnx."
                 )
 
 
@@ -121,11 +165,16 @@ def _of_runner(wrapped: Wrapped) -> dict[str, Any]:
 
 
 def _write_settings(settings: Settings, folder: Path) -> None:
-    found = sorted(path for pattern in _DECISIVE for path in folder.glob(pattern))
     content = {**_KIND.header(), **asdict(settings)}
-    content["files"] = {path.name: content_hash(path) for path in found}
+    content["files"] = {path.name: content_hash(path) for path in decisive_files(folder)}
     text = json.dumps(content, indent=2, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text + "\n", "utf-8")
+
+
+def decisive_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that decide scores and verdicts."""
+    found = {path for pattern in DECISIVE for path in folder.glob(pattern)}
+    return sorted(path for path in found if path.is_file())
 
 
 def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None) -> Wrapped:
@@ -143,6 +192,8 @@ def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None)
     model: Any = folder / GRAPH_FILE
     if settings.model == SKLEARN:
         model = read_estimator(folder / ESTIMATOR_FILE, trusted)
+        if PREPARED in settings.features:
+            model = make_runner(model, features=read_estimator(folder / PREPARE_FILE, trusted))
     elif settings.model == TRANSFORMERS:
         model = read_transformers(folder)
         if device is not None:
@@ -178,7 +229,9 @@ def _read_settings(folder: Path) -> Settings:
 
 
 def _check_files(settings: Settings, folder: Path) -> None:
-    """Raise if the model is another one than that which the detector was calibrated with."""
+    """Raise if the model or the detector is another one than those that were saved together."""
+    if not settings.files:
+        raise FileFormatError(f"{folder / SETTINGS_FILE} names no file of the model.")
     for name, expected in settings.files.items():
         if Path(name).name != name:
             raise FileFormatError(f"{folder / SETTINGS_FILE} names a file elsewhere: {name!r}.")
@@ -188,5 +241,9 @@ def _check_files(settings: Settings, folder: Path) -> None:
                 "does not hold for it. If the model was trained again, calibrate it again too and "
                 "save the wrapped model."
             )
-    if not settings.files:
-        raise FileFormatError(f"{folder / SETTINGS_FILE} names no file of the model.")
+    for path in decisive_files(folder):
+        if path.name not in settings.files:  # transformers may prefer it to the model's own files
+            raise FileFormatError(
+                f"{path} does not belong to the model that was saved in this folder. Remove it, or "
+                "save the wrapped model in a new folder."
+            )

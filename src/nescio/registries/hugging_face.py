@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,26 @@ from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison
 from nescio.registries.card import CARD_FILE, card_text, result_rows
 from nescio.registries.folder import (
+    DECISIVE,
     DETECTOR_FILE,
     ESTIMATOR_FILE,
     GRAPH_FILE,
+    PREPARE_FILE,
     SETTINGS_FILE,
+    as_wrapped,
+    decisive_files,
     read_model,
     write_model,
 )
 from nescio.runners import Wrapped
 
 # What is downloaded: neither code nor pickled weights, which would not be read.
-_FILES = (SETTINGS_FILE, DETECTOR_FILE, GRAPH_FILE, ESTIMATOR_FILE, CARD_FILE)
+_FILES = (SETTINGS_FILE, DETECTOR_FILE, GRAPH_FILE, ESTIMATOR_FILE, PREPARE_FILE, CARD_FILE)
 _PATTERNS = [*_FILES, "*.safetensors", "*.json", "*.txt", "*.model"]
 
 
 def save_pretrained(
-    wrapped: Wrapped,
+    wrapped: Wrapped | Any,
     folder: str | Path,
     *,
     samples: Any = None,
@@ -45,16 +50,19 @@ def save_pretrained(
     """Write a wrapped model, its detector and a model card to a folder.
 
     A model of transformers is written by its own `save_pretrained`. A scikit-learn estimator
-    becomes `model.skops`, and any other model `model.onnx`, which also holds the detector.
+    becomes `model.skops`, and the transformer that makes its features, if there is one,
+    `features.skops`. Any other model becomes `model.onnx`, which also holds the detector.
 
     Parameters
     ----------
-    wrapped : Wrapped
+    wrapped : Wrapped or WithVerdict
         A model with a calibrated detector.
     folder : path
         It is made if it does not exist.
     samples, input_shape : optional
-        As `nescio.export_onnx` takes them, for a model that becomes an ONNX file.
+        As `nescio.export_onnx` takes them, for a model that becomes an ONNX file. With samples,
+        any model is checked to give the same outputs when it is read back; a transformers model
+        without samples is checked on random inputs.
     evaluation : Evaluation or Comparison, optional
         For the table of the model card.
     trusted : sequence of str
@@ -63,9 +71,9 @@ def save_pretrained(
     title : str, optional
         The title of the model card; by default the name of the folder.
     force : bool
-        Replace files of an earlier model in the folder, its README.md too.
+        Replace the files of an earlier model in the folder: its README.md too, and all weights.
     """
-    target = Path(folder)
+    wrapped, target = as_wrapped(wrapped), Path(folder)
     if target.exists() and not target.is_dir():
         raise FileError(f"{target} is a file, but a folder is needed.")
     if not force and target.is_dir() and any(target.iterdir()):
@@ -79,8 +87,8 @@ def save_pretrained(
         text = card_text(title or target.resolve().name, found, result)
         (temporary / CARD_FILE).write_text(text, "utf-8")
         target.mkdir(exist_ok=True)
-        for name in _FILES:  # no file of an earlier model of another kind
-            (target / name).unlink(missing_ok=True)
+        for file in decisive_files(target):  # of an earlier model, perhaps of another kind
+            file.unlink()
         for file in sorted(temporary.iterdir()):
             os.replace(file, target / file.name)
     except OSError as error:
@@ -129,7 +137,7 @@ def from_pretrained(
 
 
 def push_to_hub(
-    wrapped: Wrapped,
+    wrapped: Wrapped | Any,
     name: str,
     *,
     private: bool = True,
@@ -140,9 +148,10 @@ def push_to_hub(
 
     Parameters
     ----------
-    wrapped : Wrapped
+    wrapped : Wrapped or WithVerdict
     name : str
-        The repository, such as "owner/name". It is made if it does not exist.
+        The repository, such as "owner/name". It is made if it does not exist. The files of an
+        earlier model in it are replaced.
     private : bool
         Whether a new repository is private.
     token : str, optional
@@ -161,8 +170,14 @@ def push_to_hub(
         with _hub_errors(f"cannot write the repository {name!r}"):
             api = hub.HfApi(token=token)
             api.create_repo(name, private=private, exist_ok=True)
-            found = api.upload_folder(repo_id=name, folder_path=folder)
+            stale = [file for file in api.list_repo_files(name) if _is_decisive(file)]
+            found = api.upload_folder(repo_id=name, folder_path=folder, delete_patterns=stale)
     return str(found.commit_url)
+
+
+def _is_decisive(file: str) -> bool:
+    """Return whether a file of a repository, not of a folder in it, would decide the scores."""
+    return "/" not in file and any(fnmatch(file, pattern) for pattern in DECISIVE)
 
 
 def _downloaded(name: str, revision: str | None) -> Path:

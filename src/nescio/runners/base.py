@@ -209,7 +209,8 @@ class Runner(ABC):
             return batches_of(inputs, rows, self.takes)
         texts, inputs = texts_or_batches(inputs)
         given = inputs if texts is None else texts
-        return self._tokenized(batches_of(given, rows, lambda x: is_texts(x) or self.takes(x)))
+        found = batches_of(given, rows, lambda x: is_texts(x) or self.takes(x), has_tokenizer=True)
+        return self._tokenized(found)
 
     def _tokenized(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
         assert self.tokenizer is not None
@@ -217,25 +218,42 @@ class Runner(ABC):
         for batch in batches:
             if is_texts(texts := batch.inputs):
                 tokens = self.tokenizer(texts, first_row)
-                self._check_padding(texts, tokens)
+                self.check_padding(texts, tokens)
                 batch = InputBatch(tokens.arrays, batch.labels, texts, len(tokens.truncated))
             first_row += n_rows(batch.inputs)
             yield batch
 
-    def _check_padding(self, texts: list[str], tokens: Tokens) -> None:
-        """Raise if padding changes the logits of a model that takes no attention mask."""
-        assert self.tokenizer is not None
-        is_padded = len(set(tokens.lengths)) > 1
-        if self._ignores_padding or not is_padded or "attention_mask" in self.tokenizer.names:
+    def check_padding(self, texts: Sequence[str], tokens: Tokens) -> None:
+        """Raise if padding changes the logits: a text would be scored by the others in its batch.
+
+        A model that takes an attention mask may ignore it, or count positions from the padding. One
+        batch of texts of unequal lengths shows it; the later ones are not checked.
+        """
+        if self._ignores_padding or self.tokenizer is None or len(set(tokens.lengths)) == 1:
             return
         row = int(np.argmin(tokens.lengths))
-        alone = self.arrays(self.tokenizer([texts[row]]).arrays)["logits"]
-        if not np.allclose(self.arrays(tokens.arrays)["logits"][row], alone, atol=1e-3, rtol=1e-3):
+        n_rows = self.fixed_batch or 1
+        padded = {name: array[[row] * n_rows] for name, array in tokens.arrays.items()}
+        alone = self.tokenizer([texts[row]] * n_rows).arrays
+        found, expected = (self.arrays(inputs)["logits"] for inputs in (padded, alone))
+        tolerance = self._rounding
+        if not np.allclose(found, expected, atol=tolerance, rtol=tolerance, equal_nan=True):
+            reason = (
+                "it does not use its attention_mask, or it counts positions from the padding (then "
+                'set tokenizer.padding_side = "right")'
+                if "attention_mask" in self.tokenizer.names
+                else "it takes no attention_mask, and it does not ignore the padding token itself"
+            )
             raise InputError(
-                "padding changes the logits of the model: it takes no attention_mask, and it does "
-                "not ignore the padding token itself. Run the texts one by one, with batch_size=1."
+                f"padding changes the logits of the model: {reason}. Run the texts one by one: "
+                "with batch_size=1, or in requests of one text."
             )
         self._ignores_padding = True
+
+    @property
+    def _rounding(self) -> float:
+        """How much of a logit the lengths of the inputs may change by rounding."""
+        return 1e-3
 
     def is_image_bytes(self, inputs: Any) -> bool:
         """Return whether these are uint8 images that the runner has to preprocess."""

@@ -7,6 +7,12 @@ from typing import Any, NamedTuple
 
 from nescio.errors import InputError, ShapeError
 
+_FRAME = (
+    "arrays or tensors",
+    "Pass the columns that the model takes as an array: frame[names].to_numpy().",
+)
+_FRAME_OF_TEXTS = ("texts", 'Pass the column of the texts: frame["text"].')
+
 
 class InputBatch(NamedTuple):
     """What a model takes at once, and the truth labels if they came with it.
@@ -20,7 +26,9 @@ class InputBatch(NamedTuple):
     n_truncated: int = 0
 
 
-def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterator[InputBatch]:
+def batches_of(
+    inputs: Any, rows: int, is_data: Callable[[Any], bool], *, has_tokenizer: bool = False
+) -> Iterator[InputBatch]:
     """Give slices of `rows` rows if `inputs` are data, or else the batches they iterate over."""
     if isinstance(inputs, tuple) and _is_text(inputs):  # not inputs by position
         raise InputError(_not_data(inputs))
@@ -32,9 +40,13 @@ def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterat
             some = (_rows_of(values, part, n_samples) for values in (whole.inputs, whole.labels))
             yield InputBatch(*some)
     elif hasattr(inputs, "columns") and hasattr(inputs, "to_numpy"):  # it iterates over its names
+        takes, advice = _FRAME_OF_TEXTS if has_tokenizer else _FRAME
+        raise InputError(f"this model takes {takes}, but got a {type(inputs).__name__}. {advice}")
+    elif isinstance(inputs, Mapping):  # as above
+        name = next(iter(inputs), "name")
         raise InputError(
-            f"this model takes arrays or tensors, but got a {type(inputs).__name__}. Pass the "
-            "columns that the model takes as an array: frame[names].to_numpy()."
+            f"this model takes one input, but got a {type(inputs).__name__}. Pass its values, such "
+            f"as inputs[{name!r}]."
         )
     elif isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes):
         for item in inputs:

@@ -13,6 +13,9 @@ from nescio.errors import InputError, ParameterError, ShapeError
 POOLED, PENULTIMATE, INPUT, AUTO = "pooled", "penultimate", "input", "auto"
 """Choices of features that are not the name of a layer or of an output."""
 
+PREPARED = "prepared"
+"""What a transformer makes of the input of a scikit-learn model."""
+
 FEATURES = "features"
 """The name of the first layer among the arrays of a runner; the others have their own."""
 

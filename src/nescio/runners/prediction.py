@@ -58,6 +58,16 @@ class Prediction(Tabular):
         checked_share("label_threshold", self.label_threshold)
 
     @property
+    def ids(self) -> NDArray[np.str_] | None:
+        """The ids of the samples, if they have any."""
+        return self.outputs.ids
+
+    @property
+    def index(self) -> Any:
+        """The index of the pandas frame or column that the samples came from, if they did."""
+        return self.outputs.index
+
+    @property
     def probs(self) -> FloatArray:
         """Each label's probability, of shape (n_samples, n_labels)."""
         return label_prob(self.outputs.logits)
@@ -105,7 +115,11 @@ class Prediction(Tabular):
             yield PredictedRow(found, row, verdict)
 
     def columns(self) -> dict[str, Any]:
-        """Return a table as columns: those of the assessment, then predicted (tuples of labels)."""
+        """Return a table as columns: those of the assessment, then predicted (tuples of labels).
+
+        For the probabilities, one column per label, make a table of their own:
+        `pandas.DataFrame(prediction.probs, columns=prediction.outputs.label_names)`.
+        """
         return joined(self.assessment.columns(), {"predicted": self.label_lists()})
 
     def __repr__(self) -> str:

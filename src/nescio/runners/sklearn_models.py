@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
@@ -10,16 +9,17 @@ import numpy as np
 import sklearn
 from sklearn.base import is_regressor
 
+from nescio._io.frames import is_frame
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
 from nescio.runners.base import Runner
 from nescio.runners.batches import InputBatch, n_rows
-from nescio.runners.features import INPUT, PENULTIMATE
-from nescio.runners.texts import check_texts, is_missing, is_text_like
+from nescio.runners.features import INPUT, PENULTIMATE, PREPARED
+from nescio.runners.texts import check_texts, is_text_like, texts_or_batches
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 _TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."
-PREPARED = "prepared"
+_COLUMN = 'pass their column: frame["text"].'
 
 
 class SklearnRunner(Runner):
@@ -105,17 +105,11 @@ class SklearnRunner(Runner):
         return hasattr(inputs, "shape") and not isinstance(inputs, Mapping)
 
     def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
-        """Cut inputs into batches; a tuple or a generator of texts is a list of texts."""
-        if isinstance(inputs, str):
-            inputs = [inputs]
-        if isinstance(inputs, tuple | Iterator):
-            items = iter(inputs)
-            first = list(itertools.islice(items, 1))
-            if first and (isinstance(first[0], str | bytes) or is_missing(first[0])):
-                inputs = [*first, *items]
-            elif isinstance(inputs, Iterator):
-                inputs = itertools.chain(first, items)
-        _check_texts(inputs)  # here, where its rows are those that the user knows
+        """Cut inputs into batches; texts in any form become a list of texts."""
+        texts, inputs = texts_or_batches(inputs)
+        if texts is not None:
+            check_texts(texts, (str, bytes))  # here, where its rows are those that the user knows
+            inputs = texts
         for batch in super().batches(inputs, batch_size):
             rows = batch.inputs if _is_column(batch.inputs) else ()
             texts = [row for row in rows if isinstance(row, str)]
@@ -148,10 +142,32 @@ class SklearnRunner(Runner):
         if len(found) != n_samples:  # the model iterated over the columns of a frame
             raise ShapeError(
                 f"the model returns {len(found):,} rows for {n_samples:,} inputs. If these are the "
-                'texts of a data frame, pass their column: frame["text"].'
+                f"texts of a data frame, {_COLUMN}"
+            )
+        if self._reads_names(layers[INPUT]):
+            raise ShapeError(
+                "the model reads the names of the columns of this data frame, not its rows. For "
+                f"texts, {_COLUMN}"
             )
         arrays = zip(self.array_names, self.layers, strict=True)
         return {"logits": found, **{name: _dense(layers[layer], layer) for name, layer in arrays}}
+
+    def _reads_names(self, inputs: Any) -> bool:
+        """Return whether the model takes a frame for the names of its columns, as texts.
+
+        A vectoriser does, because it iterates over its input. With as many rows as columns, only
+        another number of rows shows it. A model with `n_features_in_` takes columns.
+        """
+        if (
+            not is_frame(inputs)
+            or len({*inputs.shape}) > 1
+            or hasattr(self.model, "n_features_in_")
+        ):
+            return False
+        rows = [0] * (len(inputs) + 1)
+        more = inputs.take(rows) if hasattr(inputs, "take") else inputs[rows]
+        compute = self._decisions if self.output == _DECISIONS else self._probs
+        return len(compute(self.model, more)) != len(rows)
 
     def _decisions(self, model: Any, inputs: Any) -> Array:
         if hasattr(model, _DECISIONS):
@@ -210,6 +226,15 @@ def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:
 def classifier_input(inputs: Any, model: Any) -> Any:
     """Return what the classifier at the end of pipelines reads; the inputs if there are none."""
     return _final_step(model, inputs)[1]
+
+
+def steps_before_classifier(model: Any) -> list[Any]:
+    """Return the fitted steps that make of the inputs what `classifier_input` returns."""
+    model = _estimator(model)
+    if not hasattr(model, "steps"):
+        return []
+    before = [model[:-1]] if len(model.steps) > 1 else []
+    return [*before, *steps_before_classifier(model.steps[-1][1])]
 
 
 def _check_multi_label(final: Any, name: str) -> None:

@@ -65,6 +65,7 @@ def is_missing(item: Any) -> bool:
 
 def check_texts(items: Sequence[Any], kinds: type | tuple[type, ...] = str) -> None:
     """Raise an error that names the rows that are not texts, such as None or NaN."""
+    items = list(items)  # the rows of a pandas column have other labels
     rows = [at for at, item in enumerate(items) if not isinstance(item, kinds)]
     if not rows:
         return

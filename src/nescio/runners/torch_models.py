@@ -206,9 +206,13 @@ class TorchRunner(Runner):
                 f"a tokenizer gives {', '.join(NAMES)}, but this {type(self.model).__name__} takes "
                 f"{', '.join(arguments) or 'nothing'}. Name the arguments of its forward so."
             )
-        positions = getattr(getattr(self.model, "config", None), "max_position_embeddings", None)
-        longest = positions if isinstance(positions, int) and positions > 0 else None
-        return TextTokenizer(given, names, longest=longest)
+        return TextTokenizer(given, names, longest=_n_positions(self.model))
+
+    @property
+    def _rounding(self) -> float:
+        """How much of a logit the lengths of the inputs may change by rounding."""
+        is_half = _dtype_of(self.model, torch.float32).itemsize < 4
+        return 0.05 if is_half else super()._rounding
 
     def takes(self, inputs: Any) -> bool:
         """Return whether these are arrays or tensors, by position or by name."""
@@ -253,9 +257,9 @@ class TorchRunner(Runner):
         device = self.device if self.device is not None else _device_of(self.model)
         if isinstance(part, np.ndarray):
             if part.dtype.kind not in "fiub":
-                hint = " For texts, pass wrap a tokenizer." if part.dtype.kind in "OUT" else ""
                 raise InputError(
-                    f"the model takes numbers, got an array of dtype {part.dtype}.{hint}"
+                    f"the model takes numbers, got an array of dtype {part.dtype}."
+                    + (f" {self._text_advice()}" if part.dtype.kind in "OUT" else "")
                 )
             # A copy: torch complains about read-only memory and negative strides.
             part = torch.from_numpy(np.array(part, order="C"))
@@ -265,6 +269,11 @@ class TorchRunner(Runner):
             return part
         part = part.to(device)
         return self._preprocessed(part) if self.is_image_bytes(part) else part
+
+    def _text_advice(self) -> str:
+        if self.tokenizer is None:
+            return "For texts, pass tokenizer=... to wrap."
+        return 'For texts, pass a list or a column, such as frame["text"], and nothing around it.'
 
     def _preprocessed(self, pixels: Tensor) -> Tensor:
         assert self.preprocessing is not None
@@ -318,6 +327,18 @@ def _failed(inputs: list[Any], error: Exception) -> InputError:
         "samples first (a single one as x[None]), in the type and the size that the model takes; "
         "a list is taken as batches."
     )
+
+
+def _n_positions(model: nn.Module) -> int | None:
+    """Return how many tokens a model of transformers can take; None if it does not say so."""
+    found = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if not isinstance(found, int) or found <= 0:
+        return None
+    for name, part in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
+            # RoBERTa counts positions from the one after that of the padding.
+            return found if part.padding_idx is None else found - part.padding_idx - 1
+    return found
 
 
 def _tensors_of(model: nn.Module) -> Iterator[Tensor]:

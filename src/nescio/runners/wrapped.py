@@ -12,7 +12,7 @@ import numpy as np
 from nescio._charts.cards import card, short_table
 from nescio._charts.svg import Markup
 from nescio._charts.text import cut, listed
-from nescio._io.frames import index_ids
+from nescio._io.frames import index_ids, index_of
 from nescio._validation import Array, checked_whole, looks_like_probabilities
 from nescio.calibration.showing import histogram_chart
 from nescio.data.preprocessing import Preprocessing
@@ -162,8 +162,8 @@ class Wrapped:
         labels : array of shape (n_samples, n_labels), optional
             Multi-hot truth, to keep with the outputs.
         ids : sequence of str, optional
-            One name per sample. By default the index of a pandas frame, if inputs is one, unless
-            it only counts the rows.
+            One name per sample. By default the index of a pandas frame or column, if inputs is
+            one, unless it only counts the rows.
         batch_size : int
             How many samples to run at once. The batches of an iterable are run as they are.
         """
@@ -185,6 +185,7 @@ class Wrapped:
             head=found.head,
             arrays=arrays,
             kept=found.kept,
+            index=index_of(inputs) if ids is None else None,
         )
 
     def _truncation(self, found: Gathered) -> dict[str, int]:

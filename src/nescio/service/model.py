@@ -29,6 +29,7 @@ THRESHOLD_KEY = "nescio.threshold"
 
 _USUAL_WORK = 10_000  # batches; with fewer than a few milliseconds each, any runtime will do
 _IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 256, 32
+_PAIRS_AT_ONCE = _TEXTS_AT_ONCE * 512**2  # of tokens, in texts of the usual maximum length
 _EXAMPLE_ROWS = (8, 3)  # in the batches that runtimes are compared on
 
 
@@ -98,10 +99,12 @@ class Model:
         (entry,) = self.inputs.values()
         return {entry.name: self.preprocessing.normalise(pixels)[None].astype(entry.dtype)}
 
-    @property
-    def batch_size(self) -> int:
+    def batch_size(self, inputs: Mapping[str, Array]) -> int:
         """How many samples run at once: attention takes memory for each pair of tokens."""
-        return _IMAGES_AT_ONCE if self.wrapped.runner.tokenizer is None else _TEXTS_AT_ONCE
+        if self.wrapped.runner.tokenizer is None:
+            return _IMAGES_AT_ONCE
+        n_tokens = max(1, int(inputs["input_ids"].shape[1]))
+        return min(_TEXTS_AT_ONCE, max(1, _PAIRS_AT_ONCE // n_tokens**2))
 
     def text_inputs(self, texts: list[str]) -> tuple[dict[str, Array], dict[str, list[bool]]]:
         """Return texts as inputs of the model, and which of them were cut off."""
@@ -112,6 +115,7 @@ class Model:
                 "--tokenizer."
             )
         tokens = tokenizer(texts)
+        self.wrapped.runner.check_padding(texts, tokens)
         truncated = set(tokens.truncated)
         return self.checked(tokens.arrays), {
             "truncated": [at in truncated for at in range(len(texts))]

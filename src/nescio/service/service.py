@@ -56,7 +56,7 @@ class Current(NamedTuple):
         """Return the outputs of the model for inputs of one kind, and the verdicts."""
         inputs = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
         model = cast(Model, self.engine.model)
-        outputs = model.wrapped.outputs(inputs, batch_size=model.batch_size)
+        outputs = model.wrapped.outputs(inputs, batch_size=model.batch_size(inputs))
         sizes = [n_rows(work) for work in works]
         ends = itertools.accumulate(sizes)
         parts = [outputs[end - size : end] for size, end in zip(sizes, ends, strict=True)]

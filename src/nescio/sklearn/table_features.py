@@ -10,9 +10,11 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nescio.errors import InputError
+from nescio._charts.text import listed
+from nescio.errors import IgnoredColumnsWarning, InputError, warn
 
 _RARE = 0.01  # words of fewer rows count as one, so that ids and free text add nothing
+_MOST_COUNTED = 50  # with more rows, whole numbers that are all different are taken for ids
 
 
 class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -21,6 +23,9 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     - Numbers have mean 0 and standard deviation 1. A column of 0 and 1 stays as it is.
     - Words become one column each. Words of fewer than 1 % of the rows count as one: ids and free
       text add nothing.
+    - Whole numbers (of an integer type) that are all different in more than 50 rows are taken for
+      ids and left out, with a warning. As floats they are kept. Ids that are floats, or that a
+      pipeline has scaled, are not noticed: drop them yourself.
     - A missing number counts as the mean, and a further column says that it is missing.
     - Times are left out: each new row is later than all training rows.
     - The constant column has the length of a typical row. Detectors that divide features by their
@@ -71,20 +76,52 @@ class TableFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if reset:
             self.numbers_: list[Any] | None = None
         if not is_frame or (not reset and self.numbers_ is None):
+            given = X
             X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
-            return X, None
+            if reset:
+                self.kept_ = _without_ids(dict(enumerate(np.asarray(given).T)))
+            return X[:, self.kept_], None
         validate_data(self, X, reset=reset, skip_check_array=True)
         if reset:
             numbers = X.select_dtypes(["number", "bool"], exclude="timedelta")
-            self.numbers_ = list(numbers.columns)
+            self.numbers_ = _without_ids({name: numbers[name] for name in numbers})
+            self.kept_ = [list(X.columns).index(name) for name in self.numbers_]
             self.words_ = list(X.select_dtypes(["object", "string", "category"]).columns)
         values = X[self.numbers_].to_numpy(dtype=np.float64, na_value=np.nan)
         if not self.words_:
             return values, None
         words = X[self.words_].astype(object)
-        return values, np.where(words.isna(), "", words.to_numpy().astype(str)).astype(object)
+        return values, np.where(words.isna(), "", _as_texts(words.to_numpy()))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _without_ids(columns: dict[Any, Any]) -> list[Any]:
+    """Return the names of the columns that are no ids; warn about those that are."""
+    ids = [name for name, column in columns.items() if _is_id(column)]
+    if ids:
+        warn(
+            f"the columns {listed([repr(name) for name in ids], 5)} hold whole numbers, all "
+            "different. They are taken for ids and left out of the features of the detector. Drop "
+            "them. If they are quantities, keep them by converting them to float.",
+            IgnoredColumnsWarning,
+        )
+    return [name for name in columns if name not in ids]
+
+
+def _is_id(column: Any) -> bool:
+    if column.dtype.kind not in "iu":
+        return False
+    known = column.dropna().to_numpy() if hasattr(column, "dropna") else column
+    return _MOST_COUNTED < len(known) == len(np.unique(known))
+
+
+def _as_text(word: Any) -> str:
+    """Return a word as text; 1.0 is 1, because a missing value turns a column into floats."""
+    return str(int(word) if isinstance(word, float) and word.is_integer() else word)
+
+
+_as_texts = np.frompyfunc(_as_text, 1, 1)

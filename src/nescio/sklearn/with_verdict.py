@@ -18,7 +18,6 @@ from sklearn.base import (
 )
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
@@ -31,10 +30,14 @@ from nescio.detectors.default import MOST_FEATURES
 from nescio.detectors.naming import as_detector
 from nescio.errors import InputError, ShapeError, TooFewSamplesError
 from nescio.runners import Wrapped, wrap
-from nescio.runners.sklearn_models import classifier_input
+from nescio.runners.sklearn_models import classifier_input, steps_before_classifier
 from nescio.sklearn.table_features import TableFeatures
 
 COLUMNS = ("score", "p_value", "verdict")
+_SPARSE = (
+    " The classifier gets a sparse matrix, so columns of numbers are not compared with training "
+    "data. If there are such columns, pass sparse_threshold=0 to ColumnTransformer."
+)
 
 
 def _estimator_has(name: str) -> Callable[[Any], bool]:
@@ -161,6 +164,8 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
             ) from error
         self.estimator_, self.wrapped_ = estimator, wrapped  # only now: both, or neither
         self.detector_, self.reason_ = wrapped.detector, wrapped.reason
+        if self.detector is None and self.features is None and _reads_sparse(estimator, train):
+            self.reason_ += _SPARSE
         return self
 
     def _chosen(
@@ -294,6 +299,12 @@ def _reads_features(detector: Detector) -> bool:
     return not {*detector.scores_from, *detector.learns_from} <= {"logits", "labels"}
 
 
+def _reads_sparse(model: Any, train: Any) -> bool:
+    """Return whether the classifier gets a sparse matrix from the steps before it."""
+    first = train.iloc[:1] if hasattr(train, "iloc") else train[:1]
+    return bool(sparse.issparse(classifier_input(first, model)))
+
+
 def _table_features(model: Any, train: Any) -> Any:
     """Return a fitted transformer from X to features; None if the classifier reads no table."""
     reached = classifier_input(train, model)
@@ -306,4 +317,4 @@ def _table_features(model: Any, train: Any) -> Any:
     table = TableFeatures().fit(reached)
     if reached is train:
         return table
-    return make_pipeline(FunctionTransformer(classifier_input, kw_args={"model": model}), table)
+    return make_pipeline(*steps_before_classifier(model), table)
