@@ -35,6 +35,17 @@ def test_labels_probabilities_and_verdict_come_together(model, held_out):
     np.testing.assert_array_equal(prediction.flagged, np.flatnonzero(~prediction.in_distribution))
 
 
+def test_some_samples_are_a_prediction_too(model, held_out):
+    whole = ns.wrap(model, label_names=NAMES).calibrate(held_out, tpr=0.9)(
+        held_out[:40], ids=[f"s{at}" for at in range(40)], label_threshold=0.3
+    )
+    for rows in (slice(5, 9), [7, 2], ~whole.in_distribution):
+        some = whole[rows]
+        assert some.ids.tolist() == whole.ids[rows].tolist()
+        assert some.label_lists() == [whole.label_lists()[at] for at in np.arange(40)[rows]]
+        np.testing.assert_array_equal(some.in_distribution, whole.in_distribution[rows])
+
+
 def test_labels_without_names_are_positions(model, held_out):
     prediction = ns.wrap(model).calibrate(held_out)(held_out[:3])
     rows = [tuple(np.flatnonzero(row)) for row in model.predict(held_out[:3])]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +104,14 @@ class Prediction(Tabular):
     def __len__(self) -> int:
         return len(self.outputs)
 
-    def __getitem__(self, row: int) -> PredictedRow:
+    @overload
+    def __getitem__(self, row: int) -> PredictedRow: ...
+    @overload
+    def __getitem__(self, row: slice | Sequence[int] | NDArray[Any]) -> Prediction: ...
+    def __getitem__(self, row: Any) -> PredictedRow | Prediction:
+        """Return one row, or the prediction of several samples (slice, indices or mask)."""
+        if not isinstance(row, int | np.integer):
+            return replace(self, outputs=self.outputs[row], assessment=self.assessment[row])
         return PredictedRow(
             self._named(self.predicted[row]), self.probs[row], self.assessment[int(row)]
         )
