@@ -237,6 +237,17 @@ class Calibration(Tabular):
             "tpr_high": [high for _, high in intervals],
         }
 
+    def facts(self) -> dict[str, Any]:
+        """Return the settings, and the threshold of each group, as plain data."""
+        first = next(iter(self.thresholds.values()))
+        return {
+            "n_samples": self.n_samples,
+            "tpr": first.tpr,
+            "confidence": first.confidence,
+            "by": self.by,
+            "threshold": self.threshold_values,
+        }
+
     def summary(self) -> str:
         """Return one line: what is promised, for how many groups and with how many samples."""
         first = next(iter(self.thresholds.values()))

@@ -292,13 +292,8 @@ def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
 
 def calibration_facts(calibration: Calibration) -> dict[str, Any]:
     """Return the settings and results of a calibration by group, for JSON."""
-    first = next(iter(calibration.thresholds.values()))
     return {
-        "n_samples": calibration.n_samples,
-        "tpr": first.tpr,
-        "confidence": first.confidence,
-        "by": calibration.by,
-        "threshold": calibration.threshold_values,
+        **calibration.facts(),
         "tpr_interval_99": {
             name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
         },

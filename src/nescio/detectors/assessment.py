@@ -22,6 +22,8 @@ from nescio.outputs.joining import join_columns, join_indexes, rows_of_index
 _CROPS = tuple(f"crop_{at}" for at in range(1, 1 + N_CROPS))
 COLUMNS = ("id", "score", "p_value", "in_distribution", "group", "mixed", *_CROPS)
 """The columns that a table of verdicts may have."""
+START_OF_HEAD = f"{'':>8} {'score':>12} {'p_value':>9}"
+"""The titles above `Assessment.start_of_line`, in the text of a result."""
 
 
 class Verdict(NamedTuple):
@@ -173,14 +175,14 @@ class Assessment(Tabular):
         words = self.verdicts
 
         def row(at: int) -> str:
-            verdict = self[at]
-            return (
-                f"{end_of(self.name_of(at), 8):>8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}  "
-                f"{words[at]}"
-            )
+            return f"{self.start_of_line(at)}  {words[at]}"
 
-        head = f"{'':>8} {'score':>12} {'p_value':>9}  verdict"
-        return text_table(self.summary(), head, row, len(self))
+        return text_table(self.summary(), f"{START_OF_HEAD}  verdict", row, len(self))
+
+    def start_of_line(self, row: int) -> str:
+        """Return the id, the score and the p-value of a sample, below `START_OF_HEAD`."""
+        verdict, name = self[row], end_of(self.name_of(row), 8)
+        return f"{name:>8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}"
 
     def summary(self) -> str:
         """Return one line: how many samples were assessed, and how many flagged."""

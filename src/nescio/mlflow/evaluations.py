@@ -107,15 +107,12 @@ def metrics_of(result: Evaluation | Comparison, prefix: str = "") -> dict[str, f
 def calibration_facts(detector: Detector) -> dict[str, Any]:
     """Return the detector and its calibration as plain data."""
     calibration: Calibration = detector.calibration_
-    first = next(iter(calibration.thresholds.values()))
+    facts = calibration.facts()
     return {
         "detector": detector.name,
         "params": chosen_params(detector),
-        "threshold": calibration.threshold_values,
-        "tpr": first.tpr,
-        "confidence": first.confidence,
-        "by": calibration.by,
-        "n_calibration": calibration.n_samples,
+        "n_calibration": facts.pop("n_samples"),
+        **facts,
         "guarantee": calibration.statement(),
     }
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.cards import card, short_table
-from nescio._charts.text import cut, end_of, some_rows, text_table
+from nescio._charts.text import cut, some_rows, text_table
 from nescio._io.tabular import Tabular, joined
 from nescio._validation import BoolArray, FloatArray, checked_share
-from nescio.detectors.assessment import Assessment, Verdict
+from nescio.detectors.assessment import START_OF_HEAD, Assessment, Verdict
 from nescio.detectors.showing import verdict_cells, verdict_chart
 from nescio.outputs import Outputs
 from nescio.scores import label_prob
@@ -133,13 +133,10 @@ class Prediction(Tabular):
         words = self.assessment.verdicts
 
         def row(at: int) -> str:
-            verdict = self.assessment[at]
-            return (
-                f"{end_of(self.assessment.name_of(at), 8):>8} {verdict.score:>12.5g} "
-                f"{verdict.p_value:>9.4f}  {words[at]:<7}  {cut(self._likeliest(at), _LONGEST)}"
-            )
+            start, labels = self.assessment.start_of_line(at), cut(self._likeliest(at), _LONGEST)
+            return f"{start}  {words[at]:<7}  {labels}"
 
-        head = f"{'':>8} {'score':>12} {'p_value':>9}  verdict  predicted"
+        head = f"{START_OF_HEAD}  verdict  predicted"
         return text_table(self.summary(), head, row, len(self))
 
     def summary(self) -> str:
