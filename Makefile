@@ -46,9 +46,9 @@ unit: $(VENV)/.installed-dev $(if $(shell command -v npm),build/onnxruntime-web)
 
 # Where results are computed in floating point, and so depend on the processor. Files that trace
 # graphs or read tables do not: onnxruntime does not heed the variables below.
-NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics explain monitor networks runners \
-  outputs/test_outputs.py outputs/test_crops.py export/test_fused.py training/test_tuning.py)
-TRACED := $(addprefix --ignore=tests/runners/,test_runtimes.py test_modules.py)
+NUMERIC := $(addprefix tests/,scores calibration choosing detectors metrics explain monitor models \
+  lab/networks lab/extraction outputs/test_outputs.py export/test_fused.py lab/training/test_tuning.py)
+TRACED := $(addprefix --ignore=tests/,lab/extraction/test_runtimes.py models/test_modules.py)
 # NumPy's names of the features that it uses where the processor has them.
 FEATURES := from numpy._core._multiarray_umath import __cpu_dispatch__ as names; print
 ALL_FEATURES = $$($(BIN)/python -c '$(FEATURES)(*names)')
@@ -71,7 +71,7 @@ lesser-avx2: $(VENV)/.installed-dev
 	  ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell $(AGAIN); fi
 
 claims: $(VENV)/.installed-dev ## what is claimed of the default, from the committed results
-	$(BIN)/python benchmarks/claims.py
+	$(BIN)/python benchmarks/detection/claims.py
 
 bench: $(VENV)/.installed-dev build/peers ## speed, side by side with peers; writes the page
 	$(BIN)/python benchmarks/speed --save
@@ -91,10 +91,10 @@ build/onnxruntime-web: ## what deploy/browser runs with, for its test; not a par
 	  { rm -rf $@.part; echo "no onnxruntime-web: the test of deploy/browser is skipped" >&2; }
 
 serve-bench: $(VENV)/.installed-dev ## the service under load and bad input
-	$(BIN)/python benchmarks/service.py
+	$(BIN)/python benchmarks/robustness/service.py
 
-fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes; run it again to continue
-	$(BIN)/python benchmarks/fuzz.py --minutes 10
+fuzz: $(VENV)/.installed-dev ## damaged inputs for every reader, ten minutes
+	$(BIN)/python benchmarks/robustness/fuzz.py --minutes 10 --inputs 10_000_000
 
 notebook: $(VENV)/.installed-dev ## run the notebook of the documentation, and write its outputs into the page
 	$(BIN)/python tools/notebook.py
@@ -106,7 +106,7 @@ package: $(VENV)/.installed-dev ## the wheel and the sdist, tried in an empty en
 	$(BIN)/python tools/package
 
 # Without torch, whose lowest version is a large download.
-LOWEST := parquet,remote,frames,report,serve,onnx,plot,fast
+LOWEST := files,report,serve,onnx
 LOWEST_TESTS := $(addprefix tests/,_io scores calibration detectors metrics outputs explain monitor service)
 
 lowest: ## the core tests, with the lowest versions that pyproject.toml allows
@@ -134,7 +134,7 @@ $(VENV)/.venv:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.venv pyproject.toml
-	$(BIN)/pip install --quiet $(CONSTRAINED) --editable '.[parquet,vision,report]'
+	$(BIN)/pip install --quiet $(CONSTRAINED) --editable '.[files,torch,report]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.venv pyproject.toml

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from nescio.benchmark.results import read_lines, summarise
-from nescio.benchmark.spec import load_spec
-from nescio.benchmark.tables import network_table, result_tables
 from nescio.cli import app, main
 from nescio.detectors import DETECTORS
+from nescio.lab.benchmark.results import read_lines
+from nescio.lab.benchmark.spec import load_spec
+from nescio.lab.benchmark.tables import network_table, result_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -129,7 +129,9 @@ def test_navigation_holds_every_page_once():
 
     config = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))
     listed = pages(config["project"]["nav"])
-    assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+    names = {page.relative_to(DOCS).as_posix() for page in PAGES}
+    # Decision records are for developers: pages link to them, the menu does not show them.
+    assert sorted(listed) == sorted(name for name in names if not name.startswith("adr/"))
 
 
 def test_the_menu_names_a_page_by_its_title():
@@ -148,7 +150,7 @@ def test_the_menu_names_a_page_by_its_title():
             heading = _HEADING.search(prose(DOCS / page))[1]
             assert heading.startswith(title), page
             checked += 1
-    assert checked > 80
+    assert checked > 60
 
 
 def test_the_landing_page_lists_every_extra():
@@ -310,13 +312,32 @@ def test_every_command_has_help_and_is_documented(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_has_help_and_is_documented(name):
-    text = section(name)
+def test_every_option_has_help(name):
     for parameter in COMMANDS[name].params:
         assert getattr(parameter, "help", None), f"{name} {parameter.name} has no help"
-        for option in parameter.opts:
-            if option.startswith("--") and option != "--help":
-                assert f"`{option}" in text, f"nescio {name} {option} is not documented"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_that_parses(name):
+    lines = [line for _, text in _FENCE.findall(section(name)) for line in text.splitlines()]
+    examples = [line for line in lines if line.startswith(f"nescio {name}")]
+    assert examples, f"{name} has no example"
+    for line in examples:
+        words = shlex.split(line.partition(" | ")[0].partition(" > ")[0], comments=True)
+        COMMANDS[name].make_context(name, words[1 + len(name.split()) :])
+
+
+# Options of docker, mlflow and the scripts in benchmarks/.
+OTHER_OPTIONS = {"--cpus", "--read-only", "--env-manager", "--render", "--results", "--only"}
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)
+def test_every_option_that_a_page_mentions_exists(page):
+    """`--tpr`, `--tpr 0.99` and `nescio score --fdr`, in the text and not in blocks."""
+    known = set().union(*map(option_names, COMMANDS.values()))
+    known |= option_names(typer.main.get_command(app)) | {"--version", "--help"}
+    mentioned = re.findall(r"`(?:nescio [^`\n]*)?(--[a-z][a-z-]+)", prose(page))
+    assert set(mentioned) <= known | OTHER_OPTIONS
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)
@@ -353,6 +374,15 @@ def test_every_detector_is_in_the_reference(name):
 REFERENCE = [page for page in (DOCS / "reference").glob("*.md") if page.stem != "index"]
 
 
+# Names that other packages of nescio need, and users do not.
+INTERNAL = {
+    "nescio.calibration": "Firing Scores TIE_TOLERANCE checked_groups checked_scores tie_limits",
+    "nescio.checks": "NEEDS_CALIBRATION",
+    "nescio.explain": "cells checked_terms terms_of",
+    "nescio.outputs": "check_label_names check_outputs_target save_in_parts",
+}
+
+
 def public_names(module) -> set[str]:
     """The names of `__all__`; without it, the classes that the module defines."""
     classes = {
@@ -360,36 +390,31 @@ def public_names(module) -> set[str]:
         for name, value in vars(module).items()
         if inspect.isclass(value) and value.__module__ == module.__name__
     }
-    return set(getattr(module, "__all__", classes))
+    names = set(getattr(module, "__all__", classes))
+    return names - set(INTERNAL.get(module.__name__, "").split())
 
 
 @pytest.mark.parametrize("page", REFERENCE, ids=name_of)
 def test_the_tables_of_a_reference_page_have_every_public_name(page):
     """The page shows its content when it is read as a file, without its ::: blocks."""
-    text = page.read_text("utf-8")
-    first_cells = re.findall(r"^\| ([^|]+) \| [^|]", text, re.MULTILINE)
-    listed = {name for cell in first_cells for name in re.findall(r"`([\w.]+)", cell)}
-    modules = re.findall(r"nescio[\w.]+", text.partition("\n")[0])
-    assert modules, f"the title of {page.name} names no module"
-    for module in map(importlib.import_module, modules):
+    sections = re.split(r"^## (?=nescio)", page.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    assert sections, f"no section of {page.name} is about a module"
+    for text in sections:
+        module = importlib.import_module(text.partition("\n")[0])
+        first_cells = re.findall(r"^\| ([^|]+) \| [^|]", text, re.MULTILINE)
+        listed = {name for cell in first_cells for name in re.findall(r"`([\w.]+)", cell)}
         missing = public_names(module) - listed
         assert not missing, f"{page.name} has no line for {sorted(missing)}"
 
 
 @pytest.mark.parametrize("page", REFERENCE, ids=name_of)
-def test_every_object_of_a_reference_page_exists(page):
+def test_a_reference_page_shows_classes_and_functions_that_exist(page):
+    """A whole module would show its private machinery."""
     for name in _MODULE.findall(page.read_text("utf-8")):
-        assert pkgutil.resolve_name(name) is not None
-
-
-@pytest.mark.parametrize("page", REFERENCE, ids=name_of)
-def test_every_class_and_function_of_a_reference_page_has_its_heading(page):
-    """Without the option, the text of a class stands below nothing."""
-    blocks = re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", page.read_text("utf-8"), re.MULTILINE)
-    for name, options in blocks:
-        if not inspect.ismodule(pkgutil.resolve_name(name)):
-            assert "show_root_heading: true" in options, name
-            assert "show_root_toc_entry: true" in options, name
+        thing = pkgutil.resolve_name(name)
+        assert inspect.isclass(thing) or inspect.isfunction(inspect.unwrap(thing)), name
+        internal = INTERNAL.get(name.rpartition(".")[0], "").split()
+        assert name.rpartition(".")[2] not in internal, name
 
 
 # --- results ------------------------------------------------------------------------------------
@@ -425,7 +450,7 @@ def test_every_difference_to_the_authors_code_has_its_commit_and_its_setting():
 
 def settings_of(spec) -> list[dict]:
     """Return the sections of training and tuning of a spec."""
-    from nescio.training import TrainSettings
+    from nescio.lab.training import TrainSettings
 
     tune = asdict(spec.tune)
     train = TrainSettings().updated(spec.train).as_dict()
@@ -459,23 +484,6 @@ def test_the_committed_results_are_of_the_shipped_benchmark(name):
             assert {key: trained[section][key] for key in values} == values
     if name == "coco70":
         assert min(line.manifest["training"]["best"]["val_map"] for line in lines) >= 0.60
-
-
-@pytest.mark.parametrize("page", [DOCS / "how-to" / "choose-a-detector.md"], ids=name_of)
-def test_short_tables_show_the_committed_results(page):
-    """Tables of FPR95 whose columns are the OOD sets of a run."""
-    found = 0
-    for head, body in re.findall(
-        r"^\| detector \| (.+ ↓) \|\n\|[-:|]+\n((?:\|.+\n)+)", page.read_text("utf-8"), re.MULTILINE
-    ):
-        oods = [title.removesuffix(" ↓") for title in head.split(" | ")]
-        [of_run] = [s for s in map(summarise, RESULTS.values()) if [o for _, o in s] == oods]
-        for row in body.splitlines():
-            name, *cells = row.strip("| ").split(" | ")
-            values = [str(detectors[name.strip("`")]["fpr"]) for detectors in of_run.values()]
-            assert cells == values, f"{name} in {page.name}"
-            found += 1
-    assert found >= 5
 
 
 # --- the glossary -------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from nescio import errors
-from nescio.errors import InputError, NescioError, NescioWarning, ProbabilitiesWarning, ShapeError
+from nescio.errors import InputError, NescioError, NescioWarning, ParameterWarning, ShapeError
 
 
 def test_the_docstring_draws_every_error_and_warning():
@@ -22,9 +22,12 @@ def test_the_docstring_draws_every_error_and_warning():
 
 
 def test_an_error_names_the_data_that_it_is_about():
-    with pytest.raises(ShapeError, match=r"^val\.npy: two columns$"), errors.about("val.npy"):
+    with (
+        pytest.raises(ShapeError, match=r"^val\.npy: two columns$"),
+        errors.error_context("val.npy"),
+    ):
         raise ShapeError("two columns")
-    with pytest.raises(OSError, match=r"^disk$"), errors.about("val.npy"):
+    with pytest.raises(OSError, match=r"^disk$"), errors.error_context("val.npy"):
         raise OSError("disk")
     assert issubclass(InputError, ValueError)
 
@@ -32,5 +35,5 @@ def test_an_error_names_the_data_that_it_is_about():
 def test_a_warning_points_to_the_callers_line():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        errors.warn("look", ProbabilitiesWarning)
+        errors.warn("look", ParameterWarning)
     assert caught[0].filename == __file__

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from nescio._validation import (
+    check_logits,
     check_matrix,
     check_multi_hot,
     checked_choice,
     checked_share,
     checked_whole,
-    looks_like_probabilities,
     to_float,
     to_numpy,
 )
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
 
 
 @pytest.mark.parametrize("value", [0, 1, -0.1, 2, "half", None, float("nan")])
@@ -71,12 +71,44 @@ def test_labels_are_0_or_1():
         check_multi_hot(np.array([[0, 2]]))
 
 
-def test_probabilities_are_recognised_from_enough_values(rng):
-    probs = rng.random((10, 10))
-    assert looks_like_probabilities(probs)
-    assert looks_like_probabilities(np.where(probs > 0.9, np.nan, probs))
-    assert not looks_like_probabilities(probs[:2, :2])
-    assert looks_like_probabilities(probs[:2, :2], at_least=1)
-    assert not looks_like_probabilities(probs * 2)
-    assert not looks_like_probabilities(probs - 0.01)
-    assert not looks_like_probabilities(np.zeros((0, 5)), at_least=0)
+LOGITS = np.random.default_rng(0).normal(-2, 3, (200, 5))
+PROBS = 1 / (1 + np.exp(-LOGITS))
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        (PROBS, "probabilities"),
+        (PROBS[:10], "probabilities"),
+        (np.where(PROBS > 0.9, np.nan, PROBS), "probabilities"),
+        (PROBS[:1].repeat(50, 1), "probabilities"),
+        (100 * PROBS, "percentages"),
+        (np.round(100 * PROBS), "percentages"),
+        (np.log(PROBS), "log-probabilities"),
+        (LOGITS - np.logaddexp.reduce(LOGITS, 1)[:, None], "log-probabilities"),
+    ],
+)
+def test_what_is_not_logits_is_refused(values, what):
+    with pytest.raises(ProbabilitiesError, match=f"these look like {what}"):
+        check_logits(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        LOGITS,
+        LOGITS[:1],
+        PROBS[:9],  # 45 values prove nothing
+        100 * PROBS[:9],
+        np.log(PROBS[:99]),  # such rows may be out-of-distribution
+        LOGITS - 20,  # far from the data: no label fires
+        20 * np.abs(LOGITS) + 5,  # a scaled input: every label fires
+        2 * PROBS,
+        PROBS - 0.01,
+        np.zeros((100, 5)),
+        np.where(LOGITS > 0, -np.inf, LOGITS),  # masked labels
+        np.zeros((0, 5)),
+    ],
+)
+def test_logits_are_accepted_wherever_they_lie(values):
+    check_logits(values)

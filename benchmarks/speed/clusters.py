@@ -1,7 +1,4 @@
-"""Ray against one process: scoring of logits, and extraction by a small network.
-
-What is measured here is also the table of docs/explanation/sizing.md (`sizing.py`).
-"""
+"""Ray against one process: scoring of logits, and extraction by a small network."""
 
 from __future__ import annotations
 
@@ -47,9 +44,8 @@ def _score(bench: Bench, folder: Path) -> None:
 
     import nescio as ns
     from nescio.detectors.streaming import score_stream
-    from nescio.outputs.streams import open_stream
-    from nescio.ray import Verdicts, ray_scoring
-    from nescio.ray.cluster import connected
+    from nescio.integrations.ray import Verdicts, connected, ray_scoring
+    from nescio.outputs.reading import open_stream
 
     rng = np.random.default_rng(0)
     names = [f"label {at}" for at in range(N_LABELS)]
@@ -93,8 +89,8 @@ def open_model(model: str, device: str) -> Any:
     import torch
     import torchvision
 
-    from nescio.data.preprocessing import Preprocessing
-    from nescio.runners import make_runner
+    from nescio.models import make_runner
+    from nescio.models.images import Preprocessing
 
     torch.manual_seed(0)
     network = torchvision.models.resnet18(num_classes=N_LABELS).eval()
@@ -105,12 +101,11 @@ def _extract(bench: Bench, folder: Path) -> None:
     """A network: one process against one and two actors."""
     from PIL import Image
 
-    from nescio.data import load_folder
-    from nescio.ray import ray_engine
-    from nescio.ray.cluster import Resources
-    from nescio.ray.extraction import Actors
-    from nescio.runners import extract
-    from nescio.runners.images import Reader, in_batches
+    from nescio.integrations.ray import Resources
+    from nescio.lab.data import load_folder
+    from nescio.lab.extraction import extract
+    from nescio.lab.extraction.image_batches import Reader, in_batches
+    from nescio.lab.extraction.on_ray import Actors, ray_engine
 
     rng = np.random.default_rng(0)
     root = folder / "images" / "all"

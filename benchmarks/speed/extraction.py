@@ -55,8 +55,7 @@ def _decoding(bench: Bench, files: list[Path]) -> None:
     from torch.nn.functional import interpolate
     from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
-    from nescio.data.images import read_image
-    from nescio.data.preprocessing import Preprocessing
+    from nescio.models.images import Preprocessing, read_image
 
     preprocessing = Preprocessing(224)
 
@@ -89,14 +88,14 @@ def _decoding(bench: Bench, files: list[Path]) -> None:
 def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) -> None:
     import numpy as np
 
-    from nescio.data.preprocessing import Preprocessing
-    from nescio.data.split import Split
     from nescio.detectors import JointEnergy
-    from nescio.networks.checkpoint import Architecture, Checkpoint
+    from nescio.lab.data.split import Split
+    from nescio.lab.extraction.image_batches import Reader, in_batches
+    from nescio.lab.extraction.runtimes import Runtimes
+    from nescio.lab.networks.checkpoint import Architecture, Checkpoint
+    from nescio.lab.networks.runner import CheckpointRunner
+    from nescio.models.images import Preprocessing
     from nescio.outputs import Outputs
-    from nescio.runners.checkpoints import CheckpointRunner
-    from nescio.runners.images import Reader, in_batches
-    from nescio.runners.runtimes import Runtimes
 
     files = files[: N_IMAGES[name]]
     architecture = Architecture(name)
@@ -111,7 +110,7 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
         Split("noise", "all", files[0].parent, names, None, None), checkpoint.preprocessing
     )
     batches = in_batches(len(files), BATCH)
-    examples = [batch.pixels for batch in reader.batches([batches[0], range(5)])]
+    first_batch = next(reader.batches(batches[:1])).pixels
 
     def loop(runner: Any) -> Callable[[], Any]:
         def run() -> Any:
@@ -121,13 +120,11 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
         return run
 
     contenders: dict[str, Callable[[], Any]] = {PLAIN: plain}
-    own.run(examples[0])  # shows which layers are called
-    shared: dict[str, Any] = {}
-    for runtime in ("eager", "channels-last", "onnxruntime", "openvino"):
-        contenders[runtime] = loop(own.by(runtime, examples[0], shared))
+    own.run(first_batch)  # shows which layers are called
+    contenders["torch"] = loop(own)
     started = time.perf_counter()
-    fast, choice = Runtimes().choose(own, lambda: examples, 10_000)
-    bench.fact(f"{title}: seconds to choose a runtime", time.perf_counter() - started, "s")
+    fast, choice = Runtimes().choose(own, lambda: first_batch, 10_000)
+    bench.fact(f"{title}: seconds to export", time.perf_counter() - started, "s")
     print(f"  {choice}")
     contenders["auto"] = loop(fast)
     found: dict[str, Any] = {}
@@ -158,7 +155,7 @@ def _plain_loop(copy: Any, network: Any, size: int, files: list[Path]) -> Callab
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
 
-    from nescio.data.preprocessing import Preprocessing
+    from nescio.models.images import Preprocessing
 
     copy.load_state_dict(network.state_dict())
     module = copy.eval()

@@ -1,21 +1,17 @@
-"""FPR95, AUROC and AUPR against peers, and of scores that are counted in cells."""
+"""FPR95, AUROC and AUPR against peers, and bootstrap resamples drawn by bin."""
 
 from __future__ import annotations
 
 import importlib
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from nescio import evaluate
-from nescio.metrics import ScoreCells
 from speed.harness import Bench
 
 N = 1_000_000  # of ID and of OOD scores
-BLOCK = 2**16
-MEASURES = ("fpr", "auroc", "aupr", "aupr_at_ratio", "fpr_ood_positive", "aupr_ood_positive")
 
 Scores = np.ndarray
 Measured = dict[str, float]
@@ -24,12 +20,11 @@ Measured = dict[str, float]
 def run(bench: Bench) -> None:
     id_scores, ood_scores = _scores(N)
     _against_others(bench, id_scores, ood_scores)
-    _counted(bench, id_scores, ood_scores)
     _intervals(bench)
     bench.growth(
         "FPR95, AUROC and AUPR",
         "n",
-        lambda n: {"all scores": _exactly(n), "counted in cells": _in_cells(n)},
+        lambda n: {"all scores": _exactly(n)},
         sizes=[200_000, 500_000, 1_000_000, 2_000_000],
     )
 
@@ -116,54 +111,14 @@ def _pytorch_ood(id_scores: Scores, ood_scores: Scores) -> Callable[[], object] 
     return compute
 
 
-# --- scores counted in cells ------------------------------------------------------------------
-
-
-def _cells(scores: Scores) -> ScoreCells:
-    counted = ScoreCells(max_exact=BLOCK)
-    for start in range(0, len(scores), BLOCK):
-        counted.add(scores[start : start + BLOCK])
-    return counted
-
-
 def _exactly(n: int) -> Callable[[], object]:
     scores = _scores(n // 2)
     return lambda: evaluate(*scores, n_bootstrap=0)
 
 
-def _in_cells(n: int) -> Callable[[], object]:
-    scores = _scores(n // 2)
-    return lambda: evaluate(*map(_cells, scores), n_bootstrap=0)
-
-
-def _counted(bench: Bench, id_scores: Scores, ood_scores: Scores) -> None:
-    both = "all scores"
-    bench.compare(
-        "FPR95, AUROC and AUPR of 2,000,000 scores, counted in cells",
-        both,
-        {both: _exactly(2 * N), "counted in cells, in blocks of 65,536": _in_cells(2 * N)},
-    )
-    exact = evaluate(id_scores, ood_scores, n_bootstrap=0)
-    tracemalloc.start()
-    counted = [_cells(one) for one in (id_scores, ood_scores)]
-    kept = tracemalloc.get_traced_memory()[0] / 1e6
-    found = evaluate(*counted, n_bootstrap=0)
-    tracemalloc.stop()
-    differences = {
-        name: abs(getattr(found, name).value - getattr(exact, name).value) for name in MEASURES
-    }
-    errors = {name: getattr(found, name).error for name in MEASURES}
-    bench.fact("Counted in cells: memory of 2,000,000 scores", kept, "MB", at_most=64)
-    bench.fact("Counted in cells: largest stated error", max(errors.values()), at_most=1e-4)
-    bench.fact("Counted in cells: largest difference", max(differences.values()), at_most=1e-4)
-    share = max(differences[name] / errors[name] for name in MEASURES if errors[name])
-    bench.fact("Counted in cells: largest difference by its stated error", share, at_most=1)
-
-
 def _intervals(bench: Bench) -> None:
     """Compare resamples drawn one by one with those drawn by bin, on as many as take seconds."""
-    from nescio.metrics.binned import resample_bins
-    from nescio.metrics.intervals import resample
+    from nescio.metrics.intervals import resample, resample_bins
     from nescio.metrics.ranking import Ranking
 
     ranking = Ranking.from_scores(*_scores(N // 2))

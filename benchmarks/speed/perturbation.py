@@ -8,12 +8,11 @@ from speed.harness import Bench
 def run(bench: Bench) -> None:
     import torch
 
-    from nescio.networks.network import prepared
-    from nescio.runners.perturb import find_directions, step
-    from nescio.runners.torch_models import TorchRunner
-    from nescio.runners.tune_settings import ODIN_EPSILONS
-    from nescio.training import Preprocessing, build_network
-    from nescio.training.tuning import TEMPERATURES
+    from nescio.lab.extraction.perturb import ODIN_EPSILONS, find_directions, step
+    from nescio.lab.networks.network import build_network, prepared
+    from nescio.lab.training.tuning import TEMPERATURES
+    from nescio.models.images import Preprocessing
+    from nescio.models.torch_models import TorchRunner
 
     torch.manual_seed(0)
     network = prepared(build_network("resnet18", 80), "cpu")

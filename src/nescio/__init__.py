@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         errors as errors,
         metrics as metrics,
         scores as scores,
-        sklearn as sklearn,
     )
     from nescio.calibration import (
         Calibration as Calibration,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
         benjamini_hochberg as benjamini_hochberg,
     )
     from nescio.choosing import Choice as Choice, choose as choose
-    from nescio.data.preprocessing import Preprocessing as Preprocessing
     from nescio.detectors import (
         ASH as ASH,
         DETECTORS as DETECTORS,
@@ -40,13 +38,9 @@ if TYPE_CHECKING:
         ODIN as ODIN,
         Arrays as Arrays,
         Assessment as Assessment,
-        CalibratedMax as CalibratedMax,
         Combined as Combined,
-        CoOccurrence as CoOccurrence,
         Detector as Detector,
-        Entropy as Entropy,
         GradNorm as GradNorm,
-        HeadJointEnergy as HeadJointEnergy,
         IsolationForest as IsolationForest,
         JointEnergy as JointEnergy,
         LabelGap as LabelGap,
@@ -57,7 +51,6 @@ if TYPE_CHECKING:
         MaxEnergy as MaxEnergy,
         MaxLogit as MaxLogit,
         MaxProb as MaxProb,
-        Mixed as Mixed,
         NearestNeighbours as NearestNeighbours,
         NNGuide as NNGuide,
         NotCalibratedError as NotCalibratedError,
@@ -86,22 +79,27 @@ if TYPE_CHECKING:
         FusedModel as FusedModel,
         export_onnx as export_onnx,
     )
+    from nescio.integrations.hugging_face import from_pretrained as from_pretrained
+    from nescio.integrations.sklearn import (
+        TableFeatures as TableFeatures,
+        WithVerdict as WithVerdict,
+    )
     from nescio.metrics import (
         Comparison as Comparison,
         Evaluation as Evaluation,
         compare as compare,
         evaluate as evaluate,
     )
+    from nescio.models import (
+        Prediction as Prediction,
+        Wrapped as Wrapped,
+        wrap as wrap,
+    )
+    from nescio.models.images import Preprocessing as Preprocessing
     from nescio.monitor import Monitor as Monitor
     from nescio.outputs import (
         Head as Head,
         Outputs as Outputs,
-    )
-    from nescio.registries import from_pretrained as from_pretrained
-    from nescio.runners import (
-        Prediction as Prediction,
-        Wrapped as Wrapped,
-        wrap as wrap,
     )
 
 # The module of each public name. Names are imported at first use, so that `import nescio` is quick
@@ -126,21 +124,23 @@ _MODULE_OF = {
     "MonitorDisplay": "displays",
     "NescioError": "errors",
     "Outputs": "outputs",
-    "Prediction": "runners",
-    "Preprocessing": "data.preprocessing",
+    "Prediction": "models",
+    "Preprocessing": "models.images",
     "RocDisplay": "displays",
     "ScoreHistogramDisplay": "displays",
     "Threshold": "calibration",
-    "Wrapped": "runners",
+    "Wrapped": "models",
     "benjamini_hochberg": "calibration",
     "choose": "choosing",
     "compare": "metrics",
     "evaluate": "metrics",
     "export_onnx": "export",
-    "from_pretrained": "registries",
-    "wrap": "runners",
+    "from_pretrained": "integrations.hugging_face",
+    "wrap": "models",
+    "TableFeatures": "integrations.sklearn",
+    "WithVerdict": "integrations.sklearn",
 }
-_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores", "sklearn")
+_MODULES = ("calibration", "checks", "detectors", "errors", "metrics", "scores")
 
 
 def __getattr__(name: str) -> Any:

@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
 BoolArray = NDArray[np.bool_]
 
-# A few logits can lie within [0, 1] by chance, but not as many as this.
-_ENOUGH_TO_TELL = 50
+# The limits of `check_logits`.
+_ENOUGH_VALUES = 50
+_ENOUGH_ROWS = 100
+_SURE = 0.1  # log-probabilities of a classifier that is sure of a label lie within [-0.1, 0]
 
 
 def is_torch(value: object) -> bool:
@@ -76,31 +78,49 @@ def check_matrix(array: Any, name: str = "logits") -> None:
         raise ShapeError(f"{name} must have shape (n_samples, {columns}), got {shape}.")
 
 
-def looks_like_probabilities(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> bool:
-    """Return whether all values except NaN lie within [0, 1].
+def check_logits(values: Array) -> None:
+    """Raise a `ProbabilitiesError` if an array looks like anything other than logits.
 
-    The result is False if there are fewer than `at_least` values.
+    The only rule of nescio, for a matrix of one row per sample that comes in as logits. Callers ask
+    once, where the array comes in, and not if the user has said what it holds (`from_probs`). NaN
+    does not count. At least 50 values are needed, because fewer prove nothing.
+
+    - Probabilities: no value is negative, and the largest is at most 1.
+    - Percentages: no value is negative, the smallest is below 1, and the largest lies within
+      (20, 100]. Logits of shifted inputs may all be positive, but then even the lowest is large.
+    - Log-probabilities: in at least 100 rows, no value is positive, some are below -5, and a tenth
+      of the rows have their largest value within [-0.1, 0]. Logits of out-of-distribution data may
+      all be negative, but then they do not crowd just below 0; those of a network that has learned
+      little do, but none is low.
+
+    Examples
+    --------
+    >>> check_logits(np.random.default_rng(0).normal(-2, 3, (100, 5)))  # logits
     """
-    largest = largest_of_non_negative(logits, at_least=at_least)
-    return largest is not None and largest <= 1
+    if values.size < _ENOUGH_VALUES:
+        return
+    first = values[:1]
+    if (first < 0).any() and (first > 0).any():  # the usual case
+        return
+    low, high = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)
+    if low >= 0 and 0 < high <= 1:
+        what, how = "probabilities", "every value lies within [0, 1]"
+    elif 0 <= low < 1 and 20 < high <= 100:
+        what, how = "percentages", f"no value is negative, and the largest is {high:g}"
+    elif low < -5 and high <= 0 and len(values) >= _ENOUGH_ROWS and _mean_sure(values) >= 0.1:
+        what, how = "log-probabilities", "no value is positive, and many are close to 0"
+    else:
+        return
+    convert = {"percentages": ", divided by 100", "log-probabilities": ", after exp"}.get(what, "")
+    raise ProbabilitiesError(
+        f"{how}: these look like {what}, but logits are expected, the outputs of the model before "
+        f"its last activation. Pass from_probs=True with probabilities{convert}. If "
+        "they are logits, pass from_probs=False."
+    )
 
 
-def is_percentage(largest: float) -> bool:
-    """Return whether values from 0 to `largest` may be percentages: logits are rarely above 20."""
-    return 20 < largest <= 100
-
-
-def largest_of_non_negative(logits: Array, *, at_least: int = _ENOUGH_TO_TELL) -> float | None:
-    """Return the largest value if no value is negative; else None.
-
-    NaN does not count. The result is None if there are fewer than `at_least` values.
-    """
-    if logits.size < max(at_least, 1):
-        return None
-    # Usually one value or row is enough: a classifier gives absent labels negative logits.
-    if logits.flat[0] < 0 or (logits[:1] < 0).any() or not np.fmin.reduce(logits, axis=None) >= 0:
-        return None
-    return float(np.fmax.reduce(logits, axis=None))
+def _mean_sure(values: Array) -> float:
+    return float((values.max(1) >= -_SURE).mean())
 
 
 def check_multi_hot(labels: Array) -> None:

@@ -3,12 +3,13 @@
     NescioError
     ├── InputError (ValueError)         the data cannot be used
     │   ├── ShapeError                  wrong number of dimensions, labels or rows
+    │   ├── ProbabilitiesError          probabilities or percentages in place of logits
     │   ├── NonFiniteError              NaN or infinite values
     │   ├── MissingInputError           the detector reads an array that was not given
     │   └── LabelMismatchError          different labels, or the same labels in a different order
     ├── TooFewSamplesError (ValueError) too few calibration samples for the requested guarantee
     ├── ParameterError (ValueError)     the value of a parameter is not allowed
-    ├── NotCalibratedError              predict was called before fit or calibrate; defined in
+    ├── NotCalibratedError              predict was called before calibrate; defined in
     │                                   nescio.detectors, because it is also scikit-learn's
     │                                   NotFittedError
     ├── FileError (OSError)             a file does not exist, cannot be read, or exists already
@@ -21,12 +22,12 @@
     └── MissingDependencyError (ImportError)  an optional package is not installed
 
     NescioWarning (UserWarning)
-    ├── ProbabilitiesWarning            the logits look like probabilities or percentages
     ├── ImplausibleValuesWarning        the values are unusual for a multi-label classifier
     ├── IgnoredLabelsWarning            labels that the detector does not know were ignored
     ├── IgnoredColumnsWarning           columns of a table look like ids and were left out
     ├── ParameterWarning                a parameter has no effect on this data
     ├── EmptyLabelWarning               labels without any sample were left out
+    ├── DefaultDetectorWarning          the default reads logits alone, although there are features
     ├── TiedScoresWarning               many calibration scores equal the threshold
     ├── SingleGroupWarning              too few samples to calibrate by label count
     └── TruncatedTextWarning            texts were longer than the model allows, and were cut off
@@ -36,9 +37,10 @@ Every message says what is wrong, what was given and what to do about it.
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -48,6 +50,10 @@ class NescioError(Exception):
 
 class InputError(NescioError, ValueError):
     """The data cannot be used."""
+
+
+class ProbabilitiesError(InputError):
+    """The values look like probabilities, percentages or log-probabilities instead of logits."""
 
 
 class ShapeError(InputError):
@@ -106,10 +112,6 @@ class NescioWarning(UserWarning):
     """Base class of all warnings of nescio."""
 
 
-class ProbabilitiesWarning(NescioWarning):
-    """The data looks like probabilities (0 to 1) or percentages (0 to 100) instead of logits."""
-
-
 class ImplausibleValuesWarning(NescioWarning):
     """The values are unusual for a multi-label classifier: constant, never negative, softmax."""
 
@@ -130,6 +132,10 @@ class EmptyLabelWarning(NescioWarning):
     """Labels without any sample were left out, because they have no mean."""
 
 
+class DefaultDetectorWarning(NescioWarning):
+    """The default detector reads the logits alone, although features were given."""
+
+
 class TiedScoresWarning(NescioWarning):
     """Many calibration scores equal the threshold, so a larger share than requested is kept."""
 
@@ -143,11 +149,13 @@ class TruncatedTextWarning(NescioWarning):
 
 
 @contextmanager
-def about(what: object) -> Iterator[None]:
+def error_context(what: object) -> Iterator[None]:
     """Add the name of the data, such as a file name, to errors about its contents."""
     try:
         yield
     except InputError as error:
+        if str(error).startswith((f"{what}:", f"{what},")):  # an inner context has named it
+            raise
         raise type(error)(f"{what}: {error}") from error
 
 
@@ -162,6 +170,12 @@ def listed(names: Sequence[object], shown: int = 5) -> str:
     more = len(names) - shown
     text = ", ".join(repr(name) for name in names[:shown])
     return f"{text} and {more:,} more" if more > 0 else text
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint at similar names, for an error message; empty if there are none."""
+    matches = difflib.get_close_matches(name, list(known), cutoff=0.4)
+    return f" Nearest: {', '.join(matches)}." if matches else ""
 
 
 def label_difference(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nescio._charts.svg import Chart, Scale, number, percent_ticks, short
+from nescio._charts.svg import Chart, Scale, percent_ticks, short
 
 _ends = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -60,10 +60,6 @@ def test_scores_are_written_short(value, text):
     assert short(value) == text
 
 
-def test_numbers_have_a_true_minus_sign():
-    assert number(-2.5) == "−2.5"
-
-
 def test_lines_are_thinned_and_keyed():
     chart = _chart()
     chart.line([0, 0, 10], [0, 0, 1], "c1", curve=4, tip="<one>")
@@ -73,13 +69,6 @@ def test_lines_are_thinned_and_keyed():
     assert "<title>&lt;one&gt;</title>" in drawn
 
 
-def test_an_area_ends_below_the_ground():
-    chart = _chart()
-    chart.area([0, 5, 10], [0.5, 1, 0.5], "id")
-    points = re.search(r'class="area id" d="M([^"]*)"', chart.draw())[1].split()
-    assert points[1] == points[-1] == f"{chart.height + 3}"
-
-
 def test_names_and_labels_are_escaped():
     drawn = _chart(x_label="<x>", x_ticks=[(0, "<t>\n<u>")]).draw()
     assert "<x>" not in drawn
@@ -87,16 +76,6 @@ def test_names_and_labels_are_escaped():
     assert "&lt;u&gt;" in drawn
     assert 'role="img"' in drawn
     assert 'aria-label="a chart"' in drawn
-
-
-def test_a_rule_near_the_right_edge_has_its_word_on_the_left():
-    chart = _chart()
-    chart.rule(x=1, text="early")
-    chart.rule(x=9, text="late")
-    assert re.findall(r'text-anchor="(\w+)">(early|late)', chart.draw()) == [
-        ("start", "early"),
-        ("end", "late"),
-    ]
 
 
 def test_a_band_is_closed_around_what_lies_between_two_lines():

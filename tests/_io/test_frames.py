@@ -11,7 +11,6 @@ from nescio import JointEnergy, Outputs
 from nescio._io.frames import is_frame
 from nescio.errors import InputError, MissingDependencyError
 
-pytest.importorskip("narwhals")
 pandas = pytest.importorskip("pandas")
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4)
@@ -65,10 +64,14 @@ def test_odd_columns():
     frame = pandas.DataFrame(np.arange(6.0).reshape(3, 2) + 0.5)
     assert Outputs.from_frame(frame).label_names is None
     frame = pandas.DataFrame({"a": [Decimal("0.5"), None], "b": np.array([1.5, 2], dtype=object)})
-    np.testing.assert_array_equal(Outputs.from_frame(frame).logits, [[0.5, 1.5], [np.nan, 2]])
+    chosen = Outputs.from_frame(frame, labels="*")
+    np.testing.assert_array_equal(chosen.logits, [[0.5, 1.5], [np.nan, 2]])
     zoned = pandas.Series([WHEN, None]).dt.tz_localize("UTC")
-    kept = Outputs.from_frame(frame.assign(t=zoned), keep="t").kept
-    assert kept["t"].tolist() == ["2026-01-02 03:04:00+00:00", None]
+    kept = Outputs.from_frame(frame.assign(t=zoned), labels=["b"], keep="t").kept
+    assert kept["t"][0].startswith("2026-01-02 03:04:00")
+    assert kept["t"][1] is None
+    odd = pandas.DataFrame({"a": [0.5, 1.5], "b": [1, "x"]})  # pyarrow has no type for it
+    assert Outputs.from_frame(odd, keep="b").kept["b"].tolist() == ["1", "x"]
     for made in frames({"logits": [[0.5, 1.5], [2.5, 3.5]], "text": ["x", "y"]}):
         outputs = Outputs.from_frame(made, keep="text")
         assert outputs.logits.tolist() == [[0.5, 1.5], [2.5, 3.5]]
@@ -88,7 +91,7 @@ def test_what_is_not_a_frame_is_explained(monkeypatch):
     with pytest.raises(InputError, match="expected a data frame of pandas, polars or pyarrow"):
         Outputs.from_frame([[1.0]])
     twice = pandas.DataFrame([[0.5, 1.5]], columns=["cat", "cat"])
-    with pytest.raises(InputError, match="distinct column names"):
+    with pytest.raises(InputError, match="two columns of the same name, 'cat'"):
         Outputs.from_frame(twice)
     levels = pandas.DataFrame([[0.5]], columns=pandas.MultiIndex.from_tuples([("a", "b")]))
     with pytest.raises(InputError, match="several levels"):
@@ -97,8 +100,8 @@ def test_what_is_not_a_frame_is_explained(monkeypatch):
     for given in (Outputs.from_frame, Outputs, JointEnergy().score_samples):
         with pytest.raises(InputError, match=r"pass frame.collect\(\)"):
             given(lazy)
-    monkeypatch.setitem(sys.modules, "narwhals", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install \'\.\[frames\]\'"):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install \'\.\[files\]\'"):
         Outputs.from_frame(twice)
 
 
@@ -122,9 +125,11 @@ def test_ids_and_kept_columns_are_exact_and_nulls_stay_nulls():
     ):
         outputs = Outputs.from_frame(frame, id_column="n", keep="t")
         assert outputs.ids.tolist() == ["9007199254740993", "", "9007199254740997"]
-        assert outputs.kept["t"].tolist() == ["2026-01-02 03:04:00+00:00", None, None]
+        assert outputs.kept["t"][0].startswith("2026-01-02 03:04:00")
+        assert outputs.kept["t"].tolist()[1:] == [None, None]
+        kept_time = outputs.kept["t"][0]
         outputs = Outputs.from_frame(frame, id_column="t", keep="n")
-        assert outputs.ids.tolist() == ["2026-01-02 03:04:00+00:00", "", ""]
+        assert outputs.ids.tolist() == [kept_time, "", ""]
         assert outputs.kept["n"].tolist() == large
     daily = pandas.DataFrame({"cat": [0.5, 1.5]}, pandas.date_range("2024-01-01", periods=2))
     for unit in ("s", "ns"):

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from nescio._io import locks
-from nescio._io.locks import exclusive, locked
+from nescio._io import files as locks
+from nescio._io.files import exclusive, locked
 from nescio.errors import FileError
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from nescio._io.locks import locked
+from nescio._io.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from nescio._io.tables import check_table_target, require, to_json, to_values, write_table
+from nescio._io.results import check_table_target, to_json, to_values, write_table
+from nescio._optional import require
 from nescio.errors import FileError, MissingDependencyError, ParameterError
 
 COLUMNS = {"id": ["a", "b"], "score": np.array([1.5, -np.inf]), "kept": np.array([True, False])}

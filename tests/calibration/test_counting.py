@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
-from nescio.calibration.counting import Counter
+from nescio.calibration.thresholds import Counter
 
 RNG = np.random.default_rng(0)
 INFINITE = np.full(20, np.inf)
@@ -54,7 +52,7 @@ def test_counts_as_a_binary_search_does(name: str, odd: float | None) -> None:
     counter = Counter(ordered)
     expected = np.searchsorted(ordered, values, side="right")
     assert counter.at_or_below(values).tolist() == expected.tolist()
-    assert counter._useful == (name in ORDERED)
+    assert (counter._table is not None) == (name in ORDERED)
     # A few values take the binary search, and give the same.
     assert counter.at_or_below(values[:5]).tolist() == expected[:5].tolist()
 
@@ -64,26 +62,3 @@ def test_takes_any_shape() -> None:
     values = np.random.default_rng(0).uniform(0, 999, (20, 50))
     assert (counter.at_or_below(values) == np.floor(values) + 1).all()
     assert counter.at_or_below(np.array(3.0)) == 4
-
-
-def test_a_table_that_is_made_again_is_right_at_every_line() -> None:
-    """Two requests of a service may both make the table, and a third one uses it meanwhile."""
-    ordered = np.sort(ORDERED["some ties"])
-    counter, values = Counter(ordered), np.sort(around(ordered))
-    expected = np.searchsorted(ordered, values, side="right").tolist()
-    seen = [counter.at_or_below(values).tolist() == expected]
-
-    def at_each_line(frame, event, arg):
-        if frame.f_code is not Counter._make_table.__code__:
-            return None
-        seen.append(counter.at_or_below(values).tolist() == expected)
-        return at_each_line
-
-    before = sys.gettrace()
-    sys.settrace(at_each_line)
-    try:
-        counter._make_table()
-    finally:
-        sys.settrace(before)
-    assert len(seen) > 10
-    assert all(seen)

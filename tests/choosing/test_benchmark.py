@@ -1,4 +1,4 @@
-"""benchmarks/choose.py: the regret of the pick, and how well the order is predicted."""
+"""benchmarks/detection/choose.py: the regret of the pick, and how well the order is predicted."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.labelled import labelled
 
-SOURCE = Path(__file__).resolve().parents[2] / "benchmarks" / "choose.py"
+SOURCE = Path(__file__).resolve().parents[2] / "benchmarks" / "detection" / "choose.py"
 
 
 @pytest.fixture(scope="module")
@@ -21,25 +21,39 @@ def benchmark():
     return module
 
 
+DETECTORS = ("-d", "joint_energy", "-d", "mahalanobis")
+
+
 @pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for seed, name in enumerate(("train", "val", "test")):
-        labelled(300, seed=seed).save(f"{name}.safetensors")
+def saved(tmp_path):
+    """Two problems in a folder; `far` is seen by distances only, `low` by logits only."""
     far = labelled(100, seed=5)
-    replace(far, features=far.features + 20).save("far.safetensors")  # only distances see it
-    replace(far, logits=far.logits - 20).save("low.safetensors")  # only logits see it
-    return (
-        *("--train", "train.safetensors", "--held-out", "val.safetensors"),
-        *("--id", "test.safetensors", "--ood", "far=far.safetensors"),
-        *("--ood", "low=low.safetensors", "-d", "joint_energy", "-d", "mahalanobis"),
-    )
+    parts = {
+        "train": labelled(300, seed=0),
+        "val": labelled(300, seed=1),
+        "test": labelled(300, seed=2),
+        "ood-far": replace(far, features=far.features + 20),
+        "ood-low": replace(far, logits=far.logits - 20),
+    }
+    for problem, seed in (("first", 0), ("first", 1), ("second", 0)):
+        for part, outputs in parts.items():
+            outputs.save(tmp_path / f"{problem}-seed{seed}-{part}.safetensors")
+    return tmp_path
 
 
-def test_regret_is_against_the_best_in_hindsight(benchmark, files, capsys):
-    benchmark.main([*files, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    far, low, mean = (found["results"][name] for name in ("far", "low", "mean FPR"))
+def test_results_are_added_once_and_regret_is_against_the_best_in_hindsight(
+    benchmark, saved, capsys
+):
+    results = saved / "all.jsonl"
+    options = ["--saved", str(saved), "--results", str(results), *DETECTORS]
+    benchmark.main(options)
+    capsys.readouterr()
+    lines = benchmark.read_results(results)
+    assert [(line["problem"], line["seed"]) for line in lines] == [
+        *(("first", 0), ("second", 0), ("first", 1))
+    ]
+    found = benchmark.measured(lines[0]["pick"], lines[0]["predicted"], lines[0]["real"])
+    far, low, mean = (found[name] for name in ("far", "low", "mean FPR"))
     assert (far["best"], far["best_detector"]) == (0.0, "mahalanobis")
     assert (low["best"], low["best_detector"]) == (0.0, "joint_energy")
     assert far["pick"] + low["pick"] > 0.5  # no single detector is the best of both
@@ -47,52 +61,22 @@ def test_regret_is_against_the_best_in_hindsight(benchmark, files, capsys):
         assert one["regret"] == pytest.approx(one["pick"] - one["best"])
     assert mean["pick"] == pytest.approx(np.mean([far["pick"], low["pick"]]))
     assert far["correlation"]["criterion"] == -low["correlation"]["criterion"] != 0
-    benchmark.main(files)
-    out = capsys.readouterr().out
-    regret = 100 * np.mean([far["regret"], low["regret"]])
-    assert f"mean regret against the best of each set: {regret:.1f} points" in out
+    results.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]), "utf-8")
+    benchmark.main(options)
+    assert capsys.readouterr().out.startswith("first, seed 1: ")  # and no other
+    assert benchmark.read_results(results) == lines
 
 
-def test_ood_files_are_read_after_the_choice_only(benchmark, files, monkeypatch):
-    Path("far.safetensors").unlink()
+def test_ood_files_are_read_after_the_choice_only(benchmark, saved, monkeypatch):
+    (saved / "first-seed0-ood-far.safetensors").write_bytes(b"")
     made = []
     chosen = benchmark.choose
     monkeypatch.setattr(
         benchmark, "choose", lambda *a, **k: made.append(chosen(*a, **k)) or made[0]
     )
     with pytest.raises(OSError, match="far"):
-        benchmark.main(files)
+        benchmark.main(["--saved", str(saved), "--results", str(saved / "all.jsonl"), *DETECTORS])
     assert len(made) == 1
-
-
-def test_results_of_many_problems_are_added_once_and_summarised(benchmark, files, capsys):
-    for problem, seed in (("first", 0), ("first", 1), ("second", 0)):
-        for part, name in (
-            *(("train", "train"), ("val", "val"), ("test", "test")),
-            *(("ood-far", "far"), ("ood-low", "low")),
-        ):
-            Path(f"saved/{problem}-seed{seed}-{part}.safetensors").parent.mkdir(exist_ok=True)
-            Path(f"saved/{problem}-seed{seed}-{part}.safetensors").symlink_to(
-                Path(f"{name}.safetensors").resolve()
-            )
-    given = ["--saved", "saved", "--results", "all.jsonl"]
-    given += ["-d", "joint_energy", "-d", "mahalanobis"]
-    benchmark.main(given)
-    capsys.readouterr()
-    lines = benchmark.read_results(Path("all.jsonl"))
-    assert [(line["problem"], line["seed"]) for line in lines] == [
-        *(("first", 0), ("second", 0), ("first", 1))
-    ]
-    benchmark.main([*files, "--json"])  # the same data as seed 0
-    alone = json.loads(capsys.readouterr().out)
-    assert (
-        benchmark.measured(lines[0]["pick"], lines[0]["predicted"], lines[0]["real"])
-        == (alone["results"])
-    )
-    Path("all.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]), "utf-8")
-    benchmark.main(given)
-    assert capsys.readouterr().out.startswith("first, seed 1: ")  # and no other
-    assert benchmark.read_results(Path("all.jsonl")) == lines
 
 
 def test_the_summary_counts_every_problem_the_same(benchmark, capsys):

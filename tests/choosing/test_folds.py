@@ -1,4 +1,4 @@
-"""Folds that leave labels out."""
+"""Folds that leave labels out, and heads that are trained anew."""
 
 from dataclasses import replace
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fixtures.labelled import N_LABELS, labelled
-from nescio.choosing.folds import FEWEST, check_usable, label_folds, make_fold, shuffled
+from nescio.choosing.folds import FEWEST, Inputs, label_folds, make_fold, refit_head, shuffled
 from nescio.errors import InputError, TooFewSamplesError
+from nescio.metrics import mean_average_precision
 from nescio.outputs import Outputs
 
 ARRAYS = ("logits", "features", "labels")
@@ -18,7 +19,8 @@ def folds_of(train, held_out, n_folds=4, seed=0, *, refit=True):
 
 
 def made(train, held_out, rows, far=None, *, refit=True):
-    return make_fold(train, held_out, far or {}, rows, np.random.default_rng(5), refit=refit)
+    data = Inputs(train, held_out, far or {})
+    return make_fold(data, rows, np.random.default_rng(5), refit=refit)
 
 
 def changed(outputs, rows):
@@ -144,16 +146,15 @@ def test_samples_without_labels_are_in_no_fold():
             assert not set(getattr(rows, name)) & set(empty.tolist())
 
 
-def test_too_many_labels_per_sample_say_what_to_do():
+def test_folds_without_enough_samples_say_what_to_do():
     labels = np.ones((50, 4), int)
     labels[0] = [1, 1, 0, 0]
     labels[1] = [0, 0, 1, 1]
     outputs = Outputs(np.zeros((50, 4)), labels=labels)
-    folds = label_folds(outputs, outputs, 4, 0, refit=True)
     with pytest.raises(TooFewSamplesError, match=r"at most 0 samples .* fewer folds.*n_folds=2"):
-        check_usable(folds)
+        label_folds(outputs, outputs, 4, 0, refit=True)
     with pytest.raises(TooFewSamplesError, match="more held-out data"):
-        check_usable(label_folds(labelled(), labelled(FEWEST - 1, seed=1), 4, 0, refit=True))
+        label_folds(labelled(), labelled(FEWEST - 1, seed=1), 4, 0, refit=True)
 
 
 @pytest.mark.parametrize("labels", [np.ones((30, 3)), np.eye(3)[[0] * 30]])
@@ -178,3 +179,58 @@ def test_shuffled_features_have_the_same_values_in_another_order(rng):
         assert (before != after).any(1).mean() > 0.9
     layer = found.arrays["layer"]
     assert (layer[:, 1] != layer[:, 0] + 1).any()  # each column for itself
+
+
+KEPT = [0, 2, 3, 6]
+
+
+def refitted(train, check=None, *, hidden=False):
+    if hidden:
+        train = replace(train, head=None, arrays={"penultimate": train.features})
+    check = check or labelled(100, seed=2)
+    return refit_head(train, check, KEPT, rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_refitted_head_learns_its_labels(hidden):
+    test = labelled(300, seed=3, arrays={"odin_max": np.zeros((300, 8))})
+    found = refitted(labelled(400), hidden=hidden).outputs(test)
+    assert mean_average_precision(test.labels[:, KEPT], found.logits) > 0.9
+    assert np.array_equal(found.labels, test.labels[:, KEPT])
+    assert found.features is test.features
+    assert "odin_max" not in found.names
+    assert ("penultimate" in found.arrays) == hidden
+    # Detectors that read the head find the logits in it.
+    again = found.get("penultimate") @ found.head.weight.T + found.head.bias
+    np.testing.assert_allclose(again, found.logits, rtol=1e-3, atol=1e-3)
+
+
+def test_other_layers_are_kept_and_the_old_penultimate_layer_is_not():
+    arrays = {"early": np.ones((50, 3)), "penultimate": np.ones((50, 2))}
+    test = labelled(50, seed=3, head=None, arrays=arrays, manifest={"layers": ["early"]})
+    found = refitted(labelled(200), hidden=True).outputs(test)
+    assert found.arrays["early"] is test.arrays["early"]
+    assert found.arrays["penultimate"].shape[1] > 2
+    assert list(refitted(labelled(200)).outputs(test).arrays) == ["early"]
+
+
+def test_features_of_any_scale_are_learned():
+    """Large offsets, tiny and constant features: the head is the same for the same data."""
+    train, test = labelled(400), labelled(100, seed=3)
+    check = labelled(100, seed=2)
+
+    def moved(outputs):
+        scale = np.array([1e3, 1e-3] * 6)
+        features = np.column_stack([outputs.features * scale + 1e4, np.full(len(outputs), 7.0)])
+        return replace(outputs, features=features, head=None)
+
+    logits = refitted(moved(train), moved(check)).outputs(moved(test)).logits
+    np.testing.assert_allclose(logits, refitted(train).outputs(test).logits, atol=0.1)
+
+
+def test_a_label_that_is_never_there_gets_low_logits():
+    train = labelled(400)
+    train.labels[:, 2] = 0
+    logits = refitted(train).outputs(labelled(100, seed=3)).logits
+    assert np.isfinite(logits).all()
+    assert logits[:, KEPT.index(2)].max() < -2

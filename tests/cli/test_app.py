@@ -15,17 +15,8 @@ from nescio.detectors import DETECTORS
 
 
 def test_the_commands_of_the_readme(here, nescio):
-    fit = (
-        "calibrate",
-        "val.npy",
-        "--detector",
-        "joint_energy",
-        "--tpr",
-        "0.95",
-        "-o",
-        "tagger.nescio",
-    )
-    code, out, err = nescio(*fit)
+    fit = ("val.npy", "--detector", "joint_energy", "--tpr", "0.95", "-o", "tagger.nescio")
+    code, out, err = nescio("calibrate", *fit)
     assert (code, err) == (0, "")
     assert "With 500 calibration samples, the true TPR lies in" in out
     assert "saved tagger.nescio" in out
@@ -94,14 +85,6 @@ MISTAKES = {
         ("calibrate", "val.npy", "-o", "x.nescio", "-d", "softmax"),
         "no detector 'softmax'. Choose from: joint_energy",
     ),
-    "no such setting": (
-        ("calibrate", "val.npy", "-o", "x.nescio", "-d", "joint_energy", "--set", "k=3"),
-        "joint_energy has no parameter 'k' to set; it has none",
-    ),
-    "a setting of the wrong type": (
-        ("calibrate", "val.npy", "-o", "x.nescio", "-d", "top_k_logit", "--set", "k=many"),
-        "expected a value of type int",
-    ),
     "nothing to learn from": (
         ("calibrate", "val.npy", "-o", "x.nescio", "-d", "lof"),
         "lof learns from data: pass training outputs with --train",
@@ -110,32 +93,17 @@ MISTAKES = {
         ("calibrate", "val.npy", "-o", "x.nescio", "--tpr", "2"),
         "tpr must lie between",
     ),
-    "nothing to learn": (
-        (
-            *("calibrate", "held.safetensors", "-o", "x.nescio", "-d", "joint_energy"),
-            *("--train", "train.safetensors"),
-        ),
-        "joint_energy does not learn from training data",
-    ),
     "calibrating on training data": (
         (
-            "calibrate",
-            "held.safetensors",
-            "-o",
-            "x.nescio",
-            "-d",
-            "lof",
-            "--train",
-            "./held.safetensors",
+            *("calibrate", "held.safetensors", "-o", "x.nescio", "-d", "lof"),
+            *("--train", "./held.safetensors"),
         ),
         "would void the guarantee",
     ),
     "a semicolon file": (
         ("calibrate", "german.csv", "-o", "x.nescio"),
-        "has a single column, 'cat;dog'. Is the file separated by semicolons?",
+        "has a single column, 'cat;dog'. If it is separated by semicolons, pass --sep ';'",
     ),
-    "a name too long": (("info", "a" * 300), "File name too long"),
-    "an output name too long": (("calibrate", "val.npy", "-o", "a" * 300), "File name too long"),
     "in the way, said before reading": (
         ("calibrate", "nowhere.npy", "-o", "val.npy"),
         "exists already",
@@ -173,14 +141,6 @@ MISTAKES = {
         ("score", "tagger.nescio", "new.parquet", "-o", "x.xls"),
         "must end in .parquet, .csv or .jsonl",
     ),
-    "cannot be evaluated": (
-        ("eval", "--id", "test.npy", "--ood", "objects.npy", "-d", "lof"),
-        "lof cannot be evaluated: it learns from data",
-    ),
-    "settings for all": (
-        ("eval", "--id", "test.npy", "--ood", "objects.npy", "--set", "k=3"),
-        "--set goes with a single --detector",
-    ),
     "the same twice": (
         ("eval", "--id", "test.npy", "--ood", "objects.npy", "--ood", "objects.npy"),
         "given twice",
@@ -191,7 +151,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("arguments", "reason"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_gets_one_line_and_writes_nothing(here, nescio, arguments, reason):
     nescio("calibrate", "val.npy", "-o", "tagger.nescio")
-    (here / "four.csv").write_text("a,b,c,d\n1,2,3,-4\n")
+    (here / "four.csv").write_text("a,b,c,d\n1.5,2.5,3.5,-4.5\n")
     (here / "cut.npy").write_bytes((here / "val.npy").read_bytes()[:500])
     (here / "german.csv").write_text("cat;dog\n-1,62;-2,4\n")
     np.save("empty.npy", np.zeros((0, 6)))
@@ -211,18 +171,6 @@ def test_a_mistake_gets_one_line_and_writes_nothing(here, nescio, arguments, rea
 )
 def test_wrong_usage_is_exit_code_2(nescio, arguments):
     assert nescio(*arguments)[0] == 2
-
-
-def test_a_loop_of_links_is_one_line(here, nescio):
-    (here / "a.npy").symlink_to("b.npy")
-    (here / "b.npy").symlink_to("a.npy")
-    for arguments in (
-        ("calibrate", "val.npy", "-o", "a.npy"),
-        ("calibrate", "a.npy", "-o", "x.nescio"),
-        ("calibrate", "val.npy", "-d", "lof", "--train", "a.npy", "-o", "x.nescio"),
-    ):
-        code, _, err = nescio(*arguments)
-        assert (code, err.count("\n"), err[:7]) == (1, 1, "error: ")
 
 
 def test_python_dash_m():
@@ -248,7 +196,7 @@ run()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
 @pytest.mark.parametrize(
-    "module", ["nescio.cli", "typer", "numpy", "nescio.cli.tune", "nescio.detectors.saving"]
+    "module", ["nescio.cli", "typer", "numpy", "nescio.cli.training", "nescio.detectors.saving"]
 )
 def test_ctrl_c_is_one_line_at_any_moment(here, module):
     """A real signal, sent while this module is imported: at the start, or during the work."""
@@ -275,15 +223,6 @@ def test_almost_nothing_is_imported_before_ctrl_c_is_caught():
     assert "nescio.cli" not in new
 
 
-@pytest.mark.parametrize("use", [("--use", "my:Class"), ("--use=my:Class",)])
-def test_use_after_the_command_says_where_it_belongs(nescio, use):
-    code, _, err = nescio("score", *use, "a.nescio", "b.npy")
-    assert code == 2
-    assert err == (
-        "error: put --use before the command: nescio --use package.module:Class score ...\n"
-    )
-
-
 def test_a_pattern_without_quotes_says_what_to_do(here, nescio):
     Path("many").mkdir()
     for name in ("a", "b"):
@@ -294,18 +233,14 @@ def test_a_pattern_without_quotes_says_what_to_do(here, nescio):
     assert "in quotes" not in nescio("score", "tagger.nescio", "a.npy", "b.npy")[2]
 
 
-def test_a_file_instead_of_the_name_of_a_detector_is_explained(here, nescio):
-    code, _, err = nescio("eval", "--id", "val.npy", "--ood", "val.npy", "--detector", "my.nescio")
-    assert code == 1
-    assert "my.nescio is the file of a detector, but the name of one is needed" in err
-
-
 def test_help_and_version(nescio):
     assert nescio("--version")[1] == f"nescio {ns.__version__}\n"
     code, out, _ = nescio("--help")
     assert code == 0
     assert "trusted" in out
     assert "--install-completion" in out
+    assert out.index("Verdicts") < out.index("calibrate ") < out.index("Experiments of the paper")
+    assert "<bool>" not in out + nescio("calibrate", "-h")[1]  # a flag takes no value
 
 
 def test_a_warning_is_one_line_without_a_traceback(here, nescio):

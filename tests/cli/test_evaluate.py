@@ -1,30 +1,17 @@
-"""nescio eval."""
+"""nescio eval, choose and report."""
 
 import json
+import os
 import re
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fixtures.commands import in_a_process
-from nescio import DETECTORS
+from fixtures.labelled import labelled
 
-
-def test_masked_labels_leave_out_only_the_detectors_that_cannot_take_them(here, nescio):
-    masked = np.load("textures.npy")
-    masked[:, 0] = -np.inf
-    np.save("masked.npy", masked)
-    _, out, _ = nescio(
-        "eval", "--id", "test.npy", "--ood", "masked.npy", "--train", "val.npy", "--json"
-    )
-    found = json.loads(out)
-    assert {"lof", "isolation_forest"} <= set(found["skipped"])
-    assert "masked labels" in found["skipped"]["lof"]
-    able = {
-        name
-        for name, kind in DETECTORS.items()
-        if kind.accepts_masked and {*kind().scores_from, *kind().learns_from} == {"logits"}
-    }
-    assert {line["detector"] for line in found["results"]} == able > {"joint_energy", "msp"}
+FEW = ("-d", "joint_energy", "-d", "knn(k=3)")
 
 
 def test_eval_does_as_it_is_told(here, nescio):
@@ -34,26 +21,10 @@ def test_eval_does_as_it_is_told(here, nescio):
 
     assert run("--tpr", "0.8")["tpr"] == 0.8
     assert run("--tpr", "0.8")["fpr"]["value"] < run()["fpr"]["value"]
-    assert run("--seed", "1")["auroc"]["low"] != run()["auroc"]["low"]
     assert run("--bootstrap", "0")["auroc"]["low"] is None
 
 
-def test_ood_files_of_one_name_are_told_apart(here, nescio):
-    (here / "other").mkdir()
-    np.save("other/objects.npy", np.load("textures.npy"))
-    _, out, _ = nescio(
-        "eval", "--id", "test.npy", "--ood", "objects.npy", "--ood", "other/objects.npy",
-        "-d", "msp", "--bootstrap", "0", "--json",
-    )  # fmt: skip
-    assert [row["ood"] for row in json.loads(out)["results"]] == [
-        "objects.npy",
-        "other/objects.npy",
-    ]
-
-
 def test_a_terminal_without_arrows_is_no_reason_to_fail(here):
-    import os
-
     files = ("--id", "test.npy", "--ood", "objects.npy", "-d", "msp", "--bootstrap", "0")
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
     finished = in_a_process("eval", *files, env=ascii_only)
@@ -86,18 +57,6 @@ def test_a_detector_with_parameters_is_added_to_all(here, nescio):
     assert sorted(found) == sorted([*everything, "top_k_joint_energy(k=2)"])
 
 
-def test_swapped_files_are_said(here, nescio):
-    swapped = ("--id", "textures.npy", "--ood", "test.npy", "--bootstrap", "50")
-    detectors = ("-d", "joint_energy", "-d", "max_logit")
-    _, out, _ = nescio("eval", *swapped, *detectors)
-    assert "Worse than chance (AUROC below 50): all 2 detectors" in out
-    found = json.loads(nescio("eval", *swapped, *detectors, "--json")[1])
-    assert [row["worse_than_chance"] for row in found["results"]] == [True, True]
-    assert "swapped" in found["notes"]["test"]
-    right = ("--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "50")
-    assert "chance" not in nescio("eval", *right, *detectors)[1]
-
-
 def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio):
     files = ("eval", "--id", "test.npy", "--ood", "textures.npy", "--bootstrap", "0", "--json")
     name = "combined(detectors=[joint_energy, max_logit])"
@@ -114,3 +73,185 @@ def test_held_out_data_is_for_the_detectors_that_learn_from_it(here, nescio):
         code, _, err = nescio(*files, "-d", name, *more)
         assert code == 1
         assert re.search(rf"{twice} is given as \w+ data \({option}\) and as held-out data", err)
+
+
+# --- choose ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """Training and held-out outputs, as files."""
+    for name, seed in (("train", 0), ("val", 1)):
+        labelled(seed=seed).save(f"{name}.safetensors")
+    return ("--train", "train.safetensors", "--held-out", "val.safetensors")
+
+
+def test_choose_prints_the_ranking_and_writes_a_page(outputs, nescio):
+    written = ("--report", "chosen.html")
+    code, out, err = nescio("choose", *outputs, *FEW, "-d", "odin", *written)
+    assert (code, err) == (0, "")
+    found = json.loads(nescio("choose", *outputs, *FEW, "-d", "odin", "--json")[1])
+    assert {one["name"] for one in found["ranking"]} == {"joint_energy", "knn(k=3)"}
+    assert f"{found['pick']} *" in out
+    assert found["summary"] in out.replace("\n\n", "\n")
+    assert "left out odin: it reads odin_max, but" in out
+    assert "saved chosen.html" in out
+    assert found["pick"] in Path("chosen.html").read_text("utf-8")
+    code, _, err = nescio("choose", *outputs, *FEW, *written)
+    assert code == 1
+    assert "--force" in err
+
+
+def test_choose_does_as_it_is_told(outputs, nescio):
+    def run(*options):
+        code, out, _ = nescio("choose", *outputs, *FEW, "--json", *options)
+        assert code == 0
+        return json.loads(out)
+
+    plain = run()
+    assert (plain["refit"], plain["tpr"], len(plain["folds"])) == ("head", 0.95, 5)
+    told = run("--folds", "3", "--tpr", "0.8", "--refit", "none")
+    assert (told["refit"], told["tpr"], len(told["folds"])) == ("none", 0.8, 3)
+    labelled(seed=1, ids=[f"image {i}" for i in range(400)]).save("jigsaw.safetensors")
+    far = run("--far", "jigsaw=jigsaw.safetensors")
+    assert list(far["ranking"][0]["far"]) == ["shuffled", "jigsaw"]
+
+
+def test_mistakes_say_what_to_do(outputs, nescio):
+    def fails(*arguments):
+        code, out, err = nescio("choose", *arguments)
+        assert (code, out) == (1, "")
+        return err
+
+    train = outputs[1]
+    assert "given as --train and as --held-out" in fails("--train", train, "--held-out", train)
+    assert "expected CORRUPTION=FILE" in fails(*outputs, "--far", "jigsaw")
+    assert "is an input" in fails(*outputs, "--report", train, "--force")
+    labelled(features=False).save("bare.safetensors")
+    files = ("--train", "bare.safetensors", "--held-out", "val.safetensors")
+    assert "pass --refit none" in fails(*files, *FEW, "--refit", "head")
+    for seed in (0, 1):
+        labelled(seed=seed, per_sample=6).save(f"crowded{seed}.safetensors")
+    files = ("--train", "crowded0.safetensors", "--held-out", "crowded1.safetensors")
+    assert "(--folds 2)" in fails(*files, *FEW, "--folds", "8")
+
+
+def test_there_is_no_option_for_out_of_distribution_data(outputs, nescio):
+    code, _, err = nescio("choose", *outputs, "--ood", outputs[1])
+    assert code == 2
+    assert "No such option" in err
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+
+def test_a_report_of_a_benchmark(nescio, bench_folder, tmp_path):
+    target = tmp_path / "report.html"
+    code, out, err = nescio("report", bench_folder / "small", "-o", target)
+    assert code == 0, err
+    assert f"saved {target}" in out
+    page = target.read_text("utf-8")
+    assert "unseen digits" in page
+    assert "<title>Small scenes</title>" in page
+    code, _, err = nescio("report", bench_folder / "small", "-o", target)
+    assert code == 1
+    assert "exists already" in err
+
+
+def test_pictures_from_outside_the_results_are_shown_only_if_asked_for(
+    nescio, bench_folder, small_run, tmp_path
+):
+    """The folder of the results may be someone else's, and names any folder of this computer."""
+    target = tmp_path / "report.html"
+    command = ("report", bench_folder / "small", "-o", target, "--force")
+    picture = "data:image/jpeg;base64,"
+    assert nescio(*command)[0] == 0
+    assert picture not in target.read_text("utf-8")
+    assert "--images recorded" in target.read_text("utf-8")
+    assert nescio(*command, "--images", "recorded")[0] == 0
+    assert picture in target.read_text("utf-8")
+    roots = small_run.evidence()[0].image_roots
+    named = (f"--images={name}={root}" for name, root in roots.items())
+    assert nescio(*command, *named)[0] == 0
+    assert picture in target.read_text("utf-8")
+
+
+def test_a_report_of_lines_alone_has_tables(nescio, small_run, tmp_path):
+    code, _, err = nescio("report", small_run.folder / "results.jsonl", "-o", tmp_path / "r.html")
+    assert code == 0, err
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "top_k_joint_energy(k=mean_labels)" in page
+    assert "data:image/jpeg" not in page
+
+
+def test_a_report_of_ones_own_outputs(nescio, small_run, tmp_path):
+    first = small_run.evidence()[0]
+    sets = {"mine": first.id_outputs, "other": first.ood_outputs["noise"]}
+    for name, outputs in sets.items():
+        outputs.save(tmp_path / f"{name}.safetensors")
+    given = (
+        *("--id", tmp_path / "mine.safetensors", "--ood", tmp_path / "other.safetensors"),
+        *("--images", f"other={first.image_roots['noise']}"),
+    )
+    target = tmp_path / "report.html"
+    code, _, err = nescio("report", *given, "-o", target, "--title", "Of my own")
+    assert code == 0, err
+    page = target.read_text("utf-8")
+    assert "<title>Of my own" in page
+    assert "it learns from data: pass training outputs" in page
+    code, _, err = nescio(
+        *("report", *given, "--images", "third=.", "-o", target, "--force"),
+    )
+    assert code == 1
+    assert "NAME must be one of mine, other" in err
+
+
+WRONG = {
+    "one file on both sides": (
+        ("report", "--id", "logits.npy", "--ood", "./logits.npy", "-o", "r.html"),
+        "is given as ID data (--id) and as OOD data (--ood)",
+    ),
+    "report of nothing": (("report", "-o", "r.html"), "pass either the results of a benchmark"),
+    "report of both": (
+        ("report", "empty.jsonl", "--id", "a.npy", "-o", "r.html"),
+        "pass either the results of a benchmark",
+    ),
+    "report of an empty file": (("report", "empty.jsonl", "-o", "r.html"), "has no results"),
+    "report of an empty folder": (("report", ".", "-o", "r.html"), "there is no results.jsonl in"),
+    "report over its input": (
+        ("report", "empty.jsonl", "-o", "empty.jsonl", "--force"),
+        "is an input",
+    ),
+    "images of a benchmark": (
+        ("report", "empty.jsonl", "--images", "a=b", "-o", "r.html"),
+        "--images a=b: the folder b does not exist",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), WRONG.values(), ids=WRONG)
+def test_mistakes_are_explained(mistake, arguments, reason):
+    mistake(arguments, reason)
+
+
+def test_the_texts_of_a_table_are_shown(nescio, tmp_path):
+    rng = np.random.default_rng(0)
+    for name, shift in (("mine", 0.0), ("other", -1.0)):
+        rows = [f"{name} text {at}," + ",".join(f"{x:.4f}" for x in rng.normal(shift, 3, 4))
+                for at in range(60)]  # fmt: skip
+        (tmp_path / f"{name}.csv").write_text("\n".join(["review,a,b,c,d", *rows]))
+    given = ("report", "--id", tmp_path / "mine.csv", "--ood", tmp_path / "other.csv")
+    target = tmp_path / "report.html"
+    code, _, err = nescio(*given, "--text-column", "review", "-o", target)
+    assert code == 0, err
+    assert '<p class="text" dir="auto">other text ' in target.read_text("utf-8")
+    code, _, err = nescio(*given, "--text-column", "reviews", "-o", target, "--force")
+    assert code != 0
+    assert "reviews" in err
+    np.save(tmp_path / "plain.npy", np.random.default_rng(0).normal(size=(40, 4)))
+    no_texts = ("--ood", tmp_path / "plain.npy", "--text-column", "review")
+    code, _, err = nescio(*given, *no_texts, "-o", target, "--force")
+    assert code != 0
+    assert "the OOD data 'plain' has no column 'review' (--text-column)" in " ".join(err.split())
+    code, _, err = nescio("report", tmp_path, "--text-column", "review", "-o", tmp_path / "r.html")
+    assert "or --id and --ood with their options" in err

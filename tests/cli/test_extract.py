@@ -1,7 +1,6 @@
 """nescio extract."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 
@@ -29,29 +28,6 @@ def test_several_layers(nescio, own_module, class_tree, tmp_path):
     outputs = Outputs.load(tmp_path / "objects.safetensors")
     assert (outputs.features.shape[1], set(outputs.arrays)) == (4, {"0", "penultimate"})
     assert outputs.head is not None
-
-
-def test_crops_lead_to_a_third_verdict(nescio, checkpoint, class_tree, tmp_path):
-    checkpoint().save(tmp_path / "net.safetensors")
-    data = f"folder:{class_tree(n_images=30)}"
-    out = tmp_path / "out"
-    assert nescio("extract", tmp_path / "net.safetensors", data, "-o", out, "--crops")[0] == 0
-    outputs = Outputs.load(out / "objects.safetensors")
-    assert outputs.arrays["crops_logits"].shape == (len(outputs), 9 * outputs.n_labels)
-    assert outputs.arrays["crops_features"].shape == (len(outputs), 9 * outputs.features.shape[1])
-    detector = tmp_path / "mixed.nescio"
-    assert nescio("calibrate", out / "objects.safetensors", "-d", "mixed", "-o", detector)[0] == 0
-    # One crop of one image shows nothing.
-    crops = np.array(outputs.arrays["crops_logits"])
-    crops[3, -outputs.n_labels :] = -1e4
-    arrays = {**outputs.arrays, "crops_logits": crops}
-    replace(outputs, arrays=arrays).save(tmp_path / "new.safetensors")
-    code, said, _ = nescio("score", detector, tmp_path / "new.safetensors")
-    assert (code, "MIXED" in said) == (0, True)
-    code, said, _ = nescio("score", detector, tmp_path / "new.safetensors", "--json")
-    rows = json.loads(said)["rows"]
-    assert [at for at, row in enumerate(rows) if row["crop_9"] < 1e-3] == [3]
-    assert (rows[3]["in_distribution"], rows[3]["mixed"]) == (False, True)
 
 
 def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tree, tmp_path):
@@ -87,25 +63,14 @@ def test_corrupted_images_have_the_rows_of_the_images(nescio, checkpoint, coco_t
     assert "corruption must be 'gaussian_noise' or" in err
 
 
-def test_bad_images_are_no_partners(nescio, checkpoint, class_tree, tmp_path):
-    root = class_tree()
-    (root / "anchor" / "0000.jpg").write_bytes(b"")
-    checkpoint().save(tmp_path / "net.safetensors")
-    command = ("extract", tmp_path / "net.safetensors", f"folder:{root}", "-o", tmp_path)
-    assert nescio(*command, "--corruption", "geometric_mean")[0] == 1
-    code, said, _ = nescio(*command, "--corruption", "geometric_mean", "--skip-bad", "--json")
-    (report,) = json.loads(said)
-    assert (code, report["n_images"], len(report["skipped"])) == (0, 5, 1)
-
-
 def test_the_runtime_is_reported(nescio, checkpoint, class_tree, tmp_path):
     checkpoint().save(tmp_path / "net.safetensors")
     command = ("extract", tmp_path / "net.safetensors", f"folder:{class_tree()}", "-o", tmp_path)
-    code, said, _ = nescio(*command, "--runtime", "eager", "--json")
+    code, said, _ = nescio(*command, "--runtime", "torch", "--json")
     (result,) = json.loads(said)
-    assert (code, result["runtime"]["runtime"], result["at_once"]) == (0, "eager", None)
-    assert Outputs.load(tmp_path / "objects.safetensors").manifest["runtime"] == "eager"
+    assert (code, result["runtime"]["runtime"]) == (0, "torch")
+    assert Outputs.load(tmp_path / "objects.safetensors").manifest["runtime"] == "torch"
     code, said, _ = nescio(*command, "--force", "--batch-size", "3")
-    assert (code, "too little work for a choice to pay" in said) == (0, True)
+    assert (code, "there are few batches" in said) == (0, True)
     code, _, err = nescio(*command, "--runtime", "fast")
-    assert (code, "runtime must be 'auto' or 'eager'" in err) == (1, True)
+    assert (code, "runtime must be 'auto' or 'torch' or 'onnxruntime'" in err) == (1, True)

@@ -12,11 +12,3 @@ def test_shell_completion_knows_the_detectors():
     from nescio.cli.options import detector_names
 
     assert detector_names("top") == ["top_k_joint_energy", "top_k_logit", "top_k_prob"]
-
-
-def test_the_fingerprint_depends_on_names_and_order():
-    from nescio.cli.listing import _fingerprint
-
-    assert _fingerprint(["a", "b"]) != _fingerprint(["b", "a"])
-    assert _fingerprint(["a", "b"]) == _fingerprint(("a", "b"))
-    assert _fingerprint(None) is None

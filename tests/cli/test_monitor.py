@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._io.kinds import digest
-from nescio._io.locks import exclusive
+from nescio._io.file_format import digest
+from nescio._io.files import exclusive
 from nescio._io.tensors import read_tensors, write_tensors
 
 NAMES = ["cat", "dog", "car", "tree", "boat"]
@@ -96,16 +96,6 @@ def test_two_runs_on_one_state_lose_no_rows(files, nescio):
     assert nescio("monitor", "quiet.csv", *WITH, *state)[0] == 0
 
 
-def test_a_tiny_p_value_is_refused_at_once(files, nescio):
-    """The size of the calibration data was once inferred from p-values, and this took for ever."""
-    header, first = Path("quiet.csv").read_text("utf-8").splitlines()[:2]
-    row = dict(zip(header.split(","), first.split(","), strict=True)) | {"p_value": "1e-8"}
-    Path("tiny.csv").write_text(f"{header}\n{','.join(row.values())}\n", "utf-8")
-    code, _, err = nescio("monitor", "tiny.csv", *WITH)
-    assert code == 1
-    assert "another detector" in err
-
-
 def test_a_failed_run_leaves_the_state_alone(files, nescio):
     state = ("--state", "state.safetensors")
     nescio("monitor", "quiet.csv", *WITH, *state)
@@ -145,31 +135,6 @@ def test_the_time_since_which_inputs_have_changed_is_named(files, nescio, suffix
     code, _, err = nescio(*run, "--time-column", "time")
     assert code == 1
     assert "has no column 'time'; it has 'id', 'score'" in err
-
-
-@pytest.mark.filterwarnings("always::nescio.errors.NescioWarning")
-def test_rows_that_are_not_in_order_of_time_get_a_warning(files, nescio):
-    pandas = pytest.importorskip("pandas")
-    table = pandas.read_csv("strange.csv")
-    table["taken"] = pandas.date_range("2026-01-01", periods=len(table), freq="h")[::-1]
-    table.to_csv("timed.csv", index=False)
-    code, _, err = nescio("monitor", "timed.csv", *WITH, "--time-column", "taken")
-    assert code == 3
-    assert err.startswith("warning: the rows of timed.csv are not in order of time: row 1 (2026-")
-
-
-def test_detectors_by_label_count_work(files, nescio):
-    held_out = ns.Outputs.load("val.safetensors")
-    ns.JointEnergy().calibrate(held_out, groups="label_count").save("grouped.nescio")
-    assert nescio("score", "grouped.nescio", "quiet.safetensors", "-o", "grouped.csv")[0] == 0
-    assert nescio("monitor", "grouped.csv", "--detector", "grouped.nescio")[0] == 0
-
-
-def test_parquet_is_read_too(files, nescio):
-    pytest.importorskip("pyarrow")
-    assert nescio("score", "tagger.nescio", "quiet.safetensors", "-o", "quiet.parquet")[0] == 0
-    runs = [nescio("monitor", f"quiet.{kind}", *WITH, "--json") for kind in ("parquet", "csv")]
-    assert runs[0] == runs[1]
 
 
 def test_a_detector_without_counts_of_labels_says_so(files, nescio):
@@ -224,20 +189,12 @@ def test_the_same_file_is_not_counted_twice(files, nescio):
     assert (code, out) == (1, "")
     assert "the file that was counted last" in err
     assert (files / "state.safetensors").read_bytes() == before
-    code, out, _ = nescio("monitor", "quiet.csv", *WITH, *state, "--again", "--json")
-    assert json.loads(out)["n_samples"] == 2400
     # Without a state nothing is counted together.
     assert nescio("monitor", "quiet.csv", *WITH)[0] == 0
 
 
-def test_json_is_short_unless_all_is_asked_for(files, nescio):
-    arguments = ("monitor", "quiet.csv", *WITH, "--window", "10", "--json")
-    short, whole = (json.loads(nescio(*arguments, *more)[1]) for more in ((), ("--trace",)))
-    assert "trace" not in short
-    assert short["n_windows"] == 120
-    assert short["windows"] == whole["windows"][-20:]
-    assert len(whole["windows"]) == 120
-    assert len(whole["trace"]) == 1200
-    code, _, err = nescio("monitor", "quiet.csv", *WITH, "--trace")
-    assert code == 1
-    assert "--trace needs --json" in err
+def test_json_has_the_latest_windows(files, nescio):
+    found = json.loads(nescio("monitor", "quiet.csv", *WITH, "--window", "10", "--json")[1])
+    assert "trace" not in found
+    assert found["n_windows"] == 120
+    assert [window["start"] for window in found["windows"]] == list(range(1000, 1200, 10))

@@ -51,7 +51,9 @@ def test_a_table_gets_the_verdicts_of_the_clean_matrix(tables, nescio, kind):
     assert options == ["--ignore", "user_id,taken,text"]
     code, out, err = nescio("calibrate", f"val-{kind}", *options, "-o", "t.nescio")
     assert (code, err) == (0, "")
-    assert "600 rows x 4 labels (cat ... bus); ignored columns: user_id, taken, text" in out
+    assert (
+        "600 rows x 4 labels (cat, dog, zebra, bus); ignored columns: user_id, taken, text" in out
+    )
     nescio("calibrate", "val.npy", "-o", "clean.nescio")
     assert ns.load("t.nescio").offset_ == pytest.approx(ns.load("clean.nescio").offset_)
 
@@ -123,6 +125,7 @@ def test_a_report_of_tables_has_the_numbers_of_the_clean_matrix(tables, nescio):
     assert found == expected
 
 
+@pytest.mark.filterwarnings("ignore:ignored 1 column that the detector was not made for")
 def test_a_detector_takes_its_labels_by_name(tables, nescio):
     nescio("calibrate", "val-x.parquet", "--labels", "cat,dog,zebra,bus", "-o", "t.nescio")
     frame = pandas.read_parquet("far-x.parquet")
@@ -131,7 +134,7 @@ def test_a_detector_takes_its_labels_by_name(tables, nescio):
     score = ("score", "t.nescio", "turned.csv", "--with-labels", "-o", "turned-scored.csv")
     code, out, _ = nescio(*score)
     assert code == 0
-    assert "150 rows x 4 labels (cat ... bus); copied columns: text, lion" in out
+    assert "150 rows x 4 labels (cat, dog, zebra, bus); copied columns: text, lion" in out
     nescio("score", "t.nescio", "far-x.parquet", "--with-labels", "-o", "scored.csv")
     scored = pandas.read_csv("scored.csv")
     assert list(scored)[4:7] == ["user_id", "taken", "text"]
@@ -150,6 +153,7 @@ def test_a_detector_takes_its_labels_by_name(tables, nescio):
     assert nescio("explain", "t.nescio", "turned.csv", "--row", "0")[0] == 0
 
 
+@pytest.mark.filterwarnings("ignore:ignored 2 columns that the detector was not made for")
 def test_labels_from_a_file_and_nulls_as_bad_rows(tables, nescio, tmp_path):
     (tmp_path / "names.txt").write_text("dog\ncat\n\n")
     code, _, _ = nescio("calibrate", "val-x.csv", "--labels", "names.txt", "-o", "t.nescio")
@@ -208,7 +212,7 @@ def test_calibrate_shows_the_parameters_and_info_reads_well(tables, nescio):
     outputs.save("eight.safetensors")
     calibrate = ("calibrate", "eight.safetensors", "-o", "t.nescio", "--force", "-d")
     assert "top_k_joint_energy(k=5): in-d" in nescio(*calibrate, "top_k_joint_energy")[1]
-    _, out, _ = nescio(*calibrate, "top_k_joint_energy", "--set", "k=2")
+    _, out, _ = nescio(*calibrate, "top_k_joint_energy(k=2)")
     assert "top_k_joint_energy(k=2): in-d" in out
     _, out, _ = nescio(*calibrate, "joint_energy", "--json")
     assert json.loads(out)["parameters"] == {}
@@ -219,28 +223,6 @@ def test_calibrate_shows_the_parameters_and_info_reads_well(tables, nescio):
     assert not re.search(r"[{}\[']|None|True", out.partition("With")[0])
     _, out, _ = nescio("info", "u.nescio", "--labels")
     assert "label 6, label 7\n" in out
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "reason"),
-    [
-        ("cat,cat\n1.5,2\n", (), "two columns of the same name, 'cat'"),
-        ("cat;dog\n1,5;2,5\n", (), "semicolons"),
-        ("cat,dog\n1.5,2.5\n", ("--ignore", "*"), "no columns of logits"),
-        ("cat,dog\n1.5,2.5\n", ("--labels", "cat,cat"), "labels names 'cat' twice"),
-        ("cat,dog\n1.5,2.5\n", ("--labels", "cta"), "Did you mean 'cat'?"),
-        ("cat,dog\n1.5,two\n", ("--labels", "*"), "column 'dog', line 2: 'two'"),
-        ("cat,dog\n", (), "has no rows"),
-    ],
-)
-def test_broken_tables_are_explained_and_nothing_is_written(
-    nescio, tmp_path, text, options, reason
-):
-    (tmp_path / "x.csv").write_text(text)
-    code, out, err = nescio("calibrate", "x.csv", *options, "-o", "t.nescio")
-    assert (code, out) == (1, "")
-    assert reason in err
-    assert not (tmp_path / "t.nescio").exists()
 
 
 def test_a_kept_column_may_not_hide_a_verdict(tables, nescio, tmp_path):
@@ -263,42 +245,3 @@ def test_the_other_files_may_lack_the_column_of_the_ids(tables, nescio):
     code, _, err = nescio("calibrate", "named.csv", *train, *options)
     assert code == 1
     assert err.startswith("error: less.csv: the data does not have the labels of the first file ")
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
-def test_labels_of_other_files_are_matched_by_name(tables, nescio, suffix):
-    def save(name, names):
-        logits = np.load(f"{name}.npy")[:, [LABELS.index(label) for label in names]]
-        if suffix == ".npz":
-            np.savez(f"{name}.npz", logits=logits, label_names=names)
-        else:
-            ns.Outputs(logits, label_names=names).save(f"{name}.safetensors")
-
-    save("test", LABELS)
-    save("val", LABELS[::-1])
-    files = ("--id", f"test{suffix}", "--train", f"val{suffix}", "--ood", f"far{suffix}")
-    results = []
-    for names in (LABELS, LABELS[::-1]):
-        Path(f"far{suffix}").unlink(missing_ok=True)
-        save("far", names)
-        code, out, err = nescio(
-            "eval", *files, "-d", "isolation_forest", "--bootstrap", "0", "--json"
-        )
-        assert (code, err) == (0, "")
-        results.append(json.loads(out)["results"])
-    assert results[0] == results[1]
-
-
-def test_lists_beside_labels_are_not_taken_for_logits(tables, nescio, tmp_path, rng):
-    frame = pandas.read_parquet("val-x.parquet")[LABELS]
-    frame.assign(embedding=list(rng.normal(size=(600, 8)))).to_parquet("e.parquet")
-    code, out, err = nescio("calibrate", "e.parquet", "-o", "t.nescio")
-    assert (code, out) == (1, "")
-    assert "--labels" in err
-    assert not (tmp_path / "t.nescio").exists()
-
-
-def test_training_data_may_have_other_columns(tables, nescio):
-    command = ("calibrate", "test-x.csv", "--train", "val-x.parquet", "-d", "isolation_forest")
-    code, out, _ = nescio(*command, "--ignore", "user_id,taken,text", "-o", "t.nescio")
-    assert (code, "200 rows x 4 labels" in out) == (0, True)

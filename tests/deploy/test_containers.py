@@ -16,7 +16,7 @@ import pytest
 import typer.main
 
 from nescio.cli import app
-from nescio.data.decoding import max_memory
+from nescio.service.images import max_memory
 from nescio.service.settings import Settings
 
 yaml = pytest.importorskip("yaml")
@@ -110,7 +110,7 @@ def test_each_path_of_a_command_is_mounted():
 
 
 def test_memory_is_enough_for_the_limits_of_the_service():
-    """The sum of docs/explanation/sizing.md."""
+    """The sum of docs/how-to/containers.md."""
     name, *arguments = commands()["kubernetes"]
     with typer.main.get_command(app).commands[name].make_context(name, arguments) as context:
         pixels = int(context.params["max_megapixels"] * 1e6)
@@ -336,8 +336,8 @@ def test_secrets_are_made_in_a_folder_that_others_cannot_enter():
         assert text.index("install -d -m 700 deploy/secrets\n") < text.index("> deploy/secrets/")
 
 
-def test_the_sizing_page_has_the_sum():
-    page = (ROOT / "docs" / "explanation" / "sizing.md").read_text("utf-8")
+def test_the_page_has_the_sum():
+    page = CONTAINERS.read_text("utf-8")
     waiting = Settings(detector=Path("x")).max_waiting_bytes
     parts = [300, waiting / 1e6, waiting / 1e6, 2 * max_memory(24_000_000) / 1e6]
     rows = re.findall(r"\| ([\d,]+) MB \|$", page, re.MULTILINE)

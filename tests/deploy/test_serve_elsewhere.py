@@ -41,11 +41,24 @@ def block(language, text):
 
 
 def test_the_files_in_deploy_are_those_of_the_page():
-    """tests/test_docs.py checks that the configuration on the page is what nescio writes."""
     config = ROOT / "deploy" / "triton" / "model_repository" / "tagger" / "config.pbtxt"
-    assert block("text", "onnxruntime") == config.read_text()
+    assert block("proto", "onnxruntime") == config.read_text()
     service = ROOT / "deploy" / "kserve" / "inferenceservice.yaml"
     assert block("yaml", "InferenceService") == service.read_text()
+
+
+def test_tritons_configuration_has_the_tensors_of_an_exported_file(fused):
+    session = pytest.importorskip("onnxruntime").InferenceSession(fused.path)
+    types = {"float": "FP32", "double": "FP64", "bool": "BOOL"}
+    expected = [
+        (kind, node.name, types[node.type[len("tensor(") : -1]], len(node.shape) == 1)
+        for kind, nodes in (("input", session.get_inputs()), ("output", session.get_outputs()))
+        for node in nodes
+    ]
+    tensor = r'^(input|output) {\n  name: "(\w+)"\n  data_type: TYPE_(\w+)\n.*\n(  reshape)?'
+    found = re.findall(tensor, block("proto", "onnxruntime"), re.MULTILINE)
+    # A tensor of Triton has at least one dimension besides the batch.
+    assert [(*names, bool(reshaped)) for *names, reshaped in found] == expected
 
 
 def test_the_inference_service_serves_the_model_repository():

@@ -3,6 +3,7 @@ import pytest
 
 from nescio import Outputs
 from nescio.detectors.default import MIN_HELD_OUT, default_detector
+from nescio.errors import DefaultDetectorWarning
 
 
 def outputs(n, seed=0, **without):
@@ -29,6 +30,18 @@ def test_features_and_labels_make_a_combination_that_can_be_used():
         (outputs(300, features=None), outputs(500), "training outputs have no features"),
         (outputs(300, labels=None), outputs(500), "training outputs have no labels"),
         (outputs(300), outputs(500, features=None), "held-out outputs have no features"),
+        (None, outputs(100, features=None), "needs 400 held-out samples, and there are 100"),
+    ],
+)
+def test_without_features_it_is_joint_energy(train, held_out, why):
+    detector, reason = default_detector(train, held_out, nonfinite="out")  # warnings are errors
+    assert (detector.name, detector.nonfinite) == ("joint_energy", "out")
+    assert why in reason
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "why"),
+    [
         (
             outputs(300, labels=outputs(300).labels[::-1]),
             outputs(500),
@@ -42,11 +55,17 @@ def test_features_and_labels_make_a_combination_that_can_be_used():
         (outputs(300), outputs(MIN_HELD_OUT - 1), "needs 400 held-out samples, and there are 399"),
     ],
 )
-def test_otherwise_it_is_joint_energy_and_the_reason_is_said(train, held_out, why):
-    detector, reason = default_detector(train, held_out, nonfinite="out")
+def test_features_that_cannot_be_used_are_warned_of(train, held_out, why):
+    with pytest.warns(DefaultDetectorWarning, match=why):
+        detector, reason = default_detector(train, held_out)
     assert detector.name == "joint_energy"
-    assert detector.nonfinite == "out"
     assert why in reason
+
+
+def test_columns_of_a_table_are_compared_with_training_samples():
+    detector, reason = default_detector(of_table=True, tpr=0.9)
+    assert (detector.name, detector.tpr) == ("knn", 0.9)
+    assert "columns of the table" in reason
 
 
 @pytest.mark.parametrize(("n_labels", "name"), [(20, "joint_energy"), (21, "top_k_joint_energy")])

@@ -5,7 +5,7 @@ import pytest
 
 import nescio as ns
 from nescio.checks import make_outputs
-from nescio.detectors.steps import learning_half
+from nescio.detectors.fitting import learning_half
 from nescio.errors import InputError, NescioError, ShapeError, TooFewSamplesError
 
 
@@ -69,16 +69,14 @@ def test_groups_are_halved_with_the_rows(logits):
         Centred().calibrate(logits, groups=groups[1:])
 
 
-def test_fit_learns_both_and_calibrate_learns_from_held_out_data_again():
+def test_fit_learns_from_training_and_calibrate_from_held_out_data():
     train, held_out = make_outputs(100), make_outputs(100, seed=1)
     detector = CentredTwice().fit(train)
-    from_train = detector.mean_
-    assert detector.predict(train).mean() > 0.8
+    assert not hasattr(detector, "mean_")
     detector.calibrate(held_out)
     half = held_out[learning_half(100)]
     np.testing.assert_array_equal(detector.train_mean_, train.logits.mean(0))
     np.testing.assert_array_equal(detector.mean_, half.features[half.labels[:, 0] == 1].mean(0))
-    assert not np.array_equal(detector.mean_, from_train)
     with pytest.raises(InputError, match="learned from this very data"):
         detector.calibrate(train)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.detectors import features as rows_of, steps
+from nescio.detectors import features as rows_of
 from nescio.errors import InputError, MissingInputError, ShapeError
 from nescio.outputs import Outputs
 
@@ -117,6 +117,6 @@ def test_a_plain_array_is_an_error_that_says_what_to_pass(y):
 
 def test_logits_of_other_labels_than_those_of_the_training_data_are_an_error():
     detector = ns.Combined(["label_neighbours", "joint_energy"])
-    steps.learn(detector, some(120, 0), None)  # as nescio calibrate does
+    detector.fit(some(120, 0))
     with pytest.raises(ShapeError, match="has learned 4 labels, but there are logits of 3"):
         detector.calibrate(some(100, 1).select_labels([0, 1, 2]))

@@ -8,6 +8,21 @@ import sklearn.neighbors
 import nescio as ns
 
 
+def plainly(samples, queries, k, own=False):
+    """Every distance from the differences, sorted; equal ones by position."""
+    samples, queries = samples.astype(np.float64), queries.astype(np.float64)
+    distances, positions = [], []
+    for row, query in enumerate(queries):
+        difference = query - samples
+        squares = np.einsum("ij,ij->i", difference, difference)
+        if own:
+            squares[row] = np.inf
+        order = np.argsort(squares, kind="stable")[:k]
+        distances.append(np.sqrt(squares[order]))
+        positions.append(order)
+    return np.array(distances), np.array(positions)
+
+
 @pytest.mark.parametrize("n_labels", [2, 7, 8, 30])
 @pytest.mark.parametrize("n_neighbors", [5, 20])
 def test_lof_is_scikit_learns(n_labels, n_neighbors, rng):
@@ -39,8 +54,20 @@ def test_lof_of_samples_that_coincide_is_finite(rng):
 
 def test_lof_keeps_the_neighbours_it_was_fitted_with(rng, tmp_path):
     train, new = rng.normal(size=(100, 3)), rng.normal(size=(10, 3))
-    detector = ns.LocalOutlierFactor().fit(train)
+    detector = ns.LocalOutlierFactor().fit(train).calibrate(rng.normal(size=(50, 3)))
     before = detector.score_samples(new)
     detector.set_params(n_neighbors=3).save(tmp_path / "x.nescio")
     assert np.array_equal(detector.score_samples(new), before)
     assert np.array_equal(ns.load(tmp_path / "x.nescio").score_samples(new), before)
+
+
+def test_lof_of_large_logits_in_float64_is_that_of_the_formula(rng):
+    train = rng.normal(size=(400, 9)).astype(np.float32) - np.float32(4096)
+    new = train[:60] + rng.normal(size=(60, 9)).astype(np.float32)
+    found = ns.LocalOutlierFactor(10).fit(train).score_samples(new)
+    distances, at = plainly(train, train, 10, own=True)
+    reach = distances[:, -1]
+    density = 1 / (np.maximum(distances, reach[at]).mean(1) + 1e-10)
+    distances, at = plainly(train, new, 10)
+    own = 1 / (np.maximum(distances, reach[at]).mean(1) + 1e-10)
+    np.testing.assert_allclose(found, -density[at].mean(1) / own, rtol=1e-9)

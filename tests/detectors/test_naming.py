@@ -40,14 +40,6 @@ def test_parameters_may_follow_in_brackets(nescio, files):
     code, _, err = nescio("calibrate", files / "val.safetensors", "-d", name, "-o", path)
     assert code == 0, err
     assert ns.load(path).k == 3
-    forest = "isolation_forest(n_trees=7)"
-    code, _, err = nescio(
-        *("calibrate", files / "val.safetensors", "-d", forest, "--set", "seed=2"),
-        *("--train", files / "train.safetensors", "-o", path, "--force"),
-    )
-    assert code == 0, err
-    assert ns.load(path).get_params()["seed"] == 2
-    assert ns.load(path).get_params()["n_trees"] == 7
 
 
 def test_a_class_or_a_name_serves_as_a_detector():

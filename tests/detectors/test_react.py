@@ -46,7 +46,7 @@ def test_what_is_missing_or_does_not_fit_is_named():
         ns.ReAct().fit(ns.Outputs(outputs.logits, outputs.features))
     pooled = ns.Outputs(outputs.logits, outputs.features[:, :7], head=outputs.head)
     with pytest.raises(ShapeError, match="the head reads 20 values, but its input has 7 columns"):
-        ns.ReAct().fit(pooled)
+        ns.ReAct().fit(pooled).score_samples(pooled)
     for percentile in (0, 100, "90"):
         with pytest.raises(ParameterError, match="percentile must lie between 0 and 100"):
             ns.ReAct(percentile).fit(outputs)

@@ -1,11 +1,10 @@
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._io.kinds import digest
+from nescio._io.file_format import digest
 from nescio._io.tensors import read_tensors, write_tensors
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
@@ -61,40 +60,6 @@ def test_the_calibration_is_kept_whole(tmp_path, by):
         np.testing.assert_array_equal(loaded.thresholds[name].scores, threshold.scores)
 
 
-def test_a_detector_that_is_only_fitted_can_be_saved(tmp_path):
-    ns.JointEnergy().fit(make_outputs(50)).save(tmp_path / "x.nescio")
-    loaded = ns.load(tmp_path / "x.nescio")
-    assert loaded.predict(make_outputs(5)).shape == (5,)
-    with pytest.raises(ns.NotCalibratedError):
-        loaded.assess(make_outputs(5))
-
-
-@pytest.mark.parametrize("name", ["joint_energy", "mahalanobis", "lof", "isolation_forest"])
-def test_files_of_schema_1_stay_readable(name):
-    """Written once by version 0.1.0 and never again: see tests/frozen/README.md."""
-    expected = json.loads((STORED / f"{name}-schema1.json").read_text())
-    outputs = ns.Outputs(expected["logits"], expected["features"])
-    report = ns.load(STORED / f"{name}-schema1.nescio").assess(outputs)
-    assert report.groups.tolist() == expected["groups"]
-    np.testing.assert_allclose(report.scores, expected["scores"], rtol=1e-6)
-    np.testing.assert_allclose(report.p_values, expected["p_values"])
-    assert report.in_distribution.tolist() == expected["in_distribution"]
-
-
-@pytest.mark.parametrize(
-    "name", ["combined", "head_joint_energy", "knn-cells", "label_neighbours", "linear_probe"]
-)
-def test_files_of_schema_2_stay_readable(name):
-    expected = json.loads((STORED / f"{name}-schema2.json").read_text())
-    data = np.asarray(expected["features"], np.float32)
-    if "logits" in expected:
-        data = ns.Outputs(np.asarray(expected["logits"], np.float32), data)
-    report = ns.load(STORED / f"{name}-schema2.nescio").assess(data)
-    np.testing.assert_allclose(report.scores, expected["scores"], rtol=1e-4)
-    np.testing.assert_allclose(report.p_values, expected["p_values"])
-    assert report.in_distribution.tolist() == expected["in_distribution"]
-
-
 def test_truncation_and_damage_are_refused(saved, tmp_path):
     whole = saved("lof").read_bytes()
     damaged = tmp_path / "damaged.nescio"
@@ -145,8 +110,11 @@ def tampered(path, *, learned=None, tensors=None, **changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"schema": 3}, r"newer nescio \('0.1.0', schema 3; this one reads up to 2\)"),
-        ({"schema": "2"}, "newer nescio"),
+        (
+            {"schema": 3},
+            r"another version of nescio \('0.1.0', schema 3; this one reads schema 1\)",
+        ),
+        ({"schema": "2"}, "another version of nescio"),
         ({"detector": "os.system"}, "'os.system', which is not one of nescio's"),
         ({"params": {"tpr": 0.95, "shell": "rm"}}, "damaged: .*shell"),
         ({"params": {"tpr": 7, "nonfinite": "raise"}}, "damaged: tpr must lie"),
@@ -270,11 +238,6 @@ def test_a_hostile_forest_cannot_read_out_of_bounds_or_walk_in_circles(saved):
         ("react", {"ceiling_": np.zeros(3)}),
         ("dice", {"kept_": np.ones((6, 8))}),
         ("dice", {"kept_": np.ones((6, 7), bool)}),
-        ("calibrated_max", {"means_": np.zeros(5)}),
-        ("calibrated_max", {"scales_": np.zeros(6)}),
-        ("calibrated_max", {"scales_": np.full(6, np.nan)}),
-        ("co_occurrence", {"lift_": np.zeros((5, 5))}),
-        ("co_occurrence", {"lift_": np.full((6, 6), np.inf)}),
         ("lof", {"reach_": np.zeros(3)}),
         ("lof", {"reach_": np.full(300, np.nan)}),
         ("lof", {"samples_": np.zeros(300)}),

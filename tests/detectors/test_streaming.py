@@ -1,10 +1,9 @@
-"""Verdicts on streams: those of whole files, written in parts that survive the end of a process."""
+"""Verdicts on streams: those of whole files, written once and completely."""
 
 import datetime
 import decimal
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,13 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._io import parts as parts_module
 from nescio._io.columns import Columns
-from nescio._io.parts import PartFolder
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.detectors.streaming import score_stream
-from nescio.errors import FileError, InputError, NonFiniteError, ParameterError
-from nescio.outputs import streams
-from nescio.outputs.streams import open_stream
+from nescio.errors import InputError, NonFiniteError, ParameterError
+from nescio.outputs import reading
+from nescio.outputs.reading import open_stream
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -35,7 +32,7 @@ SIZE = 128
 @pytest.fixture(autouse=True)
 def _small_blocks_in_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(streams, "_MOST_ROWS", SIZE)
+    monkeypatch.setattr(reading, "_MOST_ROWS", SIZE)
 
 
 @pytest.fixture
@@ -167,7 +164,7 @@ def test_bad_rows_are_named_by_their_block(detector, frame):
     reason = r"^x.parquet, rows 256 to 383 .*: logits hold NaN or infinity in 1 of 128 rows: 44\."
     with pytest.raises(NonFiniteError, match=reason):
         score_stream(detector, opened("x.parquet"), "y.parquet")
-    assert [path.name for path in Path().iterdir()] == ["x.parquet"]  # no useless parts either
+    assert [path.name for path in Path().iterdir()] == ["x.parquet"]
     detector.set_params(nonfinite="out")
     for fdr in (None, 1e-9):
         found = score_stream(detector, opened("x.parquet"), "y.parquet", fdr=fdr, force=True)
@@ -195,68 +192,12 @@ def test_a_wrong_rate_is_an_error_before_any_work(detector, frame):
     frame.to_parquet("x.parquet")
     with pytest.raises(ParameterError, match="fdr must lie between 0 and 1"):
         score_stream(detector, opened("x.parquet"), "y.parquet", fdr=1.5)
-    assert not Path("y.parquet.parts").exists()
-
-
-# --- parts ---
-
-_KILLED = """
-import os, signal, sys
-from nescio._io.parts import PartFolder
-from nescio.cli import main
-from nescio.outputs import streams
-streams._MOST_ROWS = 128
-write, last = PartFolder.write, int(sys.argv[1])
-def dying(self, number, table):
-    write(self, number, table)
-    if number == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-PartFolder.write = dying
-main(sys.argv[2:])
-"""
-
-
-@pytest.fixture
-def computed(monkeypatch):
-    """Return the numbers of the parts that are computed from now on."""
-    found = []
-    write = PartFolder.write
-
-    def record(self, number, table):
-        found.append(number)
-        write(self, number, table)
-
-    monkeypatch.setattr(PartFolder, "write", record)
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL to send")
-def test_a_killed_process_is_continued_to_the_same_bytes(detector, frame, computed):
-    from nescio.cli import main
-
-    frame.to_parquet("x.parquet", row_group_size=177)
-    detector.save("d.nescio")
-    score = ("score", "d.nescio", "x.parquet", "-o")
-    assert main([*score, "whole.parquet"]) == 0
-    assert sorted(computed) == list(range(8))
-    killed = subprocess.run(
-        [sys.executable, "-c", _KILLED, "4", *score, "y.parquet"], check=False, timeout=60
-    )
-    assert killed.returncode == -signal.SIGKILL
     assert not Path("y.parquet").exists()
-    done = {int(path.stem.split("-")[1]) for path in Path("y.parquet.parts").glob("part-*.arrow")}
-    assert 4 in done  # one before it may be still in work
-    computed.clear()
-    assert main([*score, "y.parquet"]) == 0
-    assert min(computed) == min(set(range(8)) - done)
-    assert max(computed) == 7
-    assert Path("y.parquet").read_bytes() == Path("whole.parquet").read_bytes()
-    assert not Path("y.parquet.parts").exists()
 
 
-def interrupt(detector, path, **options):
-    """Score until the third part has been written, then fail."""
+@pytest.mark.parametrize("name", ["y.parquet", "y.csv", "y.jsonl"])
+def test_a_run_that_ends_early_leaves_nothing(detector, frame, name):
+    frame.to_parquet("x.parquet")
     done = []
 
     def on_rows(count):
@@ -265,60 +206,21 @@ def interrupt(detector, path, **options):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        score_stream(detector, opened("x.parquet"), path, on_rows=on_rows, **options)
+        score_stream(detector, opened("x.parquet"), name, on_rows=on_rows)
+    assert [path.name for path in Path().iterdir()] == ["x.parquet"]
+    Path(name).write_text("before")
+    done.clear()
+    with pytest.raises(KeyboardInterrupt):
+        score_stream(detector, opened("x.parquet"), name, on_rows=on_rows, force=True)
+    assert Path(name).read_text() == "before"
 
 
-@pytest.mark.parametrize("change", ["nothing", "input", "detector", "damage", "gap"])
-def test_what_has_changed_is_computed_again(detector, frame, computed, change):
+def test_all_columns_can_be_returned(detector, frame):
     frame.to_parquet("x.parquet")
-    interrupt(detector, "y.csv", key={"detector": 1})
-    folder = Path("y.csv.parts")
-    expected = max(computed) + 1
-    if change == "input":
-        frame.iloc[::-1].to_parquet("x.parquet")
-        expected = 0
-    elif change == "detector":
-        expected = 0
-    elif change == "damage":
-        part = folder / "part-000002.arrow"
-        part.write_bytes(part.read_bytes()[:-50])
-        expected = 2
-    elif change == "gap":
-        (folder / "part-000001.arrow").unlink()
-        expected = 1
-    computed.clear()
-    key = {"detector": 2 if change == "detector" else 1}
-    score_stream(detector, opened("x.parquet"), "y.csv", key=key)
-    assert min(computed) == expected
-    score_stream(detector, opened("x.parquet"), "whole.csv")
-    assert Path("y.csv").read_bytes() == Path("whole.csv").read_bytes()
-
-
-def test_without_a_key_nothing_is_continued(detector, frame, rng):
-    """Nobody has said that it is the same detector."""
-    frame.to_parquet("x.parquet")
-    interrupt(detector, "y.csv")
-    other = ns.JointEnergy().calibrate(ns.Outputs(rng.normal(1, 2, (50, 3)), label_names=LABELS))
-    found = score_stream(other, opened("x.parquet"), "y.csv", in_memory=True)
-    score_stream(other, opened("x.parquet"), "whole.csv")
-    assert Path("y.csv").read_bytes() == Path("whole.csv").read_bytes()
+    found = score_stream(detector, opened("x.parquet"), fdr=0.3, in_memory=True)
     assert sum(len(part["score"]) for part in found.parts) == N
-
-
-def test_two_processes_do_not_write_the_same_output(detector, frame):
-    frame.to_parquet("x.parquet")
-    reason = r"another process is using .*y.parquet"
-    other = PartFolder(Path("y.parquet"), {})
-    with other.opened(), pytest.raises(FileError, match=reason):
-        score_stream(detector, opened("x.parquet"), "y.parquet")
-    score_stream(detector, opened("x.parquet"), "y.parquet")
-
-
-def test_a_part_that_is_gone_is_an_error(detector, frame, monkeypatch):
-    frame.to_parquet("x.parquet")
-    monkeypatch.setattr(parts_module.PartFolder, "_has", lambda self, number: number < 3)
-    with pytest.raises(FileError, match=r"part-000000.arrow was changed or removed"):
-        score_stream(detector, opened("x.parquet"), "y.parquet")
+    inside = np.concatenate([part["in_distribution"] for part in found.parts])
+    assert found.n_flagged == N - inside.sum()
 
 
 # --- memory ---

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks" / "detection"))
 
-import claims  # noqa: E402
-import which_detector  # noqa: E402
+import claims
+import which_detector
 
 
 def tables(text: str) -> list[str]:

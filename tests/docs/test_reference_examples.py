@@ -24,7 +24,7 @@ PYTHON = "\n".join(
 RETURNED_BY = {
     "nescio.calibration": {"calibrate": "Calibration", "Monitor": "Firing"},
     "nescio.choosing": {"choose": "Choice FoldFacts Standing"},
-    "nescio.data": {
+    "nescio.lab.data": {
         "find_damaged": "BadFile",
         "parse_address": "DataAddress DataSource",
         "check_protocol": "Finding ProtocolReport",
@@ -42,7 +42,7 @@ RETURNED_BY = {
         "evaluate": "Estimate Evaluation",
     },
     "nescio.monitor": {"Monitor": "Change LabelDrift MonitorReport Place Window"},
-    "nescio.runners": {"wrap": "PredictedRow Prediction Wrapped", "make_runner": "Runner"},
+    "nescio.models": {"wrap": "PredictedRow Prediction Wrapped", "make_runner": "Runner"},
     "nescio.service": {"make_app": "Settings"},
 }
 # These need images, a network or a cluster. The page shows them as commands, which the tests of
@@ -50,12 +50,9 @@ RETURNED_BY = {
 COMMANDS = {
     "how-to/datasets.md": "load_coco load_digits load_imagenet22k load_nus_wide load_textures"
     " load_voc_trainval",
-    "how-to/train-a-network.md": "Architecture Augmentation Checkpoint Epoch Network Run Extraction"
-    " extract load_checkpoint",
-    "explanation/input-perturbation.md": "MahalanobisSettings OdinSettings Setting TuneSettings"
-    " Tuning tune",
-    "how-to/reproduce-the-paper.md": "load_paper_checkpoint",
-    "how-to/run-on-a-cluster.md": "ray_engine ray_scoring",
+    "how-to/train-a-network.md": "Epoch Run Extraction extract",
+    "explanation/input-perturbation.md": "tune",
+    "how-to/run-on-a-cluster.md": "ray_scoring",
 }
 WITH_A_COMMAND = {name for names in COMMANDS.values() for name in names.split()}
 
@@ -64,7 +61,7 @@ def public() -> dict[str, list[str]]:
     """The public classes and functions by module."""
     found = {}
     for page in REFERENCE:
-        for module in re.findall(r"nescio\.[\w.]+", page.read_text("utf-8").partition("\n")[0]):
+        for module in re.findall(r"^## (nescio\.[\w.]+)", page.read_text("utf-8"), re.M):
             loaded = importlib.import_module(module)
             names = getattr(loaded, "__all__", ())
             things = ((name, getattr(loaded, name)) for name in names)

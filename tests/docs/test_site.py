@@ -21,7 +21,12 @@ from nescio import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "site"
-PAGES = ("index.html", "gallery.html", "reference/scores.html", "errors/shape-error.html")
+PAGES = (
+    "index.html",
+    "gallery.html",
+    "reference/scores-and-outputs.html",
+    "errors/shape-error.html",
+)
 NARROW = 390
 
 sys.path.append(str(ROOT / "tools"))
@@ -94,7 +99,7 @@ def test_a_phone_shows_whole_lines_and_every_picture(site, browser, page):
 
 
 def test_an_api_page_shows_examples(site):
-    page = (site / "reference" / "scores.html").read_text("utf-8")
+    page = (site / "reference" / "scores-and-outputs.html").read_text("utf-8")
     assert len(re.findall(r"Examples:?<", page)) >= 10
 
 

@@ -1,5 +1,6 @@
+"""Explanations label by label, and the medians that they are compared with."""
+
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +9,11 @@ from hypothesis.extra import numpy as hnp
 
 import nescio as ns
 from nescio.checks import make_outputs
-from nescio.detectors import DETECTORS
+from nescio.detectors import DETECTORS, Profile
 from nescio.errors import ParameterError, ShapeError
 from nescio.explain import terms as label_terms
 from nescio.scores import label_energy
 
-FROZEN = Path(__file__).parents[1] / "frozen"
 EXPLAINED = (
     "joint_energy", "max_energy", "top_k_joint_energy",
     "sum_logit", "max_logit", "top_k_logit",
@@ -171,11 +171,6 @@ def test_json_holds_everything_but_infinity(name):
     assert found["samples"][1]["labels"][0]["share"] is None
 
 
-def test_a_detector_that_is_only_fitted_does_not_explain():
-    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
-        ns.JointEnergy().fit(make_outputs(100)).explain(make_outputs(2, seed=1))
-
-
 def test_bad_rows_are_told_and_do_not_spoil_the_medians():
     logits = make_outputs(101).logits.copy()
     detector = ns.SumProb(nonfinite="out").calibrate(logits)
@@ -207,13 +202,11 @@ def test_what_is_not_a_sum_over_labels_cannot_be_explained(name):
 
 
 def test_refusals():
-    with pytest.raises(ns.NotCalibratedError, match="no threshold yet"):
-        ns.JointEnergy().explain(make_outputs(3))
+    for detector in (ns.JointEnergy(), ns.JointEnergy().fit(make_outputs(100))):
+        with pytest.raises(ns.NotCalibratedError, match="no threshold yet"):
+            detector.explain(make_outputs(3))
     with pytest.raises(ShapeError, match="made for 6 labels"):
         ns.JointEnergy().calibrate(make_outputs(50)).explain(np.zeros((3, 7)))
-
-
-# --- on disk ------------------------------------------------------------------------------------
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -226,17 +219,17 @@ def test_the_text_of_one_input():
     assert repr(detector.explain(new)[0]).splitlines() == [
         "a: OUT. max_logit 1 is below the threshold 3 (p-value 0.2500).",
         "Its largest logit is 1 (cat); the median over in-distribution inputs is 3.",
-        "label       logit       share      median rank median",
-        "cat         1.000      100.0%       1.000       3.000",
-        "dog         0.250           -       3.000       1.000",
+        "label  logit   share  median  rank median",
+        "cat    1.000  100.0%   1.000        3.000",
+        "dog    0.250       -   3.000        1.000",
     ]
     headline = "in-distribution. max_logit 5 is at least the threshold 3 (p-value 1.0000)."
     assert detector.explain(new)[1].headline() == headline
     assert str(detector.explain(new)).splitlines() == [
         "2 explained, 1 flagged",
-        "                score    threshold  verdict  largest logit",
-        "       a            1            3  OUT      cat 1, dog 0.25",
-        "       b            5            3  in       dog 5, cat 0",
+        "sample  score  threshold  verdict  largest logit",
+        "a           1          3  OUT      cat 1, dog 0.25",
+        "b           5          3  in       dog 5, cat 0",
     ]
 
 
@@ -248,7 +241,7 @@ def test_the_text_says_what_is_left_out(rng):
     assert repr(reason).splitlines()[-1] == f"32 other labels: {left:.1%}"
     assert reason.others(reason.labels[:39]).startswith("1 other label: ")
     assert reason.others(reason.labels) == ""
-    assert len(repr(explanation).splitlines()) == 2 + 9 + 1
+    assert repr(explanation).splitlines()[-1] == "and 22 more"
     assert [r.score for r in explanation] == explanation.scores.tolist()
 
 
@@ -275,3 +268,29 @@ def test_a_detector_of_ones_own_can_be_explained():
 
     with pytest.raises(AssertionError, match="the terms are not the score"):
         ns.checks.check_explains_or_refuses(DoesNotAddUp())
+
+
+# --- medians ---
+
+
+def test_of_many_rows_some_are_drawn_and_always_the_same(rng):
+    logits = rng.normal(-3, 3, (20_000, 4)).astype(np.float32)
+    first, again = (ns.JointEnergy().calibrate(logits).profile_.medians for _ in range(2))
+    np.testing.assert_array_equal(first.labels, again.labels)
+    # 3.5 % of the rows to either side of the middle: five standard errors of 5,000
+    low, high = np.quantile(label_energy(logits), [0.465, 0.535], axis=0)
+    assert ((low < first.labels[0]) & (first.labels[0] < high)).all()
+    exact = np.median(label_energy(logits).astype(np.float64), axis=0)
+    assert (first.labels[0] != exact).all()
+
+
+def test_groups_may_come_in_any_order(rng):
+    logits = rng.normal(size=(6, 2))
+    names = np.array(["9", "10+", "9", "10+", "9", "10+"])  # as label counts do
+    terms = label_terms.Terms("logit", np.asarray)
+    usual = label_terms.Medians.from_logits(terms, logits, np.ones(6, bool), names)
+    again = Profile.from_arrays(Profile(medians=usual).arrays(), ("9", "10+"), 2)
+    for found in (usual, again.medians):
+        medians, _ = found.of_samples(names[:2], 2)
+        np.testing.assert_array_equal(medians[0], np.median(logits[::2], axis=0))
+        np.testing.assert_array_equal(medians[1], np.median(logits[1::2], axis=0))

@@ -18,7 +18,7 @@ from nescio.errors import MissingInputError
 from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes
 from nescio.export.parity import run_graph, session_of
-from nescio.runners.tracing import traced
+from nescio.export.tracing import traced
 
 from .test_fused import TRACEABLE, mahalanobis, of_features, outputs_to_judge, rows_to_judge
 

@@ -1,14 +1,26 @@
+"""`compare`: data of any kind, detectors of any kind, and the same results as the command line."""
+
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import nescio as ns
 from nescio import DETECTORS, Combined, NearestNeighbours, NNGuide, Outputs
-from nescio.benchmark.results import Line, comparison_lines
 from nescio.checks import make_outputs
-from nescio.errors import InputError, LabelMismatchError, ShapeError
+from nescio.errors import (
+    InputError,
+    LabelMismatchError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+)
+from nescio.lab.benchmark.results import Line, comparison_lines
 from nescio.metrics import auroc, delong_test
-from nescio.metrics.comparison import Scored, compare_outputs, find_lead
+from nescio.metrics.comparison import Scored, compare_outputs, find_lead, read_sets
+
+NAMES = ["joint_energy", "max_logit"]
 
 
 @pytest.fixture
@@ -70,14 +82,6 @@ def test_scores_that_differ_by_rounding_alone_rank_alike():
     worse = Scored(sure.id_scores, {"far": sure.ood_scores["far"] + 20})
     lead = find_lead("far", {"a": sure, "b": saturated, "c": worse})
     assert (lead.best, lead.second) == ("a", "c")
-
-
-def test_a_single_input_has_results_and_no_lead(splits):
-    _, test, far = splits
-    detectors = {name: DETECTORS[name]() for name in ("sum_logit", "joint_energy")}
-    found = compare_outputs(detectors, test, {"far": far[:1]}, n_bootstrap=0)
-    assert found.lead == {}
-    assert set(found.results["far"]) == set(detectors)
 
 
 def test_if_none_can_run_the_reasons_are_there(splits):
@@ -168,30 +172,21 @@ def test_detectors_that_learn_from_held_out_data(splits):
     assert not hasattr(detectors["logits"], "detectors_")
 
 
-def test_the_result_is_plain_data(splits):
-    import json
-
-    _, test, far = splits
-    found = compare_outputs({"msp": DETECTORS["msp"]()}, test, {"far": far}, n_bootstrap=20)
-    plain = json.loads(json.dumps(found.as_dict()))
-    (row,) = plain["results"]
-    assert (row["ood"], row["detector"], row["n_ood"]) == ("far", "msp", 150)
-    assert row["auroc"]["low"] <= row["auroc"]["value"] <= row["auroc"]["high"]
-    assert np.isfinite(row["aupr_ood_positive"]["value"])
-    assert found.lead == {}
-
-
-def test_the_best_detector_is_first_in_the_plain_data(splits):
+def test_the_plain_data_has_the_best_detector_first(splits):
     _, test, far = splits
     detectors = {name: DETECTORS[name]() for name in ("sum_logit", "max_logit", "joint_energy")}
-    found = compare_outputs(detectors, test, {"far": far}, n_bootstrap=0)
-    rows = found.as_dict()["results"]
+    found = compare_outputs(detectors, test, {"far": far}, n_bootstrap=20)
+    rows = json.loads(json.dumps(found.as_dict()))["results"]
     assert [row["rank"] for row in rows] == [1, 2, 3]
+    assert [row["detector"] for row in rows] == found.ranked("far")
     values = [row["auroc"]["value"] for row in rows]
     assert values == sorted(values, reverse=True)
-    assert [row["detector"] for row in rows] == found.ranked("far")
+    assert rows[0]["auroc"]["low"] <= values[0] <= rows[0]["auroc"]["high"]
     assert found.notes == {}
     assert not any(row["worse_than_chance"] for row in rows)
+    single = compare_outputs(detectors, test, {"far": far[:1]}, n_bootstrap=0)
+    assert single.lead == {}
+    assert set(single.results["far"]) == set(detectors)
 
 
 def test_swapped_data_is_named_as_the_likely_cause(splits):
@@ -211,3 +206,136 @@ def test_a_detector_that_needs_more_training_samples_is_skipped():
     )
     assert list(found.scores) == ["knn"]
     assert "at least 50 training samples, got n_samples = 20" in found.skipped["nnguide"]
+
+
+# --- data of any kind ---
+
+
+@pytest.fixture
+def logits(rng):
+    return {"known": rng.normal(0, 3, (80, 4)), "far": rng.normal(-3, 2, (60, 4))}
+
+
+def compared(*data, **options):
+    return ns.compare(*data, **{"detectors": NAMES, "n_bootstrap": 0} | options)
+
+
+def test_data_of_any_kind_gives_the_same(logits, tmp_path):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    known, far = logits.values()
+    names = ["cat", "dog", "cow", "hen"]
+    expected = compared(known, {"far": far}).as_dict()
+    assert compared(known, far).as_dict()["results"][0]["ood"] == "ood"
+    paths = {name: tmp_path / f"{name}.npy" for name in logits}
+    for name, array in logits.items():
+        np.save(paths[name], array)
+    turned = pandas.DataFrame(far, columns=names)[names[::-1]]  # columns are matched by name
+    for given in (
+        (known.tolist(), {"far": far}),
+        (ns.Outputs(known), {"far": ns.Outputs(far)}),
+        (pandas.DataFrame(known, columns=names), {"far": turned}),
+        (polars.DataFrame(known, names), {"far": far}),
+        (paths["known"], paths["far"]),
+        (str(paths["known"]), [str(paths["far"])]),
+        (known, {"far": paths["far"]}),
+    ):
+        assert compared(*given).as_dict() == expected
+
+
+def test_it_is_what_the_command_line_prints(logits, tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from nescio.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    for name, array in logits.items():
+        np.save(f"{name}.npy", array)
+    shell = ["eval", "--id", "known.npy", "--ood", "far.npy", "-d", NAMES[0], "-d", NAMES[1]]
+    printed = CliRunner().invoke(app, [*shell, "--bootstrap", "20", "--json"]).output
+    found = compared("known.npy", ["far.npy"], n_bootstrap=20)
+    assert json.loads(printed) == json.loads(json.dumps(found.as_dict()))
+
+
+def test_a_sample_of_a_large_file_is_read(logits, tmp_path, monkeypatch):
+    paths = {name: tmp_path / f"{name}.npy" for name in logits}
+    for name, array in logits.items():
+        np.save(paths[name], array)
+    monkeypatch.setitem(read_sets.__kwdefaults__, "max_rows", 70)
+    found = compared(paths["known"], paths["far"])
+    assert found.sampled == {"ID": 80}
+    result = found.results["far"]["max_logit"]
+    assert (result.n_id, result.n_ood) == (70, 60)
+    assert "ID: a sample of 80 rows" in repr(found)
+
+
+def test_the_default_is_asked_for_by_name(logits):
+    found = compared(*logits.values(), detectors=["auto", "max_logit"])
+    same = compared(*logits.values(), detectors=["joint_energy"])
+    assert found.results["ood"]["auto"] == same.results["ood"]["joint_energy"]
+
+
+def test_detectors_are_named_as_they_are_written(logits):
+    known, far = logits.values()
+
+    def names(detectors, **options):
+        found = compared(known, far, detectors=detectors, **options)
+        return [*found.results["ood"]], found.skipped
+
+    assert names("msp")[0] == ["msp"]
+    assert names(ns.MSP)[0] == ["msp"]
+    several = [ns.TopKJointEnergy(k=2), "top_k_joint_energy(k=3)", ns.GEN()]
+    shown = ["top_k_joint_energy(k=2)", "top_k_joint_energy(k=3)", "gen"]
+    assert names(several)[0] == shown
+    assert names({"mine": ns.MSP(), "yours": "gen"})[0] == ["mine", "yours"]
+    every, skipped = names("all")
+    assert {*every, *skipped} == set(ns.DETECTORS)
+    assert "pass training outputs" in skipped["lof"]
+    assert "isolation_forest" in names("all", train=known.copy())[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reason"),
+    [
+        ({"detectors": "mahalanobis"}, MissingInputError, "mahalanobis cannot be evaluated"),
+        ({"detectors": []}, ParameterError, "no detector to compare"),
+        ({"detectors": [ns.MSP(), ns.MSP()]}, ParameterError, "two detectors are named msp"),
+        ({"ood_data": {}}, ParameterError, "no OOD data"),
+        ({"ood_data": [np.zeros((2, 4)), np.zeros((2, 4))]}, ParameterError, "sets need names"),
+    ],
+)
+def test_mistakes_are_explained(logits, change, error, reason):
+    given = {"ood_data": logits["far"], **change}
+    with pytest.raises(error, match=reason):
+        compared(logits["known"], **given)
+
+
+def test_nothing_is_compared_with_itself(logits, tmp_path):
+    path = tmp_path / "known.npy"
+    np.save(path, logits["known"])
+    with pytest.raises(ParameterError, match="is given as ID data"):
+        compared(path, path)
+    known, far = ns.Outputs(logits["known"]), logits["far"]
+    for given, message in (
+        ({"ood_data": {"far": known}}, r"same Outputs is given as ID data .* OOD data"),
+        ({"train": known}, r"given as ID data .* training data"),
+        ({"held_out": known}, r"given as ID data .* held-out data"),
+        ({"train": far, "held_out": far}, r"ndarray is given as training data .* held-out data"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            compared(known, **{"ood_data": far, **given})
+
+
+def test_other_labels_are_an_error(logits):
+    pandas = pytest.importorskip("pandas")
+    known, far = (pandas.DataFrame(one, columns=list("abcd")) for one in logits.values())
+    with pytest.raises(LabelMismatchError, match=r"^far: "):
+        compared(known, {"far": far.rename(columns={"d": "e"})})
+
+
+def test_probabilities_are_converted(logits):
+    known, far = (1 / (1 + np.exp(-one)) for one in logits.values())
+    found = compared(known, far, from_probs=True)
+    expected = compared(*logits.values())
+    for name in NAMES:
+        ours, theirs = found.results["ood"][name], expected.results["ood"][name]
+        assert ours.auroc.value == pytest.approx(theirs.auroc.value, abs=1e-3)

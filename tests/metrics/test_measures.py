@@ -1,3 +1,5 @@
+"""The measures against scikit-learn, DeLong's test, and the weights of resamples."""
+
 import math
 
 import numpy as np
@@ -8,6 +10,7 @@ from sklearn import metrics as sk
 
 from nescio import metrics
 from nescio.errors import InputError, ShapeError
+from nescio.metrics.ranking import Ranking
 
 tied = hnp.arrays(np.float64, st.integers(1, 60), elements=st.integers(-5, 5).map(float))
 smooth = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e3, 1e3))
@@ -109,3 +112,85 @@ def test_scores_may_be_columns_of_a_data_frame(library, rng):
     id_scores, ood_scores = rng.normal(1, 1, 50), rng.normal(0, 1, 40)
     wrap = [[id_scores], [ood_scores]] if library == "pyarrow" else [id_scores, ood_scores]
     assert metrics.auroc(*map(make, wrap)) == metrics.auroc(id_scores, ood_scores)
+
+
+# --- DeLong's test ---
+
+
+def test_delong_agrees_with_the_definition(rng):
+    """Against the double sum over pairs of the original paper."""
+    id_a, ood_a = rng.normal(1, 1, 25).round(1), rng.normal(0, 1, 20).round(1)
+    id_b, ood_b = id_a + rng.normal(0, 1, 25).round(1), ood_a + rng.normal(0, 1, 20).round(1)
+
+    def placements(id_scores, ood_scores):
+        wins = (id_scores[:, None] > ood_scores) + 0.5 * (id_scores[:, None] == ood_scores)
+        return wins.mean(1), wins.mean(0)
+
+    (v10_a, v01_a), (v10_b, v01_b) = placements(id_a, ood_a), placements(id_b, ood_b)
+    variance = np.var(v10_a - v10_b, ddof=1) / 25 + np.var(v01_a - v01_b, ddof=1) / 20
+    result = metrics.delong_test(id_a, ood_a, id_b, ood_b)
+    assert result.standard_error == pytest.approx(np.sqrt(variance))
+    assert result.auroc_a == pytest.approx(metrics.auroc(id_a, ood_a))
+    assert result.difference == pytest.approx(v10_a.mean() - v10_b.mean())
+
+
+def test_delong_tells_detectors_apart_or_not(rng):
+    id_scores, ood_scores = rng.normal(2, 1, 300), rng.normal(0, 1, 300)
+    same = metrics.delong_test(id_scores, ood_scores, 3 * id_scores, 3 * ood_scores)
+    assert same.p_value == 1
+    noise = metrics.delong_test(id_scores, ood_scores, rng.normal(size=300), rng.normal(size=300))
+    assert noise.p_value < 1e-6
+    certain = metrics.delong_test([2.0, 2.0], [1.0, 1.0], [1.0, 1.0], [2.0, 2.0])
+    assert (certain.difference, certain.p_value) == (1.0, 0.0)
+
+
+@pytest.mark.slow
+def test_delong_rejects_as_often_as_it_says_when_detectors_are_alike():
+    rejected = 0
+    for seed in range(1000):
+        rng = np.random.default_rng(seed)
+        signal = [rng.normal(1, 1, 100), rng.normal(0, 1, 100)]
+        a, b = ([part + rng.normal(size=100) for part in signal] for _ in range(2))
+        rejected += metrics.delong_test(*a, *b).p_value < 0.05
+    assert abs(rejected / 1000 - 0.05) < 0.025
+
+
+def test_scores_of_other_samples_are_explained():
+    with pytest.raises(ShapeError, match="2 and 3 ID scores, 2 and 2 OOD scores"):
+        metrics.delong_test([1, 2], [1, 2], [1, 2, 3], [1, 2])
+    with pytest.raises(ShapeError, match="at least 2 ID and 2 OOD"):
+        metrics.delong_test([1], [1, 2], [1], [1, 2])
+
+
+# --- resamples ---
+
+
+def draw(rng, scores):
+    """How often each sorted score was drawn, and the drawn scores."""
+    drawn = rng.integers(0, len(scores), len(scores))
+    return np.bincount(drawn, minlength=len(scores)).astype(float), np.sort(scores)[drawn]
+
+
+def test_a_resample_of_tied_scores_is_the_measure_of_the_samples_drawn(rng):
+    """The bootstrap weighs sorted samples; this draws and sorts them anew."""
+    scores = [np.repeat(rng.normal(mean, 1, 20).round(1), 2) for mean in (1, 0)]
+    (id_weights, drawn_id), (ood_weights, drawn_ood) = (draw(rng, one) for one in scores)
+    ranking = Ranking.from_scores(*scores)
+    weighed = ranking.measures(0.9, 2.0, id_weights=id_weights, ood_weights=ood_weights)
+    again = Ranking.from_scores(drawn_id, drawn_ood).measures(0.9, 2.0)
+    assert weighed == pytest.approx(again, rel=1e-12)
+
+
+def test_the_copies_of_an_untied_sample_are_counted_one_after_the_other(rng):
+    scores = [rng.normal(mean, 1, 200) for mean in (1, 0)]
+    (id_weights, drawn_id), (ood_weights, drawn_ood) = (draw(rng, one) for one in scores)
+    ranking = Ranking.from_scores(*scores)
+    weighed = ranking.measures(0.9, 2.0, id_weights=id_weights, ood_weights=ood_weights)
+    tied = Ranking.from_scores(drawn_id, drawn_ood).measures(0.9, 2.0)
+    apart = Ranking.from_scores(*(one + rng.uniform(0, 1e-9, 200) for one in (drawn_id, drawn_ood)))
+    expected = apart.measures(0.9, 2.0)
+    for name in ("aupr", "aupr_at_ratio", "aupr_ood_positive"):
+        # Not equal: the copies in the data are in random order, and the middle stands for all.
+        assert abs(weighed[name] - expected[name]) < abs(tied[name] - expected[name]) / 2
+    for name in ("auroc", "fpr", "fpr_ood_positive"):
+        assert weighed[name] == pytest.approx(tied[name], rel=1e-12)

@@ -5,7 +5,7 @@ import pytest
 
 import nescio as ns
 from fixtures.streams import fed, logits_of
-from nescio._io.kinds import digest
+from nescio._io.file_format import digest
 from nescio._io.tensors import read_tensors, write_tensors
 from nescio.errors import FileError, FileFormatError, InputError, ParameterError
 from nescio.monitor import Monitor
@@ -28,20 +28,6 @@ def test_a_saved_monitor_goes_on_exactly(detector, rng, tmp_path):
     assert fed(monitor, detector, new).report() == fed(straight, detector, new).report()
 
 
-@pytest.mark.parametrize("more_cuts", [True, False])
-def test_a_state_that_told_equal_scores_apart_is_refused(detector, rng, tmp_path, more_cuts):
-    path = tmp_path / "state.safetensors"
-    monitor = fed(Monitor(detector), detector, logits_of(rng, 50))
-    (bag,) = monitor.bags.values()
-    if more_cuts:
-        bag.counts = np.append(bag.counts, [0, 0])
-    else:  # a calibration score that is tied with a cut was in the cell beside it
-        bag.counts[1:3] = bag.calibration[1:3] + np.array([-1, 1])
-    monitor.save(path)
-    with pytest.raises(InputError, match="older nescio"):
-        Monitor.load(path, detector)
-
-
 def test_a_state_is_of_one_detector(detector, rng, tmp_path):
     path = tmp_path / "state.safetensors"
     fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)
@@ -60,7 +46,7 @@ def test_a_state_that_is_none_is_refused(detector, tmp_path):
     with pytest.raises(FileFormatError, match=r"not a saved monitor: it holds 'nescio.detector'"):
         Monitor.load(tmp_path / "a.nescio", detector)
     write_tensors(tmp_path / "newer.safetensors", tensors, metadata | {"schema": 99})
-    with pytest.raises(FileFormatError, match="newer nescio"):
+    with pytest.raises(FileFormatError, match="another version of nescio"):
         Monitor.load(tmp_path / "newer.safetensors", detector)
     write_tensors(tmp_path / "changed.safetensors", tensors, metadata | {"trace_step": 7})
     with pytest.raises(FileFormatError, match="checksum"):
@@ -77,10 +63,10 @@ def test_a_count_beyond_every_stream_is_damage(detector, rng, tmp_path):
     path = tmp_path / "state.safetensors"
     fed(Monitor(detector), detector, logits_of(rng, 50)).save(path)
     tensors, metadata = read_tensors(path)
-    metadata["drift"]["blocks"][0][1] = 2**62
+    metadata["block_sizes"][0] = 2**62
     del metadata["sha256"]
     write_tensors(path, tensors, metadata | {"sha256": digest(tensors, metadata)}, force=True)
-    with pytest.raises(FileFormatError, match="block is too large"):
+    with pytest.raises(FileFormatError, match="a count is out of range"):
         Monitor.load(path, detector)
 
 
@@ -96,11 +82,11 @@ def test_memory_does_not_grow_with_the_stream(detector, rng, tmp_path):
 
 def test_a_state_keeps_its_settings(detector, tmp_path):
     path = tmp_path / "state.safetensors"
-    monitor = resume(detector, path, alpha=0.05, seed=3)
-    assert (monitor.alpha, monitor.window, monitor.seed) == (0.05, 500, 3)
+    monitor = resume(detector, path, alpha=0.05)
+    assert (monitor.alpha, monitor.window) == (0.05, 500)
     monitor.save(path)
     assert resume(detector, path).alpha == 0.05
-    assert resume(detector, path, alpha=0.05, window=500).seed == 3
+    assert resume(detector, path, alpha=0.05, window=500).window == 500
     with pytest.raises(ParameterError, match=r"started with --alpha 0\.05"):
         resume(detector, path, alpha=0.01)
     assert resume(detector, None).alpha == 0.01
@@ -113,6 +99,5 @@ def test_a_file_is_counted_once(detector, tmp_path):
     count_once(monitor, first)
     with pytest.raises(InputError, match="counted last"):
         count_once(monitor, first)
-    count_once(monitor, first, again=True)
     count_once(monitor, second)
     count_once(monitor, first)  # only the last file is remembered

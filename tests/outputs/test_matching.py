@@ -26,8 +26,6 @@ def reordered(outputs):
 def reorder(outputs, order):
     """Return all arrays of some labels, those for ODIN too."""
     arrays = {name: outputs.arrays[name][:, order] for name in ("odin_max", "odin_sum")}
-    crops = outputs.arrays["crops_logits"].reshape(len(outputs), 9, -1)
-    arrays["crops_logits"] = crops[:, :, order].reshape(len(outputs), -1)
     kept = {name: array for name, array in outputs.arrays.items() if name not in arrays}
     return replace(outputs.select_labels(order), arrays={**kept, **arrays})
 

@@ -155,7 +155,6 @@ def test_a_head_that_does_not_fit_is_refused(rng):
 
 def test_a_data_frame_gives_names_and_ids(rng):
     pandas = pytest.importorskip("pandas")
-    pytest.importorskip("narwhals")
     logits = rng.normal(size=(20, 3))
     frame = pandas.DataFrame(logits, [f"x{i}" for i in range(20)], ["bird", "cat", "dog"])
     outputs = Outputs(frame, features=frame * 2, manifest={"split": "val"})
@@ -170,12 +169,11 @@ def test_a_data_frame_gives_names_and_ids(rng):
         Outputs(frame, label_names=["fox", "cat", "bird"])
     assert Outputs(pandas.DataFrame(logits), label_names=[*"abc"]).label_names == ("a", "b", "c")
     with pytest.raises(InputError, match=r"'user_id'.*Outputs\.from_frame\(frame, \.\.\.\)"):
-        Outputs(frame.assign(user_id=np.arange(20.0) + 1e4))
+        Outputs(frame.assign(user_id=np.arange(20)))
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_the_truth_in_a_data_frame_is_matched_by_name(rng, library):
-    pytest.importorskip("narwhals")
     module = pytest.importorskip(library)
     make = module.table if library == "pyarrow" else module.DataFrame
     names, truth = ("bird", "cat", "dog"), rng.integers(0, 2, (20, 3))
@@ -200,7 +198,6 @@ def test_the_truth_in_a_data_frame_is_matched_by_name(rng, library):
 
 def test_rows_of_data_frames_must_be_in_one_order(rng):
     pandas = pytest.importorskip("pandas")
-    pytest.importorskip("narwhals")
     index = pandas.Index([f"x{i}" for i in range(20)])
     logits = pandas.DataFrame(rng.normal(size=(20, 3)), index, ["bird", "cat", "dog"])
     truth, features = (logits > 0).astype(int), logits * 2

@@ -190,7 +190,7 @@ def test_data_frames_are_matrices_of_their_columns(library, rng):
     np.testing.assert_allclose(scores.logits_from_probs(probs), logits)
     gaps = {**columns, "a": [None, *columns["a"].tolist()[1:]]}
     assert np.isnan(scores.joint_energy(make(gaps))).tolist() == [True] + [False] * 19
-    for other in (list(range(20)), [10_000.0 + i for i in range(20)], ["x"] * 20):
+    for other in (list(range(20)), ["x"] * 20):
         with pytest.raises(InputError, match=r"'photo' \(.*Outputs.from_frame\(frame, "):
             scores.joint_energy(make({"photo": other, **columns}))
 

@@ -12,9 +12,8 @@ import pytest
 
 import nescio as ns
 from nescio._io.tensors import encode_tensors
-from nescio.service.batching import Batcher
-from nescio.service.bodies import SAFETENSORS
-from nescio.service.service import Current
+from nescio.service.openapi import SAFETENSORS
+from nescio.service.service import Batcher, Current
 
 httpx = pytest.importorskip("httpx")
 
@@ -23,7 +22,7 @@ def at_once(application, requests):
     """The answers to requests (path, content type, body) that are sent at the same time."""
 
     async def run():
-        service = application.state.service
+        service = application.service
         await service.start()
         released, arrived = threading.Event(), asyncio.Semaphore(0)
         for batcher in (service._scoring, service._predicting):
@@ -113,8 +112,8 @@ def test_what_was_scored_is_counted_once(app, some_logits):
     parts[7] = np.full((2, 4), np.nan, np.float32)
     application = app()
     at_once(application, [body_of(part) for part in parts])
-    assert application.state.service.current.traffic.snapshot()["n_watched"] == 38
-    assert "nescio_samples_total 38.0" in application.state.service.metrics.text().decode()
+    assert application.service.current.traffic.snapshot()["n_watched"] == 38
+    assert "nescio_samples_total 38.0" in application.service.metrics.text().decode()
 
 
 def test_formats_and_ids_are_kept_apart(app, some_logits):
@@ -185,7 +184,7 @@ def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monk
     monkeypatch.setattr(Current, "score", slow)
 
     async def run():
-        await application.state.service.start()
+        await application.service.start()
         transport = httpx.ASGITransport(application)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             path, kind, body = body_of(some_logits(2))
@@ -200,7 +199,7 @@ def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monk
             released.set()
             served = await asyncio.gather(*first)
             after = await post()
-        await application.state.service.stop()
+        await application.service.stop()
         return refused, health, served, after
 
     refused, health, served, after = asyncio.run(run())
@@ -208,7 +207,7 @@ def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monk
     assert {answer.headers["retry-after"] for answer in refused} == {"1"}
     assert health.status_code == 200
     assert [answer.status_code for answer in (*served, after)] == [200] * 4
-    assert "nescio_rejected_total 4.0" in application.state.service.metrics.text().decode()
+    assert "nescio_rejected_total 4.0" in application.service.metrics.text().decode()
 
 
 # --- the batcher alone --------------------------------------------------------------------------
@@ -218,7 +217,10 @@ def batched(run, works, max_size=100):
     async def collect():
         batcher = Batcher(max_size)
         found = await asyncio.gather(
-            *(batcher.submit(run, work, size=size, kind=kind) for work, size, kind in works),
+            *(
+                batcher.submit(run, work, size=size, kind=lambda _, kind=kind: kind)
+                for work, size, kind in works
+            ),
             return_exceptions=True,
         )
         await batcher.stop()
@@ -270,14 +272,14 @@ def test_work_that_was_quick_runs_in_the_event_loop_until_it_is_slow():
     async def run():
         batcher = Batcher(100)
         batcher._seconds[7] = 0.0  # as of the last batch of 64 to 127
-        assert await batcher.submit(work, 5, size=70, kind="a") == 5
+        assert await batcher.submit(work, 5, size=70, kind=lambda _: "a") == 5
         with pytest.raises(ValueError, match="no"):
-            await batcher.submit(work, 0, size=70, kind="a")
+            await batcher.submit(work, 0, size=70, kind=lambda _: "a")
         batcher._seconds[7] = 0.0
         slow.set()
-        await batcher.submit(work, 6, size=70, kind="a")  # it was quick before
-        await batcher.submit(work, 7, size=70, kind="a")
-        await batcher.submit(work, 8, size=1000, kind="a")  # not known yet
+        await batcher.submit(work, 6, size=70, kind=lambda _: "a")  # it was quick before
+        await batcher.submit(work, 7, size=70, kind=lambda _: "a")
+        await batcher.submit(work, 8, size=1000, kind=lambda _: "a")  # not known yet
         await batcher.stop()
 
     asyncio.run(run())
@@ -299,7 +301,7 @@ def test_a_failed_request_on_the_event_loop_is_not_kept():
         work = Large()
         kept.append(weakref.ref(work))
         with contextlib.suppress(ValueError):
-            await batcher.submit(fail, work, size=1, kind="a")
+            await batcher.submit(fail, work, size=1, kind=lambda _: "a")
         del work
         found = kept[0]()  # without the garbage collector
         await batcher.stop()

@@ -57,14 +57,14 @@ def test_outliers_of_the_calibration_do_not_flatten_the_histogram(rng):
     scores = rng.normal(size=1000)
     scores[:20] *= 1e4  # 2 %, as Mahalanobis scores have them
     found = with_scores(scores)
-    histogram = found.histogram(None)
+    histogram = found.histograms[None]
     assert histogram.lower + histogram.higher == 20
     assert sum(histogram.counts) == 1000
     assert max(histogram.counts) < 120
     text = score_chart(found, 0.0, "all", 600)
     assert f"◀ {histogram.lower} lower" in text
     assert f"{histogram.higher} higher ▶" in text
-    quiet = with_scores(rng.normal(size=1000)).histogram(None)
+    quiet = with_scores(rng.normal(size=1000)).histograms[None]
     assert quiet.lower == quiet.higher == 0
 
 
@@ -73,7 +73,7 @@ def test_a_threshold_among_outliers_is_drawn_at_the_edge(rng):
     scores[:100] -= 1e4
     found = with_scores(scores)
     (threshold,) = found.calibration.threshold_values.values()
-    histogram = found.histogram(None)
+    histogram = found.histograms[None]
     assert threshold < histogram.edges[0]
     assert max(histogram.counts) < 150
     text = score_chart(found, 0.0, "all", 600)
@@ -87,7 +87,7 @@ def test_a_threshold_among_outliers_is_drawn_at_the_edge(rng):
 
 def test_scores_that_are_mostly_equal_have_a_histogram():
     scores = np.r_[np.full(80, 7.0), np.linspace(-3, 3, 20)]
-    histogram = with_scores(scores).histogram(None)
+    histogram = with_scores(scores).histograms[None]
     assert sum(histogram.counts) == len(scores)
     assert histogram.edges[0] < histogram.edges[-1]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nescio.errors import DatasetError
-from nescio.service import decoders
-from nescio.service.decoders import Decoders, Decoding
+from nescio.service import images as decoders
+from nescio.service.images import Decoders, Decoding
 
 SIZE = 8
 

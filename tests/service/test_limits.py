@@ -7,12 +7,11 @@ import zlib
 
 import pytest
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 
 from nescio._io.tensors import encode_tensors
 from nescio.service import Settings
-from nescio.service.bodies import JSON, SAFETENSORS
-from nescio.service.limits import Room
+from nescio.service.openapi import JSON, SAFETENSORS
+from nescio.service.requests import Request, RequestLimits
 
 
 def post(client, body, kind=JSON, path="/v1/score", **headers):
@@ -85,9 +84,9 @@ async def call(application, receive):
         "query_string": b"",
         "headers": [(b"content-type", b"application/json"), (b"content-length", b"100")],
     }
-    await application.state.service.start()
+    await application.service.start()
     await application(scope, receive, send)
-    await application.state.service.stop()
+    await application.service.stop()
     return sent
 
 
@@ -105,7 +104,7 @@ def test_a_body_that_takes_too_long_is_refused(app):
     assert start["status"] == 408
     assert (b"connection", b"close") in start["headers"]
     assert b"0.05 seconds" in body["body"]
-    assert application.state.service.room.n_requests == application.state.service.room.n_bytes == 0
+    assert application.service.limits.n_requests == application.service.limits.n_bytes == 0
 
 
 def test_a_client_that_goes_away_leaves_no_trace(app):
@@ -115,7 +114,7 @@ def test_a_client_that_goes_away_leaves_no_trace(app):
         return {"type": "http.disconnect"}
 
     assert asyncio.run(call(application, receive))[0]["status"] == 400
-    assert application.state.service.room.n_requests == application.state.service.room.n_bytes == 0
+    assert application.service.limits.n_requests == application.service.limits.n_bytes == 0
 
 
 def test_a_large_answer_is_sent_in_pieces_and_counts_as_memory(client, some_logits):
@@ -124,7 +123,7 @@ def test_a_large_answer_is_sent_in_pieces_and_counts_as_memory(client, some_logi
     answer = post(service, body, SAFETENSORS)
     assert answer.status_code == 200
     assert len(answer.content) == int(answer.headers["content-length"]) > 300_000
-    room = service.app.state.service.room
+    room = service.app.service.limits
     assert room.n_held == 0
     room.n_held = 8 * 32_000_000  # others
     refused(post(service, body, SAFETENSORS), 503, "Try again")
@@ -140,41 +139,41 @@ def sending(n_bytes):
     async def receive():
         return messages.pop() if messages else await asyncio.sleep(60)
 
-    return Request({"type": "http", "headers": [(b"content-length", b"10")]}, receive)
+    return Request({"headers": [(b"content-length", b"10")], "query_string": b""}, receive)
 
 
 def test_bodies_that_wait_have_a_bound_in_bytes(detector_file):
-    room = Room(Settings(detector_file(), max_body_bytes=10))
+    limits = RequestLimits(Settings(detector_file(), max_body_bytes=10))
+    requests = [sending(10) for _ in range(9)]
 
     async def run():
-        async with contextlib.AsyncExitStack() as held:
-            for _ in range(8):
-                await held.enter_async_context(room.body(sending(10), SAFETENSORS))
-            with pytest.raises(HTTPException) as caught:
-                await held.enter_async_context(room.body(sending(10), SAFETENSORS))
-            assert caught.value.status_code == 503
-            assert caught.value.headers["Retry-After"] == "1"
-            assert (room.n_requests, room.n_bytes) == (8, 80)
+        for request in requests[:8]:
+            await limits.read(request)
+        with pytest.raises(HTTPException) as caught:
+            await limits.read(requests[8])
+        assert caught.value.status_code == 503
+        assert caught.value.headers["Retry-After"] == "1"
 
     asyncio.run(run())
-    assert (room.n_requests, room.n_bytes) == (0, 0)
+    assert (limits.n_requests, limits.n_bytes) == (9, 80)
+    for request in requests:
+        limits.release(request)
+    assert (limits.n_requests, limits.n_bytes) == (0, 0)
 
 
 def test_a_body_takes_room_only_as_far_as_it_has_arrived(detector_file):
-    room = Room(Settings(detector_file(), max_body_bytes=10))
-
-    async def read():
-        async with room.body(sending(4), SAFETENSORS):
-            pass
+    limits = RequestLimits(Settings(detector_file(), max_body_bytes=10))
+    request = sending(4)
 
     async def run():
-        reading = asyncio.create_task(read())
-        while not room.n_bytes:
+        reading = asyncio.create_task(limits.read(request))
+        while not limits.n_bytes:
             await asyncio.sleep(0)
-        assert (room.n_requests, room.n_bytes) == (1, 4)
+        assert (limits.n_requests, limits.n_bytes) == (1, 4)
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reading
 
     asyncio.run(run())
-    assert (room.n_requests, room.n_bytes) == (0, 0)
+    limits.release(request)
+    assert (limits.n_requests, limits.n_bytes) == (0, 0)

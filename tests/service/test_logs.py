@@ -7,41 +7,64 @@ import os
 import pytest
 
 from nescio.service import logs
-from nescio.service.logs import ThreadHandler
+from nescio.service.logs import LogQueue, logger, set_up
+
+
+@pytest.fixture
+def log_to(monkeypatch):
+    """Send the log to a file object, until the end of the test."""
+    opened = []
+
+    def start(stream):
+        monkeypatch.setattr("sys.stderr", stream)
+        before = {name: logging.getLogger(name).handlers for name in NAMES}
+        opened.append(before)
+        context = set_up("info")
+        context.__enter__()
+        return context, logger.handlers[0]
+
+    yield start
+    logging.captureWarnings(False)
+    for before in opened:
+        for name, handlers in before.items():
+            logging.getLogger(name).handlers = handlers
+            logging.getLogger(name).propagate = True
+            logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+NAMES = ("nescio.service", "uvicorn", "asyncio", "python_multipart", "py.warnings")
+
+
+def ended(context):
+    context.__exit__(None, None, None)
 
 
 @pytest.fixture
 def pipe():
-    """A log that is written to a pipe: (handler, the end to read from)."""
     read, write = os.pipe()
     reading, writing = os.fdopen(read), os.fdopen(write, "w")
-    handler = ThreadHandler(writing)
-    yield handler, reading
-    reading.close()
-    handler.wait(60)  # or the thread would write to whatever gets the number of the descriptor next
-    writing.close()
+    yield reading, writing
+    for end in (reading, writing):
+        end.close()
 
 
-def write(handler, event, **facts):
-    handler.handle(logging.makeLogRecord({"msg": event, **facts}))
-
-
-def test_lines_are_written_in_order(pipe):
-    handler, reading = pipe
+def test_lines_are_written_in_order(pipe, log_to):
+    reading, writing = pipe
+    context, handler = log_to(writing)
     for number in range(50):
-        write(handler, "request", number=number)
-    handler.wait(60)
+        logger.info("request", extra={"number": number})
+    ended(context)
     lines = [json.loads(reading.readline()) for _ in range(50)]
     assert [line["number"] for line in lines] == list(range(50))
     assert handler.n_dropped == 0
 
 
-def test_a_log_that_nobody_reads_does_not_block(pipe, monkeypatch):
+def test_a_log_that_nobody_reads_does_not_block(pipe, log_to, monkeypatch):
     monkeypatch.setattr(logs, "_MAX_WAITING", 100)
-    handler, reading = pipe
+    reading, writing = pipe
+    _, handler = log_to(writing)
     for number in range(5_000):  # far more than a pipe holds
-        write(handler, "request", number=number, filler="-" * 200)
-    handler.wait(0.01)
+        logger.info("request", extra={"number": number, "filler": "-" * 200})
     dropped = handler.n_dropped
     assert 0 < dropped < 5_000
     # Once it is read again, it says how many lines are missing.
@@ -51,25 +74,24 @@ def test_a_log_that_nobody_reads_does_not_block(pipe, monkeypatch):
     assert (line["level"], line["event"]) == ("warning", "lines of the log were dropped")
 
 
-def test_a_log_that_is_closed_raises_no_error(pipe):
-    handler, reading = pipe
+def test_a_log_that_cannot_be_written_raises_no_error(pipe, log_to):
+    reading, writing = pipe
     reading.close()
-    for broken in (handler, ThreadHandler(None)):
-        write(broken, "request")
-        broken.wait(60)
-        assert broken.n_dropped >= 1
+    streams = [writing, None]
+    if os.path.exists("/dev/full"):
+        streams.append(open("/dev/full", "w"))  # noqa: SIM115
+    for stream in streams:
+        context, handler = log_to(stream)
+        logger.info("request")
+        ended(context)
+        assert handler.n_dropped == 1
+    for stream in streams[2:]:
+        stream.close()
 
 
-@pytest.mark.skipif("not os.path.exists('/dev/full')")
-def test_a_full_disk_raises_no_error():
-    with open("/dev/full", "w") as full:
-        handler = ThreadHandler(full)
-        write(handler, "request")
-        handler.wait(60)
-        assert handler.n_dropped >= 1
-
-
-def test_a_line_that_cannot_be_formatted_is_dropped(pipe):
-    handler, _ = pipe
+def test_a_line_that_cannot_be_formatted_is_dropped(pipe, log_to):
+    context, handler = log_to(pipe[1])
     handler.handle(logging.makeLogRecord({"msg": "%d", "args": ("no number",)}))
+    ended(context)
+    assert isinstance(handler, LogQueue)
     assert handler.n_dropped == 1

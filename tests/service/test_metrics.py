@@ -90,7 +90,7 @@ def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_log
 
 @pytest.mark.parametrize("n_rows", [1, 7, 8, 2_039, 2_040, 2_041, 5_000])
 def test_positive_values_are_counted_by_column(n_rows):
-    from nescio.service.metrics import count_positive
+    from nescio.service.traffic import count_positive
 
     matrix = np.random.default_rng(0).normal(0.5, 1, (n_rows, 3))
     matrix[:, 2] = 1.0  # a byte would overflow

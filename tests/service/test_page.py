@@ -1,4 +1,4 @@
-"""The page at / and the one at /docs in a real browser, against a real service.
+"""The page at / in a real browser, against a real service.
 
 Also tests pages.py.
 """
@@ -152,7 +152,7 @@ def test_it_loads_quietly_and_asks_nobody_else(page, url):
     assert "Keeps 95 % of inputs like the 2,000" in text(page, "#guarantee")
     assert "99 % confidence" in text(page, "#statement")
     assert page.run("[...document.querySelectorAll('header a')].map(a => a.pathname)") == [
-        "/docs",
+        "/openapi.json",
         "/metrics",
     ]
 
@@ -347,37 +347,6 @@ def test_an_image_gets_labels_and_a_verdict(page, folder):
     assert text(page, ".which") == "grey.png"
 
 
-@pytest.mark.filterwarnings("ignore:4 labels have the same logit")
-def test_a_heat_map_shows_where_an_image_is_unknown(browser, folder):
-    known = np.random.default_rng(1).normal((0.9, 0.1, 0.1), 0.05, (400, 32, 32, 3))
-    images = known.transpose(0, 3, 1, 2).astype(np.float32)
-    ns.wrap(folder / "model.onnx", detector="mixed").calibrate(images).save(folder / "mixed.nescio")
-    half = image.open(folder / "red.png")
-    half.paste((90, 90, 90), (0, 0, 20, 30))
-    half.save(folder / "half.png")
-    with serving(folder / "mixed.nescio", "--model", folder / "model.onnx") as (_, url):
-        sent = urllib.request.Request(
-            f"{url}/v1/predict", (folder / "half.png").read_bytes(), {"Content-Type": "image/png"}
-        )
-        with urllib.request.urlopen(sent) as received:
-            answer = json.load(received)
-        assert (answer["in_distribution"], answer["mixed"]) == ([False], [True])
-        heat = np.array(answer["heat_map"][0])
-        assert heat.shape == (4, 4)
-        assert heat[:, 0].min() == 1 > heat[:, 3].max()
-        browser.open(f"{url}/")
-        browser.until(_READY)
-        choose(browser, folder / "half.png")
-        assert verdict(browser) == "✗ MIXED: known and unknown together"
-        cells = "[...document.querySelectorAll('.heated .heat rect')]"
-        shown = browser.run(f"{cells}.map(cell => +cell.getAttribute('fill-opacity'))")
-        np.testing.assert_allclose(np.reshape(shown, (4, 4)), 0.6 * heat)
-        same = "JSON.stringify(document.querySelector('.heated {}').getBoundingClientRect())"
-        assert browser.run(same.format("img")) == browser.run(same.format("svg"))
-        assert browser.noise == []
-    browser.close()
-
-
 def test_images_can_be_dropped_several_at_once_and_a_bad_one_spoils_only_itself(page, folder):
     names = ("red", "damaged", "grey")
     bytes_of = {name: list((folder / f"{name}.png").read_bytes()) for name in names}
@@ -508,20 +477,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, folder):
         browser.send("Page.reload")
         browser.until(f"document.getElementById('content') && {_READY}")
         assert browser.run("localStorage.length + document.cookie.length") == 0
-        _docs_name_the_token(browser, url)
-
-
-def _docs_name_the_token(browser, url):
-    browser.open(f"{url}/docs")  # in a new tab, which knows no token
-    browser.until("document.querySelector('article')")
-    assert "Bearer $NESCIO_TOKEN" in text(browser, '[data-path="/v1/score"] .curl')
-    assert "Bearer" not in text(browser, '[data-path="/healthz"] .curl')
-    _enter(browser, "open sesame")
-    browser.until("document.getElementById('token-form').hidden")
-    browser.run("document.querySelector('[data-path=\"/v1/detector\"] button').click()")
-    browser.until("document.querySelector('[data-path=\"/v1/detector\"] .answer')")
-    assert '"joint_energy"' in text(browser, '[data-path="/v1/detector"] .answer')
-    browser.close()
+        browser.close()
 
 
 def _enter(page, token):
@@ -551,16 +507,12 @@ def test_it_follows_a_reload_and_says_when_the_service_stops(browser, folder, tm
 # --- looks ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/docs"])
-def test_a_phone_in_the_dark_does_not_scroll_sideways(browser, url, path):
-    browser.open(f"{url}{path}", scheme="dark", width=390, height=800)
-    if path == "/":
-        browser.until(_READY)
-        paste(browser, [OUT, IN])
-        verdict(browser)
-        browser.until("document.querySelectorAll('svg.chart').length >= 3")
-    else:
-        browser.until("document.querySelector('article')")
+def test_a_phone_in_the_dark_does_not_scroll_sideways(browser, url):
+    browser.open(f"{url}/", scheme="dark", width=390, height=800)
+    browser.until(_READY)
+    paste(browser, [OUT, IN])
+    verdict(browser)
+    browser.until("document.querySelectorAll('svg.chart').length >= 3")
     assert browser.run("document.documentElement.scrollWidth") <= 390
     beyond = (
         "[...document.querySelectorAll('main *')].filter(e => !e.closest('pre, .scroll, label')"
@@ -570,95 +522,3 @@ def test_a_phone_in_the_dark_does_not_scroll_sideways(browser, url, path):
     colour = browser.run("getComputedStyle(document.body).backgroundColor")
     assert sum(map(int, colour[4:-1].split(", "))) < 150
     browser.close()
-
-
-# --- /docs ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def docs(browser, url):
-    browser.open(f"{url}/docs")
-    browser.until("document.querySelector('article')")
-    yield browser
-    browser.close()
-
-
-def test_the_docs_list_every_operation_with_its_answers(docs, url):
-    with urllib.request.urlopen(f"{url}/openapi.json") as answer:
-        described = json.load(answer)["paths"]
-    assert docs.noise == []
-    assert all(asked.startswith((url, "data:")) for asked in docs.requested)
-    listed = docs.run("[...document.querySelectorAll('article')].map(a => a.dataset.path)")
-    assert listed == [path for path, methods in described.items() for _ in methods]
-    for path, methods in described.items():
-        for about in methods.values():
-            words = text(docs, f'article[data-path="{path}"]')
-            assert about["summary"] in words
-            assert all(f"\n{status}\n" in words for status in about["responses"])
-            for kind in about.get("requestBody", {}).get("content", {}):
-                assert kind in words
-
-
-def test_the_command_that_the_docs_show_works(docs, url):
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
-    command = text(docs, '[data-path="/v1/score"] .curl')
-    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
-    assert json.loads(ran.stdout)["in_distribution"] == [True]
-
-
-def test_the_docs_of_an_image_model_send_a_photo(docs, folder):
-    article = '[data-path="/v1/predict"]'
-    assert "image\nfloat32, shape [any, 3, 32, 32]" in text(docs, f"{article} .model")
-    assert "input_ids" not in text(docs, article)
-    command = text(docs, f"{article} .curl")
-    assert "'Content-Type: image/jpeg'" in command
-    assert command.endswith("--data-binary @photo.jpg")
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
-    image.open(folder / "red.png").save(folder / "photo.jpg")
-    ran = subprocess.run(["sh", "-c", command], capture_output=True, cwd=folder, check=True)
-    assert json.loads(ran.stdout)["predicted"] == [["red"]]
-
-
-def test_the_docs_of_another_model_send_inputs_that_fit(browser, folder, save_graph):
-    _save_reader(save_graph, folder / "reader.onnx")
-    with serving(folder / "tagger.nescio", "--model", folder / "reader.onnx") as (_, url):
-        browser.open(f"{url}/docs")
-        browser.until("document.querySelector('article')")
-        article = 'article[data-path="/v1/predict"]'
-        inputs = {"tokens": [[1, 1, 1]], "weights": [[0, 0, 0]]}
-        assert json.dumps({"inputs": inputs}, separators=(",", ":")) in text(browser, article)
-        assert "tokens\nint64, shape [any, any]" in text(browser, f"{article} .model")
-        browser.run(f"document.querySelector('{article} button').click()")
-        browser.until(f"document.querySelector('{article} .answer')")
-        assert '"in_distribution"' in text(browser, f"{article} .answer")
-        browser.close()
-
-
-def _save_reader(save_graph, path):
-    """A model of tokens and their weights, of any number; what it says does not matter."""
-    save_graph(
-        path,
-        [
-            ("Cast", ["tokens"], ["numbers"], {"to": 1}),
-            ("Add", ["numbers", "weights"], ["sums"], {}),
-            ("ReduceSum", ["sums", "axis"], ["sum"], {"keepdims": 1}),
-            ("MatMul", ["sum", "mix"], ["logits"], {}),
-        ],
-        [("tokens", "int64", ["batch", "length"]), ("weights", "float", ["batch", "length"])],
-        [("logits", "float", ["batch", 6])],
-        {"axis": np.array([1]), "mix": np.ones((1, 6), np.float32)},
-        {"nescio.label_names": NAMES},
-    )
-
-
-def test_the_docs_can_send(docs):
-    for path, words in (
-        ("/v1/score", '"in_distribution": [\n    true\n  ]'),
-        ("/metrics", "# HELP"),
-    ):
-        article = f'article[data-path="{path}"]'
-        docs.run(f"document.querySelector('{article} button').click()")
-        docs.until(f"document.querySelector('{article} .answer')")
-        assert words in text(docs, f"{article} .answer")

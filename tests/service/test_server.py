@@ -20,7 +20,7 @@ import pytest
 import nescio as ns
 from nescio._io.tensors import encode_tensors
 from nescio.monitor import Monitor
-from nescio.service.bodies import SAFETENSORS
+from nescio.service.openapi import SAFETENSORS
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
@@ -203,14 +203,14 @@ def test_every_line_of_the_log_is_json_and_says_no_secret(served, some_logits, t
     secret = {"Authorization": "Bearer open-sesame"}
     assert score(server.port, [[1e308] * 4, [12.345, 1, 2, 3]], **secret)[0] == 200
     assert score(server.port, [[1, 2, 3, 4]])[0] == 401
-    assert request(server.port, path="/v1/detector?private=1", **secret)[0] == 200
+    assert request(server.port, path="/v1/detector?private=1", **secret)[0] == 422
     with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
         connection.sendall(b"this is not HTTP\r\n\r\n")
         assert b"400" in connection.recv(1000)
     server.signal(signal.SIGTERM)
     assert server.end() == 0
     lines = [line for line in server.lines if line["event"] == "request"]
-    assert [line["status"] for line in lines] == [200, 401, 200]
+    assert [line["status"] for line in lines] == [200, 401, 422]
     assert lines[0]["rows"] == 2
     assert lines[0]["ms"] > 0
     text = "".join(server.raw)

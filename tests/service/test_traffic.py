@@ -6,7 +6,7 @@ import pytest
 
 import nescio as ns
 from nescio.monitor import Monitor
-from nescio.service.bodies import SAFETENSORS
+from nescio.service.openapi import SAFETENSORS
 
 parser = pytest.importorskip("prometheus_client.parser")
 
@@ -29,7 +29,7 @@ def stream(service, parts):
     """Post the parts so slowly that every row is watched."""
     for part in parts:
         assert post(service, part).status_code == 200
-        service.app.state.service.current.traffic.watch()
+        service.app.service.current.traffic.watch()
 
 
 def test_a_stream_like_the_calibration_data_raises_no_alarm(client, some_logits):
@@ -66,7 +66,7 @@ def test_kept_columns_of_a_client_do_not_stop_the_monitor(client, some_logits, t
     assert set(answer.json()) == {"score", "p_value", "in_distribution"}
     assert service.get("/v1/traffic").json()["n_watched"] == 5
     # Whatever the body was, the traffic has only what the monitor reads.
-    current = service.app.state.service.current
+    current = service.app.service.current
     current.traffic.record(current.engine.score(kept))
     current.traffic.record(current.engine.score(ns.Outputs(some_logits(4))))
     assert current.traffic.snapshot()["n_watched"] == 12
@@ -102,11 +102,11 @@ def test_a_state_that_cannot_be_saved_is_saved_later(client, detector_file, some
     service = client(detector, monitor_state=state)
     folder.rename(away)
     service.post("/v1/score", json={"logits": some_logits(7).tolist()})
-    service.app.state.service._watch(save=True)
+    service.app.service._watch(save=True)
     assert not folder.exists()
     away.rename(folder)
     service.post("/v1/score", json={"logits": some_logits(5).tolist()})
-    service.app.state.service._watch(save=True)
+    service.app.service._watch(save=True)
     assert Monitor.load(state, ns.load(detector)).n_samples == 12
 
 
@@ -135,7 +135,7 @@ def test_a_detector_that_is_exchanged_starts_the_monitor_anew(
     file, state = detector_file(), tmp_path / "monitor.safetensors"
     with TestClient(app(file, monitor_state=state), client=("127.0.0.1", 1)) as service:
         post(service, some_logits(40))
-        service.app.state.service.current.traffic.save()
+        service.app.service.current.traffic.save()
         detector_file(ns.MaxLogit())
         assert service.post("/v1/reload").status_code == 200
         post(service, some_logits(7))

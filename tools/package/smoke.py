@@ -20,13 +20,13 @@ from nescio.cli import main as nescio_main
 
 # What each command needs beyond the core, and the extra that the error must name.
 _MISSING = {
-    "score tagger.nescio new.npy -o scored.parquet": "parquet",
-    "calibrate s3://bucket/val.parquet -o other.nescio": "remote",
+    "score tagger.nescio new.npy -o scored.parquet": "files",
+    "calibrate s3://bucket/val.parquet -o other.nescio": "files",
     "report --id new.npy --ood ood.npy -o report.html": "report",
     "serve tagger.nescio": "serve",
-    "export tagger.nescio --model model.onnx -o fused.onnx": "export",
-    "train coco:folder -o runs": "vision",
-    "demo": "vision",
+    "export tagger.nescio --model model.onnx -o fused.onnx": "torch",
+    "train coco:folder -o runs": "torch",
+    "demo": "torch",
 }
 
 

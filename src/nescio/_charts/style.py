@@ -1,9 +1,10 @@
-"""The style sheets of charts, and the colours of the palette."""
+"""The style sheets of charts, the colours of the palette, and texts that are cut to a length."""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 
 JOINT = "joint_energy"  # the detector that has a style of its own
@@ -44,3 +45,39 @@ def curve_style(at: int, name: str) -> str:
 def set_style(at: int) -> str:
     """Return the CSS class of an OOD set, which is the same in every figure."""
     return f"ood{at % _SETS}"
+
+
+def cut(text: object, longest: int) -> str:
+    """Return the text on one line, cut to so many characters.
+
+    Examples
+    --------
+    >>> cut("a long name", 6), cut("short", 6)
+    ('a lon…', 'short')
+    """
+    line = " ".join(str(text).split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def end_of(name: str, longest: int) -> str:
+    """Return the end of a long name: ids often begin alike.
+
+    Examples
+    --------
+    >>> end_of("customer-2026-001", 8), end_of("short", 8)
+    ('…026-001', 'short')
+    """
+    return name if len(name) <= longest else "…" + name[1 - longest :]
+
+
+def listed(names: Sequence[object], most: int, longest: int = 24) -> str:
+    """Return the first names in a list, and how many more there are.
+
+    Examples
+    --------
+    >>> listed(["cat", "dog", "cow"], 2)
+    'cat, dog and 1 more'
+    """
+    shown = ", ".join(cut(name, longest) for name in names[:most])
+    more = len(names) - most
+    return f"{shown} and {more:,} more" if more > 0 else shown

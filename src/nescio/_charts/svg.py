@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nescio._charts.text import cut
+from nescio._charts.style import cut
 
 Values = NDArray[np.float64]
 Tick = tuple[float, str]
@@ -287,7 +287,7 @@ class BarRow:
     value: float
     text: str
     tip: str
-    css: str
+    css: str = "accent"
     mark: float | None = None
 
 
@@ -301,7 +301,7 @@ class BarRows:
     longest: int  # length of the longest bar
     n_characters: int  # longer names are cut
 
-    def draw(self, rows: Sequence[BarRow], *, name: str, css: str) -> Markup:
+    def draw(self, rows: Sequence[BarRow], *, name: str, css: str = "bars") -> Markup:
         """Return the picture; `name` is the text for screen readers."""
         most = max(max(row.value, row.mark or 0.0) for row in rows)
         scale = self.longest / most if most > 1e-30 else 0.0
@@ -327,3 +327,7 @@ class BarRows:
         if row.mark is None:
             return drawn
         return drawn + f'<path class="mark" d="M{self.start + mark:.1f} {y}V{y + self.row - 1}"/>'
+
+
+CARD_BARS = BarRows(width=440, row=20, start=150, longest=200, n_characters=20)
+"""The bars on the card of a result."""

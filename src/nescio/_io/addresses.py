@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from nescio._io.files import existing_file
-from nescio._io.tables import require
+from nescio._optional import require
 from nescio.errors import FileError, MissingDependencyError, NescioError
 
 MANY = (".parquet", ".arrow", ".feather")
@@ -54,10 +54,10 @@ class Files:
         """Open one of the files to read its bytes."""
         with _explained(path):
             if self.remote is None:
-                return Path(existing_file(path)).open("rb")
-            # The readers ask for the bytes that they need: to guess others would only waste them.
-            found: IO[bytes] = self.remote.open(path, "rb", cache_type="none")
-            return found
+                return existing_file(path).open("rb")
+            # The readers ask for the bytes that they need: reading ahead would only waste them.
+            stream: IO[bytes] = self.remote.open(path, "rb", cache_type="none")
+            return stream
 
     def folders(self, path: str) -> tuple[str, ...]:
         """Return the names of the folders between the root and a file."""
@@ -67,8 +67,10 @@ class Files:
 
 
 def suffix_of(address: str | Path) -> str:
-    """Return the ending of a name, in lower case."""
-    return PurePosixPath(str(address)).suffix.lower()
+    """Return the ending of a name, in lower case; of a compressed file, both endings."""
+    suffixes = PurePosixPath(str(address)).suffixes
+    n_last = 2 if suffixes[-1:] == [".gz"] else 1
+    return "".join(suffixes[-n_last:]).lower()
 
 
 def is_remote(address: str | Path) -> bool:
@@ -105,7 +107,7 @@ def _remote(address: str) -> Files:
 
 def remote_system(address: str) -> tuple[Any, str]:
     """Return the fsspec file system of an address, and the path in it."""
-    core = require("fsspec.core", "remote")
+    core = require("fsspec.core", "files")
     try:
         with _explained(address):
             system, path = core.url_to_fs(address)

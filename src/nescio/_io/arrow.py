@@ -1,26 +1,43 @@
-"""Parquet and Arrow files: as one table, or in blocks of rows, in bounded memory."""
+"""Tables in files, read through pyarrow: as a whole, or in blocks of rows, in bounded memory.
+
+Parquet and Arrow files may be several files of one input, and larger than memory. Text files (CSV,
+TSV and JSON lines, also compressed with gzip) are read as a whole.
+"""
 
 from __future__ import annotations
 
-import mmap
+import csv
+import gzip
+import io
 import re
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import numpy as np
 
-from nescio._io.addresses import Files, find_files
-from nescio._io.columns import UNNAMED_LEVEL
-from nescio._io.tables import check_lengths, require
+from nescio._io.addresses import Files
+from nescio._io.results import is_null, to_values
+from nescio._optional import require
 from nescio._validation import Array
-from nescio.errors import FileFormatError, InputError, NescioError, about
+from nescio.errors import FileFormatError, InputError, NescioError
+
+if TYPE_CHECKING:
+    from nescio._io.columns import Columns
 
 _KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow"}
 _BUFFERS = 1 << 26  # bytes that are read ahead, in all columns together
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_UNNAMED_LEVEL = r"__index_level_\d+__"  # as pandas stores a level of an index without a name
+_UNNAMED_COLUMN = "Unnamed: 0"  # as pandas calls the first column of a CSV file without a name
+_MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"]
+# A sign or a fraction: such a cell in a first line is data, and not the name of a column.
+_DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+_SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
+_CACHE_BYTES = 1 << 18
+_JSON_BLOCK = 1 << 26  # bytes; a line must fit
 
 
 class ArrowTable:
@@ -33,38 +50,51 @@ class ArrowTable:
         The names of the columns.
     index : tuple of str
         The columns in which pandas stored an index.
-    lists : frozenset of str
-        The columns that hold lists.
+    lists, floats, numbers : frozenset of str
+        The columns that hold lists, floating-point numbers, and numbers of any kind.
     partitions : frozenset of str
         The columns whose values are in the names of folders.
+    own_index : pandas index or None
+        The index of a pandas frame, of any number of levels.
     """
 
     def __init__(
-        self, table: Any, what: object, partitions: Collection[str] = (), kind: str = "Parquet"
+        self,
+        table: Any,
+        what: object,
+        *,
+        partitions: Collection[str] = (),
+        index: Collection[str] | None = None,
+        own_index: Any = None,
     ) -> None:
+        types = require("pyarrow.types", "files")
         self.table = table
         self._what = what
-        self._kind = kind
-        with arrow_errors(what, kind):
+        with arrow_errors(what):
             table.validate(full=True)  # text that is not UTF-8, and offsets outside the data
-            self.names = tuple(table.column_names)
-            schema = table.schema
-            stored = _stored_index(schema)
-            self.index = tuple(name for name in self.names if name in stored)
-            self.lists = frozenset(field.name for field in schema if _is_list(field.type))
-            self.partitions = frozenset(partitions)
+            self.names: tuple[str, ...] = tuple(table.column_names)
+        if len(set(self.names)) < len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise InputError(
+                f"{what} has two columns of the same name, {twice!r}. Names must be unique."
+            )
+        stored = _stored_index(table.schema) if index is None else index
+        self.index = tuple(name for name in self.names if name in stored)
+        self.lists = frozenset(field.name for field in table.schema if _is_list(field.type))
+        self.floats = frozenset(f.name for f in table.schema if types.is_floating(f.type))
+        whole = frozenset(f.name for f in table.schema if types.is_integer(f.type))
+        self.numbers = self.floats | whole
+        self.partitions = frozenset(partitions)
+        self.own_index = own_index
 
-    def read(
-        self, numbers: Collection[str], others: Collection[str]
-    ) -> tuple[dict[str, Array], dict[str, str]]:
-        """Return columns by name, each in its own type; a column of lists becomes a matrix.
+    @property
+    def unnamed(self) -> set[str]:
+        """The columns of an index that have no name."""
+        return {n for n in self.index if n == _UNNAMED_COLUMN or re.fullmatch(_UNNAMED_LEVEL, n)}
 
-        Nulls among numbers are NaN; among the other columns, whole numbers with nulls are Python
-        objects. The second result is empty; it is for files without types.
-        """
-        with arrow_errors(self._what, self._kind):
-            read = {name: _arrow_to_numpy(name, self.table.column(name)) for name in numbers}
-            return read | {name: _exact(name, self.table.column(name)) for name in others}, {}
+    def column(self, name: str) -> Any:
+        """Return a column as pyarrow has it."""
+        return self.table.column(name)
 
 
 class ArrowFiles:
@@ -84,6 +114,7 @@ class ArrowFiles:
         self.kind = _KINDS[files.suffix]
         self._rows: list[int] = []
         self._schema: Any = None
+        self._column_bytes: dict[str, float] = {}  # per row, approximately
         self._folders = _folder_columns(files)
         for path in files.paths:
             with self._opened(path) as file:
@@ -91,24 +122,20 @@ class ArrowFiles:
                 self._schema = self._schema or schema
                 self._check(path, schema)
                 self._rows.append(file.n_rows)
+                if file.n_rows and not self._column_bytes:
+                    self._column_bytes = file.column_bytes()
         self.n_rows = sum(self._rows)
         self.names: tuple[str, ...] = (*self._schema.names, *self._folders)
-        if len(set(self.names)) != len(self.names):
-            raise FileFormatError(
-                f"{files.address} has two columns of the same name. Names must be unique."
-            )
 
-    def blocks(
-        self, size: int, start: int = 0, names: Sequence[str] | None = None
-    ) -> Iterator[ArrowTable]:
+    def blocks(self, size: int, start: int, names: Sequence[str]) -> Iterator[ArrowTable]:
         """Give blocks of `size` rows from row `start` on; the last block may be shorter.
 
         The borders of files and row groups do not matter.
         """
-        pyarrow = require("pyarrow", "parquet")
+        pyarrow = require("pyarrow", "files")
         waiting: list[Any] = []
         n_waiting = 0
-        for piece in self._pieces(size, start, names or self.names):
+        for piece in self._pieces(size, start, names):
             waiting.append(piece)
             n_waiting += len(piece)
             while n_waiting >= size:
@@ -120,27 +147,31 @@ class ArrowFiles:
         if n_waiting:
             yield self._table(pyarrow.concat_tables(waiting))
 
-    def whole(self) -> ArrowTable:
-        """Return all rows as one table."""
-        pieces = list(self._pieces(max(1, min(self.n_rows, 1 << 20)), 0, self.names))
+    def whole(self, names: Sequence[str]) -> ArrowTable:
+        """Return some columns of all rows as one table."""
+        pieces = list(self._pieces(max(1, min(self.n_rows, 1 << 20)), 0, names))
         if not pieces:
-            return self._table(self.empty())
-        return self._table(require("pyarrow", "parquet").concat_tables(pieces))
+            return self._table(self.empty().table.select(names))
+        return self._table(require("pyarrow", "files").concat_tables(pieces))
 
-    def empty(self) -> Any:
+    def empty(self) -> ArrowTable:
         """Return a table without rows."""
-        pyarrow = require("pyarrow", "parquet")
+        pyarrow = require("pyarrow", "files")
         table = self._schema.empty_table()
         for name, (kind, _) in self._folders.items():
             table = table.append_column(name, pyarrow.array([], kind))
-        return table
+        return self._table(table)
+
+    def row_bytes(self, names: Sequence[str]) -> float:
+        """Return approximately how many bytes some columns of a row have in memory."""
+        return sum(self._column_bytes.get(name, 0) for name in names)
 
     def _table(self, table: Any) -> ArrowTable:
-        return ArrowTable(table, self.files.address, self._folders, self.kind)
+        return ArrowTable(table, self.files.address, partitions=self._folders)
 
     def _pieces(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on, in pieces of at most `size` rows."""
-        pyarrow = require("pyarrow", "parquet")
+        pyarrow = require("pyarrow", "files")
         of_file = [name for name in names if name not in self._folders]
         schema = pyarrow.schema([self._schema.field(name) for name in of_file])
         for at, (path, n_rows) in enumerate(zip(self.files.paths, self._rows, strict=True)):
@@ -190,7 +221,7 @@ class _ParquetFile:
     """One Parquet file. Rows are decoded as they are needed, also within a large row group."""
 
     def __init__(self, stream: IO[bytes], path: str | None) -> None:
-        parquet = require("pyarrow.parquet", "parquet")
+        parquet = require("pyarrow.parquet", "files")
         metadata = parquet.read_metadata(stream)
         local = path is not None
         # Otherwise a row group is read as a whole, and a file may have only one. A request to a
@@ -204,6 +235,15 @@ class _ParquetFile:
         )
         self.schema = self._file.schema_arrow
         self.n_rows = int(metadata.num_rows)
+
+    def column_bytes(self) -> dict[str, float]:
+        """Return approximately how many bytes each column of a row has in memory."""
+        group, sizes = self._file.metadata.row_group(0), dict[str, float]()
+        for chunk in (group.column(at) for at in range(group.num_columns)):
+            name = chunk.path_in_schema.partition(".")[0]
+            size = chunk.total_uncompressed_size / max(1, group.num_rows)
+            sizes[name] = sizes.get(name, 0) + size
+        return sizes
 
     def batches(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on."""
@@ -223,19 +263,11 @@ class _ParquetFile:
 
 
 class _IpcFile:
-    """One Arrow file. A local one is memory-mapped, and its pages are given back after each batch.
-
-    Without that, a file counts as memory of the process as far as it has been read. Who still needs
-    a page gets it from the file again.
-    """
+    """One Arrow file; a local one is memory-mapped."""
 
     def __init__(self, stream: IO[bytes], path: str | None) -> None:
-        pyarrow, ipc = require("pyarrow", "parquet"), require("pyarrow.ipc", "parquet")
-        self._mapped: mmap.mmap | None = None
-        source: Any = stream
-        if path is not None:
-            self._mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            source = pyarrow.BufferReader(pyarrow.py_buffer(self._mapped))
+        pyarrow, ipc = require("pyarrow", "files"), require("pyarrow.ipc", "files")
+        source = stream if path is None else pyarrow.memory_map(path)
         self._reader = ipc.open_file(source)
         self.schema = self._reader.schema
         if hasattr(self._reader, "count_rows"):  # a newer pyarrow
@@ -243,6 +275,12 @@ class _IpcFile:
         else:
             batches = range(self._reader.num_record_batches)
             self.n_rows = sum(self._reader.get_batch(at).num_rows for at in batches)
+
+    def column_bytes(self) -> dict[str, float]:
+        """Return approximately how many bytes each column of a row has in memory."""
+        batch = self._reader.get_batch(0)
+        sizes = (column.nbytes / max(1, len(batch)) for column in batch.columns)
+        return dict(zip(batch.schema.names, sizes, strict=True))
 
     def batches(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on, in pieces of at most `size` rows."""
@@ -252,13 +290,7 @@ class _IpcFile:
                 batch = batch.select(list(names))
                 for first in range(start, len(batch), size):
                     yield batch.slice(first, size)
-                    self._give_back()
             start = max(0, start - len(batch))
-            del batch
-
-    def _give_back(self) -> None:
-        if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _common(schema: Any) -> Any:
@@ -267,7 +299,7 @@ def _common(schema: Any) -> Any:
     Columns that cannot be null in one file can be in another. Categories of several files together
     may be too many for the small numbers that stand for those of each.
     """
-    pyarrow, types = require("pyarrow", "parquet"), require("pyarrow.types", "parquet")
+    pyarrow, types = require("pyarrow", "files"), require("pyarrow.types", "files")
     fields = []
     for field in schema:
         kind = field.type
@@ -279,7 +311,7 @@ def _common(schema: Any) -> Any:
 
 def _folder_columns(files: Files) -> dict[str, tuple[Any, list[Any]]]:
     """Return the columns in the names of folders: name, type and the value of each file."""
-    pyarrow = require("pyarrow", "parquet")
+    pyarrow = require("pyarrow", "files")
     found = [
         [(name, unquote(value)) for name, mark, value in parts if mark and name]
         for parts in ([part.partition("=") for part in files.folders(p)] for p in files.paths)
@@ -304,8 +336,8 @@ def _folder_columns(files: Files) -> dict[str, tuple[Any, list[Any]]]:
 
 @contextmanager
 def arrow_errors(what: object, kind: str = "Parquet") -> Iterator[None]:
-    """Say that a file is damaged where pyarrow raises its own errors, or text is not UTF-8."""
-    pyarrow = require("pyarrow", "parquet")
+    """Raise `FileFormatError` where pyarrow raises its own errors, or text is not UTF-8."""
+    pyarrow = require("pyarrow", "files")
     try:
         yield
     except NescioError:
@@ -315,85 +347,208 @@ def arrow_errors(what: object, kind: str = "Parquet") -> Iterator[None]:
         raise FileFormatError(f"cannot read {what} as {kind}: {reason}") from error
 
 
-def open_table(path: str | Path) -> ArrowTable:
-    """Read Parquet or Arrow files as one table."""
-    return ArrowFiles(find_files(path)).whole()
-
-
-def read_parquet(path: str | Path) -> dict[str, Array]:
-    """Return the columns of a Parquet file by name; a column of lists becomes a matrix."""
-    table = open_table(path)
-    with about(path):
-        return table.read(table.names, ())[0]
-
-
 def _stored_index(schema: Any) -> set[str]:
     """Return the names under which pandas stores an index, with or without its metadata."""
-    found = {name for name in schema.names if re.fullmatch(UNNAMED_LEVEL, name)}
+    names = {n for n in schema.names if n == _UNNAMED_COLUMN or re.fullmatch(_UNNAMED_LEVEL, n)}
     with suppress(ValueError, AttributeError):  # not the metadata that pandas writes
         stored = (schema.pandas_metadata or {}).get("index_columns", [])
-        found |= {name for name in stored if isinstance(name, str)}
-    return found
+        names |= {name for name in stored if isinstance(name, str)}
+    return names
+
+
+# --- text files -------------------------------------------------------------------------------
+
+
+def read_text_table(files: Files, columns: Columns) -> ArrowTable:
+    """Read a CSV, TSV or JSON lines file as one table."""
+    suffix, what = files.suffix.removesuffix(".gz"), files.address
+    with files.open(files.paths[0]) as stream:
+        data = stream.read()
+    if files.suffix.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FileFormatError(f"cannot read {what} as gzip: {error}.") from error
+    if not data.strip():
+        raise FileFormatError(f"{what} is empty.")
+    pyarrow = require("pyarrow", "files")
+    if suffix == ".jsonl":
+        json = require("pyarrow.json", "files")
+        with arrow_errors(what, "JSON lines"):
+            options = json.ReadOptions(block_size=min(_JSON_BLOCK, len(data) + 1))
+            return ArrowTable(json.read_json(pyarrow.BufferReader(data), options), what)
+    separator = columns.sep or ("\t" if suffix == ".tsv" else ",")
+    names = _csv_names(data, separator, what)
+    table = _read_csv(data, names, separator, columns, what)
+    if not len(table):
+        raise InputError("the table has no rows.")
+    return ArrowTable(table, what)
+
+
+def _read_csv(data: bytes, names: list[str], sep: str, columns: Columns, what: object) -> Any:
+    """Return a table with the columns of a CSV file, in the types that are known or inferred."""
+    pyarrow, csv_files = require("pyarrow", "files"), require("pyarrow.csv", "files")
+    is_text = columns.text_columns(names)
+    if names[0] == _UNNAMED_COLUMN:
+        is_text[_UNNAMED_COLUMN] = True
+    # The types are given by name: the first line is replaced by names without spaces around them.
+    header = csv_files.ReadOptions(column_names=names, skip_rows_after_names=1)
+    convert = csv_files.ConvertOptions(
+        column_types={
+            name: pyarrow.string() if text else pyarrow.float64() for name, text in is_text.items()
+        },
+        null_values=_MISSING,
+        decimal_point=columns.decimal,
+        # Times stay text, as they were written.
+        timestamp_parsers=["never"],
+    )
+    parse = csv_files.ParseOptions(delimiter=sep, newlines_in_values=True)
+    try:
+        return csv_files.read_csv(pyarrow.BufferReader(data), header, parse, convert)
+    except pyarrow.ArrowException as error:
+        reason = re.sub(
+            r"CSV column #(\d+)", lambda at: f"column {names[int(at[1])]!r}", str(error)
+        )
+        raise FileFormatError(f"cannot read {what} as CSV: {reason}.") from error
+
+
+def _csv_names(data: bytes, separator: str, what: object) -> list[str]:
+    """Return the names of the columns of a CSV file; raise unless they can be names."""
+    try:
+        text = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
+        cells = next(row for row in csv.reader(text, delimiter=separator) if row)
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{what} is not UTF-8 text. Save it as CSV in UTF-8.") from error
+    except (csv.Error, StopIteration) as error:
+        raise FileFormatError(f"cannot read {what} as CSV: {error}.") from error
+    names = [cell.strip() for cell in cells]
+    other = next((sep for sep in _SEPARATORS if sep in names[0]), None)
+    if other is not None and len(names) == 1:
+        shown = "$'\\t'" if other == "\t" else f"'{other}'"
+        raise FileFormatError(
+            f"{what} has a single column, {names[0][:80]!r}. If it is separated by "
+            f"{_SEPARATORS[other]}, pass --sep {shown} (in Python: sep={other!r}), and --decimal "
+            "',' (decimal=) if its numbers have decimal commas."
+        )
+    names[0] = names[0] or _UNNAMED_COLUMN
+    if "" in names:
+        raise FileFormatError(
+            f"column {names.index('') + 1} of {what} has no name. Give it a name, or remove the "
+            "separator at the end of each line."
+        )
+    number = next((name for name in names if _DATA.fullmatch(name)), None)
+    if number is not None:
+        raise FileFormatError(
+            f"the first line of {what} must be a header, but holds the number {number}. Add a line "
+            "with the names of the columns."
+        )
+    return names
+
+
+# --- columns ----------------------------------------------------------------------------------
 
 
 def _is_list(kind: Any) -> bool:
-    types = require("pyarrow.types", "parquet")
+    types = require("pyarrow.types", "files")
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _exact(name: str, column: Any) -> Array:
-    """Return a column without rounding its whole numbers, also if there are nulls."""
-    types, kind = require("pyarrow.types", "parquet"), column.type
-    if types.is_decimal(kind) and kind.scale <= 0:
-        values = [None if value is None else int(value) for value in column.to_pylist()]
-        return np.array(values, dtype=object)
-    if column.null_count and types.is_integer(kind):
-        return np.array(column.to_pylist(), dtype=object)
-    return _arrow_to_numpy(name, column)
+def kind_of(kind: Any) -> str:
+    """Return what a column of this type holds, in words."""
+    types = require("pyarrow.types", "files")
+    words = {
+        "whole numbers": types.is_integer,
+        "text": lambda t: types.is_string(t) or types.is_large_string(t) or types.is_dictionary(t),
+        "true or false": types.is_boolean,
+        "times": types.is_temporal,
+        "nothing": types.is_null,
+        "decimal numbers": types.is_decimal,
+    }
+    return next((word for word, is_kind in words.items() if is_kind(kind)), str(kind))
 
 
-def _arrow_to_numpy(name: str, column: Any) -> Array:
-    pyarrow, types = require("pyarrow", "parquet"), require("pyarrow.types", "parquet")
-    column = column.combine_chunks()
-    kind = column.type
-    if _is_list(kind):
-        return _matrix(name, column)
-    if types.is_dictionary(kind):
-        column = column.dictionary_decode()
-    elif types.is_decimal(kind):
-        column = column.cast(pyarrow.float64())
-    elif types.is_timestamp(kind) and kind.tz is not None:  # NumPy has no time zones
-        column = column.cast(pyarrow.string())
-    return np.asarray(column.to_numpy(zero_copy_only=False))
-
-
-def _matrix(name: str, column: Any) -> Array:
-    """Return lists of equal length as rows; a null is a row of NaN."""
-    lengths = require("pyarrow.compute", "parquet").list_value_length(column).unique().to_pylist()
-    known = [length for length in lengths if length is not None]
-    check_lengths(name, known)
-    values = np.asarray(column.flatten().to_numpy(zero_copy_only=False))
-    width = known[0] if known else 0
-    if not column.null_count:
-        return values.reshape(len(column), width)
-    matrix = np.full((len(column), width), np.nan)
-    matrix[column.is_valid().to_numpy(zero_copy_only=False)] = values.reshape(-1, width)
+def label_matrix(table: ArrowTable, names: Sequence[str]) -> Array:
+    """Return columns of numbers as a matrix, (n_rows, n_names); nulls are NaN."""
+    columns = [_numbers(name, table.column(name)) for name in names]
+    n_rows, n_columns = len(columns[0]), len(columns)
+    matrix = np.empty((n_rows, n_columns), np.result_type(*{column.dtype for column in columns}))
+    # Few rows at a time, so that they stay in the cache until all columns are written.
+    step = max(1, _CACHE_BYTES // (n_columns * matrix.itemsize))
+    for start in range(0, n_rows, step):
+        rows = slice(start, start + step)
+        for at, column in enumerate(columns):
+            matrix[rows, at] = column[rows]
     return matrix
 
 
-def plain_column(column: Any) -> Array:
-    """Return a column as values that text files can hold, without rounding.
-
-    Decimal numbers, times of day and bytes become text; lists and structs become lists and dicts.
-    """
-    types = require("pyarrow.types", "parquet")
+def _numbers(name: str, column: Any) -> Array:
+    types = require("pyarrow.types", "files")
     kind = column.type
+    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
+        column = column.cast("float64")
+    elif not types.is_integer(kind) and not types.is_floating(kind):
+        raise InputError(f"column {name!r} does not hold numbers, but {kind_of(kind)}.")
+    return np.asarray(column)
+
+
+def list_matrix(table: ArrowTable, name: str) -> Array:
+    """Return lists of equal length as the rows of a matrix; a null is a row of NaN."""
+    compute, types = require("pyarrow.compute", "files"), require("pyarrow.types", "files")
+    column = table.column(name)
+    leave_out = f"To leave it out, pass --ignore {name}."
+    kind = column.type.value_type
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)):
+        raise InputError(f"the lists of column {name!r} do not hold numbers. {leave_out}")
+    lengths = compute.list_value_length(column).unique().drop_null().to_pylist()
+    if len(lengths) > 1:
+        raise InputError(
+            f"the lists of column {name!r} must have the same length, got lengths from "
+            f"{min(lengths)} to {max(lengths)}. {leave_out}"
+        )
+    column = column.combine_chunks()
+    width = lengths[0] if lengths else 0
+    valid = len(column) - column.null_count
+    values = np.asarray(column.flatten())
+    if len(values) != valid * width:  # a damaged file
+        raise InputError(f"the lists of column {name!r} cannot be read. {leave_out}")
+    values = values.reshape(valid, width)
+    if not column.null_count:
+        return values
+    matrix = np.full((len(column), width), np.nan)
+    matrix[np.asarray(column.is_valid())] = values
+    return matrix
+
+
+def as_ids(column: Any) -> list[str]:
+    """Return the values of a column of pyarrow or NumPy as text; missing ones are empty."""
+    if hasattr(column, "to_pylist") and str(column.type) in ("string", "large_string"):
+        return list(column.fill_null("").to_pylist())
+    values = to_values(to_array(column) if hasattr(column, "to_pylist") else column)
+    texts = []
+    for value in values:
+        whole = isinstance(value, float) and value % 1 == 0  # whole numbers with some missing
+        texts.append("" if is_null(value) else str(int(value) if whole else value))
+    return texts
+
+
+def to_array(column: Any) -> Array:
+    """Return a column as an array, without rounding; what NumPy has no type for becomes objects.
+
+    Decimal numbers, times of day, times with a zone and bytes become text, and lists and structs
+    become lists and dicts.
+    """
+    types = require("pyarrow.types", "files")
+    kind = column.type
+    if types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if types.is_timestamp(kind) and kind.tz is not None:  # NumPy has no time zones
+        column = column.cast("string")
     exact = (types.is_decimal, types.is_time, types.is_binary, types.is_large_binary)
-    nested = types.is_nested(kind)
-    if not nested and not any(is_kind(kind) for is_kind in exact):
-        if not hasattr(column, "combine_chunks"):
-            column = require("pyarrow", "parquet").chunked_array([column])
-        return _exact("", column)
+    if types.is_integer(kind) and column.null_count:
+        return np.array(column.to_pylist(), dtype=object)
+    if not types.is_nested(kind) and not any(is_kind(kind) for is_kind in exact):
+        return np.asarray(column)
     values = np.empty(len(column), dtype=object)  # np.array would make a matrix of lists
     values[:] = [_plain(value) for value in column.to_pylist()]
     return values

@@ -1,22 +1,23 @@
-"""Data frames of pandas, polars and pyarrow, read through narwhals."""
+"""Data frames of pandas, polars and pyarrow, read as tables of pyarrow."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from nescio._io.columns import Columns, as_ids, counts_rows
-from nescio._io.tables import is_null, require
+from nescio._io.arrow import ArrowTable, as_ids
+from nescio._io.columns import Columns
+from nescio._optional import require
 from nescio._validation import Array, FloatArray, to_float, to_numpy
 from nescio.errors import InputError, LabelMismatchError, label_difference
 
 _FRAMES = (
     ("pandas", "DataFrame"),
     ("polars", "DataFrame"),
-    ("polars", "LazyFrame"),  # `FrameTable` says what to do with it
+    ("polars", "LazyFrame"),  # `frame_table` says what to do with it
     ("pyarrow", "Table"),
 )
 _INDEX = "__index_level_0__"  # as in a Parquet file of pandas
@@ -39,40 +40,21 @@ def float_values(value: Any) -> FloatArray:
 
 
 def read_frame(frame: Any, expected: Sequence[str] | None = None) -> dict[str, Any]:
-    """Read a data frame where nothing can be said about its columns, except the labels to look for.
+    """Read a data frame without options, except the names of the labels to look for.
 
     Returns the arguments of `Outputs`.
     """
     try:
-        return Columns(expected=expected).read(FrameTable(frame))
+        return Columns(expected=expected).read(frame_table(frame))
     except InputError as error:
         raise type(error)(
             f"{error} Pass such options to Outputs.from_frame(frame, ...), and its result here."
         ) from error
 
 
-def index_of(value: object) -> Any:
-    """Return the index of a pandas frame or column; None for others."""
-    pandas = sys.modules.get("pandas")
-    if pandas is None or not isinstance(value, (pandas.DataFrame, pandas.Series)):
-        return None
-    return value.index
-
-
-def index_ids(value: object) -> list[str] | None:
-    """Return the index of a pandas frame or column as ids; None for others.
-
-    An index that only counts the rows, or has several levels, gives no ids.
-    """
-    index = index_of(value)
-    if index is None or index.nlevels > 1 or counts_rows(np.asarray(index)):
-        return None
-    return as_ids(np.asarray(index))
-
-
 def read_features(frame: Any, expected: Sequence[str] | None = None) -> dict[str, Any]:
     """Read a data frame of features; they are the logits in the result, as of any table."""
-    return Columns(expected=expected, of_features=True).read(FrameTable(frame))
+    return Columns(expected=expected, of_features=True).read(frame_table(frame))
 
 
 def read_truth(
@@ -90,15 +72,14 @@ def read_truth(
     ids : sequence of str, optional
         The ids of the samples. It is an error if the frame has other ids.
     """
-    table = FrameTable(frame, truth=True)
-    columns = set(table.names) - set(table.index)
-    known = [name for name in names or () if name in columns]
-    if names and known and len(known) < len(names):
-        others = [name for name in table.names if name in columns]
-        raise LabelMismatchError(f"labels: {label_difference(names, others, 'the logits')}")
-    found = Columns(labels=known or "*").read(table)
-    check_same_rows("labels", found.get("ids"), ids)
-    return np.asarray(found["logits"])
+    table = frame_table(frame)
+    columns = [name for name in table.names if name not in table.index]
+    shared = [name for name in names or () if name in columns]
+    if names and shared and len(shared) < len(names):
+        raise LabelMismatchError(f"labels: {label_difference(names, columns, 'the logits')}")
+    content = Columns(labels=shared or "*").read(table)
+    check_same_rows("labels", content.get("ids"), ids)
+    return np.asarray(content["logits"])
 
 
 def check_same_rows(
@@ -120,89 +101,66 @@ def check_same_rows(
     )
 
 
-class FrameTable:
-    """A data frame.
+def index_of(value: object) -> Any:
+    """Return the index of a pandas frame or column; None for others."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(value, (pandas.DataFrame, pandas.Series)):
+        return None
+    return value.index
 
-    Attributes
-    ----------
-    names : tuple of str
-        The names of the columns, and of the index of a pandas frame.
-    index : tuple of str
-        The name of the index, if there is one.
-    lists : frozenset of str
-        The columns that hold lists.
-    partitions : frozenset of str
-        The columns in the names of folders: none.
-    own_index : pandas index or None
-        The index itself, of any number of levels.
 
-    Parameters
-    ----------
-    frame : data frame
-    truth : bool
-        Whether true and false count as 1 and 0.
+def index_ids(value: object) -> list[str] | None:
+    """Return the index of a pandas frame or column as ids; None for others.
+
+    An index that only counts the rows, or has several levels, gives no ids.
     """
-
-    def __init__(self, frame: Any, *, truth: bool = False) -> None:
-        narwhals = require("narwhals", "frames")
-        if hasattr(frame, "collect"):
-            raise InputError("the data frame is lazy: pass frame.collect().")
-        if getattr(getattr(frame, "columns", None), "nlevels", 1) > 1:
-            raise InputError("the columns of the data frame have several levels; one is needed.")
-        self.own_index = index_of(frame)
-        if type(frame).__module__.startswith("pandas"):
-            frame = _with_text_names(frame)
-        try:
-            self._frame = narwhals.from_native(frame, eager_only=True)
-            names = tuple(self._frame.columns)
-        except (TypeError, ValueError, narwhals.exceptions.NarwhalsError) as error:
-            raise InputError(
-                f"expected a data frame of pandas, polars or pyarrow with distinct column names, "
-                f"got {type(frame).__name__}: {error}"
-            ) from error
-        if truth:
-            booleans = require("narwhals.selectors", "frames").boolean()
-            self._frame = self._frame.with_columns(booleans.cast(narwhals.Int8))
-        self._index = narwhals.maybe_get_index(self._frame)
-        self.index: tuple[str, ...] = ()
-        if self._index is not None and self._index.nlevels == 1:
-            name = self._index.name
-            self.index = (_INDEX if name is None or str(name) in names else str(name),)
-        self.names = (*names, *self.index)
-        nested = (narwhals.List, narwhals.Array)
-        self.lists = frozenset(name for name in names if _holds_lists(self._frame[name], nested))
-        self.partitions: frozenset[str] = frozenset()
-
-    def read(
-        self, numbers: Collection[str], others: Collection[str]
-    ) -> tuple[dict[str, Array], dict[str, str]]:
-        """Return columns by name, each in its own type. The second result is always empty."""
-        read = {name: self._column(name) for name in numbers}
-        return read | {name: self._column(name, exact=True) for name in others}, {}
-
-    def _column(self, name: str, *, exact: bool = False) -> Array:
-        if name in self.index:
-            return np.asarray(self._index.to_numpy())
-        series = self._frame[name]
-        if getattr(series.dtype, "time_zone", None) is not None:  # NumPy has no time zones
-            times = [None if is_null(time) else str(time) for time in series.to_list()]
-            return np.array(times, dtype=object)
-        if exact and series.dtype.is_integer() and series.null_count():  # NumPy has no nulls
-            return np.array(series.to_list(), dtype=object)
-        return np.asarray(series.to_numpy())
+    index = index_of(value)
+    return None if index is None or not _holds_ids(index) else as_ids(np.asarray(index))
 
 
-def _with_text_names(frame: Any) -> Any:
-    """Return a pandas frame whose column names are text."""
-    return frame.set_axis([str(name) for name in frame.columns], axis=1)
+def _holds_ids(index: Any) -> bool:
+    """Return whether an index has one level, and is not the one that pandas makes by default."""
+    default = sys.modules["pandas"].RangeIndex(len(index))
+    return bool(index.nlevels == 1 and not index.equals(default))
 
 
-def _holds_lists(series: Any, nested: tuple[type, ...]) -> bool:
-    if series.dtype in nested:
-        return True
-    first = next(iter(series.drop_nulls().head(1).to_list()), None) if _is_object(series) else None
-    return isinstance(first, list | tuple | np.ndarray)
+def frame_table(frame: Any) -> ArrowTable:
+    """Return a data frame as a table of pyarrow; the index of a pandas frame is a column."""
+    pyarrow = require("pyarrow", "files")
+    if hasattr(frame, "collect"):
+        raise InputError("the data frame is lazy: pass frame.collect().")
+    if not is_frame(frame):
+        raise InputError(
+            f"expected a data frame of pandas, polars or pyarrow, got {type(frame).__name__}."
+        )
+    index = index_of(frame)
+    if index is None:
+        table = frame if isinstance(frame, pyarrow.Table) else frame.to_arrow()
+        return ArrowTable(table, "the data frame")
+    if frame.columns.nlevels > 1:
+        raise InputError("the columns of the data frame have several levels; one is needed.")
+    names = [str(name) for name in frame.columns]
+    columns = [_arrow_column(frame.iloc[:, at]) for at in range(len(names))]
+    index_name: tuple[str, ...] = ()
+    if _holds_ids(index):
+        plain = index.name is None or str(index.name) in names
+        index_name = (_INDEX if plain else str(index.name),)
+        columns.append(_arrow_column(index.to_series()))
+    table = pyarrow.Table.from_arrays(columns, names=[*names, *index_name])
+    return ArrowTable(table, "the data frame", index=index_name, own_index=index)
 
 
-def _is_object(series: Any) -> bool:
-    return str(series.dtype) == "Object"
+def _arrow_column(series: Any) -> Any:
+    """Return a column of pandas as pyarrow has it; objects that it does not know become text."""
+    pyarrow = require("pyarrow", "files")
+    try:
+        column = pyarrow.array(series, from_pandas=True)
+    except (pyarrow.ArrowException, TypeError):
+        texts = [
+            None if missing else str(value)
+            for value, missing in zip(series, series.isna(), strict=True)
+        ]
+        return pyarrow.array(texts, pyarrow.string())
+    if isinstance(column.type, pyarrow.BaseExtensionType):
+        column = column.storage
+    return column.combine_chunks() if hasattr(column, "chunks") else column

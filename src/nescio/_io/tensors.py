@@ -13,7 +13,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from nescio.errors import FileError, FileFormatError
 
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the format
 _MAX_DIMENSIONS = 8
-_PIECE_BYTES = 1 << 24
 _MAX_SIZE = 1 << 48  # maximum size of a dimension, and of a file in bytes
 _DTYPES = {
     "BOOL": np.dtype(np.bool_),
@@ -143,51 +142,6 @@ def decode_tensors(
         array = np.frombuffer(data, entry.dtype, math.prod(entry.shape), entry.begin)
         tensors[name] = entry.decoded(array.reshape(entry.shape))
     return tensors, metadata
-
-
-def open_tensors(stream: IO[bytes], what: object) -> tuple[dict[str, TensorOnDisk], dict[str, Any]]:
-    """Return the arrays of a safetensors file, which are read row by row, and its metadata.
-
-    Unlike memory-mapped arrays, they never count as memory of the process.
-    """
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    start = 8 + int.from_bytes(stream.read(8), "little")
-    header = stream.read(start - 8) if start <= 8 + _MAX_HEADER_BYTES else b""
-    entries, metadata = _parse_header(header, start, size, what)
-    return {name: TensorOnDisk(stream, what, entry) for name, entry in entries.items()}, metadata
-
-
-class TensorOnDisk:
-    """An array of a safetensors file that stays on disk."""
-
-    def __init__(self, stream: IO[bytes], what: object, entry: Entry) -> None:
-        self._stream = stream
-        self._what = what
-        self._entry = entry
-        self.dtype = entry.dtype
-        self.shape = tuple(entry.shape)
-        self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    def rows(self, start: int = 0, stop: int | None = None) -> Array:
-        """Return some rows."""
-        stop = self.shape[0] if stop is None else stop
-        begin, size = self._entry.begin + start * self.row_bytes, (stop - start) * self.row_bytes
-        array = np.frombuffer(self._read(begin, size), self.dtype)
-        return self._entry.decoded(array.reshape(stop - start, *self.shape[1:]))
-
-    @property
-    def blocks(self) -> Iterator[bytes]:
-        """All bytes, in pieces."""
-        for begin in range(self._entry.begin, self._entry.end, _PIECE_BYTES):
-            yield self._read(begin, min(_PIECE_BYTES, self._entry.end - begin))
-
-    def _read(self, begin: int, size: int) -> bytes:
-        self._stream.seek(begin)
-        data = self._stream.read(size)
-        if len(data) != size:
-            raise FileFormatError(f"{self._what} has become shorter while it was read.")
-        return data
 
 
 class Entry(NamedTuple):

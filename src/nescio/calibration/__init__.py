@@ -7,11 +7,10 @@ from nescio.calibration.calibration import (
     LABEL_COUNT,
     MIN_GROUP_SIZE,
     Calibration,
+    Firing,
     benjamini_hochberg,
     checked_groups,
 )
-from nescio.calibration.firing import Firing
-from nescio.calibration.sampling import ScoreSample
 from nescio.calibration.thresholds import (
     TIE_TOLERANCE,
     Scores,
@@ -30,7 +29,6 @@ __all__ = [
     "TIE_TOLERANCE",
     "Calibration",
     "Firing",
-    "ScoreSample",
     "Scores",
     "Threshold",
     "benjamini_hochberg",

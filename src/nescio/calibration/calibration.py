@@ -1,4 +1,4 @@
-"""Calibration with one threshold for all samples or one per group; false alarms in a batch."""
+"""Calibration with one threshold or one per group, false alarms in a batch, and firing labels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.text import cut, text_table
-from nescio._io.tabular import Tabular
+from nescio._charts.histogram import Batch, score_chart
+from nescio._charts.results import Result, View
+from nescio._charts.svg import Markup
 from nescio._validation import Array, BoolArray, checked_share
 from nescio.calibration.thresholds import (
     Scores,
@@ -42,7 +43,7 @@ _PILOT_SHARE = 5  # one sample in five is used to choose the groups
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Calibration(Tabular):
+class Calibration(Result):
     """One threshold for all samples, or one threshold per group of samples.
 
     Attributes
@@ -170,19 +171,14 @@ class Calibration(Tabular):
         self, n_samples: int, *, groups: Any = None, label_counts: Array | None = None
     ) -> NDArray[np.str_] | None:
         """Return the group name of each sample, or None if samples are not grouped."""
+        if self.by != CUSTOM and groups is not None:
+            how = "without groups" if self.by is None else "by label count and finds them itself"
+            raise ParameterError(
+                f"groups were passed, but the detector was calibrated {how}. Do not pass groups."
+            )
         if self.by is None:
-            if groups is not None:
-                raise ParameterError(
-                    "groups were passed, but the detector was calibrated without groups. "
-                    "Do not pass groups, or calibrate with groups."
-                )
             return None
         if self.by == LABEL_COUNT:
-            if groups is not None:
-                raise ParameterError(
-                    "groups were passed, but the detector was calibrated by label count and "
-                    "finds the groups itself. Do not pass groups."
-                )
             if label_counts is None:
                 raise MissingInputError(
                     "the detector was calibrated by label count, which needs the logits. Pass "
@@ -192,14 +188,14 @@ class Calibration(Tabular):
         if groups is None:
             raise MissingInputError(
                 "the detector was calibrated by group: pass groups, with one of "
-                f"{_listed(self.thresholds)} per sample."
+                f"{', '.join(map(repr, self.thresholds))} per sample."
             )
         names = checked_groups(groups, n_samples)
         unknown = sorted(set(names.tolist()) - set(self.thresholds))
         if unknown:
             raise InputError(
                 f"no threshold for group {unknown[0]!r}: the detector was calibrated on the groups "
-                f"{_listed(self.thresholds)}."
+                f"{', '.join(map(repr, self.thresholds))}."
             )
         return names
 
@@ -226,15 +222,16 @@ class Calibration(Tabular):
         The true TPR, the share kept in the long run, lies between tpr_low and tpr_high with 99 %
         confidence.
         """
-        intervals = [threshold.tpr_interval() for threshold in self.thresholds.values()]
+        thresholds = self.thresholds.values()
+        low, high = zip(*(threshold.tpr_interval() for threshold in thresholds), strict=True)
         return {
             "group": list(self.thresholds),
-            "threshold": [one.value for one in self.thresholds.values()],
-            "tpr": [one.tpr for one in self.thresholds.values()],
-            "confidence": [one.confidence for one in self.thresholds.values()],
-            "n_samples": [one.n_samples for one in self.thresholds.values()],
-            "tpr_low": [low for low, _ in intervals],
-            "tpr_high": [high for _, high in intervals],
+            "threshold": [threshold.value for threshold in thresholds],
+            "tpr": [threshold.tpr for threshold in thresholds],
+            "confidence": [threshold.confidence for threshold in thresholds],
+            "n_samples": [threshold.n_samples for threshold in thresholds],
+            "tpr_low": list(low),
+            "tpr_high": list(high),
         }
 
     def facts(self) -> dict[str, Any]:
@@ -259,24 +256,23 @@ class Calibration(Tabular):
         how = "" if self.by == CUSTOM else f" by {self.by}"
         return f"{len(self.thresholds):,} {groups}{how}, {promise}, {of}"
 
-    def __repr__(self) -> str:
+    def chart(self, batch: Batch | None = None) -> Markup:
+        """Draw the calibration scores with the thresholds, and the scores of a batch on them."""
+        return score_chart(self.scores, list(self.threshold_values.values()), batch)
+
+    def _view(self) -> View:
         title = f"Calibration({self.summary()})"
         if self.by is None:
-            return title
-        names = list(self.thresholds)
-
-        def row(at: int) -> str:
-            one = self.thresholds[names[at]]
-            return f"{cut(names[at], 16):>16} {one.value:>12.5g} {one.n_samples:>10,}"
-
-        return text_table(
-            title, f"{'group':>16} {'threshold':>12} {'samples':>10}", row, len(names)
-        )
-
-    def _repr_html_(self) -> str:
-        from nescio.calibration.showing import calibration_card
-
-        return calibration_card(self)
+            return View(title, text=self.statement(), charts=lambda: [self.chart()])
+        columns = self.columns()
+        intervals = zip(columns["tpr_low"], columns["tpr_high"], strict=True)
+        table = {
+            "group": columns["group"],
+            "threshold": [f"{value:.5g}" for value in columns["threshold"]],
+            "samples": [f"{n_samples:,}" for n_samples in columns["n_samples"]],
+            "true TPR, 99 %": [f"{low:.4f} to {high:.4f}" for low, high in intervals],
+        }
+        return View(title, table=table, charts=lambda: [self.chart()])
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the histogram of the calibration scores; see `ScoreHistogramDisplay`."""
@@ -319,16 +315,8 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.05) -> BoolArray:
 def fdr_limit(values: Array, counts: Array, fdr: float) -> float:
     """Return the largest p-value that Benjamini-Hochberg flags; -inf if it flags none.
 
-    Conformal p-values take few distinct values, so that their counts are small however large a
-    batch is.
-
-    Parameters
-    ----------
-    values : array of float
-        The distinct p-values of the batch, in ascending order.
-    counts : array of int
-        How often each of them occurs.
-    fdr : float
+    `values` are the distinct p-values of the batch in ascending order, and `counts` how often each
+    of them occurs: few numbers, however large a batch is.
     """
     upto = np.cumsum(counts)
     # 1e-12 corrects rounding: a p-value that equals its limit exactly must count as below it.
@@ -375,10 +363,6 @@ def _count_names(edges: tuple[int, ...]) -> NDArray[np.str_]:
     return np.array([*closed, f"{edges[-1]}+"])
 
 
-def _listed(thresholds: Mapping[str, Threshold]) -> str:
-    return ", ".join(map(repr, thresholds))
-
-
 def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
     """Return the group name of each sample; raise unless there is one for each.
 
@@ -393,3 +377,53 @@ def checked_groups(groups: Any, n_samples: int) -> NDArray[np.str_]:
             f"groups must have one name per sample, shape ({n_samples},), got {names.shape}."
         )
     return names.astype(np.str_)
+
+
+@dataclass(frozen=True, eq=False)
+class Firing:
+    """The number of samples for which each label fires: those with a logit above 0.
+
+    A masked label (-inf) does not fire.
+
+    Attributes
+    ----------
+    counts : array of int of shape (n_labels,)
+        For each label, the number of samples whose logit is above 0.
+    n_samples : int
+        The number of samples counted. Samples with NaN or +inf are not counted.
+    """
+
+    counts: NDArray[np.int64]
+    n_samples: int
+
+    @classmethod
+    def from_logits(cls, logits: Array) -> Self:
+        """Count the labels that fire.
+
+        Examples
+        --------
+        >>> firing = Firing.from_logits(np.array([[1.0, -2.0], [3.0, 0.5], [np.nan, 1.0]]))
+        >>> firing.counts.tolist(), firing.n_samples
+        ([2, 1], 2)
+        """
+        logits = logits[(logits < np.inf).all(1)]
+        return cls((logits > 0).sum(0), len(logits))
+
+    @classmethod
+    def from_arrays(cls, counts: Array, n_samples: Array) -> Self:
+        """Return what a file keeps; raise a `ValueError` if the counts cannot be counts."""
+        whole = counts.dtype.kind in "iu" and n_samples.dtype.kind in "iu"
+        if not whole or counts.ndim != 1 or not counts.size or n_samples.shape != (1,):
+            raise ValueError("its counts of firing labels are not valid")
+        if counts.min() < 0 or counts.max() > n_samples[0]:
+            raise ValueError("its counts of firing labels exceed the number of samples")
+        return cls(counts.astype(np.int64), int(n_samples[0]))
+
+    def joined(self, other: Firing) -> Firing:
+        """Return the counts of both sets of samples together."""
+        return Firing(self.counts + other.counts, self.n_samples + other.n_samples)
+
+    @property
+    def n_labels(self) -> int:
+        """The number of labels."""
+        return len(self.counts)

@@ -22,13 +22,12 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, checked_share, to_numpy
-from nescio.calibration.counting import Counter
 from nescio.errors import InputError, ShapeError, TiedScoresWarning, TooFewSamplesError, warn
 
 Scores = NDArray[np.float64]
@@ -329,3 +328,140 @@ def checked_scores(scores: Any, name: str = "scores") -> Scores:
         first = int(np.flatnonzero(np.isnan(values))[0])
         raise InputError(f"{name} must not contain NaN, but the value at index {first} is NaN.")
     return values
+
+
+# --- counting scores at or below new ones ---
+
+_FEWEST_NEW = 256  # for fewer new numbers, a binary search is as fast
+_CELLS_PER_NUMBER = 4
+_MOST_CELLS = 1 << 16  # 512 kB
+_BEYOND = 0.0005  # the share of the numbers below the first cell, and of those above the last one
+_MOST_STEPS = 6  # up to 63 numbers in a cell can be counted
+_IN_REACH = 0.95  # or else of this share; new numbers in fuller cells are searched for
+_LARGEST_PLACE = 2.0**53  # larger numbers are no index on every processor
+
+
+class _Table(NamedTuple):
+    """Equal cells that divide the range of the numbers."""
+
+    scale: float
+    shift: float
+    starts: NDArray[np.intp]  # how many numbers lie in lower cells; -1 for full cells
+    has_full_cells: bool
+    steps: list[tuple[int, Scores]]
+
+    def places(self, values: Scores) -> Scores:
+        """Return the cell of each value, with a fraction; 0 for what lies below the first one.
+
+        Every operation keeps the order of the values, also where it rounds. So values in different
+        cells are in the order of their cells.
+        """
+        with np.errstate(over="ignore"):
+            place: Scores = values * self.scale
+            place += self.shift
+        np.maximum(place, 0.0, out=place)
+        return place
+
+
+class Counter:
+    """Counts the numbers at or below new ones: `np.searchsorted`, but 5 to 9 times faster.
+
+    A binary search among thousands of numbers takes a dozen steps for each new number, and half of
+    them surprise the processor's branch prediction. Here one multiplication finds the cell of a new
+    number, a table says how many numbers lie in lower cells, and a few steps for all new numbers at
+    once count those in the same cell. The numbers are ascending, without NaN.
+
+    Examples
+    --------
+    >>> Counter(np.array([1.0, 2.0, 2.0, 5.0])).at_or_below(np.array([0.0, 2.0, 9.0]))
+    array([0, 3, 4])
+    """
+
+    def __init__(self, ordered: Scores) -> None:
+        self._ordered = ordered
+
+    def at_or_below(self, values: Scores) -> NDArray[np.intp]:
+        """Return how many numbers are at or below each value; for NaN, all of them."""
+        many = values.ndim == 1 and len(values) >= _FEWEST_NEW
+        table = self._table if many else None
+        place = None if table is None else table.places(values)
+        # Without a table, and for values that are NaN, inf or too large for an index:
+        if table is None or place is None or not np.maximum.reduce(place) < _LARGEST_PLACE:
+            return self._ordered.searchsorted(values, "right")
+        count = table.starts.take(place.astype(np.intp), mode="clip")
+        full = np.flatnonzero(count < 0) if table.has_full_cells else np.empty(0, np.intp)
+        count[full] = 0
+        for step, ahead in table.steps:
+            # Numbers of the next cells are larger than the value, so a step never goes too far.
+            count += step * (ahead.take(count) <= values)
+        if len(full):
+            count[full] = self._ordered.searchsorted(values[full], "right")
+        return count
+
+    @functools.cached_property
+    def _table(self) -> _Table | None:
+        """The table; None if it is of no use, because most numbers are tied."""
+        finite = self._ordered[np.isfinite(self._ordered)]
+        if not len(finite):
+            return None
+        beyond = int(_BEYOND * len(finite))
+        n_cells = min(_CELLS_PER_NUMBER * len(finite), _MOST_CELLS)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            scale = n_cells / (finite[-1 - beyond] - finite[beyond])
+            shift = 1.0 - scale * finite[beyond]
+        if not (0 < scale < np.inf and np.isfinite(shift)):
+            return None
+        table = _Table(scale, shift, np.empty(0, np.intp), False, [])
+        # Cells 0 and n + 1 are for what lies beyond the others.
+        cells = np.minimum(table.places(self._ordered), n_cells + 1).astype(np.intp)
+        members = np.bincount(cells, minlength=n_cells + 2)
+        neighbours = members[cells]  # of each number, with itself
+        shares = [np.mean(neighbours < 1 << n) for n in range(1, _MOST_STEPS + 1)]
+        if shares[-1] < _IN_REACH:
+            return None
+        wanted = 1.0 if shares[2] == 1 else _IN_REACH
+        n_steps = 1 + next(n for n, share in enumerate(shares) if share >= wanted)
+        full = members >= 1 << n_steps
+        padded = np.concatenate([self._ordered, np.full(1 << n_steps, np.inf)])
+        return table._replace(
+            starts=np.where(full, -1, np.cumsum(members) - members),
+            has_full_cells=bool(full.any()),
+            steps=[(1 << i, padded[(1 << i) - 1 :]) for i in reversed(range(n_steps))],
+        )
+
+
+# --- p-values as a continuous function of the score, for scores that are made of p-values ---
+
+
+def tail_scale(reference: Scores) -> float:
+    """Return the scale of the lower tail: how far the lowest tenth lies below the next score."""
+    lowest = max(1, len(reference) // 10)
+    scale = reference[min(lowest, len(reference) - 1)] - reference[:lowest].mean()
+    return float(scale or reference[-1] - reference[0] or 1.0)
+
+
+def continuous_p_values(reference: Scores, scores: Scores, limits: Scores | None = None) -> Scores:
+    """Return p-values of scores against n ascending reference scores, as a continuous function.
+
+    At the i-th smallest reference score it is i / (n + 1), and it is linear between them. So
+    P(p <= i / (n + 1)) = i / (n + 1) for i < n and a new score from the same distribution, as for
+    the conformal p-value, which is larger by at most 1 / (n + 1). At and above the largest
+    reference score it is n / (n + 1). Below the smallest one it falls as 1 / (n + 1) / (1 + gap /
+    scale), so that scores keep their order however low they are; `tail_scale` is the scale.
+
+    A score from the limit of a reference score on (`tie_limits`, by default the score itself)
+    counts as at least that score. So rounding does not move a score across tied reference scores.
+
+    Examples
+    --------
+    >>> continuous_p_values(np.array([0.0, 1.0, 3.0]), np.array([-1.0, 0.0, 2.0, 9.0]))
+    array([0.125, 0.25 , 0.625, 0.75 ])
+    """
+    n = len(reference)
+    scores = np.minimum(scores, reference[-1])
+    tied = reference if limits is None else limits
+    below = np.searchsorted(tied, scores, side="right")  # or equal
+    lower, upper = reference[np.maximum(below - 1, 0)], reference[np.minimum(below, n - 1)]
+    between = np.maximum(scores - lower, 0.0) / np.where(upper > lower, upper - lower, 1.0)
+    gaps = np.maximum(reference[0] - scores, 0.0) / tail_scale(reference)
+    return np.where(below == 0, 1 / (1 + gaps), below + between) / (n + 1)

@@ -1,24 +1,139 @@
-"""The result of `choose`: detectors in order of their criterion, and the one to use."""
+"""The result of `choose`: detectors side by side over the folds, and the one to use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import stats
 from sklearn.base import clone
 
-from nescio._charts.cards import card, short_table
-from nescio._charts.text import cut
-from nescio._io.tabular import Tabular, by_name
-from nescio.choosing.standings import Standing, deviation, mean, shown
+from nescio._charts.results import Result, View
+from nescio._io.results import by_name
 from nescio.detectors import Detector
 from nescio.metrics import Estimate
 
 CONFIDENCE = 0.95
 COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")
+
+SMALLEST_BASELINE = 0.05
+"""An FPR is divided by that of joint energy, or by this if that is lower.
+
+Otherwise one sample more or less would decide where joint energy lets almost nothing through.
+"""
+
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A detector and its FPRs, fold by fold.
+
+    Attributes
+    ----------
+    name : str
+        The detector with its parameters, as on the command line.
+    near : tuple of float
+        The FPR on samples that carry only left-out labels, by fold.
+    far : mapping of str to tuple of float
+        The FPR on each far set, by fold. Empty if there is none.
+    criterion : tuple of float
+        Mean of the near FPR and of the mean far FPR, each divided by joint energy's, by fold.
+        Without far sets, only the near part.
+    p_value : float or None
+        Of a paired t-test over folds against the pick. None for the pick, or with a single fold.
+    """
+
+    name: str
+    near: Values
+    far: Mapping[str, Values]
+    criterion: Values = ()
+    p_value: float | None = None
+
+    @property
+    def mean(self) -> float:
+        """The mean of the criterion. Joint energy has 1; lower is better."""
+        return mean(self.criterion)
+
+    @property
+    def mean_far(self) -> Values:
+        """The mean FPR over the far sets, by fold."""
+        return tuple(np.mean(list(self.far.values()), axis=0).tolist()) if self.far else ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the standing as plain data, with means and standard deviations over folds."""
+        values = {"criterion": self.criterion, "near": self.near}
+        if self.far:
+            values["far"] = self.mean_far
+        return asdict(self) | {
+            "mean": {name: mean(own) for name, own in values.items()},
+            "deviation": {name: deviation(own) for name, own in values.items()},
+        }
+
+
+def with_criterion(one: Standing, baseline: Standing) -> Standing:
+    """Return the standing with its criterion, relative to the FPRs of the baseline."""
+    parts = [np.array(one.near) / max(mean(baseline.near), SMALLEST_BASELINE)]
+    if one.far:
+        parts.append(np.array(one.mean_far) / max(mean(baseline.mean_far), SMALLEST_BASELINE))
+    return replace(one, criterion=tuple(np.mean(parts, axis=0).tolist()))
+
+
+def ordered(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+    """Return the standings, the best first, with p-values against it.
+
+    Of equal ones, the first is the best.
+    """
+    best, *others = sorted(standings, key=lambda one: one.mean)
+    tested = [replace(one, p_value=paired_p_value(one.criterion, best.criterion)) for one in others]
+    return (best, *tested)
+
+
+def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return the p-value of a paired t-test over folds; None with a single fold.
+
+    Folds share samples, so it is an approximation.
+
+    Examples
+    --------
+    >>> paired_p_value([0.9, 1.1, 1.0], [0.5, 0.8, 0.6])
+    0.00816
+    >>> paired_p_value([1.0, 1.0], [1.0, 1.0])
+    1.0
+    """
+    differences = np.subtract(a, b)
+    if len(differences) < 2:
+        return None
+    if np.ptp(differences) <= 1e-12:  # the t-test would divide by 0
+        return 1.0 if abs(differences[0]) <= 1e-12 else 0.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean over folds."""
+    return float(np.mean(values))
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation over folds; None for fewer than two."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def shown(values: Sequence[float], unit: float = 100, digits: int = 1) -> str:
+    """Write the mean ± the standard deviation over folds, by default in per cent.
+
+    Examples
+    --------
+    >>> shown([0.1, 0.2]), shown([0.5], unit=1, digits=2), shown([])
+    ('15.0 ± 7.1', '0.50', '')
+    """
+    if not values:
+        return ""
+    spread = deviation(values)
+    text = f"{unit * mean(values):.{digits}f}"
+    return text if spread is None else f"{text} ± {unit * spread:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +162,7 @@ class FoldFacts:
 
 
 @dataclass(frozen=True, repr=False)
-class Choice(Tabular):
+class Choice(Result):
     """The result of `choose`.
 
     Attributes
@@ -84,12 +199,12 @@ class Choice(Tabular):
 
     def detector(self, name: str | None = None) -> Detector:
         """Return a new detector: the pick or, by name, another of the ranking."""
-        made: Detector = clone(self._detectors[name or self.pick])
-        return made
+        detector: Detector = clone(self._detectors[name or self.pick])
+        return detector
 
     def standing(self, name: str | None = None) -> Standing:
         """Return the standing of the pick or, by name, of another detector of the ranking."""
-        return next(one for one in self.ranking if one.name == (name or self.pick))
+        return next(s for s in self.ranking if s.name == (name or self.pick))
 
     @property
     def expected(self) -> Estimate:
@@ -119,13 +234,13 @@ class Choice(Tabular):
         """Return the ranking as text, under `COLUMNS`: means ± standard deviations over folds."""
         return [
             (
-                one.name,
-                shown(one.criterion, 1, 2),
-                shown(one.near),
-                shown(one.mean_far),
-                "" if one.p_value is None else f"{one.p_value:.2g}",
+                standing.name,
+                shown(standing.criterion, 1, 2),
+                shown(standing.near),
+                shown(standing.mean_far),
+                "" if standing.p_value is None else f"{standing.p_value:.2g}",
             )
-            for one in self.ranking
+            for standing in self.ranking
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,7 +252,7 @@ class Choice(Tabular):
             "tpr": self.tpr,
             "refit": self.refit,
             "seed": self.seed,
-            "ranking": [one.as_dict() for one in self.ranking],
+            "ranking": [standing.as_dict() for standing in self.ranking],
             "baseline": self.baseline.as_dict(),
             "skipped": dict(self.skipped),
             "folds": [asdict(fold) for fold in self.folds],
@@ -148,25 +263,22 @@ class Choice(Tabular):
         return by_name(
             [
                 {
-                    "detector": one.name,
-                    "criterion": one.mean,
-                    "near": mean(one.near),
-                    "far": mean(one.mean_far) if one.mean_far else None,
-                    "p_value": one.p_value,
+                    "detector": standing.name,
+                    "criterion": standing.mean,
+                    "near": mean(standing.near),
+                    "far": mean(standing.mean_far) if standing.far else None,
+                    "p_value": standing.p_value,
                 }
-                for one in self.ranking
+                for standing in self.ranking
             ]
         )
 
     def __str__(self) -> str:
         return self.summary()
 
-    def __repr__(self) -> str:
-        return "\n".join(cut(line, 400) for line in (self._headline(), self._expectation()))
-
-    def _repr_html_(self) -> str:
-        texts = (self._expectation(), *self.notes())
-        return card(self._headline(), short_table(COLUMNS, self.rows()), *texts)
+    def _view(self) -> View:
+        table = dict(zip(COLUMNS, zip(*self.rows(), strict=True), strict=True))
+        return View(self._headline(), self._expectation(), table, notes=self.notes())
 
     def summary(self) -> str:
         """Return a few lines: the pick, what to expect of it, and how far to trust this."""
@@ -180,53 +292,44 @@ class Choice(Tabular):
 
     def _expectation(self) -> str:
         expected, used = self.expected, sum(fold.used for fold in self.folds)
-        interval = (
-            "no interval with a single fold"
-            if expected.low is None or expected.high is None
-            else f"{_percent(expected.low)} to {_percent(expected.high)} for other labels"
-        )
-        near = _percent(expected.value)
-        far = self.standing().mean_far
-        text = (
-            f"Expected {self.fpr_name}: {near} % near ({interval}), by {used} "
-            f"{'fold' if used == 1 else 'folds'} of left-out labels"
-        )
-        if far:
-            text += f", and {_percent(mean(far))} % far ({', '.join(self.standing().far)})"
+        interval = "no interval with a single fold"
+        if expected.low is not None and expected.high is not None:
+            low, high = _percent(expected.low), _percent(expected.high)
+            interval = f"{low} to {high} for other labels"
+        standing, far = self.standing(), ""
+        if standing.far:
+            far = f", and {_percent(mean(standing.mean_far))} % far ({', '.join(standing.far)})"
         return (
-            f"{text}. This is an estimate for labels that were left out, not a promise for what "
-            "you will meet."
+            f"Expected {self.fpr_name}: {_percent(expected.value)} % near ({interval}), by {used} "
+            f"{'fold' if used == 1 else 'folds'} of left-out labels{far}. This is an estimate for "
+            "labels that were left out, not a promise for what you will meet."
         )
 
     def notes(self) -> list[str]:
         """Return what limits the estimate."""
-        found = []
-        if self.refit == "none":
-            found.append(
+        pairs = [(f.map_refitted, f.map_model) for f in self.folds if f.map_refitted is not None]
+        if pairs:
+            refitted, model = np.mean(np.array(pairs, dtype=np.float64), axis=0).tolist()
+            notes = [
+                f"The refitted heads have an mAP of {_percent(refitted)} %, the model itself "
+                f"{_percent(model)} %. If layers before the head were trained on these labels too, "
+                "unknown inputs are harder than left-out labels."
+            ]
+        else:
+            notes = [
                 "No head was refitted: the columns of the left-out labels were dropped. This is "
                 "the weaker estimate, because the model has learned these labels. The head can "
                 "be refitted if there are features."
-            )
-        else:
-            found.append(self._refitted())
+            ]
         if not self.baseline.far:
-            found.append("No far data: the criterion is the near part only.")
+            notes.append("No far data: the criterion is the near part only.")
         unused = sum(not fold.used for fold in self.folds)
         if unused:
-            found.append(
+            notes.append(
                 f"{unused} of {len(self.folds)} folds were not used: too few samples carry only "
                 "their left-out labels."
             )
-        return found
-
-    def _refitted(self) -> str:
-        pairs = [(f.map_refitted, f.map_model) for f in self.folds if f.map_refitted is not None]
-        refitted, model = np.mean(np.array(pairs, dtype=np.float64), axis=0).tolist()
-        return (
-            f"The refitted heads have an mAP of {_percent(refitted)} %, the model itself "
-            f"{_percent(model)} %. If layers before the head were trained on these labels too, "
-            "unknown inputs are harder than left-out labels."
-        )
+        return notes
 
 
 def _percent(share: float) -> str:

@@ -7,23 +7,124 @@ learned. Far data is made of features that do not belong together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logit
+from sklearn.neural_network import MLPClassifier
 
-from nescio._validation import BoolArray
-from nescio.choosing.head import refit_head
-from nescio.errors import InputError, TooFewSamplesError
-from nescio.outputs import Outputs
-from nescio.outputs.head import PENULTIMATE
+from nescio._validation import Array, BoolArray
+from nescio.detectors import JointEnergy
+from nescio.errors import (
+    InputError,
+    MissingInputError,
+    NonFiniteError,
+    ShapeError,
+    TooFewSamplesError,
+    error_context,
+)
+from nescio.metrics.comparison import check_same_labels
+from nescio.outputs import Head, Outputs
+from nescio.outputs.outputs import PENULTIMATE
 
-FEWEST = 10  # in-distribution samples, and others, that an FPR is computed from
+FEWEST = 10  # in-distribution samples, and near samples, that an FPR is computed from
 SHUFFLED = "shuffled"
 _REFERENCE_ONE_IN = 5
 
 Indices = NDArray[np.intp]
+
+
+# --- the data that folds are made of ---
+
+
+class Inputs(NamedTuple):
+    """The outputs that folds are made of, with the same arrays."""
+
+    train: Outputs
+    held_out: Outputs
+    far: Mapping[str, Outputs]
+
+
+def checked_inputs(
+    train: Outputs, held_out: Outputs, far: Mapping[str, Outputs], *, refit: bool
+) -> Inputs:
+    """Return the outputs with what the folds need and nothing else; raise if they cannot be used.
+
+    Layers that only some of them have are left out.
+    """
+    sets = {"the training data": train, "the held-out data": held_out, **far}
+    check_same_labels(held_out, sets)
+    for name, outputs in sets.items():
+        _check_arrays(name, outputs, labels=name not in far, refit=refit)
+    _check_separate(train, held_out)
+    for name, outputs in far.items():
+        same_ids = (
+            outputs.ids is None or held_out.ids is None or np.array_equal(outputs.ids, held_out.ids)
+        )
+        if len(outputs) != len(held_out) or not same_ids:
+            raise ShapeError(
+                f"{name} must be made from the held-out samples, one row for each, in the same "
+                f"order: there are {len(held_out):,} held-out samples, and {name} has "
+                f"{len(outputs):,}" + ("." if same_ids else " with other ids.")
+            )
+    layers = [name for name in train.layers if all(name in o.layers for o in sets.values())]
+    for name in [*layers, *(["features"] if refit else [])]:
+        widths = {outputs.get(name).shape[1] for outputs in sets.values()}
+        if len(widths) > 1:
+            raise ShapeError(
+                f"all outputs must come from the same model, but {name} have "
+                f"{' and '.join(map(str, sorted(widths)))} columns."
+            )
+    plain = [
+        replace(
+            outputs,
+            ids=None,
+            kept={},
+            manifest={"layers": layers},
+            arrays={name: outputs.arrays[name] for name in layers},
+        )
+        for outputs in sets.values()
+    ]
+    return Inputs(plain[0], plain[1], dict(zip(far, plain[2:], strict=True)))
+
+
+def _check_arrays(name: str, outputs: Outputs, *, labels: bool, refit: bool) -> None:
+    """Raise if labels or features are missing or not finite."""
+    if labels and outputs.labels is None:
+        raise MissingInputError(
+            f"{name} has no labels, and these say which samples carry only left-out labels. Add "
+            "the multi-hot truth: Outputs(..., labels=...)."
+        )
+    with error_context(name):
+        JointEnergy().score_samples(outputs)  # raises for NaN and for probabilities
+    if not refit:
+        return
+    if outputs.features is None:
+        raise MissingInputError(
+            f"{name} has no features to refit the head on. Add them, or pass refit='none'."
+        )
+    if not np.isfinite(outputs.features).all():
+        raise NonFiniteError(f"{name}: the features hold NaN or infinity. Leave these rows out.")
+
+
+def _check_separate(train: Outputs, held_out: Outputs) -> None:
+    """Raise if most of the held-out samples are training samples."""
+    a, b = train.features, held_out.features
+    if a is None or b is None:
+        a, b = train.logits, held_out.logits
+    trained = {row.tobytes() for row in a.astype(np.float32)}
+    shared = sum(row.tobytes() in trained for row in b.astype(np.float32))
+    if 2 * shared > len(b):
+        raise InputError(
+            f"{shared:,} of {len(b):,} held-out samples are also in the training data. Pass "
+            "in-distribution data that the model was not trained on as held-out data."
+        )
+
+
+# --- which samples a fold has ---
 
 
 @dataclass(frozen=True)
@@ -52,28 +153,15 @@ class Rows:
         return min(self.n_near, len(self.id)) >= FEWEST
 
 
-@dataclass(frozen=True)
-class Fold:
-    """The outputs of a model that does not know the removed labels."""
-
-    train: Outputs
-    reference: Outputs  # in place of held-out data, for detectors that learn from it
-    id: Outputs
-    near: Outputs
-    far: Mapping[str, Outputs]
-
-
 def label_folds(
     train: Outputs, held_out: Outputs, n_folds: int, seed: int, *, refit: bool
 ) -> list[Rows]:
-    """Divide the labels into folds, and find the samples of each.
+    """Divide the labels into folds, and find the samples of each; raise if no fold can be used.
 
     Labels that no sample or every sample has tell no samples apart: they stay in every fold, and do
     not count as known or unknown. Samples without any other label are in no fold.
     """
-    assert train.labels is not None
-    assert held_out.labels is not None
-    both = np.concatenate([train.labels, held_out.labels]) > 0
+    both = np.concatenate([train.get("labels"), held_out.get("labels")]) > 0
     telling = np.flatnonzero(both.any(0) & ~both.all(0))
     if len(telling) < 2:
         raise InputError(
@@ -83,7 +171,17 @@ def label_folds(
         )
     rng = np.random.default_rng([seed, 0])
     parts = np.array_split(rng.permutation(telling), min(n_folds, len(telling)))
-    return [_rows(train, held_out, telling, removed, rng, refit=refit) for removed in parts]
+    folds = [_rows(train, held_out, telling, removed, rng, refit=refit) for removed in parts]
+    if not any(rows.usable for rows in folds):
+        raise TooFewSamplesError(
+            f"at most {max(len(rows.id) for rows in folds)} held-out samples of a fold have a "
+            f"known label, and at most {max(rows.n_near for rows in folds)} samples carry only "
+            f"left-out labels and stand for unknown inputs. {FEWEST} of each are needed "
+            f"({len(folds)} folds). Use fewer folds, which leave out more labels at a time "
+            "(n_folds=2), pass more held-out data, or drop labels that almost every sample has "
+            "(Outputs.select_labels)."
+        )
+    return folds
 
 
 def _rows(
@@ -95,6 +193,7 @@ def _rows(
     *,
     refit: bool,
 ) -> Rows:
+    """Return the samples of the fold that leaves out the labels `removed`."""
     known = np.setdiff1d(telling, removed)
     fitted = rng.permutation(np.flatnonzero(_carries(train, known)))
     tested = rng.permutation(np.flatnonzero(_carries(held_out, known)))
@@ -116,66 +215,49 @@ def _rows(
 
 def _carries(outputs: Outputs, labels: Indices) -> BoolArray:
     """Return which samples have at least one of the labels."""
-    assert outputs.labels is not None
-    return np.asarray(outputs.labels[:, labels].any(1))
+    return np.asarray(outputs.get("labels")[:, labels].any(1))
 
 
-def check_usable(folds: list[Rows]) -> None:
-    """Raise if no fold has enough samples."""
-    if any(rows.usable for rows in folds):
-        return
-    most_id, most_near = (
-        max(len(rows.id) for rows in folds),
-        max(rows.n_near for rows in folds),
-    )
-    if most_id < FEWEST:
-        raise TooFewSamplesError(
-            f"at most {most_id} held-out samples of a fold have a known label, and {FEWEST} are "
-            "needed. Pass more held-out data."
-        )
-    raise TooFewSamplesError(
-        f"at most {most_near} samples of a fold carry only left-out labels, and {FEWEST} are "
-        f"needed, because these samples stand for unknown inputs ({len(folds)} folds). Use fewer "
-        "folds, which leave out more labels at a time (n_folds=2), pass more data, or drop labels "
-        "that almost every sample has (Outputs.select_labels)."
-    )
+# --- the outputs of a model that does not know the labels that are left out ---
 
 
-def make_fold(
-    train: Outputs,
-    held_out: Outputs,
-    far: Mapping[str, Outputs],
-    rows: Rows,
-    rng: np.random.Generator,
-    *,
-    refit: bool,
-) -> Fold:
+@dataclass(frozen=True)
+class Fold:
+    """The outputs of a model that does not know the removed labels."""
+
+    train: Outputs
+    reference: Outputs  # in place of held-out data, for detectors that learn from it
+    id: Outputs
+    near: Outputs
+    far: Mapping[str, Outputs]
+
+
+def make_fold(data: Inputs, rows: Rows, rng: np.random.Generator, *, refit: bool) -> Fold:
     """Return what a model that does not know the removed labels gives.
 
     With `refit`, its head is trained anew on the features; else the columns of the removed labels
     are dropped.
     """
-    kept = rows.kept.tolist()
-    far = {name: outputs[rows.id] for name, outputs in far.items()}
+    kept, (train, held_out, _) = rows.kept.tolist(), data
+    tested = held_out[rows.id]
+    far = {name: outputs[rows.id] for name, outputs in data.far.items()}
     if not refit:
         return Fold(
             train=train[rows.train].select_labels(kept),
             reference=held_out[rows.reference].select_labels(kept),
-            id=held_out[rows.id].select_labels(kept),
+            id=tested.select_labels(kept),
             near=held_out[rows.near_held_out].select_labels(kept),
             far={name: outputs.select_labels(kept) for name, outputs in far.items()},
         )
-    fitted, reference, tested = train[rows.train], train[rows.reference], held_out[rows.id]
-    # A hidden layer only if the model has one between the features and the logits.
-    hidden = PENULTIMATE in train.arrays
-    head = refit_head(fitted, reference, kept, hidden=hidden, rng=rng)
+    fitted, reference = train[rows.train], train[rows.reference]
+    head = refit_head(fitted, reference, kept, rng=rng)
     far = {SHUFFLED: shuffled(tested, rng), **far}
     near = [train[rows.near_train], held_out[rows.near_held_out]]
     return Fold(
         train=head.outputs(fitted),
         reference=head.outputs(reference),
         id=head.outputs(tested),
-        near=Outputs.concat([head.outputs(some) for some in near]),
+        near=Outputs.concat([head.outputs(part) for part in near]),
         far={name: head.outputs(outputs) for name, outputs in far.items()},
     )
 
@@ -185,9 +267,78 @@ def shuffled(outputs: Outputs, rng: np.random.Generator) -> Outputs:
 
     Every value is one of in-distribution data, but the values of a sample do not belong together.
     """
-    assert outputs.features is not None
     return replace(
         outputs,
-        features=rng.permuted(outputs.features, axis=0),
+        features=rng.permuted(outputs.get("features"), axis=0),
         arrays={name: rng.permuted(array, axis=0) for name, array in outputs.arrays.items()},
     )
+
+
+@dataclass(frozen=True)
+class RefittedHead:
+    """A head for the labels `kept`: linear, or with one hidden layer."""
+
+    kept: list[int]
+    weights: Sequence[Array]  # of each layer
+    biases: Sequence[Array]
+
+    def outputs(self, outputs: Outputs) -> Outputs:
+        """Return the outputs as a model with this head would give them."""
+        # In float64: features may be large numbers that differ little.
+        hidden = outputs.get("features").astype(np.float64)
+        arrays = {n: outputs.arrays[n] for n in outputs.layers if n != PENULTIMATE}
+        for weight, bias in zip(self.weights[:-1], self.biases, strict=False):
+            hidden = np.maximum(hidden @ weight + bias, 0)
+            arrays[PENULTIMATE] = hidden.astype(np.float32)
+        weight, bias = self.weights[-1], self.biases[-1]
+        logits = (hidden @ weight + bias).astype(np.float32)
+        # Arrays that are no layers, such as logits of perturbed inputs, depend on the old head.
+        known = replace(outputs, head=None, arrays={}).select_labels(self.kept)
+        return replace(known, logits=logits, head=Head(weight.T, bias), arrays=arrays)
+
+
+def refit_head(
+    train: Outputs, check: Outputs, kept: list[int], *, rng: np.random.Generator
+) -> RefittedHead:
+    """Train a head on the features for the labels `kept`, by Adam on binary cross-entropy.
+
+    It has a hidden layer only if the model has one between the features and the logits. Its weights
+    are those of the epoch with the lowest loss on `check`.
+    """
+    features, labels = train.get("features"), train.get("labels")[:, kept]
+    mean, scale = features.mean(0, dtype=np.float64), features.std(0, dtype=np.float64)
+    scale[scale <= np.finfo(features.dtype).eps * np.abs(mean)] = 1.0  # constant
+    x = ((features - mean) / scale).astype(np.float32)
+    check_x = (check.get("features") - mean) / scale
+    check_y = check.get("labels")[:, kept]
+    network = MLPClassifier(
+        (512,) if PENULTIMATE in train.arrays else (),
+        alpha=0.0,
+        batch_size=min(200, len(x)),
+        learning_rate_init=3e-3,
+        random_state=int(rng.integers(2**31)),
+    )
+    lowest, waited, best = np.inf, 0, RefittedHead(kept, (), ())
+    for epoch in range(100):
+        network.partial_fit(x, labels, classes=[0, 1] if len(kept) == 1 else range(len(kept)))
+        if epoch == 0:  # start from how often each label occurs, which saves many epochs
+            network.coefs_[-1][:] = 0.0
+            network.intercepts_[-1][:] = logit((labels.sum(0) + 0.5) / (len(labels) + 1))
+        hidden = check_x
+        for weight, bias in zip(network.coefs_[:-1], network.intercepts_, strict=False):
+            hidden = np.maximum(hidden @ weight + bias, 0)
+        logits = hidden @ network.coefs_[-1] + network.intercepts_[-1]
+        loss = float((np.logaddexp(0, logits) - check_y * logits).mean())
+        waited += 1
+        if loss < lowest:
+            lowest, waited = loss, 0
+            weights, biases = (
+                [array.astype(np.float64) for array in arrays]
+                for arrays in (network.coefs_, network.intercepts_)
+            )
+            weights[0] /= scale[:, None]  # the head takes features that are not standardised
+            biases[0] -= mean @ weights[0]
+            best = RefittedHead(kept, weights, biases)
+        if waited == 3:
+            break
+    return best

@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 
 from nescio._validation import checked_choice, checked_share, checked_whole
-from nescio.choosing.candidates import default_candidates
-from nescio.choosing.choice import Choice, FoldFacts
-from nescio.choosing.folds import Fold, Rows, check_usable, label_folds, make_fold
-from nescio.choosing.inputs import checked_inputs
-from nescio.choosing.standings import Standing, ordered, with_criterion
+from nescio.choosing.choice import Choice, FoldFacts, Standing, ordered, with_criterion
+from nescio.choosing.folds import Fold, Rows, checked_inputs, label_folds, make_fold
 from nescio.detectors import Detector, JointEnergy
 from nescio.detectors.naming import as_detector, written
 from nescio.errors import MissingInputError, NescioWarning, ParameterError
@@ -24,6 +21,27 @@ from nescio.outputs import Outputs
 
 _BASELINE = "the baseline of the criterion"  # no detector can have this name
 _NEAR = "near"
+
+_OF_LOGITS = (
+    "joint_energy",
+    "top_k_joint_energy(k=20)",
+    "top_k_joint_energy",
+    "max_logit",
+    "top_k_prob",
+)
+_OF_FEATURES = (
+    "knn{layer}",
+    "label_neighbours{layer}",
+    "linear_probe{layer}",
+    "mahalanobis(normalise=true{and_layer})",
+    "relative_mahalanobis{layer}",
+    "vim{layer}",
+    "nnguide{layer}",
+    "combined(detectors=[joint_energy, label_neighbours{layer}, linear_probe{layer}])",
+    "combined(detectors=[joint_energy, label_neighbours{layer}])",
+    "combined(detectors=[joint_energy, knn{layer}], rule=fisher)",
+    "combined(detectors=[top_k_joint_energy, mahalanobis(normalise=true{and_layer})], rule=fisher)",
+)
 
 
 def choose(
@@ -61,8 +79,8 @@ def choose(
         have, of features.
     far : mapping of str to Outputs, optional
         Further far sets: outputs for the held-out images after a corruption of
-        `nescio.data.corrupt`, by its name, such as {"jigsaw": outputs}. Each has one row per row of
-        `held_out`, in the same order.
+        `nescio.lab.data.corrupt`, by its name, such as {"jigsaw": outputs}. Each has one row per
+        row of `held_out`, in the same order.
     n_folds : int
         The number of parts that the labels are divided into, at most the number of labels.
     refit : {"auto", "head", "none"}
@@ -91,26 +109,28 @@ def choose(
     checked_choice("refit", refit, ("auto", "head", "none"))
     if refit == "auto":
         refit = "none" if train.features is None or held_out.features is None else "head"
-    given = _named(detectors, train, held_out)
-    skipped = _obstacles(given, train, held_out)
-    data = checked_inputs(train, held_out, far or {}, refit=refit == "head")
-    folds = label_folds(data.train, data.held_out, n_folds, seed, refit=refit == "head")
-    check_usable(folds)
-    able = {name: detector for name, detector in given.items() if name not in skipped}
+    refitted = refit == "head"
+    named = _named(detectors, train, held_out)
+    skipped = _obstacles(named, train, held_out)
+    data = checked_inputs(train, held_out, far or {}, refit=refitted)
+    able = {name: detector for name, detector in named.items() if name not in skipped}
     facts, measured = [], []
-    for at, rows in enumerate(folds):
+    for i, rows in enumerate(label_folds(data.train, data.held_out, n_folds, seed, refit=refitted)):
         fold = None
         if rows.usable:
-            rng = np.random.default_rng([seed, 1, at])
-            fold = make_fold(*data, rows, rng, refit=refit == "head")
+            fold = make_fold(data, rows, np.random.default_rng([seed, 1, i]), refit=refitted)
             measured.append(_measured(able, fold, tpr, skipped))
-        facts.append(_facts(data.held_out, rows, fold if refit == "head" else None))
+        facts.append(_facts(data.held_out, rows, fold if refitted else None))
         on_fold(1)
     able = {name: detector for name, detector in able.items() if name not in skipped}
     if not able:
         name, reason = next(iter(skipped.items()))
         raise MissingInputError(f"{name} cannot be ranked: {reason}")
-    baseline, *standings = _standings({_BASELINE: JointEnergy(), **able}, measured)
+    standings = []
+    for name in (_BASELINE, *able):
+        by_set = {kind: tuple(fold[name][kind] for fold in measured) for kind in measured[0][name]}
+        standings.append(Standing(name, by_set.pop(_NEAR), by_set))
+    baseline, *standings = (with_criterion(standing, standings[0]) for standing in standings)
     ranking = ordered(standings)
     return Choice(
         ranking[0].name,
@@ -123,6 +143,25 @@ def choose(
         seed,
         able,
     )
+
+
+def default_candidates(layers: Sequence[str]) -> list[str]:
+    """Return the detectors of logits, and those of features once for each layer.
+
+    Simple ones come first: of equal ones, the first is picked.
+
+    Examples
+    --------
+    >>> default_candidates([])[:2]
+    ['joint_energy', 'top_k_joint_energy(k=20)']
+    >>> default_candidates(["features", "input"])[16:18]
+    ['knn(layer=input)', 'label_neighbours(layer=input)']
+    """
+    names = list(_OF_LOGITS)
+    for layer in layers:
+        only, more = ("", "") if layer == "features" else (f"(layer={layer})", f", layer={layer}")
+        names += [text.format(layer=only, and_layer=more) for text in _OF_FEATURES]
+    return names
 
 
 def _named(
@@ -139,36 +178,31 @@ def _named(
             "detectors must be a list of at least one detector, such as ['joint_energy', 'knn'], "
             f"got {detectors!r}."
         )
-    return {written(one, defaults=False): one for one in map(as_detector, detectors)}
+    return {written(detector, defaults=False): detector for detector in map(as_detector, detectors)}
 
 
 def _obstacles(
     detectors: Mapping[str, Detector], train: Outputs, held_out: Outputs
 ) -> dict[str, str]:
     """Return why some detectors cannot run on the outputs, or not on those of the folds."""
-    found = {}
+    reasons = {}
     for name, detector in detectors.items():
         reason = obstacle(detector, held_out, {}, train, held_out)
         reads = {*detector.scores_from, *detector.learns_from, *detector.learns_from_held_out}
         unclear = sorted((reads & set(held_out.arrays)) - set(held_out.layers))
-        if reason is None and unclear:
-            reason = _unclear(unclear[0])
+        if reason is None and unclear and unclear[0].startswith(("odin_", "mahalanobis_")):
+            reason = (
+                f"it reads {unclear[0]}, outputs for perturbed inputs, which cannot be made anew "
+                "without the left-out labels."
+            )
+        elif reason is None and unclear:
+            reason = (
+                f"it reads {unclear[0]}, which may depend on the left-out labels. If it is a layer "
+                f"before the head, say so: Outputs(..., manifest={{'layers': [{unclear[0]!r}]}})."
+            )
         if reason is not None:
-            found[name] = reason
-    return found
-
-
-def _unclear(name: str) -> str:
-    """Return why an array that is not known to be a layer cannot be used in the folds."""
-    if name.startswith(("odin_", "mahalanobis_")):
-        return (
-            f"it reads {name}, outputs for perturbed inputs, which cannot be made anew without the "
-            "left-out labels."
-        )
-    return (
-        f"it reads {name}, which may depend on the left-out labels. If it is a layer before the "
-        f"head, say so: Outputs(..., manifest={{'layers': [{name!r}]}})."
-    )
+            reasons[name] = reason
+    return reasons
 
 
 def _measured(
@@ -186,6 +220,7 @@ def _measured(
             held_out=fold.reference,
             tpr=tpr,
             n_bootstrap=0,
+            from_probs=False,  # the data was checked; refitted logits may look like percentages
         )
     skipped.update(comparison.skipped)
     return {
@@ -198,30 +233,16 @@ def _facts(held_out: Outputs, rows: Rows, fold: Fold | None) -> FoldFacts:
     """Describe a fold; with the mAP of its head if one was refitted."""
     left_out = np.setdiff1d(np.arange(held_out.n_labels), rows.kept).tolist()
     names = held_out.label_names
-    described = FoldFacts(
-        tuple(str(at) if names is None else names[at] for at in left_out),
+    precisions: tuple[float, ...] = ()
+    if fold is not None:
+        own = held_out[rows.id].select_labels(rows.kept.tolist())
+        precisions = tuple(
+            mean_average_precision(own.labels, logits) for logits in (fold.id.logits, own.logits)
+        )
+    return FoldFacts(
+        tuple(str(label) if names is None else names[label] for label in left_out),
         len(rows.id),
         rows.n_near,
         rows.usable,
+        *precisions,
     )
-    if fold is None:
-        return described
-    own = held_out[rows.id].select_labels(rows.kept.tolist())
-    return replace(
-        described,
-        map_refitted=mean_average_precision(own.labels, fold.id.logits),
-        map_model=mean_average_precision(own.labels, own.logits),
-    )
-
-
-def _standings(
-    detectors: Mapping[str, Detector], measured: Sequence[Mapping[str, Mapping[str, float]]]
-) -> list[Standing]:
-    """Return the standings of all detectors relative to the first of them."""
-    found = []
-    for name in detectors:
-        near = tuple(fold[name][_NEAR] for fold in measured)
-        kinds = [kind for kind in measured[0][name] if kind != _NEAR]
-        far = {kind: tuple(fold[name][kind] for fold in measured) for kind in kinds}
-        found.append(Standing(name, near, far))
-    return [with_criterion(one, found[0]) for one in found]

@@ -20,33 +20,27 @@ import typer
 
 from nescio._version import __version__
 from nescio.cli import (
-    bench,
     calibrate,
-    choose,
-    convert,
-    data,
-    demo,
+    deploy,
     evaluate,
+    experiments,
     explain,
-    export,
     extract,
     listing,
     monitor,
-    report,
     score,
-    serve,
-    tables,
-    train,
-    tune,
+    training,
 )
-from nescio.cli.options import plain_text
-from nescio.errors import NescioError, ParameterError, ProbabilitiesWarning
+from nescio.cli.printing import plain_text
+from nescio.errors import NescioError, ParameterError
 
 INTERRUPTED = 130  # as the shell reports a process that Ctrl-C ended
 
 # What the messages of the library call a parameter, and the option that sets it.
 _OPTIONS = {
     "force=True": "--force",
+    "from_probs=True": "--from-probs",
+    "from_probs=False": "--from-logits",
     "skip_bad=True": "--skip-bad",
     "resume=True": "--resume",
     "nonfinite='out'": "--nonfinite out",
@@ -54,6 +48,8 @@ _OPTIONS = {
     "refit='none'": "--refit none",
 }
 _PARAMETER = re.compile("|".join(map(re.escape, _OPTIONS)))
+
+_HELP = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="nescio",
@@ -63,27 +59,36 @@ app = typer.Typer(
     "use train, tune and extract.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_HELP,
 )
-app.command("calibrate")(calibrate.calibrate)
-app.command("score")(score.score)
-app.command("explain")(explain.explain)
-app.command("monitor")(monitor.monitor)
-app.command("eval")(evaluate.evaluate_detectors)
-app.command("choose")(choose.choose)
-app.command("detectors")(listing.detectors)
-app.command("info")(listing.info)
-app.command("demo")(demo.demo)
-app.command("bench")(bench.bench)
-app.command("tables")(tables.tables)
-app.command("report")(report.report)
-app.command("export")(export.export)
-app.command("serve")(serve.serve)
-app.command("train")(train.train)
-app.command("tune")(tune.tune)
-app.command("extract")(extract.extract)
-app.command("convert")(convert.convert)
-app.add_typer(data.app, name="data")
+_VERDICTS: dict[str, Callable[..., None]] = {
+    "calibrate": calibrate.calibrate,
+    "score": score.score,
+    "explain": explain.explain,
+    "monitor": monitor.monitor,
+    "eval": evaluate.evaluate_detectors,
+    "choose": evaluate.choose,
+    "detectors": listing.detectors,
+    "info": listing.info,
+    "report": evaluate.report,
+    "export": deploy.export,
+    "serve": deploy.serve,
+    "demo": experiments.demo,
+}
+_EXPERIMENTS: dict[str, Callable[..., None]] = {
+    "train": training.train,
+    "tune": training.tune,
+    "extract": extract.extract,
+    "convert": training.convert,
+    "bench": experiments.bench,
+    "tables": experiments.tables,
+}
+for _name, _function in _VERDICTS.items():
+    app.command(_name, rich_help_panel="Verdicts")(_function)
+_PAPER = "Experiments of the paper"
+app.add_typer(experiments.data_app, name="data", rich_help_panel=_PAPER)
+for _name, _function in _EXPERIMENTS.items():
+    app.command(_name, rich_help_panel=_PAPER)(_function)
 
 
 def _print_version(wanted: bool) -> None:
@@ -127,13 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     if arguments is None:
         arguments = sys.argv[1:]
-    if misplaced := _misplaced_use(arguments):
-        typer.echo(f"error: {misplaced}", err=True)
-        return 2
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
-        # The commands that read a file have asked already whether it holds probabilities.
-        warnings.simplefilter("ignore", ProbabilitiesWarning)
+        warnings.showwarning = lambda message, *_, **__: typer.echo(
+            f"warning: {_with_options(message)}", err=True
+        )
         try:
             _command()(args=arguments, prog_name="nescio")
         except (NescioError, OSError) as error:
@@ -151,34 +153,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @cache
 def _command() -> Callable[..., Any]:
     """Return all commands. Making them takes longer than many a command, so it is done once."""
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    _hide_type_of_flags(command)
+    return command
 
 
-def _misplaced_use(arguments: Sequence[str]) -> str | None:
-    """Return what to do if --use, which is an option of nescio itself, follows the command."""
-    commands = {command.name for command in app.registered_commands} | {"data"}
-    at = next((at for at, word in enumerate(arguments) if word in commands), len(arguments))
-    given = next((word for word in arguments[at:] if word.partition("=")[0] == "--use"), None)
-    if given is None:
-        return None
-    return f"put --use before the command: nescio --use package.module:Class {arguments[at]} ..."
+def _hide_type_of_flags(command: Any) -> None:
+    """Let the help show a flag without a type: it takes no value."""
+    context = command.context_class(command, **_HELP)
+    for parameter in command.get_params(context):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        _hide_type_of_flags(subcommand)
 
 
 def _unquoted_pattern(arguments: Sequence[str]) -> str | None:
     """Return what to do if the shell has replaced a pattern by the files that match it."""
-    for one, other in pairwise(map(Path, arguments)):
-        alike = (one.parent, one.suffix) == (other.parent, other.suffix)
-        if alike and one.suffix and one.is_file() and other.is_file():
-            pattern = one.parent / f"*{one.suffix}"
+    for first, second in pairwise(map(Path, arguments)):
+        alike = (first.parent, first.suffix) == (second.parent, second.suffix)
+        if alike and first.suffix and first.is_file() and second.is_file():
+            pattern = first.parent / f"*{first.suffix}"
             return f"Put a pattern of several files in quotes: '{pattern}'."
     return None
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"warning: {_with_options(message)}", err=True)
-
-
 def _with_options(message: object) -> str:
     """Return a message of the library with options instead of Python's parameters."""
-    text = _PARAMETER.sub(lambda found: _OPTIONS[found.group()], str(message))
+    text = _PARAMETER.sub(lambda match: _OPTIONS[match.group()], str(message))
     return plain_text(text)  # names in files may hold control characters

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from nescio._io.addresses import same_file
 from nescio._io.files import check_target
-from nescio._io.tables import to_json
-from nescio.calibration.sampling import MAX_SAMPLES
 from nescio.cli.options import (
     AsJson,
+    Decimal,
     Force,
     FromProbs,
     IdColumn,
     IgnoreColumns,
     LabelColumns,
     Nonfinite,
-    Settings,
-    build_detector,
+    Separator,
     calibration_facts,
     chosen_columns,
+    describe,
     detector_names,
-    progress_bar,
     refuse_overwriting,
-    terminal,
-    what_was_read,
-    working,
 )
-from nescio.errors import MissingInputError, ParameterError, about
-from nescio.outputs.large import LargeInput, check_fits, find_large
-from nescio.outputs.reading import columns_of_others, read_others, read_outputs
-
-if TYPE_CHECKING:
-    from nescio.detectors import Detector
+from nescio.cli.printing import print_json, say, working
+from nescio.errors import (
+    DefaultDetectorWarning,
+    MissingInputError,
+    ParameterError,
+    error_context,
+)
+from nescio.outputs.reading import MAX_ROWS, read_others, read_outputs
 
 
 def calibrate(
@@ -45,7 +43,7 @@ def calibrate(
             metavar="HELD_OUT",
             help="Held-out in-distribution data to calibrate on: the model's logits, and features "
             "if the detector reads them. A file, a pattern or a folder of Parquet files, or a "
-            "remote address; files larger than memory are read in blocks.",
+            "remote address. Of more than 4,194,304 rows, a random sample is used.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the detector.")],
@@ -87,10 +85,11 @@ def calibrate(
         ),
     ] = None,
     nonfinite: Nonfinite = "raise",
-    settings: Settings = None,
     id_column: IdColumn = None,
     labels: LabelColumns = None,
     ignore: IgnoreColumns = None,
+    sep: Separator = None,
+    decimal: Decimal = ".",
     from_probs: FromProbs = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -100,13 +99,13 @@ def calibrate(
     Examples: nescio calibrate val.npy --tpr 0.95 -o tagger.nescio, and with features and labels:
     nescio calibrate val.safetensors --train train.safetensors -o tagger.nescio
     """
-    from nescio.detectors import steps
     from nescio.detectors.default import AUTO, default_detector
-    from nescio.detectors.naming import written
+    from nescio.detectors.naming import build_detector, written
+    from nescio.detectors.saving import plain_params
 
     check_target(output, force=force)
     refuse_overwriting(output, held_out, train)
-    columns = chosen_columns(id_column, labels, ignore)
+    columns = chosen_columns(id_column, labels, ignore, sep=sep, decimal=decimal)
     if train is not None and same_file(train, held_out):
         raise ParameterError(
             "--train and the held-out data are the same file. Calibrating on data that the "
@@ -114,105 +113,59 @@ def calibrate(
         )
     made = None
     if detector != AUTO:
-        made = build_detector(detector, settings, tpr=tpr, nonfinite=nonfinite)
-        _check_train(made, detector, train)
-    elif settings:
-        raise ParameterError("--set needs a detector: name it with --detector.")
-    large = find_large(held_out, from_probs=from_probs, columns=columns)
-    data = large.head if large else read_outputs(held_out, from_probs=from_probs, columns=columns)
+        made = build_detector(detector, tpr=tpr, nonfinite=nonfinite)
+        if made.learns_from and train is None:
+            raise MissingInputError(
+                f"{detector} learns from data: pass training outputs with --train. (Calibrating "
+                "on data that it has learned from would void the guarantee.)"
+            )
+        if train is not None and not made.learns_from:
+            raise ParameterError(f"{detector} does not learn from training data: omit --train.")
+    data = read_outputs(held_out, from_probs=from_probs, columns=columns, max_rows=MAX_ROWS)
     learned_from = None
     if train is not None:
-        of_train = columns_of_others(train, columns, data.label_names)
-        check_fits(train, from_probs=from_probs, columns=of_train)
-        learned_from = read_others(train, data, from_probs=from_probs, columns=columns)
+        learned_from = read_others(
+            train, data, from_probs=from_probs, columns=columns, max_rows=MAX_ROWS
+        )
     reason = ""
     if made is None:
-        made, reason = default_detector(learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise")
-    if large and made.learns_from_held_out:
-        large.check_fits(f"{made.name} learns from all of them at once")
-        data, large = read_outputs(held_out, from_probs=from_probs, columns=columns), None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DefaultDetectorWarning)  # the reason is printed below
+            made, reason = default_detector(
+                learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise"
+            )
     if learned_from is not None and made.learns_from:
-        with working("learning"), about(train):
-            # Unlike fit, this does not score the training data: calibrate sets the threshold.
-            steps.learn(made, learned_from, None)
-    n_rows = large.n_rows if large else len(data)
-    if large:
-        n_learned = None if learned_from is None else len(learned_from)
-        _calibrate_blocks(made, large, confidence, n_learned, by_label_count=by_label_count)
-    else:
-        groups = "label_count" if by_label_count else None
-        with working("calibrating"), about(held_out):
-            made.calibrate(data, confidence=confidence, groups=groups)
+        with working("learning"), error_context(train):
+            made.fit(learned_from, from_probs=False)
+    n_rows = data.manifest.get("sampled_from", len(data))
+    groups = "label_count" if by_label_count else None
+    with working("calibrating"), error_context(held_out):
+        made.calibrate(data, confidence=confidence, groups=groups, from_probs=False)
     made.save(output, force=force)
     calibration = made.calibration_
+    ignored = data.manifest.get("ignored_columns", [])
     if as_json:
+        shared = ("tpr", "nonfinite")  # the guarantee states the one, the user chose the other
         saved = {
             "detector": made.name,
             "reason": reason,
-            "parameters": _parameters(made),
+            "parameters": {k: v for k, v in plain_params(made).items() if k not in shared},
             "output": str(output),
             "n_rows": n_rows,
             "n_labels": data.n_labels,
-            "ignored_columns": data.manifest.get("ignored_columns", []),
+            "ignored_columns": ignored,
         }
-        typer.echo(to_json(saved | calibration_facts(calibration)))
+        print_json(saved | calibration_facts(calibration))
         return
-    console = terminal()
-    console.print(what_was_read(data, n_rows), soft_wrap=True)
-    if n_rows > MAX_SAMPLES:
-        console.print(
-            f"{MAX_SAMPLES:,} of the rows, drawn at random, set the threshold: a detector keeps no "
-            "more scores.",
-            soft_wrap=True,
-        )
+    say(describe(n_rows, data.n_labels, data.label_names, ignored))
+    if n_rows > len(data):
+        say(f"{len(data):,} of the rows, drawn at random, set the threshold.")
     if reason:
-        console.print(reason, soft_wrap=True)
-    name = written(made)
+        say(reason)
     for group, threshold in calibration.thresholds.items():
         which = "" if calibration.by is None else f" (predicted labels: {group})"
-        console.print(
-            f"{name}{which}: in-distribution if the score is at least {threshold.value:.6g}. "
-            + threshold.statement(),
-            soft_wrap=True,
+        say(
+            f"{written(made)}{which}: in-distribution if the score is at least "
+            f"{threshold.value:.6g}. {threshold.statement()}"
         )
-    console.print(f"saved {output}", soft_wrap=True)
-
-
-def _calibrate_blocks(
-    made: Detector,
-    held_out: LargeInput,
-    confidence: float | None,
-    n_learned: int | None,
-    *,
-    by_label_count: bool,
-) -> None:
-    from nescio.detectors.calibrating import calibrate_stream
-
-    with progress_bar("calibrating", held_out.n_rows, unit="rows") as advance:
-        calibrate_stream(
-            made,
-            held_out,
-            confidence=confidence,
-            by_label_count=by_label_count,
-            n_learned=n_learned,
-            on_rows=advance,
-        )
-
-
-def _check_train(made: Detector, name: str, train: str | None) -> None:
-    """Raise unless there are training outputs just if the detector learns from them."""
-    if made.learns_from and train is None:
-        raise MissingInputError(
-            f"{name} learns from data: pass training outputs with --train. (Calibrating on data "
-            "that it has learned from would void the guarantee.)"
-        )
-    if train is not None and not made.learns_from:
-        raise ParameterError(f"{name} does not learn from training data: omit --train.")
-
-
-def _parameters(detector: Detector) -> dict[str, Any]:
-    """Return the parameters that the detector has of its own, defaults included."""
-    from nescio.detectors.saving import plain_params
-
-    shared = ("tpr", "nonfinite")  # the guarantee states the one, the user chose the other
-    return {name: value for name, value in plain_params(detector).items() if name not in shared}
+    say(f"saved {output}")

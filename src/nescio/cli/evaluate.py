@@ -1,4 +1,4 @@
-"""nescio eval: how well detectors tell in-distribution from out-of-distribution data."""
+"""nescio eval, choose and report: detectors compared on data."""
 
 from __future__ import annotations
 
@@ -7,71 +7,64 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from nescio._io.tables import to_json
+from nescio._io.addresses import same_file
+from nescio._io.files import check_target
+from nescio._optional import require
 from nescio.cli.options import (
     AsJson,
+    Force,
     FromProbs,
+    HeldOut,
     IdColumn,
     IgnoreColumns,
     LabelColumns,
     Nonfinite,
-    Settings,
-    build_detector,
+    Tpr,
+    Train,
     chosen_columns,
     detector_names,
-    progress_bar,
-    terminal,
+    named_paths,
+    refuse_overwriting,
 )
+from nescio.cli.printing import print_json, print_table, progress_bar, say
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
+    from nescio.choosing import Choice
     from nescio.metrics.comparison import Comparison
 
+ID_DATA = typer.Option("--id", help="In-distribution test outputs, not used in training.")
+OOD_DATA = typer.Option("--ood", help="Out-of-distribution outputs. May be repeated.")
 
-_ID = typer.Option("--id", help="In-distribution test outputs, not used in training.")
-_OOD = typer.Option("--ood", help="Out-of-distribution outputs. May be repeated.")
-IdPath = Annotated[Path | None, _ID]
-OodPaths = Annotated[list[Path] | None, _OOD]
-_TRAIN = typer.Option("--train", help="Training outputs, for the detectors that learn.")
-_HELD_OUT = typer.Option(
-    "--held-out",
-    help="Held-out in-distribution outputs, for the detectors that learn from such data "
-    "(combined). Neither training nor test data.",
-)
-Train = Annotated[Path | None, _TRAIN]
-HeldOut = Annotated[Path | None, _HELD_OUT]
+_ALL = "all"
+_RECORDED = "recorded"
+
+
+# --- eval -----------------------------------------------------------------------------------------
 
 
 def evaluate_detectors(
-    id_path: Annotated[str, _ID],
-    ood_paths: Annotated[list[str], _OOD],
+    id_path: Annotated[str, ID_DATA],
+    ood_paths: Annotated[list[str], OOD_DATA],
     names: Annotated[
         list[str] | None,
         typer.Option(
             "--detector",
             "-d",
-            help="A detector, or 'all' (the default). May be repeated.",
-            autocompletion=lambda incomplete: [
-                name for name in ("all", *detector_names()) if name.startswith(incomplete)
-            ],
+            help="A detector, with parameters if needed (top_k_joint_energy(k=3)), or 'all' (the "
+            "default). May be repeated.",
+            autocompletion=detector_names,
         ),
     ] = None,
-    train: Annotated[str | None, _TRAIN] = None,
-    held_out: Annotated[str | None, _HELD_OUT] = None,
-    tpr: Annotated[
-        float,
-        typer.Option(help="The share of in-distribution samples to keep. The FPR is at this TPR."),
-    ] = 0.95,
+    train: Train = None,
+    held_out: HeldOut = None,
+    tpr: Tpr = 0.95,
     bootstrap: Annotated[
         int,
         typer.Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
     ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the resampling.")] = 0,
-    settings: Settings = None,
     nonfinite: Nonfinite = "raise",
     id_column: IdColumn = None,
     labels: LabelColumns = None,
@@ -81,27 +74,22 @@ def evaluate_detectors(
 ) -> None:
     """Compare detectors: FPR95, AUROC and AUPR, with in-distribution as the positive side.
 
-    Parquet, Arrow and safetensors files that are larger than memory are read in blocks.
+    Of files with more than 4,194,304 rows, a random sample of the rows is read.
 
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
+    from nescio.detectors.naming import build_detector
     from nescio.metrics import compare
 
-    wanted = names or ["all"]
-    if settings and (len(wanted) > 1 or "all" in wanted):
-        raise ParameterError("--set goes with a single --detector.")
-    chosen = [name for one in wanted for name in (detector_names() if one == "all" else [one])]
-    detectors = {name: build_detector(name, settings, nonfinite=nonfinite) for name in chosen}
     columns = chosen_columns(id_column, labels, ignore)
     comparison = compare(
         id_path,
         ood_paths,
-        detectors,
+        {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names or [_ALL])},
         train=train,
         held_out=held_out,
         tpr=tpr,
         n_bootstrap=bootstrap,
-        seed=seed,
         from_probs=from_probs,
         id_column=columns.id_column,
         labels=columns.labels,
@@ -109,63 +97,286 @@ def evaluate_detectors(
         progress=partial(progress_bar, "evaluating"),
     )
     if as_json:
-        typer.echo(to_json(comparison.as_dict()))
+        print_json(comparison.as_dict())
     else:
-        print_comparison(comparison, terminal())
+        _print_comparison(comparison)
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """A table for each OOD set, the difference of the best two, and what was left out."""
+def _expanded(names: list[str]) -> list[str]:
+    """Return the names of detectors, with all of them in place of 'all'."""
+    return [each for name in names for each in (detector_names() if name == _ALL else [name])]
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    """Print a table for each OOD set, the difference of the best two, and what was left out."""
     for ood in comparison.results:
-        console.print(_table(comparison, ood))
+        _print_results(comparison, ood)
         if ood in comparison.notes:
-            console.print(comparison.notes[ood], soft_wrap=True)
+            say(comparison.notes[ood])
         lead = comparison.lead.get(ood)
         if lead is not None:
-            console.print(
+            say(
                 f"{lead.best} against {lead.second}: AUROC {lead.test.difference * 100:+.2f} "
                 f"points, DeLong's p = {lead.test.p_value:.2g} (these two were chosen by "
-                "their results, so p is too small)",
-                soft_wrap=True,
+                "their results, so p is too small)"
             )
-    if comparison.largest_error:
-        console.print(
-            "The scores were too many to keep and were counted in cells. FPR, AUROC and AUPR "
-            f"differ by at most {comparison.largest_error * 100:.1g} points from those of all "
-            "scores; the intervals contain this. DeLong's test is left out.",
-            soft_wrap=True,
-        )
-    for name, reason in comparison.skipped.items():
-        console.print(f"left out {name}: {reason}", soft_wrap=True)
+    say(
+        *(
+            f"{name}: a random sample of the {n_rows:,} rows was read"
+            for name, n_rows in comparison.sampled.items()
+        ),
+        *(f"left out {name}: {reason}" for name, reason in comparison.skipped.items()),
+    )
 
 
-def _table(comparison: Comparison, ood: str) -> Table:
-    """Return the results on one OOD set, with the highest AUROC first."""
+def _print_results(comparison: Comparison, ood: str) -> None:
+    """Print the results on one OOD set, with the highest AUROC first."""
     results = comparison.results[ood]
     first = next(iter(results.values()))
     columns = {"fpr": f"{first.fpr_name} ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
-    # Equal as printed is equal; a single detector is not the best of anything.
-    shown = {
-        m: [round(100 * getattr(one, m).value, 2) for one in results.values()] for m in columns
+
+    def shown(name: str, measure: str) -> float:  # equal as printed is equal
+        return round(100 * float(getattr(results[name], measure).value), 2)
+
+    best = {
+        measure: (min if measure == "fpr" else max)(shown(name, measure) for name in results)
+        for measure in columns
+        if len(results) > 1  # a single detector is not the best of anything
     }
-    best = {m: (min if m == "fpr" else max)(shown[m]) for m in columns if len(results) > 1}
-    table = Table(
+
+    def cell(name: str, measure: str) -> Text:
+        # The best has a star, which a file keeps too. A space keeps the others aligned.
+        is_best = shown(name, measure) == best.get(measure)
+        text = f"{getattr(results[name], measure)}{' *' if is_best else '  '}"
+        return Text(text, style="bold" if is_best else "")
+
+    print_table(
+        ("detector", *columns.values()),
+        [[name, *(cell(name, m) for m in columns)] for name in comparison.ranked(ood)],
+        numbers=tuple(columns.values()),
         title=f"{ood}: {first.n_id:,} ID against {first.n_ood:,} OOD, per cent, sorted by AUROC",
         caption="* best of its column" if best else None,
     )
-    table.add_column("detector", no_wrap=True)
-    for title in columns.values():
-        table.add_column(title, justify="right")
-    for name in comparison.ranked(ood):
-        estimates = {measure: getattr(results[name], measure) for measure in columns}
-        cells = [
-            _cell(str(one), is_best=round(100 * one.value, 2) == best.get(measure))
-            for measure, one in estimates.items()
-        ]
-        table.add_row(name, *cells)
-    return table
 
 
-def _cell(text: str, *, is_best: bool) -> Text:
-    """Mark the best with a star, which a file keeps too. A space keeps the others aligned."""
-    return Text(text + (" *" if is_best else "  "), style="bold" if is_best else "")
+# --- choose ---------------------------------------------------------------------------------------
+
+
+def choose(
+    train: Annotated[
+        Path,
+        typer.Option(readable=False, help="Training outputs with labels, and with features."),
+    ],
+    held_out: Annotated[
+        Path,
+        typer.Option(
+            readable=False,
+            help="Held-out in-distribution outputs with labels, and with features. Not used in "
+            "training.",
+        ),
+    ],
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--detector",
+            "-d",
+            help="A detector to rank, or 'all'. May be repeated. Default: a list of detectors of "
+            "logits and of each layer.",
+            autocompletion=detector_names,
+        ),
+    ] = None,
+    far: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CORRUPTION=FILE",
+            help="Outputs for the held-out images after a corruption of nescio.lab.data.corrupt, "
+            "such as jigsaw=jigsaw.safetensors. May be repeated.",
+        ),
+    ] = None,
+    folds: Annotated[
+        int, typer.Option(min=2, help="The number of parts that the labels are divided into.")
+    ] = 5,
+    refit: Annotated[
+        str,
+        typer.Option(
+            help="'head': train the head anew without the left-out labels. 'none': drop their "
+            "columns. 'auto': 'head' if there are features."
+        ),
+    ] = "auto",
+    tpr: Tpr = 0.95,
+    report: Annotated[Path | None, typer.Option(help="The HTML page to write.")] = None,
+    id_column: IdColumn = None,
+    labels: LabelColumns = None,
+    ignore: IgnoreColumns = None,
+    from_probs: FromProbs = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rank detectors on in-distribution data only, and pick one.
+
+    Labels are left out, part by part: the samples that carry only left-out labels stand for
+    unknown inputs. Out-of-distribution data is not needed and cannot be passed.
+
+    Example: nescio choose --train train.safetensors --held-out val.safetensors --report chosen.html
+    """
+    from nescio.choosing import choose as choose_detector
+    from nescio.lab.report import draw_choice
+    from nescio.outputs.reading import read_others, read_outputs
+
+    files = named_paths("--far", far or [], "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
+    if same_file(train, held_out):
+        raise ParameterError(f"{train} is given as --train and as --held-out.")
+    if report is not None:
+        refuse_overwriting(report, train, held_out, *files.values())
+        check_target(report, force=force)
+    columns = chosen_columns(id_column, labels, ignore)
+    learned_from = read_outputs(train, from_probs=from_probs, columns=columns)
+    other_files = {
+        path: read_others(path, learned_from, from_probs=from_probs, columns=columns)
+        for path in (held_out, *files.values())
+    }
+    with progress_bar("leaving labels out", folds) as advance:
+        choice = choose_detector(
+            learned_from,
+            other_files[held_out],
+            detectors=None if names is None else _expanded(names),
+            far={name: other_files[path] for name, path in files.items()},
+            n_folds=folds,
+            refit=refit,
+            tpr=tpr,
+            on_fold=advance,
+        )
+    if report is not None:
+        draw_choice(choice, report, force=force)
+    if as_json:
+        print_json(choice.as_dict())
+        return
+    _print_choice(choice)
+    if report is not None:
+        say(f"saved {report}")
+
+
+def _print_choice(choice: Choice) -> None:
+    from nescio.choosing.choice import COLUMNS
+
+    print_table(
+        COLUMNS,
+        [(name + (" *" if name == choice.pick else ""), *row) for name, *row in choice.rows()],
+        numbers=COLUMNS[1:],
+        title=f"{choice.fpr_name} in per cent, mean ± standard deviation over folds, sorted by the "
+        "criterion",
+        caption="* the pick",
+    )
+    say(choice.summary())
+    say(*(f"left out {name}: {reason}" for name, reason in choice.skipped.items()))
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+
+def report(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")],
+    results: Annotated[
+        Path | None,
+        typer.Argument(
+            readable=False,
+            metavar="RESULTS",
+            help="The folder of a benchmark, such as nescio-bench/digits, or a results.jsonl file "
+            "for tables without figures.",
+        ),
+    ] = None,
+    id_path: Annotated[str | None, ID_DATA] = None,
+    ood_paths: Annotated[list[str] | None, OOD_DATA] = None,
+    train: Train = None,
+    held_out: HeldOut = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FOLDER",
+            help="The folder that holds the images of a set, for thumbnails. With --id and --ood, "
+            "NAME is the name of its file without the ending. For results of your own, 'recorded' "
+            "stands for the folders that the benchmark has used. May be repeated.",
+        ),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Title of the report. Default: the title of the benchmark.")
+    ] = None,
+    nonfinite: Nonfinite = "raise",
+    id_column: IdColumn = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The column of a table that has the texts, for the case studies. Outputs that "
+            "nescio has made from texts have them.",
+        ),
+    ] = None,
+    labels: LabelColumns = None,
+    ignore: IgnoreColumns = None,
+    from_probs: FromProbs = None,
+    force: Force = False,
+) -> None:
+    """Write an HTML report with tables, figures and case studies, which opens offline.
+
+    It is made from the results of a benchmark, or from your own outputs.
+
+    Examples: nescio report nescio-bench/digits -o report.html,
+    nescio report --id test.npy --ood textures.npy -o report.html
+    """
+    require("jinja2", "report")
+    from nescio.detectors.naming import build_detector
+    from nescio.lab.report import write_report
+    from nescio.lab.report.page import from_outputs, from_results
+    from nescio.metrics.comparison import read_sets
+
+    check_target(output, force=force)
+    recorded = _RECORDED in (images or [])
+    roots = named_paths(
+        "--images", [text for text in images or [] if text != _RECORDED], "NAME=FOLDER"
+    )
+    for name, folder in roots.items():
+        if not folder.is_dir():
+            raise ParameterError(f"--images {name}={folder}: the folder {folder} does not exist.")
+    own = (id_path, ood_paths, train, held_out, id_column, text_column, labels, ignore)
+    if results is not None and not any(own):
+        refuse_overwriting(output, results)
+        lines, evidence = from_results(results, roots, recorded_roots=recorded)
+    elif results is None and id_path and ood_paths:
+        refuse_overwriting(output, id_path, train, held_out, *ood_paths)
+        kept = None if text_column is None else [text_column]
+        sets = read_sets(
+            id_path,
+            ood_paths,
+            train,
+            held_out,
+            from_probs=from_probs,
+            columns=chosen_columns(id_column, labels, ignore, kept),
+        )
+        if text_column is not None:
+            sets = sets.with_texts(text_column)
+        name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem
+        if unknown := [root for root in roots if root not in (name, *sets.ood)]:
+            raise ParameterError(
+                f"--images {unknown[0]}: NAME must be one of {name}, {', '.join(sets.ood)}."
+            )
+        detectors = {each: build_detector(each, nonfinite=nonfinite) for each in detector_names()}
+        files = {"ood": ood_paths, "id": id_path, "train": train, "held_out": held_out}
+        with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
+            lines, evidence = from_outputs(
+                name,
+                sets.id,
+                sets.ood,
+                detectors,
+                train=sets.train,
+                held_out=sets.held_out,
+                image_roots=roots,
+                files={kind: path for kind, path in files.items() if path is not None},
+                on_step=advance,
+            )
+    else:
+        raise ParameterError(
+            "pass either the results of a benchmark, or --id and --ood with their options."
+        )
+    title = title or lines[0].manifest.get("title") or lines[0].spec
+    write_report(output, lines, evidence, title=title, force=force)
+    say(f"saved {output} ({output.stat().st_size / 1e6:.1f} MB)")

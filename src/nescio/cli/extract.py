@@ -6,15 +6,15 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nescio._io.tables import to_json
-from nescio.cli.options import AsJson, Engine, Force, checked_engine, progress_bar, terminal
+from nescio.cli.options import AsJson, Engine, Force, checked_engine
+from nescio.cli.printing import print_json, progress_bar, say
 from nescio.cli.vision import (
     MODEL_HELP,
     BatchSize,
@@ -28,18 +28,18 @@ from nescio.cli.vision import (
     Runtime,
     SkipBad,
     Std,
-    Verify,
     is_onnx,
     open_runner,
     read_label_names,
     require_vision,
 )
-from nescio.data.corrupt import CORRUPTIONS
 from nescio.errors import FileError, ParameterError
+from nescio.lab.data.corrupt import CORRUPTIONS
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
-    from nescio.runners import Runner
+    from nescio.lab.extraction.extract import Extraction
+    from nescio.models import Runner
 
 
 def extract(
@@ -75,13 +75,6 @@ def extract(
         ),
     ] = None,
     features: Features = None,
-    crops: Annotated[
-        bool,
-        typer.Option(
-            "--crops",
-            help="Run nine crops of each image too, for the detector mixed; ten times the work.",
-        ),
-    ] = False,
     logits: LogitsOutput = None,
     from_probs: ModelFromProbs = None,
     labels: Annotated[
@@ -107,7 +100,6 @@ def extract(
     ] = None,
     module: Module = None,
     skip_bad: SkipBad = False,
-    verify: Verify = False,
     engine: Engine = "local",
     force: Force = False,
     as_json: AsJson = False,
@@ -119,9 +111,9 @@ def extract(
 
     Example: nescio extract best.safetensors coco@test:/data/coco textures:/data/dtd -o outputs
     """
-    from nescio.data import load
-    from nescio.runners import extract as run_extraction
-    from nescio.runners.runtimes import Runtimes
+    from nescio.lab.data import load
+    from nescio.lab.extraction import extract as run_extraction
+    from nescio.lab.extraction.runtimes import Runtimes
 
     require_vision(torch=not is_onnx(model) or tuned is not None)
     open_on = partial(
@@ -139,11 +131,11 @@ def extract(
     runner = open_on(model, "cpu" if on_ray else device)
     tuning = None
     if tuned is not None:
-        from nescio.runners.perturb import Tuning
+        from nescio.lab.extraction.perturb import Tuning
 
         tuning = Tuning.load(tuned)
     train_outputs = None if train is None else Outputs.load(train)
-    splits = [replace(load(address, skip_bad=skip_bad), hash_images=verify) for address in data]
+    splits = [load(address, skip_bad=skip_bad) for address in data]
     title, count = Counter(split.title for split in splits).most_common(1)[0]
     if count > 1:
         raise ParameterError(
@@ -153,13 +145,12 @@ def extract(
     if output.exists() and not output.is_dir():
         raise FileError(f"{output} is not a folder.")
     output.mkdir(parents=True, exist_ok=True)
-    console = terminal()
     done = []
     runtimes = Runtimes(runtime)
     corruptions: Sequence[str | None] = corruption or (None,)
     place: AbstractContextManager[Any] = nullcontext()
     if on_ray:
-        from nescio.ray import ray_engine
+        from nescio.lab.extraction.on_ray import ray_engine
 
         # Without a choice, onnxruntime uses the processors, here and on a cluster.
         wanted = "cpu" if is_onnx(model) and device == "auto" else device
@@ -172,7 +163,6 @@ def extract(
                     runner,
                     split,
                     output / f"{title}.safetensors",
-                    crops=crops,
                     tuning=tuning,
                     train=train_outputs,
                     corruption=corrupted,
@@ -186,30 +176,29 @@ def extract(
                 )
             done.append(result)
             if not as_json:
-                rate = f"{result.n_computed / max(result.seconds, 1e-9):.1f} images per second"
-                how = (
-                    f"{result.n_computed:,} computed, {rate}" if result.n_computed else "up to date"
-                )
-                if result.skipped:
-                    how += f", {len(result.skipped):,} left out and listed in the file"
-                console.print(f"{result.path}: {result.n_images:,} images ({how})", soft_wrap=True)
-                if result.n_computed:
-                    console.print(f"  {result.runtime}", soft_wrap=True)
-                if result.at_once is not None:
-                    console.print(
-                        f"  Memory sufficed for {result.at_once} images at a time, and not for a "
-                        f"batch of {batch_size}.",
-                        soft_wrap=True,
-                    )
+                _say_result(result)
     if as_json:
-        typer.echo(to_json([{**asdict(result), "path": str(result.path)} for result in done]))
+        print_json([{**asdict(result), "path": str(result.path)} for result in done])
 
 
 def _open_on(model: str, device: str, **options: Any) -> Runner:
     """Return a runner of the model on a device, here or on a node of a cluster."""
     where: str | None = None if device == "auto" else device
     if not is_onnx(model):
-        from nescio.runners.devices import choose_device
+        from nescio.models.torch_models import choose_device
 
         where = str(choose_device(device))
     return open_runner(model, device=where, **options)
+
+
+def _say_result(result: Extraction) -> None:
+    """Print how many images a file has, how many were computed, and by what."""
+    done = "up to date"
+    if result.n_computed:
+        rate = result.n_computed / max(result.seconds, 1e-9)
+        done = f"{result.n_computed:,} computed, {rate:.1f} images per second"
+    if result.skipped:
+        done += f", {len(result.skipped):,} left out and listed in the file"
+    say(f"{result.path}: {result.n_images:,} images ({done})")
+    if result.n_computed:
+        say(f"  {result.runtime}")

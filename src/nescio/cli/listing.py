@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from nescio._io.tables import to_json
-from nescio.cli.options import AsJson, DetectorFile, calibration_facts, terminal
+from nescio.cli.options import AsJson, DetectorFile, calibration_facts
+from nescio.cli.printing import print_json, print_table, say
 
 _SHOWN_NAMES = 5
 
@@ -32,16 +28,20 @@ def detectors(as_json: AsJson = False) -> None:
         for name, detector in DETECTORS.items()
     ]
     if as_json:
-        typer.echo(to_json(rows))
+        print_json(rows)
         return
-    table = Table()
-    table.add_column("name", no_wrap=True)
-    for title in ("scores from", "learns from", "what it is", "paper"):
-        table.add_column(title)
-    for row in rows:
-        reads = (", ".join(row[key]) or "-" for key in ("scores_from", "learns_from"))
-        table.add_row(row["name"], *reads, row["summary"], row["paper"])
-    terminal().print(table)
+    print_table(
+        ("name", "scores from", "learns from", "what it is", "paper"),
+        [
+            (
+                row["name"],
+                *(", ".join(row[key]) or "-" for key in ("scores_from", "learns_from")),
+                row["summary"],
+                row["paper"],
+            )
+            for row in rows
+        ],
+    )
 
 
 def info(
@@ -60,7 +60,6 @@ def info(
         "parameters": plain_params(detector),
         "n_columns": detector.n_columns_,
         "label_names": detector.label_names_,
-        "label_fingerprint": _fingerprint(detector.label_names_),
     }
     if calibration is None:
         facts["threshold"] = detector.offset_
@@ -68,18 +67,16 @@ def info(
         del facts["parameters"]["tpr"]  # the calibration has its own
         facts |= calibration_facts(calibration)
     if as_json:
-        typer.echo(to_json(facts))
+        print_json(facts)
         return
     facts.pop("tpr_interval_99", None)  # the statement below says it
     names = facts["label_names"]
     if names is not None and len(names) > _SHOWN_NAMES and not labels:
         shown = ", ".join(names[:_SHOWN_NAMES])
         facts["label_names"] = f"{shown}, ... ({len(names):,} in all: --labels)"
-    console = terminal()
-    for name, value in facts.items():
-        console.print(f"{name:<20} {_as_text(value)}", soft_wrap=True)
+    say(*(f"{name:<20} {_as_text(value)}" for name, value in facts.items()))
     if calibration is not None:
-        console.print(calibration.statement(), soft_wrap=True)
+        say(calibration.statement())
 
 
 def _as_text(value: Any) -> str:
@@ -95,11 +92,3 @@ def _as_text(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _fingerprint(label_names: Sequence[str] | None) -> str | None:
-    """Return a short hash of the label names in their order; None if they are not known."""
-    if label_names is None:
-        return None
-    encoded = json.dumps(list(label_names), ensure_ascii=False).encode()
-    return hashlib.sha256(encoded).hexdigest()[:16]

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nescio._io.locks import exclusive
-from nescio._io.tables import to_json
+from nescio._io.files import exclusive
 from nescio.cli.options import (
     AsJson,
     Force,
@@ -23,22 +22,21 @@ from nescio.cli.options import (
     IgnoreColumns,
     LabelColumns,
     chosen_columns,
-    progress_bar,
     refuse_overwriting,
-    terminal,
 )
-from nescio.errors import MissingInputError, ParameterError, about
-from nescio.outputs.streams import OutputsStream, open_stream, where
+from nescio.cli.printing import print_json, progress_bar, say
+from nescio.errors import MissingInputError, ShapeError, error_context
+from nescio.outputs.reading import OutputsStream, open_stream, where
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
-    from nescio.monitor import Monitor, MonitorReport
-    from nescio.monitor.scored import ScoredTable
+    from nescio.monitor import Monitor
+    from nescio.monitor.verdict_table import ScoredTable
 
 ALARM = 3
 
 _BLOCK = 2**16  # rows of a scored table that are read at once
-_WINDOWS = 20  # in JSON without --trace
+_WINDOWS = 20  # in JSON
 
 
 def monitor(
@@ -87,23 +85,12 @@ def monitor(
     plot: Annotated[
         Path | None, typer.Option(help="Write figures to this file: .html or .svg.")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the random numbers that break ties.")
-    ] = 0,
     id_column: IdColumn = None,
     labels: LabelColumns = None,
     ignore: IgnoreColumns = None,
     from_probs: FromProbs = None,
-    again: Annotated[
-        bool,
-        typer.Option("--again", help="Count a file even if the last run of --state counted it."),
-    ] = False,
     force: Force = False,
     as_json: AsJson = False,
-    trace: Annotated[
-        bool,
-        typer.Option("--trace", help="Add the evidence over time and all windows to the JSON."),
-    ] = False,
 ) -> None:
     """Report whether a stream of verdicts still looks like the calibration data.
 
@@ -114,18 +101,16 @@ def monitor(
     Example: nescio monitor scored.parquet --detector tagger.nescio --state state.safetensors
     """
     from nescio.detectors import load
-    from nescio.monitor.scored import ScoredTable
     from nescio.monitor.state import check_state_target, count_once, resume
+    from nescio.monitor.verdict_table import ScoredTable
 
-    if trace and not as_json:
-        raise ParameterError("--trace needs --json.")
     for target in (state, plot):
         refuse_overwriting(target, scored, detector, outputs)
     refuse_overwriting(plot, state)
     if state is not None:
         check_state_target(state)
     if plot is not None:
-        from nescio.report.monitoring import check_plot_target
+        from nescio.lab.report.plain import check_plot_target
 
         check_plot_target(plot, force=force)
     columns = chosen_columns(id_column, labels, ignore)
@@ -133,9 +118,9 @@ def monitor(
     loaded = load(detector)
     # Two runs that read the same state would each save it without the rows of the other.
     with nullcontext() if state is None else exclusive(state, "state file"):
-        watch = resume(loaded, state, alpha=alpha, window=window, seed=seed)
+        watch = resume(loaded, state, alpha=alpha, window=window)
         if state is not None:
-            count_once(watch, scored, again=again)
+            count_once(watch, scored)
         if outputs is not None and not watch.watches_labels:
             raise MissingInputError(
                 f"{detector} does not know how often its labels fired: it was calibrated "
@@ -146,17 +131,23 @@ def monitor(
         if outputs is not None:
             expected = replace(columns, expected=loaded.label_names_)
             logits = open_stream(outputs, expected, from_probs=from_probs)
-        with progress_bar("monitoring", table.n_rows, unit="rows") as advance:
+        with progress_bar("monitoring", table.n_rows) as advance:
             for n_rows in _update(watch, loaded, table, logits):
                 advance(n_rows)
         if state is not None:
             watch.save(state, force=True)
     report = watch.report()
     if plot is not None:
-        from nescio.report import draw_monitor
+        from nescio.lab.report import draw_monitor
 
         draw_monitor(report, plot, force=force)
-    _print(report, {"state": state, "plot": plot}, as_json=as_json, trace=trace)
+    if as_json:
+        content = report.as_dict()
+        del content["trace"]  # up to 2,048 points, for figures
+        content["windows"] = content["windows"][-_WINDOWS:]
+        print_json(content | {"state": state and str(state), "plot": plot and str(plot)})
+    else:
+        say(report.summary(), *(f"saved {path}" for path in (state, plot) if path is not None))
     if report.any_alarm:
         raise typer.Exit(ALARM)
 
@@ -165,39 +156,22 @@ def _update(
     watch: Monitor, detector: Detector, table: ScoredTable, outputs: OutputsStream | None
 ) -> Iterator[int]:
     """Let the monitor see the rows, block by block; give the number of rows of each block."""
-    from nescio.monitor.scored import check_same_length, matching_logits
+    from nescio.monitor.verdict_table import matching_logits
 
     logits, start = None, 0
-    if outputs is not None:
-        with about(outputs.address):
-            check_same_length(outputs.n_rows, table.n_rows)
+    if outputs is not None and outputs.n_rows != table.n_rows:
+        raise ShapeError(
+            f"{outputs.address}: the outputs have {outputs.n_rows:,} rows, but {table.n_rows:,} "
+            "inputs were scored."
+        )
     size = _BLOCK if outputs is None else outputs.block_rows
     blocks = iter(() if outputs is None else outputs.blocks())
     for assessment, times in table.blocks(size):
         if outputs is not None:
-            read = next(blocks).outputs
-            with about(where(outputs.address, start, size, table.n_rows)):
+            read = next(blocks).with_ids()
+            with error_context(where(outputs.address, start, size, table.n_rows)):
                 logits = matching_logits(detector, assessment, read)
-        with about(where(str(table.path), start, size, table.n_rows)):
+        with error_context(where(str(table.path), start, size, table.n_rows)):
             watch.update(assessment, logits, times=times)
         start += size
         yield len(assessment)
-    next(blocks, None)  # checks all rows of the outputs together
-
-
-def _print(
-    report: MonitorReport, files: dict[str, Path | None], *, as_json: bool, trace: bool
-) -> None:
-    if as_json:
-        content: dict[str, Any] = report.as_dict()
-        if not trace:
-            del content["trace"]
-            content["windows"] = content["windows"][-_WINDOWS:]
-        content |= {name: None if path is None else str(path) for name, path in files.items()}
-        typer.echo(to_json(content))
-        return
-    console = terminal()
-    console.print(report.summary(), soft_wrap=True)
-    for path in files.values():
-        if path is not None:
-            console.print(f"saved {path}", soft_wrap=True)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from nescio._io.tables import check_table_target, to_json, to_values
+from nescio._io.results import check_table_target, to_values
 from nescio.cli.options import (
     AsJson,
+    Decimal,
     DetectorFile,
     Engine,
     Force,
@@ -24,16 +22,15 @@ from nescio.cli.options import (
     IgnoreColumns,
     LabelColumns,
     Nonfinite,
+    Separator,
     checked_engine,
     chosen_columns,
     describe,
     load_detector,
-    progress_bar,
-    refuse_among_inputs,
     refuse_overwriting,
-    terminal,
 )
-from nescio.outputs.streams import open_stream
+from nescio.cli.printing import print_json, print_table, progress_bar, say
+from nescio.outputs.reading import open_stream
 
 if TYPE_CHECKING:
     from nescio.detectors.streaming import Scored, ScoreEngine
@@ -69,6 +66,8 @@ def score(
     id_column: IdColumn = None,
     labels: LabelColumns = None,
     ignore: IgnoreColumns = None,
+    sep: Separator = None,
+    decimal: Decimal = ".",
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,8 +86,8 @@ def score(
     """Score inputs and say which ones the model should not be trusted on.
 
     DATA may be larger than memory: a .parquet, .arrow or .safetensors file, a pattern in quotes
-    ('data/*.parquet'), a folder of Parquet files, or a remote address (s3://bucket/x.parquet). If
-    the command is interrupted, run it again: it continues where it stopped.
+    ('data/*.parquet'), a folder of Parquet files, or a remote address (s3://bucket/x.parquet). The
+    output is there once all rows are scored.
 
     Example: nescio score tagger.nescio new.parquet -o scored.parquet
     """
@@ -97,38 +96,32 @@ def score(
     if output is not None:
         check_table_target(output, force=force)
         refuse_overwriting(output, Path(data), detector)
-        refuse_among_inputs(output, data)
     loaded = load_detector(detector, nonfinite=nonfinite)
     columns = replace(
-        chosen_columns(id_column, labels, ignore, keep),
+        chosen_columns(id_column, labels, ignore, keep, sep=sep, decimal=decimal),
         expected=getattr(loaded, "label_names_", None),
         keep_rest=keep is None or any(map(str.strip, keep)),  # --keep "" copies nothing
     )
     stream = open_stream(data, columns, from_probs=from_probs)
-    key = {
-        "detector": hashlib.sha256(detector.read_bytes()).hexdigest(),
-        "columns": asdict(columns),
-        "from_probs": from_probs,
-        "nonfinite": nonfinite,
-    }
-    with (
-        _place(checked_engine(engine)) as place,
-        progress_bar("scoring", stream.n_rows, unit="rows") as advance,
-    ):
+    place: AbstractContextManager[ScoreEngine | None] = nullcontext()
+    if checked_engine(engine) == "ray":
+        from nescio.integrations.ray import ray_scoring
+
+        place = ray_scoring()
+    with place as cluster, progress_bar("scoring", stream.n_rows) as advance:
         result = score_stream(
             loaded,
             stream,
             output,
-            key=key,
             fdr=fdr,
             with_labels=with_labels,
             in_memory=as_json and output is None,
             force=force,
             on_rows=advance,
-            engine=place,
+            engine=cluster,
         )
     if as_json:
-        summary = {
+        summary: dict[str, Any] = {
             "n_samples": result.n_samples,
             "n_labels": stream.n_labels,
             "ignored_columns": stream.ignored,
@@ -136,54 +129,44 @@ def score(
             "n_flagged": result.n_flagged,
             "output": None if output is None else str(output),
         }
-        rows = [row for columns in result.parts for row in _rows(columns)]
-        typer.echo(to_json(summary | ({"rows": rows} if output is None else {})))
+        if output is None:
+            parts = ({name: to_values(c) for name, c in part.items()} for part in result.parts)
+            summary["rows"] = [
+                dict(zip(part, row, strict=True))
+                for part in parts
+                for row in zip(*part.values(), strict=True)
+            ]
+        print_json(summary)
         return
-    console = terminal()
-    line = describe(stream.n_rows, stream.n_labels, stream.label_names, stream.ignored)
+    line = describe(stream.n_rows, stream.n_labels or 0, stream.label_names, stream.ignored)
     copied = f"; copied columns: {', '.join(stream.kept_names)}" if output is not None else ""
-    console.print(line + (copied if stream.kept_names else ""), soft_wrap=True)
+    say(line + (copied if stream.kept_names else ""))
     if output is None:
-        console.print(_table(result))
+        _print_lowest(result)
     share = result.n_flagged / result.n_samples
-    console.print(f"{result.n_samples:,} scored, {result.n_flagged:,} flagged ({share:.1%})")
+    say(f"{result.n_samples:,} scored, {result.n_flagged:,} flagged ({share:.1%})")
     if output is not None:
-        console.print(f"saved {output}", soft_wrap=True)
+        say(f"saved {output}")
 
 
-def _place(engine: str) -> AbstractContextManager[ScoreEngine | None]:
-    """Return where the rows are scored: None for this process."""
-    if engine == "local":
-        return nullcontext()
-    from nescio.ray import ray_scoring
-
-    return ray_scoring()
-
-
-def _rows(part: Mapping[str, Any]) -> list[dict[str, object]]:
-    columns = {name: to_values(column) for name, column in part.items()}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _table(result: Scored) -> Table:
-    """Return the most suspicious rows."""
+def _print_lowest(result: Scored) -> None:
+    """Print the most suspicious rows."""
     shown = result.lowest
-    more = result.n_samples > len(shown)
     caption = f"the {len(shown)} most suspicious of {result.n_samples:,} rows; use -o to get all"
-    table = Table(caption=caption if more else None)
-    table.add_column("row", justify="right")
+    columns: dict[str, list[str | Text]] = {"row": list(map(str, result.rows.tolist()))}
     if shown.ids is not None:
-        table.add_column("id", overflow="fold")
-    for name in ("score", "p-value"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
+        columns["id"] = list(map(str, shown.ids))
+    columns["score"] = [f"{score:.5g}" for score in shown.scores]
+    columns["p-value"] = [f"{p_value:.4f}" for p_value in shown.p_values]
+    columns["verdict"] = [
+        Text(verdict, style="" if inside else "bold red")
+        for verdict, inside in zip(shown.verdicts, shown.in_distribution, strict=True)
+    ]
     if shown.groups is not None:
-        table.add_column("predicted labels", justify="right")
-    words = shown.verdicts
-    for at, row in enumerate(result.rows.tolist()):
-        score, p_value, inside = shown[at]
-        sample_id = [] if shown.ids is None else [str(shown.ids[at])]
-        verdict = Text(words[at], style="" if inside else "bold red")
-        group = [] if shown.groups is None else [str(shown.groups[at])]
-        table.add_row(str(row), *sample_id, f"{score:.5g}", f"{p_value:.4f}", verdict, *group)
-    return table
+        columns["predicted labels"] = list(map(str, shown.groups))
+    print_table(
+        tuple(columns),
+        list(zip(*columns.values(), strict=True)),
+        numbers=("row", "score", "p-value", "predicted labels"),
+        caption=caption if result.n_samples > len(shown) else None,
+    )

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nescio._io.tables import require
-from nescio.data import DATASETS, Split, load, parse_address
-from nescio.data.preprocessing import Preprocessing
+from nescio._optional import require
+from nescio.cli.options import read_names
 from nescio.errors import ParameterError
+from nescio.lab.data import DATASETS, Split, load, parse_address
+from nescio.models.images import Preprocessing
 
 if TYPE_CHECKING:
-    from nescio.runners import Runner
+    from nescio.models import Runner
 
 NetworkFile = Annotated[
     Path,
@@ -42,23 +43,15 @@ Runtime = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="What runs the network: eager, channels-last, onnxruntime, openvino or compile, as "
-        "far as installed; auto measures and takes the fastest if there are enough images. All "
-        "give the same to 1e-4; name one for the same bytes in every run.",
+        help="What runs the network: torch, or onnxruntime with a copy of it on the CPU. The "
+        "default, auto, takes onnxruntime if it is installed and there are more than 20 batches. "
+        "Both give the same to 1e-4.",
     ),
 ]
 SkipBad = Annotated[
     bool,
     typer.Option(
         "--skip-bad", help="Leave out images that are missing or damaged, and record them."
-    ),
-]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify",
-        help="Compare all bytes of the images with those that earlier results were made from, and "
-        "record their hash. By default, 12 kB of each image are compared.",
     ),
 ]
 Module = Annotated[
@@ -82,8 +75,8 @@ ModelFromProbs = Annotated[
     bool | None,
     typer.Option(
         "--from-probs/--from-logits",
-        help="Whether the model returns probabilities, which are converted to logits, or logits. "
-        "Default: logits.",
+        help="The model returns probabilities, which are converted to logits; or logits, even if "
+        "they look like probabilities.",
     ),
 ]
 LogitsOutput = Annotated[
@@ -118,7 +111,7 @@ Std = Annotated[
 def require_vision(*, torch: bool = True) -> None:
     """Raise unless the packages for images, and for networks, are installed."""
     for module in ("torch", "torchvision", "PIL") if torch else ("PIL",):
-        require(module, "vision")
+        require(module, "torch")
     # Invalid metadata is common in photographs from the web and does no harm.
     warnings.filterwarnings("ignore", module="PIL")
 
@@ -140,25 +133,30 @@ def open_runner(
     std: str | None = None,
 ) -> Runner:
     """Return a runner of a model that a command was given, with the options that it takes."""
-    from nescio.runners import make_runner
+    from nescio.models import make_runner
 
     opened: object = model
-    if not model.startswith("module:") and not is_onnx(model):
+    if model.startswith("module:"):
+        require("torch", "torch")
+        from nescio.lab.networks.network import load_own
+
+        opened = load_own(model.removeprefix("module:"))
+    elif not is_onnx(model):
         require_vision()
-        from nescio.networks.checkpoint import load_checkpoint
+        from nescio.lab.networks.checkpoint import load_checkpoint
 
         opened = load_checkpoint(model, module=module)
     runner = make_runner(
         opened,
         features=features,
         output=output,
-        from_probs=bool(from_probs),
+        from_probs=from_probs,
         label_names=read_label_names(labels) if isinstance(labels, str) else labels,
         device=device,
     )
     if (image_size, mean, std) == (None, None, None):
         return runner
-    if opened is not model:
+    if hasattr(opened, "preprocessing"):
         raise ParameterError(
             "the network has its own preprocessing: leave out --image-size, --mean and --std."
         )
@@ -216,27 +214,22 @@ def chosen_splits(
     data: str | None, train: str | None, val: str | None, *, skip_bad: bool
 ) -> tuple[Split, Split]:
     """Return training and validation data: parts of one data set, or named separately."""
-    named = None if data is None else parse_address(data)
-    if named is not None and named.split and not (train and val):
-        DATASETS[named.kind].check_split(named.split)
-        raise ParameterError(
-            f"{data} is a single split. Leave out the split to use train and val, or name both "
-            "with --train and --val."
-        )
-    found = []
-    for part, address in (("train", train), ("val", val)):
-        if address is not None:
-            found.append(_load_named(address, part, skip_bad=skip_bad))
-        elif data is None or named is None:
+    splits = []
+    for part, named in (("train", train), ("val", val)):
+        address = named or data
+        if address is None:
             raise ParameterError(f"name the data: DATA, as in coco:/data/coco, or --{part}.")
-        elif DATASETS[named.kind].splits == ():
+        parsed = parse_address(address)
+        if named is not None:
+            splits.append(_load_named(named, part, skip_bad=skip_bad))
+        elif parsed.split or DATASETS[parsed.kind].splits == ():
             raise ParameterError(
-                f"{named.kind} has no {part} part: name the data for training and validation with "
+                f"{data} is a single split. Name a data set that has train and val, or both with "
                 "--train and --val."
             )
         else:
-            found.append(load(data, split=part, skip_bad=skip_bad))
-    return found[0], found[1]
+            splits.append(load(address, split=part, skip_bad=skip_bad))
+    return splits[0], splits[1]
 
 
 def read_label_names(source: str) -> tuple[str, ...]:
@@ -248,14 +241,9 @@ def read_label_names(source: str) -> tuple[str, ...]:
         if names is None:
             raise ParameterError(f"{source} has no label names.")
         return names
-    path = Path(source)
-    if not path.is_file():
+    if not Path(source).is_file():
         raise ParameterError(
             "--labels must be a data set, as coco:/data/coco, or a text file with one name per "
             f"line; there is no file {source}."
         )
-    try:
-        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
-    except UnicodeDecodeError as error:
-        raise ParameterError(f"--labels {source} is not a text file in UTF-8.") from error
-    return tuple(line for line in lines if line)
+    return tuple(read_names(source))

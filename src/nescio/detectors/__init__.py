@@ -11,31 +11,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nescio.detectors.arrays import Arrays
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.base import Detector
-from nescio.detectors.naming import as_detector, build_detector, parse_detector
-from nescio.detectors.profile import Profile
-from nescio.detectors.registry import DETECTORS, find_own, register
+from nescio.detectors.fitting import NotCalibratedError
+from nescio.detectors.inputs import Arrays
+from nescio.detectors.naming import (
+    DETECTORS,
+    as_detector,
+    build_detector,
+    find_own,
+    parse_detector,
+    register,
+)
+from nescio.detectors.plausibility import Profile
 from nescio.detectors.saving import load
-from nescio.detectors.steps import NotCalibratedError
 
 if TYPE_CHECKING:  # for type checkers and editors, which do not see the search below
-    from nescio.detectors.ash import ASH as ASH
-    from nescio.detectors.calibrated_max import CalibratedMax as CalibratedMax
-    from nescio.detectors.co_occurrence import CoOccurrence as CoOccurrence
+    from nescio.detectors.activations import (
+        ASH as ASH,
+        DICE as DICE,
+        ReAct as ReAct,
+        Scale as Scale,
+    )
     from nescio.detectors.combined import Combined as Combined
-    from nescio.detectors.dice import DICE as DICE
-    from nescio.detectors.entropy import Entropy as Entropy
-    from nescio.detectors.gen import GEN as GEN
-    from nescio.detectors.gradnorm import GradNorm as GradNorm
-    from nescio.detectors.head_joint_energy import HeadJointEnergy as HeadJointEnergy
     from nescio.detectors.isolation_forest import IsolationForest as IsolationForest
-    from nescio.detectors.label_gap import LabelGap as LabelGap
     from nescio.detectors.label_neighbours import LabelNeighbours as LabelNeighbours
     from nescio.detectors.label_scores import (
+        GEN as GEN,
         MSP as MSP,
+        ODIN as ODIN,
+        GradNorm as GradNorm,
         JointEnergy as JointEnergy,
+        LabelGap as LabelGap,
         MaxEnergy as MaxEnergy,
         MaxLogit as MaxLogit,
         MaxProb as MaxProb,
@@ -50,14 +57,12 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
     from nescio.detectors.mahalanobis import (
         Mahalanobis as Mahalanobis,
         PerturbedMahalanobis as PerturbedMahalanobis,
+        RelativeMahalanobis as RelativeMahalanobis,
     )
-    from nescio.detectors.mixed import Mixed as Mixed
-    from nescio.detectors.nearest_neighbours import NearestNeighbours as NearestNeighbours
-    from nescio.detectors.nnguide import NNGuide as NNGuide
-    from nescio.detectors.odin import ODIN as ODIN
-    from nescio.detectors.react import ReAct as ReAct
-    from nescio.detectors.relative_mahalanobis import RelativeMahalanobis as RelativeMahalanobis
-    from nescio.detectors.scale import Scale as Scale
+    from nescio.detectors.neighbours import (
+        NearestNeighbours as NearestNeighbours,
+        NNGuide as NNGuide,
+    )
     from nescio.detectors.vim import ViM as ViM
 
 find_own()

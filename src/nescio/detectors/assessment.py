@@ -10,20 +10,18 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.text import end_of, text_table
-from nescio._io.tables import write_table
-from nescio._io.tabular import Tabular
+from nescio._charts.histogram import Batch
+from nescio._charts.results import Result, View, first_rows, word
+from nescio._charts.style import end_of
+from nescio._charts.svg import Markup
+from nescio._io.results import write_table
 from nescio._validation import BoolArray
 from nescio.calibration import Calibration
 from nescio.errors import InputError
-from nescio.outputs.crops import N_CROPS, heat_map
-from nescio.outputs.joining import join_columns, join_indexes, rows_of_index
+from nescio.outputs.outputs import join_columns, join_indexes, rows_of_index
 
-_CROPS = tuple(f"crop_{at}" for at in range(1, 1 + N_CROPS))
-COLUMNS = ("id", "score", "p_value", "in_distribution", "group", "mixed", *_CROPS)
+COLUMNS = ("id", "score", "p_value", "in_distribution", "group")
 """The columns that a table of verdicts may have."""
-START_OF_HEAD = f"{'':>8} {'score':>12} {'p_value':>9}"
-"""The titles above `Assessment.start_of_line`, in the text of a result."""
 
 
 class Verdict(NamedTuple):
@@ -35,7 +33,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Assessment(Tabular):
+class Assessment(Result):
     """Scores, p-values and verdicts, one row per sample.
 
     Attributes
@@ -52,10 +50,6 @@ class Assessment(Tabular):
         The ids of the samples, if the outputs had any.
     kept : mapping of str to array of shape (n_samples,)
         The columns of the user's table that were passed on; see `Outputs.from_frame`.
-    mixed : array of bool of shape (n_samples,) or None
-        By the detector "mixed": which of the flagged samples show something known too.
-    crops : array of shape (n_samples, 9) or None
-        By the detector "mixed": the p-values of the crops of each image, row by row.
     calibration : Calibration or None
         What the scores were compared with, for figures. None if it is not known, or if the verdicts
         were made with `fdr` instead of a threshold.
@@ -71,8 +65,6 @@ class Assessment(Tabular):
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
     kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    mixed: BoolArray | None = None
-    crops: NDArray[np.float64] | None = None
     calibration: Calibration | None = None
     index: Any = None
 
@@ -101,10 +93,6 @@ class Assessment(Tabular):
             groups=joined.get("group"),
             ids=joined.get("id"),
             kept=join_columns([part.kept for part in parts]),
-            mixed=joined.get("mixed"),
-            crops=np.stack([joined[name] for name in _CROPS], axis=1)
-            if "mixed" in joined
-            else None,
             calibration=same[0] if len(same) == 1 else None,
             index=join_indexes([part.index for part in parts]),
         )
@@ -123,13 +111,12 @@ class Assessment(Tabular):
         )
         if isinstance(rows, int | np.integer):
             return Verdict(float(scores), float(p_values), bool(inside))
-        groups, ids, mixed, crops = (
-            None if column is None else column[rows]
-            for column in (self.groups, self.ids, self.mixed, self.crops)
+        groups, ids = (
+            None if column is None else column[rows] for column in (self.groups, self.ids)
         )
         kept = {name: column[rows] for name, column in self.kept.items()}
-        some = (scores, p_values, inside, groups, ids, kept, mixed, crops)
-        return Assessment(*some, self.calibration, rows_of_index(self.index, rows))
+        index = rows_of_index(self.index, rows)
+        return Assessment(scores, p_values, inside, groups, ids, kept, self.calibration, index)
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[row] for row in range(len(self)))
@@ -141,48 +128,24 @@ class Assessment(Tabular):
 
     @property
     def verdicts(self) -> NDArray[np.str_]:
-        """The verdicts as words: in, OUT or, by the detector "mixed", MIXED."""
-        words = np.where(self.in_distribution, "in", "OUT")
-        return words if self.mixed is None else np.where(self.mixed, "MIXED", words)
-
-    def heat_map(self, row: int) -> NDArray[np.float64]:
-        """Return how suspicious each place of an image is, from 0 to 1, in 4 rows and 4 columns."""
-        if self.crops is None:
-            raise InputError(
-                "a heat map needs the crops of the images, which only the detector mixed assesses."
-            )
-        return heat_map(self.crops[row])
+        """The verdicts as words: in or OUT."""
+        return np.where(self.in_distribution, "in", "OUT")
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the table: id, score, p_value, in_distribution, group and the kept columns.
 
-        id and group are left out if they are not known. With crops, mixed follows, and crop_1 to
-        crop_9, the p-values of the crops.
+        id and group are left out if they are not known.
         """
         return {**self._verdicts(), **self.kept}
 
     def _verdicts(self) -> dict[str, NDArray[Any]]:
-        crops = [None] * N_CROPS if self.crops is None else self.crops.T
-        first = (self.ids, self.scores, self.p_values, self.in_distribution, self.groups)
-        columns = zip(COLUMNS, (*first, self.mixed, *crops), strict=True)
-        return {name: column for name, column in columns if column is not None}
+        columns = (self.ids, self.scores, self.p_values, self.in_distribution, self.groups)
+        named = zip(COLUMNS, columns, strict=True)
+        return {name: column for name, column in named if column is not None}
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the table as .parquet, .csv or .jsonl, atomically."""
         write_table(path, self.columns(), force=force)
-
-    def __repr__(self) -> str:
-        words = self.verdicts
-
-        def row(at: int) -> str:
-            return f"{self.start_of_line(at)}  {words[at]}"
-
-        return text_table(self.summary(), f"{START_OF_HEAD}  verdict", row, len(self))
-
-    def start_of_line(self, row: int) -> str:
-        """Return the id, the score and the p-value of a sample, below `START_OF_HEAD`."""
-        verdict, name = self[row], end_of(self.name_of(row), 8)
-        return f"{name:>8} {verdict.score:>12.5g} {verdict.p_value:>9.4f}"
 
     def summary(self) -> str:
         """Return one line: how many samples were assessed, and how many flagged."""
@@ -192,10 +155,27 @@ class Assessment(Tabular):
         """Return the id of a sample, or the number of its row if there are no ids."""
         return str(row) if self.ids is None else str(self.ids[row])
 
-    def _repr_html_(self) -> str:
-        from nescio.detectors.showing import assessment_card
+    def _view(self) -> View:
+        rows = first_rows(len(self))
+        return View(
+            self.summary(),
+            table={
+                "sample": [end_of(self.name_of(row), 24) for row in rows],
+                "score": [f"{self.scores[row]:.5g}" for row in rows],
+                "p_value": [f"{self.p_values[row]:.4f}" for row in rows],
+                "verdict": [
+                    word(str(self.verdicts[row]), "in" if self.in_distribution[row] else "out")
+                    for row in rows
+                ],
+            },
+            n_rows=len(self),
+            charts=self._charts,
+        )
 
-        return assessment_card(self)
+    def _charts(self) -> list[Markup]:
+        if self.calibration is None or not len(self):
+            return []
+        return [self.calibration.chart(Batch(self.scores, ~self.in_distribution))]
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the scores on the histogram of the calibration; see `ScoreHistogramDisplay`."""

@@ -18,10 +18,10 @@ from sklearn.base import BaseEstimator, OutlierMixin
 
 from nescio._validation import Array, BoolArray, checked_choice, checked_share
 from nescio.calibration import Calibration, Scores, benjamini_hochberg
-from nescio.detectors import plausibility, steps
-from nescio.detectors.arrays import Arrays
+from nescio.detectors import fitting, plausibility
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.profile import Profile
+from nescio.detectors.inputs import Arrays
+from nescio.detectors.plausibility import Profile
 from nescio.explain import Explanation, PartsExplanation, Terms, checked_terms
 
 
@@ -127,32 +127,32 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     # --- learning and calibrating ---
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn what the method needs, and set the threshold on the same data.
+    def fit(self, X: Any, y: Any = None, *, from_probs: bool | None = None) -> Self:
+        """Learn from training data what the method needs.
 
-        That threshold keeps the share `tpr` of this very data and promises nothing for new data;
-        `calibrate` on held-out data does. If the data lacks what the detector scores (perturbed
-        outputs, for example), only `calibrate` sets a threshold.
+        It sets no threshold: call `calibrate` on held-out data next. A method that learns nothing
+        only remembers the columns and labels, and need not be fitted.
 
         Parameters
         ----------
         X : array, tensor, data frame or Outputs
-            What the detector reads. A plain array is accepted if the detector reads a single one.
+            What the detector learns from. A plain array is accepted if that is a single one.
         y : array, optional
             Multi-hot labels for a method that learns from them; Outputs bring their own.
+        from_probs : bool, optional
+            Whether the logits are probabilities, which are then converted. By default, logits are
+            expected, and what looks like probabilities is an error; with False, it is not.
         """
-        with steps.unchanged_on_error(self):
+        with fitting.unchanged_on_error(self):
             self._check_params()
             for name in ("calibration_", "profile_", "offset_", *self.learned):
                 self.__dict__.pop(name, None)
+            names = self.learns_from or self.scores_from
+            given = fitting.read(
+                self, X, names, y, reset=True, remember=True, from_probs=from_probs
+            )
             if self.learns_from:
-                steps.learn(self, X, y)
-            names = steps.read_in_calibration(self)
-            if steps.has_all(X, names) or not self.learns_from:
-                given = steps.read(self, X, names, y, reset=not self.learns_from, remember=True)
-                plausibility.warn_of_large_k(self, given)
-                steps.learn_held_out(self, given)
-                self.offset_ = steps.threshold_of_fit(steps.score_given(self, given), self.tpr)
+                fitting.learn(self, given)
         return self
 
     def calibrate(
@@ -162,6 +162,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         tpr: float | None = None,
         confidence: float | None = None,
         groups: Any = None,
+        from_probs: bool | None = None,
     ) -> Self:
         """Set the threshold on held-out in-distribution data, with a guarantee.
 
@@ -184,38 +185,51 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             One threshold per group, so that every group keeps its share: by the number of labels
             that the model predicts (logit above 0), or by the group names in an array, which
             `predict` and `assess` then need too.
+        from_probs : bool, optional
+            As for `fit`.
         """
-        with steps.unchanged_on_error(self):
-            given = whole = steps.read_held_out(self, X)
+        with fitting.unchanged_on_error(self):
+            given = whole = fitting.read_held_out(self, X, from_probs=from_probs)
             if self.learns_from_held_out:
-                given, groups = steps.learn_from_half(self, given, groups)
-            scores = steps.score_given(self, given)
+                given, groups = fitting.learn_from_half(self, given, groups)
+            scores = fitting.score_given(self, given)
             share = self.tpr if tpr is None else tpr
-            self.calibration_ = steps.calibrated(self, given, scores, share, confidence, groups)
+            self.calibration_ = fitting.calibrated(self, given, scores, share, confidence, groups)
             plausibility.warn_of_transposed(whole)
             self.offset_ = next(iter(self.calibration_.thresholds.values())).value
-            names = steps.groups_of(self.calibration_, given, groups)
+            names = fitting.groups_of(self.calibration_, given, groups)
             usable = ~np.isneginf(scores)
             self.profile_ = Profile.from_logits(given.logits, self.label_terms(), usable, names)
         return self
 
     # --- deciding ---
 
-    def score_samples(self, X: Any) -> Scores:
+    def score_samples(self, X: Any, *, from_probs: bool | None = None) -> Scores:
         """Return one score per sample; higher means more in-distribution."""
-        return steps.score(self, X)[1]
+        return fitting.score(self, X, from_probs=from_probs)[1]
 
-    def decision_function(self, X: Any, *, groups: Any = None) -> Scores:
+    def decision_function(
+        self, X: Any, *, groups: Any = None, from_probs: bool | None = None
+    ) -> Scores:
         """Return the score minus its threshold: in-distribution if at least 0."""
-        decided = steps.decide(self, X, groups)
+        decided = fitting.decide(self, X, groups, from_probs=from_probs)
         return decided.scores - decided.threshold
 
-    def predict(self, X: Any, *, groups: Any = None) -> NDArray[np.int64]:
+    def predict(
+        self, X: Any, *, groups: Any = None, from_probs: bool | None = None
+    ) -> NDArray[np.int64]:
         """Return +1 for in-distribution, -1 for out."""
-        decided = steps.decide(self, X, groups)
+        decided = fitting.decide(self, X, groups, from_probs=from_probs)
         return np.where(decided.scores >= decided.threshold, 1, -1)
 
-    def assess(self, X: Any, *, groups: Any = None, fdr: float | None = None) -> Assessment:
+    def assess(
+        self,
+        X: Any,
+        *,
+        groups: Any = None,
+        fdr: float | None = None,
+        from_probs: bool | None = None,
+    ) -> Assessment:
         """Return the score, the p-value and the verdict of each sample.
 
         Parameters
@@ -227,8 +241,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         fdr : float, optional
             Instead of using the threshold, flag as many samples of this batch as keep the expected
             share of false alarms among the flagged at or below `fdr` (Benjamini-Hochberg).
+        from_probs : bool, optional
+            As for `fit`.
         """
-        found = steps.decide(self, X, groups, calibrated=True)
+        found = fitting.decide(self, X, groups, from_probs=from_probs)
         p_values = self.calibration_.p_values(found.scores, found.groups)
         if fdr is None:
             inside = np.asarray(found.scores >= found.threshold)
@@ -236,7 +252,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(found.scores)
         return replace(self._assessed(found, p_values, inside), calibration=None)
 
-    def _assessed(self, found: steps.Decided, p_values: Scores, inside: BoolArray) -> Assessment:
+    def _assessed(self, found: fitting.Decided, p_values: Scores, inside: BoolArray) -> Assessment:
         """Return the verdicts on samples that have been scored."""
         return Assessment(
             found.scores,
@@ -249,19 +265,22 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             calibration=self.calibration_,
         )
 
-    def explain(self, X: Any, *, groups: Any = None) -> Explanation | PartsExplanation:
+    def explain(
+        self, X: Any, *, groups: Any = None, from_probs: bool | None = None
+    ) -> Explanation | PartsExplanation:
         """Return each label's share of the score, against the in-distribution medians.
 
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
         `assess`. For one sample, pass a single row: outputs[[7]].
         """
         terms = checked_terms(self.label_terms(), self.name)
-        found = steps.decide(self, X, groups, calibrated=True)
+        found = fitting.decide(self, X, groups, from_probs=from_probs)
+        assert self.profile_.medians is not None  # there are terms
         return Explanation.from_logits(
             self.name,
             terms,
             found.given.arrays.logits,
-            steps.medians_of(self),
+            self.profile_.medians,
             scores=found.scores,
             thresholds=np.broadcast_to(found.threshold, found.scores.shape),
             p_values=self.calibration_.p_values(found.scores, found.groups),
@@ -287,4 +306,4 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         return saving.load_as(cls, path)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "offset_")
+        return hasattr(self, "n_columns_")

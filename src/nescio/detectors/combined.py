@@ -13,10 +13,10 @@ from sklearn.base import clone
 
 from nescio._validation import Array, checked_choice
 from nescio.calibration import Scores
-from nescio.calibration.continuous import continuous_p_values
-from nescio.detectors import arrays as reading, steps
-from nescio.detectors.arrays import Arrays
+from nescio.calibration.thresholds import continuous_p_values
+from nescio.detectors import fitting, inputs as reading
 from nescio.detectors.base import Detector
+from nescio.detectors.inputs import Arrays
 from nescio.detectors.naming import as_detector, named_part, written
 from nescio.errors import ParameterError, TiedScoresWarning
 from nescio.explain import PartsExplanation
@@ -173,7 +173,7 @@ class Combined(Detector):
         self.detectors_ = self._new_parts()
         for part in self.detectors_:
             if part.learns_from:
-                steps.learn(part, arrays, None)
+                part.fit(arrays)
 
     def _learn_held_out(self, arrays: Arrays) -> None:
         parts = self.detectors_ if self.learns_from else self._new_parts()
@@ -238,13 +238,15 @@ class Combined(Detector):
         """Always: by part."""
         return True
 
-    def explain(self, X: Any, *, groups: Any = None) -> PartsExplanation:
+    def explain(
+        self, X: Any, *, groups: Any = None, from_probs: bool | None = None
+    ) -> PartsExplanation:
         """Return what each part says: its score, its p-value and its share of the evidence.
 
         Parts whose score is made of labels are explained label by label, and parts that know their
         nearest training samples (that have a method `nearest`) name them.
         """
-        found = steps.decide(self, X, groups, calibrated=True)
+        found = fitting.decide(self, X, groups, from_probs=from_probs)
         arrays = found.given.arrays
         usable = reading.usable_rows(arrays, self)
         scores = np.full((len(usable), len(self.detectors_)), np.nan)

@@ -9,6 +9,8 @@ import numpy as np
 from nescio.detectors.base import Detector
 from nescio.detectors.combined import Combined
 from nescio.detectors.label_scores import JointEnergy, TopKJointEnergy
+from nescio.detectors.neighbours import NearestNeighbours
+from nescio.errors import DefaultDetectorWarning, warn
 from nescio.outputs import Outputs
 
 AUTO = "auto"
@@ -34,13 +36,16 @@ def default_detector(
     train: Outputs | None = None,
     held_out: Outputs | None = None,
     *,
+    of_table: bool = False,
+    has_learned: bool = False,
     tpr: float = 0.95,
     nonfinite: str = "raise",
 ) -> Default:
     """Return the combination of logits and features if it can be learned.
 
-    Otherwise it is the joint energy of the 20 largest labels, which needs nothing but logits. The
-    documentation says why these two: docs/explanation/the-default.md.
+    Otherwise it is the joint energy of the 20 largest labels, which needs nothing but logits, with
+    a warning if there are features that could not be used. For the columns of a table, it is the
+    distance to training samples. The documentation says why: docs/explanation/the-default.md.
 
     Parameters
     ----------
@@ -48,6 +53,10 @@ def default_detector(
         The training outputs, which the combination learns from.
     held_out : Outputs, optional
         The data to calibrate on, if it is already there.
+    of_table : bool
+        Whether the features are the columns of a table, instead of a layer of a network.
+    has_learned : bool
+        Whether a combination has learned already, from training outputs that are not passed again.
     tpr, nonfinite
         As for every detector.
 
@@ -56,8 +65,14 @@ def default_detector(
     >>> default_detector().detector
     JointEnergy()
     """
+    if of_table:
+        return Default(
+            NearestNeighbours(tpr=tpr, nonfinite=nonfinite),
+            "Chosen: knn, the distance to training samples in the columns of the table.",
+        )
     combined = Combined(tpr=tpr, nonfinite=nonfinite)
-    obstacle = _obstacle(combined, train, held_out)
+    lacking = _lacking(combined, train, held_out)
+    obstacle = _obstacle(train, held_out) or lacking
     if not obstacle:
         return Default(
             combined,
@@ -72,17 +87,18 @@ def default_detector(
         else JointEnergy(tpr=tpr, nonfinite=nonfinite)
     )
     which = f" of the {MOST_LABELS} largest labels" if many else ""
-    return Default(
-        alone,
+    reason = (
         f"Chosen: joint energy{which}, which reads the logits alone. A combination with features "
-        f"separates better, but {obstacle}.",
+        f"separates better, but {obstacle}."
     )
+    has_features = has_learned or (train is not None and train.features is not None)
+    if has_features and obstacle != lacking:
+        warn(reason, DefaultDetectorWarning)
+    return Default(alone, reason)
 
 
-def _obstacle(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
-    """Return why the combination cannot be made of this data; nothing if it can."""
-    if held_out is not None and len(held_out) < MIN_HELD_OUT:
-        return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
+def _lacking(combined: Combined, train: Outputs | None, held_out: Outputs | None) -> str:
+    """Return what the combination reads and the data does not have; nothing if all is there."""
     if train is None:
         return "it needs training outputs (--train, fit) with features and labels"
     for what, outputs, names in (
@@ -92,7 +108,16 @@ def _obstacle(combined: Combined, train: Outputs | None, held_out: Outputs | Non
         absent = [name for name in names if outputs is not None and outputs.get(name) is None]
         if absent:
             return f"the {what} have no {' and no '.join(absent)}"
-    if train.features is not None and train.features.shape[1] > MOST_FEATURES:
+    return ""
+
+
+def _obstacle(train: Outputs | None, held_out: Outputs | None) -> str:
+    """Return why the combination should not learn from this data; nothing if it may."""
+    if held_out is not None and len(held_out) < MIN_HELD_OUT:
+        return f"it needs {MIN_HELD_OUT} held-out samples, and there are {len(held_out):,}"
+    if train is None or train.features is None or train.labels is None:
+        return ""
+    if train.features.shape[1] > MOST_FEATURES:
         return (
             f"there are {train.features.shape[1]:,} features, and {MOST_FEATURES:,} is its limit: "
             "reduce them first, such as by PCA"

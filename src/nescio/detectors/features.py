@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import FloatArray
-from nescio.errors import ParameterError
+from nescio._validation import FloatArray, check_multi_hot, to_numpy
+from nescio.errors import InputError, ParameterError, ShapeError
 
 _LARGEST_BLOCK = 2**23  # elements of 8 bytes: 64 MB
 _MOST_ROWS = 1024
 # Kernels of BLAS take 2 to 24 rows at a time: with this number no rest remains, which they would
 # add in another order. More rows would cost time for a single one, fewer for a large batch.
 _PRODUCT_ROWS = 24
+# Relative to the largest variance, for each feature: rounding to float32 leaves a variance of up to
+# 2 ** -48 in directions that have none. Whether the values were stored as float32 or as float64
+# must not decide which directions count.
+SMALLEST_VARIANCE = 2.0**-46
 _NO_LAYERS = ("logits", "labels", "head")
 
 
@@ -88,3 +92,20 @@ def product(rows: FloatArray, matrix: FloatArray) -> FloatArray:
         padded[: len(block)] = block
         result[start : start + len(block)] = (padded @ matrix)[: len(block)]
     return result
+
+
+def memberships(labels: Any, n_samples: int) -> NDArray[np.float64]:
+    """Return multi-hot labels as floats; one class per sample is one-hot, no labels one class."""
+    if labels is None:
+        return np.ones((n_samples, 1))
+    array = to_numpy(labels)
+    if array.ndim == 1:
+        array = (array[:, None] == np.unique(array)).astype(np.float64)
+    if array.ndim != 2 or len(array) != n_samples:
+        raise ShapeError(
+            f"labels must have shape ({n_samples}, n_labels), multi-hot, got {array.shape}."
+        )
+    check_multi_hot(array)
+    if not array.any():
+        raise InputError("labels are all 0: no sample has a label to learn from.")
+    return array.astype(np.float64)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, checked_whole
-from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
+from nescio.detectors.inputs import Arrays
 
 _ROWS_AT_ONCE = 4096
 

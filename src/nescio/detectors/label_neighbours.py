@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray
-from nescio.detectors import neighbours
-from nescio.detectors.arrays import Arrays
-from nescio.detectors.bank import BankDetector
 from nescio.detectors.features import row_blocks, unit_rows
+from nescio.detectors.inputs import Arrays
+from nescio.detectors.neighbours import BankDetector, drawn, fits
 from nescio.errors import InputError, MissingInputError, ShapeError
 
 
@@ -101,7 +100,7 @@ class LabelNeighbours(BankDetector):
                 f"are not all 0, and none of the {len(carried):,} is such. Check labels and "
                 "features."
             )
-        self.rows_ = useful[neighbours.drawn(len(useful), self.bank)]
+        self.rows_ = useful[drawn(len(useful), self.bank)]
         self.bank_ = unit_rows(features, self.rows_)
         label, member = np.nonzero(carried[self.rows_].T)  # ordered by label
         self.members_ = member
@@ -155,19 +154,18 @@ class LabelNeighbours(BankDetector):
 
     def _check_learned(self) -> None:
         n_members, starts = self.members_.size, self.starts_
-        fits = (
-            neighbours.fits(self.bank_, 1, self.n_features_in_)
+        consistent = (
+            fits(self.bank_, 1, self.n_features_in_)
             and self.rows_.shape == self.bank_.shape[:1]
             and all(array.dtype.kind == "i" for array in (self.rows_, self.members_, starts))
             and self.members_.ndim == starts.ndim == 1
-            # Inside `mixed`, it was not calibrated and does not know the number of logits.
             and len(starts) == self.n_columns_.get("logits", len(starts) - 1) + 1
             and starts[0] == 0
             and starts[-1] == n_members > 0
             and bool((np.diff(starts) >= 0).all())
             and bool(((self.members_ >= 0) & (self.members_ < len(self.bank_))).all())
         )
-        if not fits:
+        if not consistent:
             raise ValueError("its training samples and labels are not consistent")
 
 

@@ -1,17 +1,27 @@
 """The detectors that are a score of the logits and a threshold; nothing is learned.
 
 Nine of them are one table: a term of each label (energy, logit, probability) under an aggregation
-over the labels (sum, max, top-k). The tenth is the softmax score.
+over the labels (sum, max, top-k). The others are the softmax score, ODIN, GEN, the gap between
+predicted and other labels, and GradNorm, which reads the input of the head too.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from nescio import scores
-from nescio._validation import Array, checked_whole
-from nescio.detectors.arrays import Arrays
+from nescio._validation import (
+    Array,
+    checked_choice,
+    checked_number,
+    checked_share,
+    checked_whole,
+)
 from nescio.detectors.base import Detector
+from nescio.detectors.inputs import Arrays
+from nescio.detectors.tensors import exp, largest, where
 from nescio.explain import Terms
 
 _WANG = "Wang et al., NeurIPS 2021"
@@ -163,3 +173,173 @@ class MSP(Detector):
 
     def _score(self, arrays: Arrays) -> Array:
         return scores.msp(arrays.logits)
+
+
+class ODIN(Detector):
+    """The largest label probability of the perturbed input, its logits divided by a temperature.
+
+    The perturbed logits need the network: `nescio tune` chooses the temperature and the size of
+    the perturbation on synthetic data, and `nescio extract --tuned` adds the logits for the
+    perturbed inputs to the outputs, already divided by the temperature.
+
+    Under the max, the temperature does not change the ranking: dividing all logits by one number
+    keeps their order.
+
+    Parameters
+    ----------
+    aggregate : {"max", "sum"}
+        The paper's method takes the max, of the array odin_max; its ablation takes the sum, of
+        odin_sum.
+    """
+
+    name = "odin"
+    paper = "Liang et al., ICLR 2018; multi-label as in Wang et al., NeurIPS 2021"
+    accepts_masked = False
+
+    def __init__(
+        self, aggregate: str = "max", *, tpr: float = 0.95, nonfinite: str = "raise"
+    ) -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.aggregate = aggregate
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_choice("aggregate", self.aggregate, ("max", "sum"))
+
+    @property
+    def scores_from(self) -> tuple[str, ...]:
+        """The perturbed logits for the aggregate: their directions differ."""
+        return (f"odin_{self.aggregate}",)
+
+    def _score(self, arrays: Arrays) -> Array:
+        (name,) = self.scores_from
+        return scores.label_score(arrays[name], "prob", self.aggregate)
+
+
+class GEN(Detector):
+    """Minus the generalised entropy of the most probable labels: a negative result.
+
+    The sum of (p (1 - p)) ** gamma over the k largest label probabilities p. The paper sums over
+    the classes of one softmax; here each label is a distribution of its own, p and 1 - p. Small
+    gamma makes it sensitive to probabilities that are almost 0 or almost 1. A masked label counts
+    nothing.
+
+    For one label per sample, an uncertain prediction is a sign of an unknown input, and the score
+    keeps that direction. With several labels it can point the wrong way, with an AUROC below
+    50 %: an input that shows none of the labels has only certain, negative predictions, and an
+    in-distribution input has more labels that are uncertain. It is here to show that.
+
+    Parameters
+    ----------
+    gamma : float
+        The exponent, between 0 and 1. The default of 0.1 is that of the paper and of its code.
+    k : int
+        How many labels count; all of them if there are fewer. The default of 100 is that of the
+        paper, where it is a tenth of the 1,000 classes of ImageNet.
+
+    Examples
+    --------
+    The first sample is in doubt about one label, the second one about none:
+
+    >>> GEN().score_samples(np.array([[0.0, -9.0], [-9.0, -9.0]])).round(2)
+    array([-1.28, -0.81])
+    """
+
+    name = "gen"
+    paper = "Liu et al., CVPR 2023; one distribution per label"
+    traceable = True
+
+    def __init__(
+        self, gamma: float = 0.1, k: int = 100, *, tpr: float = 0.95, nonfinite: str = "raise"
+    ) -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.gamma = gamma
+        self.k = k
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_share("gamma", self.gamma)
+        checked_whole("k", self.k, minimum=1)
+
+    def _score(self, arrays: Arrays) -> Array:
+        top = largest(arrays.logits, self.k)
+        # log(p (1 - p)), which does not round to log(0) for logits far from 0
+        minus_log = scores.label_energy(top) + scores.label_energy(-top)
+        return -exp(-self.gamma * minus_log).sum(1)  # type: ignore[no-any-return]
+
+
+class LabelGap(Detector):
+    """The mean logit of the predicted labels minus the mean logit of the other labels.
+
+    A label is predicted if its logit is above 0. If there is none, the largest logit stands for
+    the predicted ones; if all are, the smallest logit stands for the others. A masked label is
+    neither. The score is never negative, and -inf if every label is masked.
+
+    Examples
+    --------
+    >>> LabelGap().score_samples(np.array([[3.0, 1.0, -4.0], [-1.0, -4.0, -4.0]]))
+    array([6., 3.])
+    """
+
+    name = "label_gap"
+    paper = "the formula is its name"
+    traceable = True
+
+    def _score(self, arrays: Arrays) -> Array:
+        logits = arrays.logits
+        known = logits > -np.inf
+        top = scores.max_logit(logits)[:, None]
+        bottom = -scores.max_logit(where(known, -logits, -np.inf))
+        predicted = ((logits > 0) | (logits == top)) & known
+        others = known & ~predicted
+        rest = where(others.any(1), _mean(logits, others), bottom)
+        return _mean(logits, predicted) - rest  # type: ignore[no-any-return]
+
+
+def _mean(logits: Any, chosen: Any) -> Any:
+    """Return the mean of the chosen logits of each row; 0 if none is chosen."""
+    return where(chosen, logits, 0.0).sum(1) / chosen.sum(1).clip(min=1)
+
+
+class GradNorm(Detector):
+    """The L1 norm of the gradient of the binary cross-entropy in the weights of the head.
+
+    The gradient for one sample is the outer product of p - target, one value per label, and of the
+    input h of the head. So its norm is the sum of |p - target| times the sum of |h|, and needs no
+    backward pass. A masked label counts nothing.
+
+    The target is the same for all labels. With 0 (no label is present), the norm grows with the
+    labels that the model sees in the input. The paper's target is uniform over the classes of one
+    softmax. The uniform target of a label is 0.5, for which a label that is surely absent counts as
+    much as one that is surely present.
+
+    Parameters
+    ----------
+    target : float
+        The probability that the loss compares every label with, from 0 to 1.
+
+    Examples
+    --------
+    >>> import nescio as ns
+    >>> outputs = ns.Outputs([[0.0, 0.0]], arrays={"penultimate": [[2.0, -1.0, 0.0]]})
+    >>> GradNorm().score_samples(outputs)
+    array([3.])
+    """
+
+    name = "gradnorm"
+    paper = "Huang et al., NeurIPS 2021; for the binary cross-entropy"
+    scores_from = ("penultimate", "logits")
+    traceable = True
+
+    def __init__(self, target: float = 0.0, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.target = target
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_number("target", self.target, minimum=0, maximum=1)
+
+    def _score(self, arrays: Arrays) -> Array:
+        logits = arrays.logits
+        differences = abs(scores.label_prob(logits) - self.target) * (logits > -np.inf)
+        return abs(arrays.penultimate).sum(1) * differences.sum(1)  # type: ignore[no-any-return]

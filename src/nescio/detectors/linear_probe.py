@@ -6,10 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, FloatArray
-from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
-from nescio.detectors.features import centred, checked_layer, product, row_blocks, unit_rows
-from nescio.detectors.gaussians import memberships
+from nescio.detectors.features import (
+    centred,
+    checked_layer,
+    memberships,
+    product,
+    row_blocks,
+    unit_rows,
+)
+from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, MissingInputError
 
 Matrix = NDArray[np.float64]
@@ -52,8 +58,8 @@ class LinearProbe(Detector):
     >>> rng = np.random.default_rng(0)
     >>> labels = np.eye(3, dtype=int)[rng.integers(0, 3, 300)]
     >>> features = 4 * labels @ np.eye(3, 6) + rng.normal(size=(300, 6))
-    >>> train = Outputs(np.where(labels, 4.0, -4.0), features=features, labels=labels)
-    >>> detector = LinearProbe().fit(train)
+    >>> data = Outputs(np.where(labels, 4.0, -4.0), features=features, labels=labels)
+    >>> detector = LinearProbe().fit(data[:200]).calibrate(data[200:])
     >>> detector.predict(Outputs(np.zeros((2, 3)), features=[[4.0] + [0] * 5, [0] * 5 + [4.0]]))
     array([ 1, -1])
     """

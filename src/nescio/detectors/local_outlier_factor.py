@@ -8,16 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
-from nescio.detectors.nearest import nearest
-from nescio.detectors.spaces import FreeSpace
+from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError
-
-# Up to this number of columns, a k-d tree finds exact neighbours faster than a blocked matrix
-# product does (measured with 5,000 and 40,000 samples). scikit-learn uses the tree for up to 15
-# columns, where it is 6 to 7 times slower than the product.
-_MAX_COLUMNS_FOR_TREE = 7
 
 
 class LocalOutlierFactor(Detector):
@@ -25,8 +18,7 @@ class LocalOutlierFactor(Detector):
 
     This is scikit-learn's estimator with `novelty=True`: neighbours are searched among the training
     samples only. The scores are the same as those of scikit-learn, unless distances are tied and a
-    different one of the tied samples is chosen as a neighbour: here it is the first one, with more
-    than 7 labels. The search is exact, also for logits far from 0.
+    different one of the tied samples is chosen as a neighbour.
 
     Parameters
     ----------
@@ -87,19 +79,15 @@ class LocalOutlierFactor(Detector):
         return np.asarray(1.0 / (reachability.mean(1) + 1e-10))
 
     def _made_index(self) -> Any:
-        """Return a k-d tree or a space of the training samples."""
-        if self.samples_.shape[1] > _MAX_COLUMNS_FOR_TREE:
-            return FreeSpace(self.samples_)
         from sklearn.neighbors import NearestNeighbors
 
-        return NearestNeighbors(n_neighbors=int(self.k_), algorithm="kd_tree").fit(self.samples_)
+        # Centred: products of logits far from 0 would lose the digits that tell samples apart.
+        self._center = np.median(self.samples_, axis=0)
+        return NearestNeighbors(n_neighbors=int(self.k_)).fit(self.samples_ - self._center)
 
     def _neighbours(self, new: NDArray[np.float64] | None) -> tuple[Array, Array]:
         """Return distances and positions; without new samples, of the training samples."""
-        if isinstance(self._index, FreeSpace):
-            queries = self.samples_ if new is None else new
-            return nearest(self._index, queries, int(self.k_), own=new is None)
-        distances, positions = self._index.kneighbors(new)
+        distances, positions = self._index.kneighbors(None if new is None else new - self._center)
         return distances, positions
 
     def _check_learned(self) -> None:

@@ -1,13 +1,136 @@
-"""Distance to class-conditional Gaussians, for samples with several labels each."""
+"""Distances to Gaussians of the features: one per label under a shared covariance."""
 
 from __future__ import annotations
 
-from nescio._validation import Array, FloatArray, checked_choice, checked_flag
-from nescio.detectors.arrays import Arrays
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._validation import (
+    Array,
+    FloatArray,
+    checked_choice,
+    checked_flag,
+)
 from nescio.detectors.base import Detector
-from nescio.detectors.features import checked_layer
-from nescio.detectors.gaussians import Gaussians, learn_gaussians, minus_distances
-from nescio.errors import ShapeError
+from nescio.detectors.features import (
+    SMALLEST_VARIANCE,
+    centred,
+    checked_layer,
+    memberships,
+    product,
+    row_blocks,
+    unit_rows,
+)
+from nescio.detectors.inputs import Arrays
+from nescio.errors import EmptyLabelWarning, ShapeError, warn
+
+Matrix = NDArray[np.float64]
+
+
+class Gaussians(NamedTuple):
+    """Gaussians that share one covariance."""
+
+    center: Matrix  # (n_features,), subtracted before whitening
+    whitening: Matrix  # (n_features, rank); its product with itself is the inverse covariance
+    means: Matrix  # (n_gaussians, rank), whitened
+
+    def check(self, n_features: int) -> None:
+        """Raise a `ValueError` if the arrays, read from a file, do not fit each other."""
+        rank = self.whitening.shape[1] if self.whitening.ndim == 2 else -1
+        fits = (
+            self.center.shape == (n_features,)
+            and self.whitening.shape == (n_features, rank)
+            and self.means.ndim == 2
+            and len(self.means) > 0
+            and self.means.shape[1] == rank
+        )
+        if not fits or not all(np.isfinite(array).all() for array in self):
+            raise ValueError("its means and covariance do not fit each other")
+
+
+def learn_gaussians(features: FloatArray, labels: Any, *, normalise: bool = False) -> Gaussians:
+    """Fit a mean to each label, and one covariance to all samples around the means of their labels.
+
+    A sample with three labels enters the covariance three times. Without labels (None), there is
+    one mean.
+    """
+    moved: FloatArray = features.astype(np.float64)
+    if normalise:
+        moved = unit_rows(moved)
+    member = memberships(labels, len(moved))  # (n_samples, n_labels)
+    counts = member.sum(0)
+    if not counts.all():
+        _warn_of_empty(counts)
+        member, counts = member[:, counts > 0], counts[counts > 0]
+    weight = member.sum(1)  # how many labels each sample carries
+    center = weight @ moved / weight.sum()
+    moved -= center
+    means = member.T @ moved / counts[:, None]
+    # The sum over memberships of (x - mean)(x - mean)^T, without forming them.
+    total = moved.T @ (weight[:, None] * moved)
+    scatter = total - means.T @ (counts[:, None] * means)
+    # A feature that does not vary around the label means leaves only rounding errors.
+    still = np.diag(scatter) <= len(moved) * np.finfo(np.float64).eps * np.diag(total)
+    scatter[still], scatter[:, still] = 0.0, 0.0
+    whitening = _whitening(scatter / weight.sum())
+    return Gaussians(center, whitening, means @ whitening)
+
+
+def minus_distances(
+    inputs: FloatArray, gaussians: Gaussians, aggregate: str = "max", *, normalise: bool = False
+) -> Array:
+    """Return minus the squared distance of each row to the nearest mean, or summed over all.
+
+    The costly product is computed in the precision of the input, the distances in float64; blocks
+    of rows keep the memory bounded.
+    """
+    whitening = gaussians.whitening.astype(inputs.dtype, copy=False)
+    means = gaussians.means
+    mean_norms = np.einsum("ij,ij->i", means, means)
+    scores = np.empty(len(inputs))
+    for rows in row_blocks(len(inputs), max(inputs.shape[1], len(means))):
+        block = unit_rows(inputs[rows]) if normalise else inputs[rows]
+        z = product(centred(block, gaussians.center), whitening).astype(np.float64)
+        norms = np.einsum("ij,ij->i", z, z)
+        if aggregate == "max":
+            nearest = (mean_norms - 2 * product(z, means.T)).min(1)
+            scores[rows] = -np.maximum(norms + nearest, 0.0)
+        else:
+            cross = product(z, means.sum(0)[:, None])[:, 0]
+            scores[rows] = 2 * cross - len(means) * norms - mean_norms.sum()
+    return scores
+
+
+def _warn_of_empty(counts: Matrix) -> None:
+    empty = np.flatnonzero(counts == 0)
+    warn(
+        f"{len(empty)} of {len(counts)} labels have no sample and are left out "
+        f"(the first is label {empty[0]}).",
+        EmptyLabelWarning,
+    )
+
+
+def _whitening(covariance: Matrix) -> Matrix:
+    """Return W with W W^T the inverse of the covariance, or a pseudo-inverse if it is singular.
+
+    Features are scaled to unit variance first, so that small ones do not count as constant.
+    """
+    scale = np.sqrt(np.diag(covariance))
+    scale[scale == 0] = 1.0
+    correlation = covariance / np.outer(scale, scale)
+    epsilon = len(covariance) * SMALLEST_VARIANCE
+    try:
+        factor = np.linalg.cholesky(correlation)
+        if np.diag(factor).min() ** 2 > epsilon:
+            return np.linalg.inv(factor).T / scale[:, None]
+    except np.linalg.LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(correlation)
+    kept = values > epsilon * max(values[-1], 0.0)
+    whitening: Matrix = vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
+    return whitening
 
 
 class Mahalanobis(Detector):
@@ -45,7 +168,7 @@ class Mahalanobis(Detector):
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 2, (300, 4))
     >>> features = labels @ rng.normal(size=(4, 6)) + rng.normal(size=(300, 6))
-    >>> detector = Mahalanobis().fit(features, labels)
+    >>> detector = Mahalanobis().fit(features[:200], labels[:200]).calibrate(features[200:])
     >>> detector.predict(np.full((1, 6), 50.0))
     array([-1])
     """
@@ -131,3 +254,109 @@ class PerturbedMahalanobis(Mahalanobis):
     def scores_from(self) -> tuple[str, ...]:
         """The features of perturbed inputs, for the aggregate."""
         return (f"mahalanobis_{self.aggregate}",)
+
+
+class RelativeMahalanobis(Detector):
+    """Distance to the Gaussian of all samples minus the distance to that of the nearest label.
+
+    Both are squared Mahalanobis distances. The Gaussians of the labels share one covariance, as
+    those of `Mahalanobis` do: a sample with three labels enters it three times. In the Gaussian of
+    all samples, each sample counts once. Directions in which all samples vary alike cancel, so
+    that the label decides. The price is that a sample far from everything can score high.
+
+    Without labels (an array without `y`), the two would be the same Gaussian: nothing is
+    subtracted then, and the score is that of `Mahalanobis`.
+
+    Parameters
+    ----------
+    normalise : bool
+        Divide features by their Euclidean length first. A row of zeros stays as it is.
+    layer : str
+        The array to read: "features", or a name in `Outputs.arrays`.
+
+    Attributes
+    ----------
+    center_, whitening_, means_ : arrays
+        The Gaussians of the labels, as in `Mahalanobis`.
+    overall_center_ : array of shape (n_features,)
+        The mean of all samples.
+    overall_whitening_ : array of shape (n_features, rank)
+        Its product with itself is the inverse covariance of all samples.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.eye(3, dtype=int)[rng.integers(0, 3, 300)]
+    >>> features = 4 * labels @ np.eye(3, 6) + rng.normal(size=(300, 6))
+    >>> detector = RelativeMahalanobis(normalise=False).fit(features[:200], labels[:200])
+    >>> detector = detector.calibrate(features[200:])
+    >>> detector.predict([[4.0, 0, 0, 0, 0, 0], [1.3, 1.3, 1.3, 0, 0, 0]])
+    array([ 1, -1])
+    """
+
+    name = "relative_mahalanobis"
+    paper = "Ren et al., 2021 (arXiv:2106.09022)"
+    learned = ("center_", "whitening_", "means_", "overall_center_", "overall_whitening_")
+
+    def __init__(
+        self,
+        normalise: bool = True,
+        layer: str = "features",
+        *,
+        tpr: float = 0.95,
+        nonfinite: str = "raise",
+    ) -> None:
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+        self.normalise = normalise
+        self.layer = layer
+
+    @property
+    def learns_from(self) -> tuple[str, ...]:
+        """The features of the layer, and labels."""
+        return (self.layer, "labels")
+
+    @property
+    def scores_from(self) -> tuple[str, ...]:
+        """The features of the layer."""
+        return (self.layer,)
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        checked_flag("normalise", self.normalise)
+        checked_layer(self.layer)
+
+    def _learn(self, arrays: Arrays) -> None:
+        features: FloatArray = arrays[self.layer]
+        self.center_, self.whitening_, self.means_ = learn_gaussians(
+            features, arrays.labels, normalise=self.normalise
+        )
+        self.overall_center_ = np.zeros(features.shape[1])
+        self.overall_whitening_ = np.zeros((features.shape[1], 0))  # every distance is 0
+        if arrays.labels is not None:
+            overall = learn_gaussians(features, None, normalise=self.normalise)
+            self.overall_center_, self.overall_whitening_ = overall.center, overall.whitening
+
+    def _score(self, arrays: Arrays) -> Array:
+        # In float64: a small difference of two large distances would lose too much in float32.
+        inputs: FloatArray = arrays[self.layer]
+        scores = np.empty(len(inputs))
+        for rows in row_blocks(len(inputs), inputs.shape[1]):
+            wide = inputs[rows].astype(np.float64)
+            labels, overall = (
+                minus_distances(wide, gaussians, normalise=self.normalise)
+                for gaussians in self._gaussians()
+            )
+            scores[rows] = labels - overall
+        return scores
+
+    def _gaussians(self) -> tuple[Gaussians, Gaussians]:
+        """Return the Gaussians of the labels, and that of all samples."""
+        rank = np.shape(self.overall_whitening_)[-1]
+        return (
+            Gaussians(self.center_, self.whitening_, self.means_),
+            Gaussians(self.overall_center_, self.overall_whitening_, np.zeros((1, rank))),
+        )
+
+    def _check_learned(self) -> None:
+        for gaussians in self._gaussians():
+            gaussians.check(self.n_features_in_)

@@ -1,7 +1,8 @@
-"""A detector by name, with parameters: "joint_energy", "top_k_joint_energy(k=5)", "my.module:Knn".
+"""The registry of detectors, nescio's own and those you register; and a detector by its name.
 
-A detector of your own is named by its class, as package.module:Class. Lists are written in square
-brackets: "combined(detectors=[joint_energy, mahalanobis(aggregate=sum)], weights=[2, 1])".
+A detector is written with its parameters: "joint_energy", "top_k_joint_energy(k=5)". A detector of
+your own is named by its class, as package.module:Class. Lists are written in square brackets:
+"combined(detectors=[joint_energy, mahalanobis(aggregate=sum)], weights=[2, 1])".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import difflib
 import importlib
 import inspect
 import json
+import pkgutil
 import re
 import sys
 from collections.abc import Mapping
@@ -17,13 +19,67 @@ from pathlib import Path
 from typing import Any
 
 from nescio.detectors.base import Detector
-from nescio.detectors.registry import DETECTORS, register
 from nescio.errors import ParameterError
+
+DETECTORS: dict[str, type[Detector]] = {}
 
 # What is not a name, such as "Max Logit", is let through: detector_class says what was meant.
 _WRITTEN = re.compile(r"\s*(?P<name>[\w./ -]+?(?::\w+)?)\s*(?:\((?P<settings>.*)\))?\s*", re.DOTALL)
 _OF_EVERY_DETECTOR = ("tpr", "nonfinite")
 _CLOSING = {"(": ")", "[": "]"}
+
+
+def register(kind: type[Detector]) -> type[Detector]:
+    """Make a detector of your own known by its name, for `nescio.load` and the command line.
+
+    Can be used as a decorator.
+
+    Examples
+    --------
+    >>> from nescio.detectors import Detector
+    >>> @register
+    ... class LowestLogit(Detector):
+    ...     name = "lowest_logit"
+    ...     scores_from = ("logits",)
+    ...
+    ...     def _score(self, arrays):
+    ...         return arrays.logits.min(axis=1)
+    >>> del DETECTORS["lowest_logit"]  # only here: other examples read the registry too
+    """
+    if not (inspect.isclass(kind) and issubclass(kind, Detector)) or inspect.isabstract(kind):
+        raise ParameterError(f"expected a class that derives from nescio.Detector, got {kind!r}.")
+    if not kind.name:
+        raise ParameterError(f"{kind.__name__} needs a class attribute `name`.")
+    known = DETECTORS.get(kind.name, kind)
+    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ParameterError(f"the name {kind.name!r} is taken by {known.__name__}.")
+    DETECTORS[kind.name] = kind
+    return kind
+
+
+def find_own() -> None:
+    """Register every detector defined in a module of this package.
+
+    Those that can be explained by label come first, joint energy above all; those that learn last.
+    """
+    package = __name__.rpartition(".")[0]
+    found: list[type[Detector]] = []
+    for module_info in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        module = importlib.import_module(f"{package}.{module_info.name}")
+        found += [
+            kind
+            for kind in vars(module).values()
+            if inspect.isclass(kind)
+            and issubclass(kind, Detector)
+            and kind.__module__ == module.__name__
+            and kind.name
+        ]
+    for kind in sorted(found, key=lambda kind: (bool(kind.learned), not _explains(kind))):
+        register(kind)
+
+
+def _explains(kind: type[Detector]) -> bool:
+    return kind.label_terms is not Detector.label_terms
 
 
 def parse_detector(text: str) -> tuple[str, dict[str, str]]:

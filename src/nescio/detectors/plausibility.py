@@ -1,4 +1,4 @@
-"""Calibration data that is valid but cannot be meant: constant labels, few samples, a large k.
+"""Sanity checks of calibration data that is valid but probably a mistake, and what it looked like.
 
 Data that the detector has learned from is an error, because it would void the guarantee.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import Array
-from nescio.detectors.arrays import Arrays, Given, transposed_hint
+from nescio._validation import Array, BoolArray
+from nescio.calibration import Firing
+from nescio.detectors.inputs import Arrays, Given, transposed_hint
 from nescio.errors import ImplausibleValuesWarning, InputError, ParameterWarning, listed, warn
+from nescio.explain import Medians, Terms
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -22,10 +25,11 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE = 1000  # a fingerprint needs memory for as many rows
 _COMPARED_ROWS = 64
+_ENOUGH_VALUES = 50
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
 _ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
 # The parts of a fingerprint: what does not depend on the order of the rows, what every version has,
-# and the lowest hashes of single rows, which older versions did not keep.
+# and the lowest hashes of single rows.
 _IN_ANY_ORDER, _WHOLE, _LOWEST = slice(64), slice(128), slice(128, None)
 _N_LOWEST = 256
 _FEWEST_COMPARED = 8
@@ -92,6 +96,18 @@ class ConstantLabels:
             "leave the label out (Outputs.select_labels).",
             ImplausibleValuesWarning,
         )
+
+
+def warn_of_no_negative(given: Given) -> None:
+    """Warn of held-out logits that are never negative, such as those after a ReLU."""
+    logits = given.arrays.get("logits")
+    if logits is None or logits.size < _ENOUGH_VALUES or np.fmin.reduce(logits, axis=None) < 0:
+        return
+    warn(
+        "no value is negative, but logits are expected, which are negative for absent labels. "
+        "Pass the outputs of the model before its last activation, which may be a ReLU.",
+        ImplausibleValuesWarning,
+    )
 
 
 def warn_of_transposed(given: Given) -> None:
@@ -180,10 +196,7 @@ def check_held_out(detector: Detector, given: Given) -> None:
 
 
 def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
-    """Return whether these are the outputs that the detector has learned from, in their order.
-
-    A file that an older nescio saved does not know the order: False.
-    """
+    """Return whether these are the outputs that the detector has learned from, in their order."""
     learned: dict[str, str] = getattr(detector, "_learned_from", {})
     found = {name: outputs.get(name) for name in learned}
     return bool(learned) and all(
@@ -271,3 +284,62 @@ class LearnedRows:
             ImplausibleValuesWarning,
         )
         return True
+
+
+# --- what the calibration data looked like ----------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """What the calibration data looked like.
+
+    Attributes
+    ----------
+    firing : Firing or None
+        How often each label fired, which `nescio.monitor` compares with. None without logits.
+    medians : Medians or None
+        The medians of the score's terms, which `explain` compares with. None if the score is not
+        made of labels.
+    """
+
+    firing: Firing | None = None
+    medians: Medians | None = None
+
+    @classmethod
+    def from_logits(
+        cls,
+        logits: Array | None,
+        terms: Terms | None,
+        usable: BoolArray,
+        groups: NDArray[np.str_] | None = None,
+    ) -> Self:
+        """Summarise the logits of the calibration data, within groups if there are any."""
+        if logits is None:
+            return cls()
+        medians = None if terms is None else Medians.from_logits(terms, logits, usable, groups)
+        return cls(Firing.from_logits(logits), medians)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return what a file keeps."""
+        kept: dict[str, Array] = {}
+        if self.firing is not None:
+            kept["firing.counts"] = self.firing.counts
+            kept["firing.n_samples"] = np.array([self.firing.n_samples], np.int64)
+        if self.medians is not None:
+            kept["medians.labels"] = self.medians.labels
+            kept["medians.ranks"] = self.medians.ranks
+        return kept
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, Array], groups: tuple[str, ...] | None, n_labels: int | None
+    ) -> Self:
+        """Read what a file keeps; raise a `ValueError` if it makes no sense."""
+        firing = medians = None
+        if "firing.counts" in arrays:
+            firing = Firing.from_arrays(arrays["firing.counts"], arrays["firing.n_samples"])
+        if "medians.labels" in arrays:
+            names = ("",) if groups is None else tuple(sorted(groups))
+            medians = Medians(names, arrays["medians.labels"], arrays["medians.ranks"])
+            medians.check(n_labels)
+        return cls(firing, medians)

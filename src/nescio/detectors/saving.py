@@ -13,20 +13,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nescio._io.kinds import FileKind
+from nescio._io.file_format import FileKind
 from nescio._validation import Array, checked_share, checked_whole
 from nescio.calibration import Calibration, Threshold
 from nescio.detectors.base import Detector
-from nescio.detectors.profile import Profile
-from nescio.detectors.registry import DETECTORS
-from nescio.detectors.steps import require_threshold
+from nescio.detectors.fitting import require_calibration
+from nescio.detectors.naming import DETECTORS
+from nescio.detectors.plausibility import Profile
 from nescio.errors import FileFormatError, ParameterError
 from nescio.outputs import check_label_names
 
 DetectorT = TypeVar("DetectorT", bound=Detector)
 Tensors = dict[str, Array]
 
-_KIND = FileKind("nescio.detector", "saved detector", schema=2)
+_KIND = FileKind("nescio.detector", "saved detector")
 _LEARNED = "learned."
 _PROFILE = "profile."
 _CALIBRATION_SCORES = "calibration.scores"
@@ -34,8 +34,8 @@ _DATA = (".parquet", ".csv", ".jsonl", ".npy", ".npz")
 
 
 def save(detector: Detector, path: str | Path, *, force: bool = False) -> None:
-    """Write a detector that has a threshold as one file."""
-    require_threshold(detector)
+    """Write a calibrated detector as one file."""
+    require_calibration(detector)
     node, tensors = _to_file(detector)
     _KIND.write(path, tensors, node, force=force)
 
@@ -154,8 +154,6 @@ def _load(path: str | Path, kind: type[Detector] | None) -> Detector:
             raise
         raise FileFormatError(_is_something_else(path)) from error
     try:
-        if node["schema"] == 1:
-            node, tensors = _from_schema_1(node, tensors)
         if kind is not None and node["detector"] != kind.name:
             raise FileFormatError(
                 f"{path} holds a detector {node['detector']!r}, not {kind.name!r}."
@@ -193,12 +191,11 @@ def _from_file(
 
 def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensors) -> None:
     """Set what every detector has: columns, labels, threshold, calibration and profile."""
-    detector._learned_from = dict(node.get("learned_from", {}))  # older files have no entry
-    detector._made_with = dict(node.get("made_with", {}))
+    detector._learned_from = dict(node["learned_from"])
+    detector._made_with = dict(node["made_with"])
     first = detector.scores_from[0]
     detector.n_columns_ = {
-        name or first: checked_whole("n_columns", n, minimum=1)
-        for name, n in node["n_columns"].items()
+        name: checked_whole("n_columns", n, minimum=1) for name, n in node["n_columns"].items()
     }
     if first in detector.n_columns_:
         detector.n_features_in_ = detector.n_columns_[first]
@@ -208,9 +205,9 @@ def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensor
     detector.label_names_ = None if label_names is None else tuple(map(str, label_names))
     if detector.label_names_ is not None and n_labels is not None:
         check_label_names(detector.label_names_, n_labels)
-    if isinstance(node.get("layers"), list):  # older files have no entry
+    if node["layers"] is not None:
         detector.layers_ = tuple(map(str, node["layers"]))
-    if isinstance(node.get("columns"), list):
+    if node["columns"] is not None:
         detector.feature_names_in_ = np.array([str(name) for name in node["columns"]], dtype=object)
     if node["threshold"] is not None:
         detector.offset_ = float(node["threshold"])
@@ -242,17 +239,6 @@ def _calibration_from_json(stored: Mapping[str, Any], scores: Array) -> Calibrat
         raise ValueError("its calibration does not match its scores")
     edges = tuple(checked_whole("edges", edge, minimum=0) for edge in stored["edges"])
     return Calibration(thresholds, stored["by"], edges)
-
-
-def _from_schema_1(node: Mapping[str, Any], tensors: Tensors) -> tuple[dict[str, Any], Tensors]:
-    """Return the content of a file of schema 1 as schema 2 has it."""
-    renamed = {
-        (_PROFILE + name if name.startswith(("medians.", "firing.")) else name): array
-        for name, array in tensors.items()
-    }
-    # The name of the only array that the detector reads is not in the file.
-    columns = {"": node["n_inputs"]}
-    return {**node, "n_columns": columns, "threshold": node["tau"], "parts": {}}, renamed
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:

@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.detectors.arrays import Arrays
 from nescio.detectors.base import Detector
-from nescio.detectors.features import centred, checked_layer, product, row_blocks
-from nescio.detectors.gaussians import SMALLEST_VARIANCE
+from nescio.detectors.features import SMALLEST_VARIANCE, centred, checked_layer, product, row_blocks
+from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from nescio.explain.explanation import Explanation, LabelTerm, Reason, cells
-from nescio.explain.parts import PartReason, PartsExplanation, PartsReason
+from nescio.explain.explanation import (
+    Explanation,
+    LabelTerm,
+    PartReason,
+    PartsExplanation,
+    PartsReason,
+    Reason,
+    cells,
+)
 from nescio.explain.terms import Medians, Terms, checked_terms, terms_of
 
 __all__ = [

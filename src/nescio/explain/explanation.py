@@ -12,26 +12,176 @@ with two medians over the in-distribution data that the detector was calibrated 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.text import cut
-from nescio._io.tabular import by_name, joined, label_columns
-from nescio._validation import FloatArray
-from nescio.explain.judged import Judged, JudgedRows, plain
+from nescio._charts.results import Result, View, first_rows, word
+from nescio._charts.style import cut, end_of
+from nescio._charts.svg import CARD_BARS, BarRow, Markup
+from nescio._io.results import by_name, joined, label_columns
+from nescio._validation import Array, BoolArray, FloatArray
+from nescio.errors import InputError
 from nescio.explain.terms import Floats, Medians, Terms, terms_of
 
-__all__ = ["Explanation", "LabelTerm", "Reason"]
-
 _SHOWN_LABELS = 8
-_LONGEST_NAME = 24
+_SHOWN_TEXTS = 3
+_LONGEST_NAME = 36
 
 
-# --- one input --------------------------------------------------------------------------------
+# --- what every explanation has: the verdicts that it explains --------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class VerdictReason(Result):
+    """The verdict on one input.
+
+    Attributes
+    ----------
+    detector : str
+        Name of the detector.
+    id, group : str or None
+        Id and group of the input, if known.
+    score, threshold, p_value : float
+    in_distribution : bool
+        The verdict.
+    """
+
+    detector: str
+    id: str | None
+    group: str | None
+    score: float
+    threshold: float
+    p_value: float
+    in_distribution: bool
+
+    def headline(self) -> str:
+        """Return one line with the verdict, the score and the threshold."""
+        verdict = "in-distribution" if self.in_distribution else "OUT"
+        against = "at least" if self.in_distribution else "below"
+        group = "" if self.group is None else f", group {self.group}"
+        return (
+            f"{verdict}. {self.detector} {self.score:.5g} is {against} the threshold "
+            f"{self.threshold:.5g} (p-value {self.p_value:.4f}{group})."
+        )
+
+    def _title(self) -> str:
+        return ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline()
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON, with None in place of infinity and NaN."""
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the terms of the most telling labels, or the parts; see `ExplanationDisplay`."""
+        from nescio.displays import ExplanationDisplay
+
+        reason: Any = self
+        return ExplanationDisplay.from_reason(reason, ax=ax, **options)
+
+
+ReasonT = TypeVar("ReasonT", bound=VerdictReason)
+
+
+class VerdictRows(Result, Generic[ReasonT]):
+    """The verdicts on some inputs, as columns; a row is the reason of one of them."""
+
+    index_column = "id"
+
+    detector: str
+    scores: Floats
+    thresholds: Floats
+    p_values: Floats
+    groups: NDArray[np.str_] | None
+    ids: NDArray[np.str_] | None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def in_distribution(self) -> BoolArray:
+        """The verdicts."""
+        return np.asarray(self.scores >= self.thresholds)
+
+    def _ids(self) -> dict[str, Any]:
+        return {} if self.ids is None else {"id": self.ids}
+
+    def verdict_at(self, row: int) -> dict[str, Any]:
+        """Return what `VerdictReason` holds about one input."""
+
+        def at(column: Array | None) -> Any:
+            return None if column is None else column[row].item()
+
+        return {
+            "detector": self.detector,
+            "id": at(self.ids),
+            "group": at(self.groups),
+            "score": at(self.scores),
+            "threshold": at(self.thresholds),
+            "p_value": at(self.p_values),
+            "in_distribution": at(self.in_distribution),
+        }
+
+    def name_of(self, row: int) -> str:
+        """Return the id of a sample, or the number of its row if there are no ids."""
+        return str(row) if self.ids is None else str(self.ids[row])
+
+    def summary(self) -> str:
+        """Return one line: how many samples were explained, and how many of them are flagged."""
+        return f"{len(self):,} explained, {np.count_nonzero(~self.in_distribution):,} flagged"
+
+    @abstractmethod
+    def __getitem__(self, row: int) -> ReasonT:
+        """Return the reason of one input."""
+
+    def __iter__(self) -> Iterator[ReasonT]:
+        return (self[row] for row in range(len(self)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON: the detector, and the reason of each input."""
+        return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
+
+    def plot(self, ax: Any = None, *, row: int = 0, **options: Any) -> Any:
+        """Draw the terms, or the shares of the parts, of one sample; see `ExplanationDisplay`."""
+        return self[row].plot(ax, **options)
+
+    @abstractmethod
+    def _decisive(self) -> tuple[str, list[str]]:
+        """Return the title of a column, and what was decisive in each of the first rows."""
+
+    def _view(self) -> View:
+        if len(self) == 1:
+            return self[0]._view()
+        rows, (title, decisive) = first_rows(len(self)), self._decisive()
+        return View(
+            self.summary(),
+            table={
+                "sample": [end_of(self.name_of(row), 24) for row in rows],
+                "score": [f"{self.scores[row]:.5g}" for row in rows],
+                "threshold": [f"{self.thresholds[row]:.5g}" for row in rows],
+                "verdict": [
+                    word("in", "in") if self.in_distribution[row] else word("OUT", "out")
+                    for row in rows
+                ],
+                title: decisive,
+            },
+            n_rows=len(self),
+        )
+
+
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values for JSON, with None in place of infinity and NaN."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+
+
+# --- one input, label by label ----------------------------------------------------------------
 
 
 class LabelTerm(NamedTuple):
@@ -72,7 +222,7 @@ class LabelTerm(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Reason(Judged):
+class Reason(VerdictReason):
     """The score of one input, label by label.
 
     Attributes
@@ -94,7 +244,11 @@ class Reason(Judged):
 
     def most_telling(self, n_labels: int) -> tuple[LabelTerm, ...]:
         """Return the labels with the largest term or median, largest term first."""
-        order = sorted(self.labels, key=lambda label: -_height(label))
+
+        def height(label: LabelTerm) -> float:
+            return math.inf if math.isnan(label.term) else max(label.term, label.median)
+
+        order = sorted(self.labels, key=height, reverse=True)
         return tuple(sorted(order[:n_labels], key=lambda label: label.rank))
 
     def summary(self) -> str:
@@ -113,31 +267,26 @@ class Reason(Judged):
         labels = [label.as_dict() for label in self.labels]
         return plain(vars(self)) | {"labels": labels}
 
-    def __repr__(self) -> str:
+    def _view(self) -> View:
         shown = self.most_telling(_SHOWN_LABELS)
-        width = min(_LONGEST_NAME, max(5, *(len(label.label) for label in shown)))
-        lines = [self.short_headline(), cut(self.summary(), 120)]
-        titles = (self.term, "share", "median", "rank median")
-        lines.append(f"{'label':<{width}} " + " ".join(f"{title:>11}" for title in titles))
-        for label in shown:
-            row = " ".join(f"{cell:>11}" for cell in cells(label))
-            lines.append(f"{cut(label.label, width):<{width}} {row}")
-        return "\n".join(lines + ([others] if (others := self.others(shown)) else []))
-
-    def _repr_html_(self) -> str:
-        from nescio.explain.showing import reason_card
-
-        return reason_card(self)
+        terms, shares, medians, rank_medians = zip(*map(cells, shown), strict=True)
+        return View(
+            self._title(),
+            self.summary(),
+            {
+                "label": [cut(label.label, 24) for label in shown],
+                self.term: terms,
+                "share": shares,
+                "median": medians,
+                "rank median": rank_medians,
+            },
+            charts=lambda: [label_bars(self, shown)],
+            notes=[self.others(shown)],
+        )
 
     def columns(self) -> dict[str, Any]:
         """Return one row per label: label, term, share, median, rank and rank_median."""
         return by_name([label._asdict() for label in self.labels])
-
-    def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the terms of the most telling labels; see `ExplanationDisplay`."""
-        from nescio.displays import ExplanationDisplay
-
-        return ExplanationDisplay.from_reason(self, ax=ax, **options)
 
     def others(self, shown: tuple[LabelTerm, ...]) -> str:
         """Return the number and the share of the labels that are not shown; empty if none."""
@@ -147,12 +296,6 @@ class Reason(Judged):
         share = sum(label.share for label in left)
         what = f"{len(left):,} other label{'s' if len(left) > 1 else ''}"
         return what if math.isnan(share) else f"{what}: {share:.1%}"
-
-
-def _height(label: LabelTerm) -> float:
-    if math.isnan(label.term):
-        return math.inf
-    return max(label.term, label.median)
 
 
 def cells(label: LabelTerm) -> tuple[str, str, str, str]:
@@ -167,11 +310,145 @@ def _number(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
+def label_bars(reason: Reason, shown: tuple[LabelTerm, ...]) -> Markup:
+    """Draw a bar per label, with a mark at its median; nothing if a term is not positive."""
+    if not all(math.isfinite(label.term) and label.term >= 0 for label in shown):
+        return Markup("")
+    rows = [
+        BarRow(
+            label.label,
+            label.term,
+            f"{label.term:.3g}",
+            f"{label.label}: {label.term:.3g}, in-distribution median {label.median:.3g}",
+            "in" if reason.in_distribution else "out",
+            max(label.median, 0.0),
+        )
+        for label in shown
+    ]
+    name = f"The {reason.term} of each label; the mark is its in-distribution median"
+    return CARD_BARS.draw(rows, name=name)
+
+
+# --- one input, part by part ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartReason:
+    """What one part of a combination says about one input.
+
+    Attributes
+    ----------
+    detector : str
+        The part, with its parameters.
+    score, p_value : float
+        Its score, and the p-value that enters the combined score. NaN if the input has values that
+        cannot be used.
+    share : float
+        Its share of the evidence against the input. NaN if no part has any.
+    reason : Reason, PartsReason or None
+        The score of the part label by label, if it is made of labels; for a part that is a
+        combination, its parts.
+    nearest : tuple
+        The nearest training samples, if the part knows them: their rows in the training data, or
+        their ids (`PartsExplanation.with_train_ids`).
+    """
+
+    detector: str
+    score: float
+    p_value: float
+    share: float
+    reason: Reason | PartsReason | None
+    nearest: tuple[int | str, ...]
+
+    def nearest_text(self) -> str:
+        """Return the nearest training samples as text; empty if they are not known."""
+        return ", ".join(map(str, self.nearest))
+
+    def more(self) -> list[str]:
+        """Return what else is known about the part: nearest samples, and its largest term."""
+        notes = []
+        if self.nearest:
+            notes.append(f"{self.detector}: nearest training samples {self.nearest_text()}")
+        if self.reason is not None:
+            notes.append(f"{self.detector} alone: {self.reason.summary()}")
+        return notes
+
+    def cells(self) -> tuple[str, str, str]:
+        """Write the score, the p-value and the share."""
+        share = "" if math.isnan(self.share) else f"{self.share:.1%}"
+        return f"{self.score:.5g}", f"{self.p_value:.2g}", share
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON, with None in place of infinity and NaN."""
+        reason = None if self.reason is None else self.reason.as_dict()
+        return plain(vars(self)) | {"reason": reason, "nearest": list(self.nearest)}
+
+
+@dataclass(frozen=True, repr=False)
+class PartsReason(VerdictReason):
+    """The score of one input, part by part.
+
+    Attributes
+    ----------
+    parts : tuple of PartReason
+        The largest share of the evidence first.
+    """
+
+    index_column = "part"
+
+    parts: tuple[PartReason, ...]
+
+    def summary(self) -> str:
+        """Return one line with the part that says most against the input."""
+        first = self.parts[0]
+        if math.isnan(first.p_value):
+            return "It has values that the detector cannot use: NaN or infinity."
+        if math.isnan(first.share):
+            return "No part has any evidence against it."
+        return (
+            f"{first.detector} has {first.share:.0%} of the evidence against it: its score of "
+            f"{first.score:.5g} has the p-value {first.p_value:.2g}."
+        )
+
+    def by_label(self) -> Reason | None:
+        """Return the score label by label of the part with the largest share that has labels."""
+        found = (part.reason.by_label() for part in self.parts if part.reason is not None)
+        return next((reason for reason in found if reason is not None), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON, with None in place of infinity and NaN."""
+        return plain(vars(self)) | {"parts": [part.as_dict() for part in self.parts]}
+
+    def columns(self) -> dict[str, Any]:
+        """Return one row per part: part, score, p_value and share."""
+        return by_name(
+            [
+                {"part": p.detector, "score": p.score, "p_value": p.p_value, "share": p.share}
+                for p in self.parts
+            ]
+        )
+
+    def _view(self) -> View:
+        scores, p_values, shares = zip(*(part.cells() for part in self.parts), strict=True)
+        names = [cut(part.detector, _LONGEST_NAME) for part in self.parts]
+        return View(
+            self._title(),
+            self.summary(),
+            {"part": names, "score": scores, "p_value": p_values, "share": shares},
+            charts=self._charts,
+            notes=[text for part in self.parts for text in part.more()][:_SHOWN_TEXTS],
+        )
+
+    def _charts(self) -> list[Markup]:
+        by_label = self.by_label()
+        return [] if by_label is None else [label_bars(by_label, by_label.most_telling(8))]
+
+
 # --- a batch ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Explanation(JudgedRows):
+class Explanation(VerdictRows[Reason]):
     """The terms of all labels, one row per sample; `explanation[i]` is the `Reason` of one input.
 
     Attributes
@@ -188,10 +465,8 @@ class Explanation(JudgedRows):
         detector is calibrated by group.
     rank_medians : array of shape (n_samples, n_labels)
         In-distribution median of the largest term of an input, of the second largest, and so on.
-    scores, thresholds : array of shape (n_samples,)
+    scores, thresholds, p_values : array of shape (n_samples,)
         A sample is in-distribution if its score is at least its threshold.
-    p_values : array of shape (n_samples,) or None
-        None if the detector is fitted but not calibrated.
     groups, ids : array of str of shape (n_samples,) or None
         Groups and ids of the samples, if any.
     label_names : tuple of str or None
@@ -207,7 +482,7 @@ class Explanation(JudgedRows):
     rank_medians: FloatArray
     scores: Floats
     thresholds: Floats
-    p_values: Floats | None = None
+    p_values: Floats
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
     label_names: tuple[str, ...] | None = None
@@ -245,32 +520,16 @@ class Explanation(JudgedRows):
         )
         return Reason(**self.verdict_at(row), term=self.how.name, labels=tuple(labels))
 
-    def __iter__(self) -> Iterator[Reason]:
-        return (self[row] for row in range(len(self)))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON: the detector, and the reason of each input."""
-        return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
-
-    def __repr__(self) -> str:
-        return self.table(f"largest {self.how.name}", self._largest)
-
-    def _repr_html_(self) -> str:
-        if len(self) == 1:
-            return self[0]._repr_html_()
-        return self.card(f"largest {self.how.name}", self._largest)
-
-    def _largest(self, row: int) -> str:
-        labels = self[row].labels[:3]
-        return ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in labels)
+    def _decisive(self) -> tuple[str, list[str]]:
+        largest = (self[row].labels[:3] for row in first_rows(len(self)))
+        return f"largest {self.how.name}", [
+            ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in labels)
+            for labels in largest
+        ]
 
     def columns(self) -> dict[str, Any]:
         """Return the terms: one row per sample, one column per label, and the ids if known."""
         return joined(self._ids(), label_columns(self.label_names, self.terms))
-
-    def plot(self, ax: Any = None, *, row: int = 0, **options: Any) -> Any:
-        """Draw the terms of one sample; see `ExplanationDisplay`."""
-        return self[row].plot(ax, **options)
 
 
 def _order(terms: FloatArray) -> NDArray[np.intp]:
@@ -287,3 +546,98 @@ def _shares(terms: FloatArray, largest: int | None) -> Floats:
     shares = np.full(counted.shape, np.nan)
     np.divide(counted, total, out=shares, where=sensible)
     return shares
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartsExplanation(VerdictRows[PartsReason]):
+    """What the parts of a combination say about some samples; `explanation[i]` is one of them.
+
+    Attributes
+    ----------
+    detector : str
+        Name of the combination.
+    parts : tuple of str
+        The parts, with their parameters.
+    part_scores, part_p_values, shares : array of shape (n_samples, n_parts)
+        As in `PartReason`.
+    explanations : tuple of Explanation, PartsExplanation or None
+        For each part, its own explanation, if it has one.
+    nearest : tuple of array or None
+        For each part, the nearest training samples of each sample, if the part knows them.
+    scores, thresholds, p_values : array of shape (n_samples,)
+        Of the combination.
+    groups, ids : array of str of shape (n_samples,) or None
+        Groups and ids of the samples, if any.
+    index : pandas index or None
+        The index of the pandas frame that the samples came from, for `to_pandas`.
+    """
+
+    detector: str
+    parts: tuple[str, ...]
+    part_scores: Floats
+    part_p_values: Floats
+    shares: Floats
+    explanations: tuple[Explanation | PartsExplanation | None, ...]
+    nearest: tuple[Array | None, ...]
+    scores: Floats
+    thresholds: Floats
+    p_values: Floats
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+    index: Any = None
+
+    def named(self, ids: Any, label_names: tuple[str, ...] | None, index: Any = None) -> Self:
+        """Return a copy with the ids and the index of the samples and the names of the labels."""
+        named = tuple(one and one.named(ids, label_names, index) for one in self.explanations)
+        return replace(self, ids=ids, explanations=named, index=index)
+
+    def with_train_ids(self, train_ids: Sequence[str] | NDArray[np.str_]) -> Self:
+        """Return a copy that names the nearest training samples by their ids.
+
+        `train_ids` are the ids of the rows that the detector has learned from, in their order:
+        `train.ids`, without rows of NaN or infinity.
+        """
+        largest = max(
+            (rows.max(initial=-1) for rows in self.nearest if rows is not None), default=-1
+        )
+        if largest >= len(train_ids):
+            raise InputError(
+                f"the detector has learned from at least {largest + 1:,} samples, but there are "
+                f"{len(train_ids):,} ids. Pass the ids of the training data."
+            )
+        ids = np.append(np.asarray(train_ids, dtype=object), "")  # -1 is no sample
+        nearest = tuple(None if rows is None else ids[rows] for rows in self.nearest)
+        inner = tuple(
+            one.with_train_ids(train_ids) if isinstance(one, PartsExplanation) else one
+            for one in self.explanations
+        )
+        return replace(self, nearest=nearest, explanations=inner)
+
+    def __getitem__(self, row: int) -> PartsReason:
+        parts = [
+            PartReason(
+                self.parts[at],
+                float(self.part_scores[row, at]),
+                float(self.part_p_values[row, at]),
+                float(self.shares[row, at]),
+                None if explanation is None else explanation[row],
+                ()
+                if near is None
+                else tuple(one for one in near[row].tolist() if one not in (-1, "")),
+            )
+            for at, (explanation, near) in enumerate(
+                zip(self.explanations, self.nearest, strict=True)
+            )
+        ]
+        parts.sort(key=lambda part: -np.nan_to_num(part.share))
+        return PartsReason(**self.verdict_at(row), parts=tuple(parts))
+
+    def _decisive(self) -> tuple[str, list[str]]:
+        first = (self[row].parts[0] for row in first_rows(len(self)))
+        cells = [f"{cut(part.detector, 30)} {part.cells()[2]}".strip() for part in first]
+        return "largest share of the evidence", cells
+
+    def columns(self) -> dict[str, Any]:
+        """Return the share of each part: one row per sample, one column per part."""
+        shares = zip(self.parts, self.shares.T, strict=True)
+        return joined(self._ids(), *({name: share} for name, share in shares))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from nescio._validation import BoolArray, FloatArray
 from nescio.errors import ParameterError
-
-__all__ = ["MedianRows", "Medians", "Terms"]
 
 Floats = NDArray[np.float64]
 
@@ -105,13 +103,17 @@ class Medians:
         500 of each group.
         """
         names = ("",) if groups is None else tuple(np.unique(groups).tolist())
-        sizes = {
-            name: int(np.count_nonzero(usable if groups is None else usable & (groups == name)))
-            for name in names
-        }
-        rows = MedianRows(sizes)
-        rows.add(logits, usable, groups)
-        return rows.medians(terms)
+        n_rows = max(_ROWS_OF_A_GROUP, _ROWS // len(names))
+        medians = []
+        for name in names:
+            rows = np.flatnonzero(usable if groups is None else usable & (groups == name))
+            n = len(rows)
+            chosen = np.sort(np.random.default_rng(0).choice(n, min(n, n_rows), replace=False))
+            values = np.asarray(terms.of(logits[rows[chosen]]), dtype=np.float64)
+            ranks = np.median(np.sort(values, axis=1), axis=0)[::-1]
+            medians.append((np.median(values, axis=0), ranks))
+        labels, ranks = (np.stack(column) for column in zip(*medians, strict=True))
+        return Medians(names, labels, ranks)
 
     def check(self, n_labels: int | None) -> None:
         """Raise a `ValueError` unless there is one median per label and group."""
@@ -128,47 +130,3 @@ class Medians:
             return np.broadcast_to(self.labels, shape), np.broadcast_to(self.ranks, shape)
         at = np.searchsorted(self.groups, groups)
         return self.labels[at], self.ranks[at]
-
-
-class MedianRows:
-    """The rows of calibration data that medians are computed from, collected block by block.
-
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        The number of usable rows in each group; the name is empty if there are no groups.
-    """
-
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = dict(sizes)
-        n_rows = max(_ROWS_OF_A_GROUP, _ROWS // len(sizes))
-        # The numbers of the chosen rows among the usable rows of the group.
-        self._chosen = {
-            name: np.sort(np.random.default_rng(0).choice(n, min(n, n_rows), replace=False))
-            for name, n in sizes.items()
-        }
-        self._seen = dict.fromkeys(sizes, 0)
-        self._rows: dict[str, list[FloatArray]] = {name: [] for name in sizes}
-
-    def add(
-        self, logits: FloatArray, usable: BoolArray, groups: NDArray[np.str_] | None = None
-    ) -> None:
-        """Take the chosen ones of the next rows."""
-        for name, chosen in self._chosen.items():
-            rows = np.flatnonzero(usable if groups is None else usable & (groups == name))
-            seen = self._seen[name]
-            first, last = np.searchsorted(chosen, [seen, seen + len(rows)])
-            self._rows[name].append(logits[rows[chosen[first:last] - seen]])
-            self._seen[name] += len(rows)
-
-    def medians(self, terms: Terms) -> Medians:
-        """Return the medians of the rows."""
-        found = [_medians(terms, np.concatenate(rows)) for rows in self._rows.values()]
-        labels, ranks = (np.stack(column) for column in zip(*found, strict=True))
-        return Medians(tuple(self.sizes), labels, ranks)
-
-
-def _medians(terms: Terms, logits: FloatArray) -> tuple[Floats, Floats]:
-    values = np.asarray(terms.of(logits), dtype=np.float64)
-    ascending = np.median(np.sort(values, axis=1), axis=0)
-    return np.median(values, axis=0), ascending[::-1]

@@ -1,19 +1,18 @@
 """A classifier and its detector in one: an ONNX file, or a torch module.
 
 This package needs torch, and for ONNX files onnx, onnxruntime and onnxscript:
-pip install '.[export]'.
+pip install '.[torch,onnx]'.
 """
 
 from __future__ import annotations
 
-from nescio._io.tables import require
+from nescio._optional import require
 
-require("torch", "export")
+require("torch", "torch")
 
 from nescio.export.exporting import Exported, export_onnx  # noqa: E402
 from nescio.export.fused import DetectorHead, FusedModel, FusedOutputs  # noqa: E402
 from nescio.export.parity import Differences  # noqa: E402
-from nescio.export.triton import triton_config  # noqa: E402
 
 __all__ = [
     "DetectorHead",
@@ -22,5 +21,4 @@ __all__ = [
     "FusedModel",
     "FusedOutputs",
     "export_onnx",
-    "triton_config",
 ]

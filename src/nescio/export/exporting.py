@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,29 +13,43 @@ import torch
 
 from nescio._io.columns import MATRICES
 from nescio._io.files import check_target, replacing
-from nescio._io.tables import require
+from nescio._optional import require
 from nescio._validation import Array, to_numpy
 from nescio._version import __version__
-from nescio.data.preprocessing import PREPROCESSING_KEY, Preprocessing
 from nescio.detectors import Detector, as_detector, load
-from nescio.errors import ExportError, InputError, MissingInputError, ParameterError, ShapeError
-from nescio.export.classifiers import Classifier, check_kind, classifier_graph
+from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.fused import DetectorHead
-from nescio.export.graphs import at_opset, detector_graph, join, to_bytes
-from nescio.export.parity import Differences, check_parity, probes_of, run_graph, session_of
-from nescio.export.samples import Feed, Samples, check_images, given_samples, random_inputs
-from nescio.export.scoring import scorer_of
+from nescio.export.graphs import (
+    Classifier,
+    at_opset,
+    check_kind,
+    classifier_graph,
+    detector_graph,
+    join,
+    to_bytes,
+)
+from nescio.export.parity import (
+    Differences,
+    Feed,
+    Samples,
+    check_parity,
+    probes_of,
+    run_graph,
+    run_samples,
+    sample_inputs,
+    session_of,
+)
+from nescio.export.scorers import scorer_of
+from nescio.models import Wrapped, wrap
+from nescio.models.images import PREPROCESSING_KEY, Preprocessing
+from nescio.models.layers import with_only_layer
+from nescio.models.onnx_models import LABEL_NAMES_KEY
+from nescio.models.texts import TOKENIZER_KEY, TextTokenizer
 from nescio.outputs import Head, Outputs
-from nescio.runners import Runner, Wrapped, wrap
-from nescio.runners.needed_layers import with_only_layer
-from nescio.runners.onnx_models import LABEL_NAMES_KEY
-from nescio.runners.tokenizing import TOKENIZER_KEY, TextTokenizer
 from nescio.scores import label_prob, logits_from_probs
 
 THRESHOLD_KEY = "nescio.threshold"
 """Where the metadata of a file keeps the detector's threshold of each group."""
-
-_ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -94,7 +107,8 @@ def export_onnx(
         Calibrated; the wrapped model's own if not given.
     samples : optional
         Inputs to check the graph on, as the wrapped model takes them. Without a model: `Outputs`,
-        or an array of what the detector reads. Random ones if not given.
+        or an array of what the detector reads. Random ones if not given, which needs `input_shape`,
+        a preprocessing, or an ONNX file that takes only numbers in floating point.
     input_shape : sequence of int, optional
         The shape of one input, for random samples of a torch module.
     opset : int, optional
@@ -111,7 +125,7 @@ def export_onnx(
         Python computes. No file is written then.
     """
     for package in ("onnx", "onnxruntime", "onnxscript"):
-        require(package, "export")
+        require(package, "onnx")
     check_target(path, force=force)
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, got {tolerance!r}.")
@@ -247,7 +261,7 @@ def _fused(
     scorer_of(detector)  # raises early if there is none
     inputs = sample_inputs(runner, samples, input_shape)
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
-    head = DetectorHead(detector, from_probs=runner.from_probs, head=expected.head)
+    head = DetectorHead(detector, from_probs=bool(runner.from_probs), head=expected.head)
     _check_columns(head, expected)
     takes = ("logits", *head.layers)
     classifier = classifier_graph(runner, inputs, takes)
@@ -273,42 +287,10 @@ def _fused(
         checks,
         wrapped.label_names,
         runner.preprocessing,
-        runner.from_probs,
+        bool(runner.from_probs),
         runner.fixed_batch,
         runner.tokenizer,
     )
-
-
-def sample_inputs(runner: Runner, samples: Any, input_shape: Sequence[int] | None) -> Samples:
-    """Return samples for a classifier: enough rows to show that it takes any number of them."""
-    model: Any = runner
-    if runner.kind == "onnx":  # a graph says what it takes
-        check_images(runner, list(model.input_shapes.values()))
-    found = given_samples(
-        runner, random_inputs(runner, input_shape) if samples is None else samples
-    )
-    if runner.kind != "onnx":
-        check_images(runner, [array.shape for array in found.feed.values()])
-    fixed = runner.fixed_batch
-    rows = max(len(found), 2) if fixed is None else math.ceil(len(found) / fixed) * fixed
-    return found.resized(rows)
-
-
-def run_samples(
-    wrapped: Wrapped, samples: Samples, input_shape: Sequence[int] | None = None
-) -> Outputs:
-    """Run samples in Python; an error names the shape that random ones were made of."""
-    try:
-        return wrapped.outputs(samples.data, batch_size=_ROWS_AT_ONCE)
-    except InputError as error:
-        if input_shape is None or error.__cause__ is None:  # it is not the model that failed
-            raise
-        reason = str(error.__cause__).strip().partition("\n")[0].rstrip(".")
-        raise InputError(
-            f"the model failed on random inputs of the shape {','.join(map(str, input_shape))}: "
-            f"{reason}. The shape must be that of one input, without the batch (input_shape=..., "
-            "--input-shape)."
-        ) from error
 
 
 def _check_detector(

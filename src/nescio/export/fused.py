@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from nescio.calibration import CUSTOM, LABEL_COUNT, Calibration
 from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
-from nescio.export.scoring import scorer_of
-from nescio.export.search import count_passed, search_table
+from nescio.export.scorers import count_passed, scorer_of, search_table
+from nescio.models import Runner, Wrapped
+from nescio.models.layers import with_only_layer
 from nescio.outputs import Head
-from nescio.runners import Runner
-from nescio.runners.needed_layers import with_only_layer
 
 
 class FusedOutputs(NamedTuple):
@@ -197,6 +196,11 @@ class FusedModel(nn.Module):
         from_probs = False
         runner: Any = None
         if not isinstance(classifier, nn.Module):
+            if not isinstance(classifier, Wrapped):
+                raise ParameterError(
+                    "classifier must be a torch module or a wrapped model, got "
+                    f"{type(classifier).__name__}. Wrap other models first: nescio.wrap."
+                )
             runner, own = classifier.runner, classifier.detector
             if not hasattr(runner, "module"):
                 raise ExportError(

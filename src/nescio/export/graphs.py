@@ -1,19 +1,24 @@
-"""ONNX graphs: that of a detector, and how it is joined to that of a classifier."""
+"""ONNX graphs: that of a classifier, that of a detector, and how they are joined."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nescio._io.tables import require
+from nescio._optional import require
 from nescio._version import __version__
-from nescio.errors import ExportError
-from nescio.export.fused import DetectorHead
-from nescio.runners.features import pooled
-from nescio.runners.tracing import LARGEST_FILE, OPSET, traced
+from nescio.errors import ExportError, FileFormatError
+from nescio.export.fused import DetectorHead, places_of
+from nescio.export.parity import Samples
+from nescio.export.tracing import LARGEST_FILE, OPSET, Picked, traced
+from nescio.models import Runner
+from nescio.models.layers import pooled
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 """The outputs of a fused graph, followed by the layers that the detector reads."""
@@ -21,7 +26,122 @@ OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 BATCH = "batch"
 """The name of an open batch size if the classifier has no name for it."""
 
-_EXAMPLE_ROWS = 3
+_TRACED_ROWS = 3
+
+
+# --- the classifier -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A graph, and which of its outputs a detector takes."""
+
+    model: Any  # onnx_ir.Model
+    sources: dict[str, str]  # for the logits and each layer, the name of an output
+    examples: dict[str, Tensor]  # a few rows of each, as the classifier gives them
+    open_length: bool = False  # whether it takes texts of any length
+
+
+def classifier_graph(runner: Runner, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    """Return the graph of a model that gives logits and the layers that are taken."""
+    if runner.kind == "onnx":
+        return _of_file(runner, samples, takes)
+    return _of_torch(runner, samples, takes)
+
+
+def check_kind(runner: Runner) -> None:
+    """Raise if there is no way from this kind of model to a graph."""
+    if runner.kind not in ("onnx", "torch", "transformers"):
+        raise ExportError(
+            f"a {runner.kind} model cannot be exported directly. Convert a OneVsRestClassifier or "
+            "an MLPClassifier with skl2onnx (zipmap=False), and wrap the ONNX file. For others, "
+            "such as forests and MultiOutputClassifier, skl2onnx makes graphs that give no matrix "
+            "of probabilities: run these in Python, wrapped, and export only the detector "
+            "(model=None)."
+        )
+    if runner.kind == "onnx" and runner.path is None:  # type: ignore[attr-defined]
+        raise ExportError("a session does not give access to its graph: wrap the path of the file.")
+
+
+def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    example = samples.resized(_TRACED_ROWS)
+    weights = itertools.chain(runner.model.parameters(), runner.model.buffers())
+    check_size(sum(tensor.numel() * tensor.element_size() for tensor in weights))
+    module = Picked(runner.module(example.data), places_of(takes, runner))
+    module = module.eval().requires_grad_(False)
+    inputs = [runner.placed(array) for array in example.feed.values()]
+    text = runner.kind == "transformers" or runner.tokenizer is not None
+    dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
+    with torch.no_grad():
+        given = module(*inputs)
+    if any(tensor.dtype == torch.bfloat16 for tensor in (*module.parameters(), *given)):
+        raise ExportError(
+            "the model computes in bfloat16, which onnxruntime does not support on the CPU. Export "
+            "a copy in float32: copy.deepcopy(model).float()."
+        )
+    names = [f"classifier_{name}" for name in takes]
+    model = traced(
+        module,
+        inputs,
+        dynamic,
+        input_names=list(example.feed),
+        output_names=names,
+        what=f"the model ({type(runner.model).__name__})",
+        exact=runner.from_probs,  # logits are computed from these probabilities
+    )
+    name_sizes(model.graph.inputs, other="length")
+    return Classifier(
+        model,
+        dict(zip(takes, names, strict=True)),
+        dict(zip(takes, given, strict=True)),
+        open_length=text and all("length" in map(str, value.shape) for value in model.graph.inputs),
+    )
+
+
+def _dynamic(tensor: Tensor, *, text: bool) -> dict[int, Any]:
+    """Return which sizes may change: the batch, and the length of a text if the model allows it."""
+    sizes: dict[int, Any] = {0: torch.export.Dim.DYNAMIC}
+    if text and tensor.ndim == 2:
+        sizes[1] = torch.export.Dim.AUTO
+    return sizes
+
+
+def _of_file(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifier:
+    tensors = (runner.output, *runner.tensors)
+    taken = {name: tensors[at] for name, at in zip(takes, places_of(takes, runner), strict=True)}
+    feed = samples.resized(runner.fixed_batch or _TRACED_ROWS).feed
+    wanted = [tensor for tensor in dict.fromkeys(taken.values()) if tensor not in feed]
+    given = dict(zip(wanted, runner.session.run(wanted, feed), strict=True)) | feed
+    return Classifier(
+        _with_outputs(_loaded(runner.path), taken.values()),
+        taken,
+        {name: torch.from_numpy(given[tensor]) for name, tensor in taken.items()},
+    )
+
+
+def _with_outputs(model: Any, tensors: Iterable[str]) -> Any:
+    """Return a graph whose outputs include these tensors."""
+    graph = model.graph
+    values = {value.name: value for node in graph for value in node.outputs}
+    values |= {value.name: value for value in graph.inputs}
+    for name in tensors:
+        if all(output.name != name for output in graph.outputs):
+            graph.outputs.append(values[name])
+    return model
+
+
+def _loaded(path: Path) -> Any:
+    onnx, ir = require("onnx", "onnx"), require("onnx_ir", "onnx")
+    try:
+        model = ir.from_proto(onnx.load(path))
+    except Exception as error:  # protobuf and onnx_ir raise many kinds
+        raise FileFormatError(f"cannot read the graph of {path}: {error}") from error
+    for value in [v for v in model.graph.inputs if v.name in model.graph.initializers]:
+        model.graph.inputs.remove(value)  # weights, in files from before 2019
+    return model
+
+
+# --- the detector, and both together --------------------------------------------------------------
 
 
 class _GraphHead(nn.Module):
@@ -62,7 +182,7 @@ def detector_graph(
     takes = tuple(examples)
     module = _GraphHead(head, takes, alone=alone)
     rows = [
-        torch.zeros((_EXAMPLE_ROWS, *example.shape[1:]), dtype=example.dtype)
+        torch.zeros((_TRACED_ROWS, *example.shape[1:]), dtype=example.dtype)
         for example in examples.values()
     ]
     model = traced(
@@ -85,7 +205,7 @@ def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
     Both have the same opset. The classifier's graph is changed in place, the head's is consumed.
     `sources` names, for the logits and each layer, the output that the head takes.
     """
-    ir = require("onnx_ir", "export")
+    ir = require("onnx_ir", "onnx")
     graph = classifier.graph
     by_name = {value.name: value for value in graph.outputs}
     feeds = dict(zip(head.graph.inputs, (by_name[name] for name in sources.values()), strict=True))
@@ -133,7 +253,7 @@ def at_opset(model: Any, wanted: int | None, *, what: str) -> int:
     if found == target:
         model.opset_imports[""] = target
         return target
-    converter = require("onnxscript.version_converter", "export")
+    converter = require("onnxscript.version_converter", "onnx")
     cause: Exception | None = None
     try:
         converter.convert_version(model, target, fallback=True)
@@ -149,7 +269,7 @@ def at_opset(model: Any, wanted: int | None, *, what: str) -> int:
 
 def to_bytes(model: Any, metadata: Mapping[str, str]) -> bytes:
     """Return the content of the file; the same graph gives the same bytes."""
-    ir = require("onnx_ir", "export")
+    ir = require("onnx_ir", "onnx")
     ir.passes.common.ClearMetadataAndDocStringPass()(model)
     for value in _values(model.graph):
         value.metadata_props.clear()
@@ -178,7 +298,7 @@ def check_size(size: int) -> None:
 
 def _values(graph: Any) -> Iterator[Any]:
     """Give every value of a graph and of the graphs within it."""
-    ir = require("onnx_ir", "export")
+    ir = require("onnx_ir", "onnx")
     seen: set[int] = set()
     yield from graph.inputs
     yield from graph.initializers.values()
@@ -226,7 +346,7 @@ def _batch_of(inputs: Sequence[Any]) -> Any:
 
 def name_sizes(values: Sequence[Any], batch: Any = BATCH, other: str | None = None) -> None:
     """Set the name or size of the first dimension, and the name of another open one."""
-    ir = require("onnx_ir", "export")
+    ir = require("onnx_ir", "onnx")
     for value in values:
         if value.shape is None or not len(value.shape):
             continue

@@ -1,8 +1,10 @@
-"""Checks that a graph computes what Python computes."""
+"""The samples of an export, and the checks that a graph computes what Python computes."""
 
 from __future__ import annotations
 
 import copy
+import inspect
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,22 +13,171 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from nescio._validation import Array, BoolArray
+from nescio._validation import Array, BoolArray, to_numpy
 from nescio.calibration import LABEL_COUNT
 from nescio.detectors import Detector
-from nescio.errors import ExportError, FileFormatError, NescioWarning
-from nescio.export.samples import Feed
+from nescio.errors import (
+    ExportError,
+    FileFormatError,
+    InputError,
+    NescioWarning,
+    ParameterError,
+    ShapeError,
+)
+from nescio.models import Runner, Wrapped
+from nescio.models.base import n_rows
+from nescio.models.onnx_models import open_session
 from nescio.outputs import Outputs
-from nescio.runners.onnx_models import open_session
 from nescio.scores import label_prob
 
 Floats = NDArray[np.float64]
+Feed = dict[str, Array]
+"""What a graph takes, by name, samples first."""
 
 _ROWS_AT_ONCE = 64
+_N_RANDOM = 12
+_FLOATS = ("tensor(float16)", "tensor(float)", "tensor(double)")
+_OPEN_SIZE = 32  # of a dimension that a graph leaves open
 _N_PROBES = 24
 _SCALES = (0.1, 1.0, 3.0, 10.0)
 _LEVELS = (0.0, -30.0, 60.0, 1e4, -1e4)  # of all labels at once
+
+
+# --- the samples ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs of a model, for Python and for its graph."""
+
+    feed: Feed  # what the graph takes
+    by_name: bool  # whether Python takes them by name as well, or by position
+
+    @property
+    def data(self) -> Any:
+        """The inputs as `Runner.run` takes them."""
+        return self.feed if self.by_name else tuple(self.feed.values())
+
+    def __len__(self) -> int:
+        return n_rows(self.feed)
+
+    def resized(self, rows: int) -> Samples:
+        """Return this many rows: the first ones, or all of them repeatedly."""
+        at = np.resize(np.arange(len(self)), rows)
+        return Samples({name: array[at] for name, array in self.feed.items()}, self.by_name)
+
+
+def given_samples(runner: Runner, given: Any) -> Samples:
+    """Return samples in the types that the model takes; the first batch of an iterable."""
+    model: Any = runner
+    data = given if runner.takes(given) else next(runner.batches(given, _ROWS_AT_ONCE)).inputs
+    if n_rows(data) < 1:
+        raise ShapeError("samples have no rows.")
+    if runner.kind == "onnx":
+        feed = {name: model.typed(name, part) for name, part in model.by_name(data).items()}
+        return Samples(feed, by_name=True)
+    by_name = isinstance(data, Mapping) or runner.kind == "transformers"
+    if isinstance(data, Mapping):
+        named = {name: data[name] for name in model.input_names(data)}
+    else:
+        parts = data if isinstance(data, tuple) else (data,)
+        names = model.input_names() or _argument_names(runner.model, len(parts))
+        named = dict(zip(names, parts, strict=False))
+    feed = {}
+    for name, part in named.items():
+        tensor = model.placed(part)
+        if not isinstance(tensor, Tensor):
+            raise ExportError(f"input {name!r} is {part!r}; a graph takes arrays and tensors only.")
+        feed[name] = to_numpy(tensor)
+    return Samples(feed, by_name)
+
+
+def _argument_names(model: Any, count: int) -> tuple[str, ...]:
+    """Return the names of a module's first arguments, or generic ones if it has none."""
+    arguments = inspect.signature(model.forward).parameters.values()
+    named = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
+    generic = [f"input_{position}" for position in range(count)]
+    return tuple(named[:count] if len(named) >= count else generic)
+
+
+def sample_inputs(runner: Runner, samples: Any, input_shape: Sequence[int] | None) -> Samples:
+    """Return samples for a classifier: enough rows to show that it takes any number of them."""
+    model: Any = runner
+    if samples is None:
+        samples = _random_inputs(model, input_shape)
+    found = given_samples(runner, samples)
+    preprocessing, shapes = runner.preprocessing, [array.shape for array in found.feed.values()]
+    if preprocessing is not None:
+        size = preprocessing.size
+        takes = next(iter(model.input_shapes.values())) if runner.kind == "onnx" else shapes[0]
+        fits = len(takes) == 4 and all(
+            theirs == ours or not isinstance(theirs, int)
+            for theirs, ours in zip(takes[1:], (3, size, size), strict=True)
+        )
+        if len(shapes) > 1 or not fits:
+            raise ParameterError(
+                f"preprocessing makes one input of shape (batch, 3, {size}, {size}), but the model "
+                f"takes {' and '.join(map(str, shapes))}. Leave it out, or correct it "
+                "(--image-size, --mean, --std)."
+            )
+    fixed = runner.fixed_batch
+    rows = max(len(found), 2) if fixed is None else math.ceil(len(found) / fixed) * fixed
+    return found.resized(rows)
+
+
+def _random_inputs(runner: Any, input_shape: Sequence[int] | None) -> Any:
+    """Return noise of a given shape, or of the shapes of an ONNX graph; always the same."""
+    rng = np.random.default_rng(0)
+    if input_shape is None and runner.preprocessing is not None:
+        input_shape = (3, runner.preprocessing.size, runner.preprocessing.size)
+    if input_shape is not None:
+        return _noise(rng, (_N_RANDOM, *input_shape))
+    nodes = runner.session.get_inputs() if runner.kind == "onnx" else []
+    if not nodes or not all(node.type in _FLOATS for node in nodes):
+        raise ExportError(
+            "the model does not say what it takes. Pass a few real inputs (samples=..., "
+            "--samples), or the shape of one input, such as 3,224,224 (input_shape=..., "
+            "--input-shape)."
+        )
+    return {
+        node.name: _noise(
+            rng,
+            (
+                runner.fixed_batch or _N_RANDOM,
+                *(n if isinstance(n, int) else _OPEN_SIZE for n in (node.shape or [0])[1:]),
+            ),
+        )
+        for node in nodes
+    }
+
+
+def _noise(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Return normal noise, some rows small and some large."""
+    scales = np.resize(_SCALES[:3], shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+    noise: Array = (rng.normal(size=shape) * scales).astype(np.float32)
+    return noise
+
+
+def run_samples(
+    wrapped: Wrapped, samples: Samples, input_shape: Sequence[int] | None = None
+) -> Outputs:
+    """Run samples in Python; an error names the shape that random ones were made of."""
+    try:
+        return wrapped.outputs(samples.data, batch_size=_ROWS_AT_ONCE)
+    except InputError as error:
+        if input_shape is None or error.__cause__ is None:  # it is not the model that failed
+            raise
+        reason = str(error.__cause__).strip().partition("\n")[0].rstrip(".")
+        raise InputError(
+            f"the model failed on random inputs of the shape {','.join(map(str, input_shape))}: "
+            f"{reason}. The shape must be that of one input, without the batch (input_shape=..., "
+            "--input-shape)."
+        ) from error
+
+
+# --- the checks -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

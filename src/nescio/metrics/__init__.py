@@ -11,16 +11,15 @@ A threshold keeps either all of several tied scores or none of them.
 
 from __future__ import annotations
 
-from nescio.metrics.cells import ScoreCells
-from nescio.metrics.comparing import compare
-from nescio.metrics.comparison import Comparison
-from nescio.metrics.delong import AurocDifference, delong_test
+from nescio.metrics.comparison import Comparison, compare
 from nescio.metrics.evaluation import Estimate, Evaluation, evaluate
 from nescio.metrics.measures import (
+    AurocDifference,
     aupr,
     aupr_ood_positive,
     auroc,
     average_precisions,
+    delong_test,
     fpr_at_tpr,
     fpr_at_tpr_ood_positive,
     mean_average_precision,
@@ -31,7 +30,6 @@ __all__ = [
     "Comparison",
     "Estimate",
     "Evaluation",
-    "ScoreCells",
     "aupr",
     "aupr_ood_positive",
     "auroc",

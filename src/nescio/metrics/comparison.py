@@ -1,25 +1,53 @@
-"""Comparison of several detectors on the same outputs."""
+"""`compare`: detectors side by side, on data of any kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
 
-from nescio._io.tabular import Tabular, by_name
+from nescio._charts.histogram import roc
+from nescio._charts.results import Result, View, keyed
+from nescio._charts.style import curve_style, cut
+from nescio._charts.svg import Chart, Markup, Scale, percent, percent_ticks
+from nescio._io.addresses import same_file
+from nescio._io.columns import Columns
+from nescio._io.frames import frame_table, is_frame
+from nescio._io.results import by_name
+from nescio._validation import to_numpy
 from nescio.calibration import Scores
-from nescio.detectors import steps
+from nescio.detectors import fitting
 from nescio.detectors.base import Detector
-from nescio.detectors.naming import as_detector
-from nescio.errors import LabelMismatchError, ShapeError, TooFewSamplesError, about
-from nescio.metrics.chance import chance_note
-from nescio.metrics.delong import AurocDifference, delong_test
-from nescio.metrics.evaluation import Estimate, Evaluation, evaluate
-from nescio.metrics.measures import auroc
+from nescio.detectors.default import AUTO, default_detector
+from nescio.detectors.naming import DETECTORS, as_detector, written
+from nescio.errors import (
+    InputError,
+    LabelMismatchError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+    TooFewSamplesError,
+    error_context,
+)
+from nescio.metrics.evaluation import Evaluation, chance_note, evaluate
+from nescio.metrics.measures import AurocDifference, auroc, delong_test
 from nescio.outputs import Outputs
+from nescio.outputs.files import from_content
+from nescio.outputs.outputs import TEXT
+from nescio.outputs.reading import MAX_ROWS, matched, of_others, read_others, read_outputs
+
+ALL = "all"
+Progress = Callable[[int], AbstractContextManager[Callable[[int], object]]]
+
+_SHOWN_SETS, _ROC_CHARTS, _CURVES = 3, 2, 6
+
+
+# --- the result -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -40,13 +68,15 @@ class Lead:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Tabular):
+class Comparison(Result):
     """The result of `compare`."""
 
     results: Mapping[str, Mapping[str, Evaluation]]  # by OOD set and detector
     lead: Mapping[str, Lead]  # by OOD set; without those on which all have the same AUROC
     skipped: Mapping[str, str]  # why a detector could not run on this data
-    scores: Mapping[str, Scored]  # by detector: what the results were computed from, if kept
+    scores: Mapping[str, Scored]  # by detector: what the results were computed from
+    sampled: Mapping[str, int] = field(default_factory=dict)
+    """The number of rows of each file of which only a random sample was read."""
 
     def ranked(self, ood: str) -> list[str]:
         """Return the detectors on one OOD set by AUROC, the highest first; ties by their FPR."""
@@ -54,28 +84,15 @@ class Comparison(Tabular):
         return sorted(results, key=lambda n: (-results[n].auroc.value, results[n].fpr.value))
 
     @property
-    def largest_error(self) -> float:
-        """How far a value may be from that of all scores; 0 unless they were counted in cells."""
-        return max(
-            (
-                estimate.error
-                for results in self.results.values()
-                for one in results.values()
-                for estimate in (one.fpr, one.auroc, one.aupr)
-            ),
-            default=0.0,
-        )
-
-    @property
     def notes(self) -> dict[str, str]:
         """For each OOD set with an AUROC below 50 %: which detectors, and the usual causes."""
-        found = {}
+        notes = {}
         for ood, results in self.results.items():
             below = [name for name in self.ranked(ood) if results[name].auroc.value < 0.5]
             worse = [name for name in below if results[name].worse_than_chance]
             unsure = [name for name in below if name not in worse]
-            found[ood] = chance_note(worse, unsure, len(results))
-        return {ood: note for ood, note in found.items() if note}
+            notes[ood] = chance_note(worse, unsure, len(results))
+        return {ood: note for ood, note in notes.items() if note}
 
     def columns(self) -> dict[str, Any]:
         """Return one row per OOD set and detector, the highest AUROC first.
@@ -83,25 +100,79 @@ class Comparison(Tabular):
         The columns are ood, detector, rank, n_id, n_ood, and fpr, auroc and aupr with the ends of
         their intervals (fpr_low, fpr_high and so on).
         """
-        return by_name(
-            [
-                {"ood": ood, "detector": name, "rank": rank}
-                | {"n_id": results[name].n_id, "n_ood": results[name].n_ood}
-                | _measures(results[name])
-                for ood, results in self.results.items()
-                for rank, name in enumerate(self.ranked(ood), start=1)
+        rows: list[dict[str, Any]] = []
+        for ood, results in self.results.items():
+            for rank, name in enumerate(self.ranked(ood), start=1):
+                result = results[name]
+                row: dict[str, Any] = {"ood": ood, "detector": name, "rank": rank}
+                row |= {"n_id": result.n_id, "n_ood": result.n_ood}
+                for measure in ("fpr", "auroc", "aupr"):
+                    estimate = result.estimates[measure]
+                    row |= {measure: estimate.value}
+                    row |= {f"{measure}_low": estimate.low, f"{measure}_high": estimate.high}
+                rows.append(row)
+        return by_name(rows)
+
+    def best_first(self) -> list[str]:
+        """Return the detectors by their mean AUROC over the OOD sets, the highest first."""
+        sets = list(self.results.values())
+        areas = {
+            name: sum(results[name].auroc.value for results in sets) / len(sets) for name in sets[0]
+        }
+        return sorted(areas, key=lambda name: -areas[name])
+
+    def _view(self) -> View:
+        names, shown = self.best_first(), list(self.results)[:_SHOWN_SETS]
+        drawn = names[:_CURVES]
+        styles = {name: curve_style(at, name) for at, name in enumerate(drawn)}
+        short = {name: cut(name, 32) for name in names}
+        table: dict[str, Sequence[str]] = {
+            "detector": [
+                keyed(short[name], styles[name]) if name in styles else short[name]
+                for name in names
             ]
+        }
+        for ood in shown:
+            results = [self.results[ood][name] for name in names]
+            blank = " " * len(table)  # two columns of one set: its name stands above the first
+            table[f"{ood}\n{results[0].fpr_name} ↓"] = [f"{100 * r.fpr.value:.2f}" for r in results]
+            table[f"{blank}\nAUROC ↑"] = [f"{100 * r.auroc.value:.2f}" for r in results]
+        sizes = {ood: next(iter(results.values())).n_ood for ood, results in self.results.items()}
+        notes = [f"{cut(ood, 32)}: {cut(note, 160)}" for ood, note in self.notes.items()]
+        notes += [f"left out: {', '.join(self.skipped)}"] if self.skipped else []
+        notes += [f"{name}: a sample of {n:,} rows" for name, n in self.sampled.items()]
+        detectors = "1 detector" if len(names) == 1 else f"{len(names):,} detectors"
+        order = ", highest AUROC first" if len(names) > 1 else ""
+        n_id = self.results[shown[0]][names[0]].n_id
+        return View(
+            f"{detectors} on {n_id:,} ID samples, in per cent{order}",
+            f"OOD samples: {', '.join(f'{n:,} {cut(ood, 24)}' for ood, n in sizes.items())}",
+            table,
+            charts=lambda: [self._roc_chart(ood, drawn) for ood in shown[:_ROC_CHARTS]],
+            notes=notes,
         )
 
-    def __repr__(self) -> str:
-        from nescio.metrics.showing import comparison_text
-
-        return comparison_text(self)
-
-    def _repr_html_(self) -> str:
-        from nescio.metrics.showing import comparison_card
-
-        return comparison_card(self)
+    def _roc_chart(self, ood: str, names: Sequence[str]) -> Markup:
+        whole = Scale(0.0, 1.0)
+        chart = Chart(
+            whole,
+            whole,
+            name=f"ROC curves on {ood}",
+            width=440,
+            height=330,
+            x_label=f"{cut(ood, 30)} let through, %",
+            y_label="ID kept, %",
+            x_ticks=percent_ticks(whole),
+            y_ticks=percent_ticks(whole),
+        )
+        tpr = self.results[ood][names[0]].tpr
+        chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
+        for at, name in reversed(list(enumerate(names))):  # the best on top
+            scores = self.scores[name]
+            fpr, kept = roc(scores.id_scores, scores.ood_scores[ood], n_points=80)
+            area = 100 * self.results[ood][name].auroc.value
+            chart.line(fpr, kept, curve_style(at, name), tip=f"{name}: AUROC {area:.2f}")
+        return chart.draw()
 
     def plot(self, ax: Any = None, *, ood: str | None = None, **options: Any) -> Any:
         """Draw the ROC curves on one OOD set, by default the first; see `RocDisplay`."""
@@ -126,16 +197,248 @@ class Comparison(Tabular):
             "lead": {ood: asdict(lead) for ood, lead in self.lead.items()},
             "notes": self.notes,
             "skipped": dict(self.skipped),
+            "sampled": dict(self.sampled),
         }
 
 
-def _measures(one: Evaluation) -> dict[str, float | None]:
-    """Return the measures of the paper with the ends of their intervals."""
-    found: dict[str, float | None] = {}
-    for name in ("fpr", "auroc", "aupr"):
-        estimate: Estimate = getattr(one, name)
-        found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    return found
+# --- the data ---------------------------------------------------------------------------------
+
+
+class Sets(NamedTuple):
+    """The outputs to compare detectors on: ID, OOD by a short name, and what they learn from."""
+
+    id: Outputs
+    ood: dict[str, Outputs]
+    train: Outputs | None
+    held_out: Outputs | None
+
+    def with_texts(self, column: str) -> Sets:
+        """Return the sets with a kept column of ID and OOD as the texts."""
+
+        def texts(outputs: Outputs, name: str) -> Outputs:
+            if column not in outputs.kept:  # only of a table is it checked before
+                raise InputError(
+                    f"{name} has no column {column!r} (--text-column). Pass a table that has it "
+                    "(.csv, .parquet or .arrow), or leave out --text-column."
+                )
+            return replace(outputs, kept={TEXT: outputs.kept[column]})
+
+        ood = {name: texts(data, f"the OOD data {name!r}") for name, data in self.ood.items()}
+        return self._replace(id=texts(self.id, "the ID data"), ood=ood)
+
+    def sampled(self) -> dict[str, int]:
+        """Return the number of rows of the inputs of which a random sample was read."""
+        named = {"ID": self.id, **self.ood, "training": self.train, "held-out": self.held_out}
+        return {
+            name: data.manifest["sampled_from"]
+            for name, data in named.items()
+            if data is not None and "sampled_from" in data.manifest
+        }
+
+
+def read_sets(
+    id_data: Any,
+    ood_data: Any,
+    train: Any = None,
+    held_out: Any = None,
+    *,
+    from_probs: bool | None,
+    columns: Columns,
+    max_rows: int | None = MAX_ROWS,
+) -> Sets:
+    """Return the outputs. The labels of the ID data are looked for in the other data.
+
+    Of files with more than `max_rows` rows, a random sample is read.
+    """
+    named = _named_sets(ood_data)
+    for data in named.values():
+        _check_different(id_data, data, "ID data (--id)", "OOD data (--ood)")
+    _check_different(id_data, train, "ID data (--id)", "training data (--train)")
+    _check_different(id_data, held_out, "ID data (--id)", "held-out data (--held-out)")
+    _check_different(train, held_out, "training data (--train)", "held-out data (--held-out)")
+    first = _read(id_data, from_probs, columns, max_rows)
+
+    def read(data: Any, name: str, columns: Columns) -> Outputs:
+        if _is_path(data):
+            options: dict[str, Any] = {"from_probs": from_probs, "columns": columns}
+            return read_others(data, first, **options, max_rows=max_rows)
+        labels = of_others(columns, first.label_names, "the ID data")
+        with error_context(name):
+            return matched(_read(data, from_probs, labels, max_rows), first, columns)
+
+    ood = {name: read(data, name, columns) for name, data in named.items()}
+    unkept = replace(columns, keep=())  # what is learned from is not shown
+    learned = (
+        None if data is None else read(data, f"the {name} data", unkept)
+        for name, data in (("training", train), ("held-out", held_out))
+    )
+    return Sets(first, ood, *learned)
+
+
+def _check_different(a: Any, b: Any, name_a: str, name_b: str) -> None:
+    """Raise if the same file or object is given twice."""
+    if _is_path(a) and _is_path(b) and same_file(a, b):
+        raise ParameterError(f"{b} is given as {name_a} and as {name_b}.")
+    if a is b and a is not None:
+        raise ParameterError(
+            f"the same {type(a).__name__} is given as {name_a} and as {name_b}. Detectors would be "
+            "tested on data that they know: pass other samples."
+        )
+
+
+def _is_path(data: Any) -> bool:
+    return isinstance(data, str | Path)
+
+
+def _named_sets(ood_data: Any) -> dict[str, Any]:
+    """Return the OOD sets by name; files are named after themselves, a single array "ood"."""
+    paths = [ood_data] if _is_path(ood_data) else ood_data
+    if isinstance(ood_data, Mapping):
+        named = {str(name): data for name, data in ood_data.items()}
+    elif isinstance(paths, list | tuple) and paths and all(map(_is_path, paths)):
+        stems = [Path(path).stem for path in paths]
+        if len(set(map(str, paths))) != len(paths):
+            raise ParameterError("the same OOD file (--ood) was given twice.")
+        named = {
+            stem if stems.count(stem) == 1 and "*" not in stem else str(path): path
+            for stem, path in zip(stems, paths, strict=True)
+        }
+    elif isinstance(ood_data, list | tuple) and any(
+        isinstance(data, Outputs) or len(getattr(data, "shape", ())) == 2 for data in ood_data
+    ):
+        raise ParameterError(
+            "several OOD sets need names: pass a dict, such as {'textures': a, 'objects': b}."
+        )
+    else:
+        named = {"ood": ood_data}
+    if not named:
+        raise ParameterError("there is no OOD data to compare with: pass at least one set.")
+    return named
+
+
+def _read(data: Any, from_probs: bool | None, columns: Columns, max_rows: int | None) -> Outputs:
+    """Return outputs: as they are, from files, from a data frame, or of an array of logits."""
+    if isinstance(data, Outputs):
+        return data
+    if _is_path(data):
+        return read_outputs(data, from_probs=from_probs, columns=columns, max_rows=max_rows)
+    content = columns.read(frame_table(data)) if is_frame(data) else {"logits": to_numpy(data)}
+    return from_content(content, from_probs=bool(from_probs))
+
+
+# --- the comparison ---------------------------------------------------------------------------
+
+
+def _silent(total: int) -> AbstractContextManager[Callable[[int], object]]:
+    return nullcontext(lambda steps: None)
+
+
+def compare(
+    id_data: Any,
+    ood_data: Any,
+    detectors: Any = ALL,
+    *,
+    train: Any = None,
+    held_out: Any = None,
+    tpr: float = 0.95,
+    n_bootstrap: int = 1000,
+    seed: int = 0,
+    from_probs: bool | None = None,
+    id_column: str | None = None,
+    labels: Sequence[str] | str | None = None,
+    ignore: Sequence[str] | str = (),
+    progress: Progress = _silent,
+) -> Comparison:
+    """Compare detectors on in-distribution data and one or several out-of-distribution sets.
+
+    This is `nescio eval` in Python. Data is an array of logits, `Outputs`, a data frame, or the
+    path of a file that `Outputs.load` reads. Of files with more than 4,194,304 rows, or more than
+    2 GiB, a random sample of the rows is read; `sampled` of the result says so.
+
+    Parameters
+    ----------
+    id_data
+        In-distribution test data, not used in training.
+    ood_data
+        One out-of-distribution set; several of them by name, as a dict; or a list of paths.
+    detectors : "all", name, Detector, sequence or mapping
+        Names such as "joint_energy" and "top_k_joint_energy(k=5)", "auto" for the default, and
+        detectors. A mapping has names of your own. Detectors that cannot run on this data are in
+        `skipped`, with the reason.
+    train, held_out : optional
+        What the detectors that learn from training data, or from held-out data, learn from.
+        Held-out data must be neither training nor test data.
+    tpr : float
+        The share of in-distribution samples to keep. The FPR is at this TPR.
+    n_bootstrap : int
+        The number of bootstrap resamples; 0 for no intervals.
+    seed : int
+        The seed of the resampling.
+    from_probs : bool, optional
+        Whether the data holds probabilities, which are converted. `Outputs` always hold logits.
+    id_column, labels, ignore
+        The columns of tables, as `Outputs.load` takes them.
+    progress : callable, optional
+        Called with the number of steps and their unit. It returns a context manager that gives a
+        function to call with the number of finished steps.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> known, strange = rng.normal(2, 2, (200, 5)), rng.normal(-2, 1, (100, 5))
+    >>> compare(known, {"strange": strange}, ["joint_energy", "max_logit"], n_bootstrap=0)
+    2 detectors on 200 ID samples, in per cent, highest AUROC first
+    OOD samples: 100 strange
+                  strange
+    detector      FPR95 ↓  AUROC ↑
+    joint_energy     0.00    99.99
+    max_logit        0.00    99.97
+    """
+    chosen = _named_detectors(detectors)
+    columns = Columns(id_column, labels, ignore)
+    sets = read_sets(id_data, ood_data, train, held_out, from_probs=from_probs, columns=columns)
+    if AUTO in chosen:
+        chosen[AUTO] = default_detector(sets.train, sets.held_out, tpr=tpr).detector
+    with progress(len(chosen) * len(sets.ood)) as advance:
+        comparison = compare_outputs(
+            chosen,
+            sets.id,
+            sets.ood,
+            train=sets.train,
+            held_out=sets.held_out,
+            tpr=tpr,
+            n_bootstrap=n_bootstrap,
+            seed=seed,
+            on_step=advance,
+        )
+    if not any(comparison.results.values()):
+        name, reason = next(iter(comparison.skipped.items()))
+        raise MissingInputError(f"{name} cannot be evaluated: {reason}")
+    return replace(comparison, sampled=sets.sampled())
+
+
+def _named_detectors(detectors: Any) -> dict[str, Any]:
+    """Return detectors by name: those of a mapping, or as they are written; None for "auto"."""
+    named: dict[str, Any] = {}
+    if isinstance(detectors, Mapping):
+        named = {str(name): as_detector(detector) for name, detector in detectors.items()}
+        detectors = []
+    for detector in detectors if isinstance(detectors, list | tuple) else [detectors]:
+        if detector == ALL:
+            named |= {name: as_detector(name) for name in DETECTORS}
+        elif isinstance(detector, str):
+            named[detector] = None if detector == AUTO else as_detector(detector)
+        else:
+            made = as_detector(detector)
+            name = written(made, defaults=False)
+            if named.get(name, made) is not made:
+                raise ParameterError(
+                    f"two detectors are named {name}: pass a dict with names of your own."
+                )
+            named[name] = made
+    if not named:
+        raise ParameterError("there is no detector to compare: pass at least one.")
+    return named
 
 
 def compare_outputs(
@@ -149,6 +452,7 @@ def compare_outputs(
     tpr: float = 0.95,
     n_bootstrap: int = 1000,
     seed: int = 0,
+    from_probs: bool | None = None,
     on_step: Callable[[int], object] = lambda steps: None,
 ) -> Comparison:
     """Evaluate each detector on each OOD set, on outputs in memory; see `compare`.
@@ -160,35 +464,36 @@ def compare_outputs(
     array that they score from. `on_step` is called with the number of finished steps; there is one
     step for each pair of a detector and an OOD set.
     """
-    given_too = {"the training outputs": train, "the held-out outputs": held_out}
-    others = {name: outputs for name, outputs in given_too.items() if outputs is not None}
-    for_some = {f"the data that {name} learns from": one for name, one in (train_of or {}).items()}
-    check_same_labels(id_outputs, {**ood_outputs, **others, **for_some})
+    train_of = train_of or {}
+    learned = {"the training outputs": train, "the held-out outputs": held_out}
+    learned |= {f"the data that {name} learns from": data for name, data in train_of.items()}
+    present = {name: outputs for name, outputs in learned.items() if outputs is not None}
+    check_same_labels(id_outputs, {**ood_outputs, **present})
     skipped: dict[str, str] = {}
     scores: dict[str, Scored] = {}
     results: dict[str, dict[str, Evaluation]] = {ood: {} for ood in ood_outputs}
-    for name, given in detectors.items():
-        detector = as_detector(given)
-        learned_from = (train_of or {}).get(name, train)
-        ready = prepared(detector, id_outputs, ood_outputs, learned_from, held_out)
+    for name, detector in detectors.items():
+        sets = id_outputs, ood_outputs, train_of.get(name, train), held_out
+        ready = prepared(as_detector(detector), *sets, from_probs)
         if isinstance(ready, str):
             skipped[name] = ready
             on_step(len(ood_outputs))
             continue
-        with about("the ID data"):
-            id_scores = ready.score_samples(id_outputs)
+        with error_context("the ID data"):
+            id_scores = ready.score_samples(id_outputs, from_probs=from_probs)
         by_ood: dict[str, Scores] = {}
         for ood, outputs in ood_outputs.items():
-            with about(ood):
-                by_ood[ood] = ready.score_samples(outputs)
+            with error_context(ood):
+                by_ood[ood] = ready.score_samples(outputs, from_probs=from_probs)
             results[ood][name] = evaluate(
                 id_scores, by_ood[ood], tpr=tpr, n_bootstrap=n_bootstrap, seed=seed
             )
             on_step(1)
         scores[name] = Scored(id_scores, by_ood)
     leads = {ood: find_lead(ood, scores) for ood in results}
-    lead = {ood: found for ood, found in leads.items() if found is not None}
-    return Comparison(results, lead, skipped, scores)
+    return Comparison(
+        results, {ood: lead for ood, lead in leads.items() if lead is not None}, skipped, scores
+    )
 
 
 def check_same_labels(id_outputs: Outputs, others: Mapping[str, Outputs]) -> None:
@@ -214,6 +519,7 @@ def prepared(
     ood_outputs: Mapping[str, Outputs],
     train: Outputs | None,
     held_out: Outputs | None,
+    from_probs: bool | None,
 ) -> Detector | str:
     """Return the detector with what it has to learn, or the reason why it cannot run."""
     reason = obstacle(detector, id_outputs, ood_outputs, train, held_out)
@@ -224,13 +530,12 @@ def prepared(
     ready: Detector = clone(detector)
     if detector.learns_from:
         try:
-            # Unlike fit, this does not score the training data: no threshold is needed.
-            steps.learn(ready, train, None)
+            ready.fit(train, from_probs=from_probs)
         except TooFewSamplesError as error:
             return str(error)
     if detector.learns_from_held_out:
         try:
-            ready.calibrate(held_out)
+            ready.calibrate(held_out, from_probs=from_probs)
         except TooFewSamplesError as error:
             return f"{str(error).rstrip('.')} (held-out data)."
     return ready
@@ -248,7 +553,7 @@ def obstacle(
         missing_input(detector, outputs, name, "reads", detector.scores_from)
         for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items()
     ]
-    in_calibration = steps.read_in_calibration(detector) if detector.learns_from_held_out else ()
+    in_calibration = fitting.read_in_calibration(detector) if detector.learns_from_held_out else ()
     for outputs, kind, names, missing in (
         (train, "training", detector.learns_from, "data: pass training outputs (--train)."),
         (held_out, "held-out", in_calibration, "held-out data: pass such outputs (--held-out)."),

@@ -1,38 +1,42 @@
-"""All measures of one detector at once, with bootstrap intervals."""
+"""All measures of one detector at once, with bootstrap intervals; results worse than chance."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from nescio._charts.cards import card, short_table, strip
-from nescio._io.tabular import Tabular, by_name
+from nescio._charts.results import Result, View, strip
+from nescio._io.results import by_name
 from nescio._io.toml import from_table
 from nescio._validation import checked_share, checked_whole
-from nescio.errors import ParameterError
-from nescio.metrics.bounds import common_cells, measure_bounds, tied_cells
-from nescio.metrics.cells import Cells, ScoreCells
-from nescio.metrics.chance import UNSURE, WORSE
 from nescio.metrics.intervals import intervals
-from nescio.metrics.ranking import Ranking, Values
+from nescio.metrics.ranking import Ranking
+
+_NEARLY_ALL = 0.8  # of the detectors: then the data is the likely cause, and not the detectors
+_SIGN = "(a higher score must mean more in-distribution)"
+
+WORSE = (
+    "Worse than chance: OOD samples tend to have higher scores than ID samples. Usual causes: the "
+    f"ID and the OOD data are swapped, the logits or the scores have the wrong sign {_SIGN}, or "
+    "the detector fails on this data."
+)
+UNSURE = (
+    "No better than chance: the AUROC is below 50, but by no more than chance explains in a "
+    "sample of this size."
+)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measure and its bootstrap interval; `low` and `high` are None if there is no interval.
-
-    The value differs by at most `error` from that of the scores. It is 0 unless they were too many
-    to keep (`ScoreCells`). The interval contains this error too.
-    """
+    """A measure and its bootstrap interval; `low` and `high` are None if there is no interval."""
 
     value: float
     low: float | None = None
     high: float | None = None
-    error: float = 0.0
 
     def __float__(self) -> float:
         return self.value
@@ -44,7 +48,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Tabular):
+class Evaluation(Result):
     """The result of `evaluate`. Values are shares from 0 to 1; printed text is in per cent.
 
     Attributes
@@ -98,26 +102,30 @@ class Evaluation(Tabular):
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
         """Return the evaluation that `as_dict` wrote; unknown keys are ignored."""
-        found = from_table(cls, {one.name: content[one.name] for one in fields(cls)})
-        if min(found.n_id, found.n_ood) < 1:
-            raise ParameterError(
-                f"n_id and n_ood must be at least 1, got {found.n_id} and {found.n_ood}."
-            )
-        return found
+        evaluation = from_table(cls, {field.name: content[field.name] for field in fields(cls)})
+        checked_whole("n_id", evaluation.n_id, minimum=1)
+        checked_whole("n_ood", evaluation.n_ood, minimum=1)
+        return evaluation
 
     @property
     def estimates(self) -> dict[str, Estimate]:
         """The measures by their attribute."""
-        found = ((one.name, getattr(self, one.name)) for one in fields(self))
-        return {name: value for name, value in found if isinstance(value, Estimate)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Estimate)}
 
     def columns(self) -> dict[str, Any]:
-        """Return one row per measure: measure (its attribute), value, low, high and error."""
+        """Return one row per measure: measure (its attribute), value, low and high."""
         return by_name([{"measure": name, **asdict(one)} for name, one in self.estimates.items()])
 
-    def _titles(self) -> list[str]:
-        """Return the usual names of the measures, in their order."""
-        return [
+    def _view(self) -> View:
+        estimates = self.estimates.values()
+        drawn = [
+            strip(
+                e.value, e.value if e.low is None else e.low, e.value if e.high is None else e.high
+            )
+            for e in estimates
+        ]
+        titles = [
             self.fpr_name,
             "AUROC",
             "AUPR",
@@ -125,38 +133,16 @@ class Evaluation(Tabular):
             f"{self.fpr_name}, OOD positive",
             "AUPR, OOD positive",
         ]
-
-    def _headline(self) -> str:
         head = f"{self.n_id:,} ID against {self.n_ood:,} OOD, per cent"
         if self.auroc.low is not None:
             head += f" [{self.confidence * 100:g} % interval]"
-        return head
-
-    def _repr_html_(self) -> str:
-        rows = []
-        for title, one in zip(self._titles(), self.estimates.values(), strict=True):
-            low = one.value if one.low is None else one.low
-            high = one.value if one.high is None else one.high
-            rows.append((title, str(one), strip(one.value, low, high)))
-        drawn = short_table(("measure", "%", "0 to 100 %"), rows)
-        return card(self._headline(), drawn, *self._notes())
-
-    def __repr__(self) -> str:
-        return str(self)
+        table: dict[str, Sequence[str]]
+        table = {"measure": titles, "value": list(map(str, estimates)), "0 to 100 %": drawn}
+        notes = [WORSE if self.worse_than_chance else UNSURE] if self.auroc.value < 0.5 else []
+        return View(head, table=table, notes=notes)
 
     def __str__(self) -> str:
-        rows = zip(self._titles(), self.estimates.values(), strict=True)
-        lines = (f"  {title:<20}{estimate}" for title, estimate in rows)
-        return "\n".join([self._headline(), *lines, *self._notes()])
-
-    def _notes(self) -> list[str]:
-        notes = []
-        error = max(one.error for one in self.estimates.values())
-        if error:
-            notes.append(f"Counted in cells: the values are exact to {error * 100:.1g}.")
-        if self.auroc.value < 0.5:
-            notes.append(WORSE if self.worse_than_chance else UNSURE)
-        return notes
+        return repr(self)
 
 
 def evaluate(
@@ -173,7 +159,7 @@ def evaluate(
 
     Parameters
     ----------
-    id_scores, ood_scores : array of shape (n_samples,), or ScoreCells
+    id_scores, ood_scores : array of shape (n_samples,)
         Scores of ID and OOD samples. Higher means more in-distribution.
     tpr : float
         The share of ID samples to keep. The FPR is computed at this TPR.
@@ -193,75 +179,60 @@ def evaluate(
     >>> rng = np.random.default_rng(0)
     >>> print(evaluate(rng.normal(2, 1, 500), rng.normal(0, 1, 400), n_bootstrap=200))
     500 ID against 400 OOD, per cent [95 % interval]
-      FPR95               28.00 [25.00, 47.25]
-      AUROC               92.87 [91.16, 94.20]
-      AUPR                94.38 [93.07, 95.71]
-      AUPR at 1:1         93.23 [91.67, 94.83]
-      FPR95, OOD positive 30.40 [25.80, 47.29]
-      AUPR, OOD positive  89.99 [86.29, 92.48]
+    measure                             value
+    FPR95                28.00 [25.00, 47.25]
+    AUROC                92.87 [91.16, 94.20]
+    AUPR                 94.38 [93.07, 95.71]
+    AUPR at 1:1          93.23 [91.67, 94.83]
+    FPR95, OOD positive  30.40 [25.80, 47.29]
+    AUPR, OOD positive   89.99 [86.29, 92.48]
     """
     confidence = checked_share("confidence", confidence)
     n_bootstrap = checked_whole("n_bootstrap", n_bootstrap, minimum=0)
-    found = _measured(id_scores, ood_scores, tpr, id_to_ood)
-    estimates = {
-        name: Estimate(value, error=found.errors.get(name, 0.0))
-        for name, value in found.values.items()
-    }
-    if n_bootstrap and min(found.n_id, found.n_ood) > 1:
+    ranking = Ranking.from_scores(id_scores, ood_scores)
+    values = ranking.measures(tpr, id_to_ood)
+    ends: dict[str, tuple[float, float]] = {}
+    if n_bootstrap and min(ranking.n_id, ranking.n_ood) > 1:
         rng = np.random.default_rng(seed)
-        options = (tpr, id_to_ood, n_bootstrap, confidence, rng)
-        ends = intervals(found.ranking, found.values, *options, found.weights)
-        for name, one in estimates.items():
-            low, high = max(ends[name][0] - one.error, 0.0), min(ends[name][1] + one.error, 1.0)
-            estimates[name] = replace(one, low=low, high=high)
+        ends = intervals(ranking, values, tpr, id_to_ood, n_bootstrap, confidence, rng)
     return Evaluation(
-        **estimates,
-        n_id=found.n_id,
-        n_ood=found.n_ood,
+        **{name: Estimate(value, *ends.get(name, ())) for name, value in values.items()},
+        n_id=ranking.n_id,
+        n_ood=ranking.n_ood,
         tpr=tpr,
         id_to_ood=id_to_ood,
         confidence=confidence,
     )
 
 
-class _Measured(NamedTuple):
-    """The measures, their errors, and what resamples are drawn from."""
-
-    n_id: int
-    n_ood: int
-    ranking: Ranking
-    weights: dict[str, Values]
-    values: dict[str, float]
-    errors: dict[str, float]
+def points_at_data(n_worse: int, n_detectors: int) -> bool:
+    """Whether so many detectors are worse than chance that the data is the likely cause."""
+    return n_worse > 0 and n_worse >= _NEARLY_ALL * n_detectors
 
 
-def _measured(id_scores: Any, ood_scores: Any, tpr: float, id_to_ood: float) -> _Measured:
-    """Return the measures; of scores that were counted in cells, the middle of their bounds."""
-    pair = [one if isinstance(one, ScoreCells) else None for one in (id_scores, ood_scores)]
-    if all(one is None or one.exact for one in pair):
-        scores = [
-            given if one is None else one.scores
-            for one, given in zip(pair, (id_scores, ood_scores), strict=True)
-        ]
-        ranking = Ranking.from_scores(*scores)
-        values = ranking.measures(tpr, id_to_ood)
-        return _Measured(ranking.n_id, ranking.n_ood, ranking, {}, values, {})
-    id_, ood = common_cells(*(_cells(given) for given in (id_scores, ood_scores)))
-    low, high = measure_bounds(id_, ood, tpr, id_to_ood)
-    ranking, weights = tied_cells(id_, ood)
-    return _Measured(
-        int(id_.counts.sum()),
-        int(ood.counts.sum()),
-        ranking,
-        weights,
-        {name: (low[name] + high[name]) / 2 for name in low},
-        {name: (high[name] - low[name]) / 2 for name in low},
-    )
+def chance_note(worse: Sequence[str], unsure: Sequence[str], n_detectors: int) -> str:
+    """Return a sentence about the detectors that are worse than chance on one OOD set.
 
-
-def _cells(scores: Any) -> Cells:
-    if isinstance(scores, ScoreCells):
-        return scores.cells
-    counted = ScoreCells()
-    counted.add(scores)
-    return counted.cells
+    `worse` are clearly worse than chance; `unsure` are the others with an AUROC below 50 %.
+    """
+    if n_detectors > 1 and points_at_data(len(worse), n_detectors):
+        who = "all" if len(worse) == n_detectors else f"{len(worse)} of"
+        return (
+            f"Worse than chance (AUROC below 50): {who} {n_detectors} detectors. The likely cause: "
+            f"the ID and the OOD data are swapped, or the logits have the wrong sign {_SIGN}."
+        )
+    notes = []
+    if worse and n_detectors == 1:
+        notes.append(WORSE)
+    elif worse:
+        fail, their = ("It fails", "its") if len(worse) == 1 else ("They fail", "their")
+        notes.append(
+            f"Worse than chance (AUROC below 50): {', '.join(worse)}. {fail} on this data, or "
+            f"{their} scores have the wrong sign {_SIGN}."
+        )
+    if unsure:
+        notes.append(
+            f"No better than chance: {', '.join(unsure)} (AUROC below 50, but by no more than "
+            "chance explains in a sample of this size)."
+        )
+    return " ".join(notes)

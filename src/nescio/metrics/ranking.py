@@ -25,8 +25,7 @@ class Ranking:
     """The positions of sorted ID scores among sorted OOD scores, and of tied scores.
 
     With these index arrays, each measure is a few sums over sample weights. A bootstrap resample
-    is given by weights: how often each sample was drawn. Scores that stand for several samples, as
-    those of `ScoreCells`, have weights too.
+    is given by weights: how often each sample was drawn.
 
     Average precision counts all samples of a tie as kept. The copies of a sample that was drawn
     several times are no tie of the data: if they were counted as one, the average precision of
@@ -39,7 +38,7 @@ class Ranking:
     id_up_to: Indices  # for each OOD score: the number of smaller or equal ID scores
     id_first: Indices | None  # for each ID score: the first index of its tie; None without ties
     ood_last: Indices | None  # for each OOD score: the last index of its tie; None without ties
-    id_behind: Values  # for each ID score: which share of its copies is behind the one that counts
+    id_behind: Values  # for each ID score: half if it is untied (its copies behind the middle one)
     ood_behind: Values  # the same for each OOD score
 
     @classmethod
@@ -52,19 +51,8 @@ class Ranking:
             return cls.from_sorted(*pool.map(np.sort, given))
 
     @classmethod
-    def from_sorted(
-        cls,
-        id_: Values,
-        ood: Values,
-        *,
-        id_behind: Values | None = None,
-        ood_behind: Values | None = None,
-    ) -> Ranking:
-        """Find the positions of scores in ascending order.
-
-        The copies of an untied sample have a half of them behind the middle one, unless the shares
-        are given.
-        """
+    def from_sorted(cls, id_: Values, ood: Values) -> Ranking:
+        """Find the positions of scores in ascending order."""
         # Two ascending runs: a stable sort only merges them. An ID score comes before its equals.
         order = np.argsort(np.concatenate([id_, ood]), kind="stable")
         is_id = order < len(id_)
@@ -79,8 +67,8 @@ class Ranking:
             id_up_to=id_up_to,
             id_first=id_first,
             ood_last=ood_last,
-            id_behind=_half_if_untied(id_apart) if id_behind is None else id_behind,
-            ood_behind=_half_if_untied(ood_apart) if ood_behind is None else ood_behind,
+            id_behind=_half_if_untied(id_apart),
+            ood_behind=_half_if_untied(ood_apart),
         )
 
     @property
@@ -107,8 +95,8 @@ class Ranking:
         if not 0 < id_to_ood < math.inf:
             raise ParameterError(f"id_to_ood must be a positive number, got {id_to_ood!r}.")
         # cumulative[i] is the total weight of the i smallest scores.
-        cumulative_id = cumulative(id_weights, self.n_id)
-        cumulative_ood = cumulative(ood_weights, self.n_ood)
+        cumulative_id = _cumulative(id_weights, self.n_id)
+        cumulative_ood = _cumulative(ood_weights, self.n_ood)
         n, m = float(cumulative_id[-1]), float(cumulative_ood[-1])
 
         below = cumulative_ood[self.ood_below]
@@ -146,7 +134,7 @@ class Ranking:
         }
 
 
-def cumulative(weights: Values | None, n: int) -> Values:
+def _cumulative(weights: Values | None, n: int) -> Values:
     """Return the total weight of the i smallest of n scores, for i from 0 to n."""
     if weights is None:
         return np.arange(n + 1, dtype=np.float64)

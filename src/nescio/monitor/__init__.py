@@ -7,10 +7,9 @@ fire more or less often than they did in the calibration data.
 
 from __future__ import annotations
 
-from nescio.monitor.change import Change, Place
-from nescio.monitor.chart import Window
-from nescio.monitor.drift import LabelDrift
+from nescio.monitor.martingale import Change, Place
+from nescio.monitor.monitor import Monitor
 from nescio.monitor.report import MonitorReport
-from nescio.monitor.stream import Monitor
+from nescio.monitor.windows import LabelDrift, Window
 
 __all__ = ["Change", "LabelDrift", "Monitor", "MonitorReport", "Place", "Window"]

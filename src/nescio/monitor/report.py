@@ -1,16 +1,27 @@
-"""The result of a monitor: in Python, as JSON and as a few lines of text."""
+"""The result of a monitor: in Python, as JSON, as a few lines of text and as figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from nescio._charts.text import cut
-from nescio._io.tabular import Tabular
-from nescio.monitor.change import Change
-from nescio.monitor.chart import Window
-from nescio.monitor.drift import LabelDrift
+import numpy as np
+
+from nescio._charts.results import Result, View
+from nescio._charts.svg import (
+    BarRow,
+    BarRows,
+    Chart,
+    Markup,
+    Scale,
+    percent_ticks,
+    power_of_ten,
+    relabelled,
+)
+from nescio.monitor.martingale import Change
+from nescio.monitor.windows import LabelDrift, Window
 
 _SHOWN_LABELS = 10
 _CHANGES = {  # Change.kind in words
@@ -30,7 +41,7 @@ _FEW = 30  # inputs; with fewer, a change can hardly be seen
 
 
 @dataclass(frozen=True, repr=False)
-class MonitorReport(Tabular):
+class MonitorReport(Result):
     """The state of a stream.
 
     Attributes
@@ -99,7 +110,7 @@ class MonitorReport(Tabular):
             | asdict(self)
             | {
                 "windows": [window.as_dict() for window in self.windows],
-                "open_window": None if self.open_window is None else self.open_window.as_dict(),
+                "open_window": self.open_window and self.open_window.as_dict(),
             }
         )
 
@@ -108,20 +119,33 @@ class MonitorReport(Tabular):
 
         `low` and `high` are the numbers of flagged inputs at the ends of the expected band.
         """
-        opened = [] if self.open_window is None else [self.open_window]
-        windows = [*self.windows, *opened]
+        windows = self.all_windows()
         names = ("start", "n", "flagged", "low", "high", "share", "outside")
         columns = {name: [getattr(window, name) for window in windows] for name in names}
         return columns | {"is_open": [window is self.open_window for window in windows]}
 
-    def __repr__(self) -> str:
-        found = [self._flagged(), *self._windows()] if self.n_samples else []
-        return "\n".join([cut(self.headline(), 300), *found])  # ids may be long
+    def all_windows(self) -> list[Window]:
+        """Return the full windows and the open one."""
+        return [*self.windows, *([] if self.open_window is None else [self.open_window])]
 
-    def _repr_html_(self) -> str:
-        from nescio.monitor.showing import monitor_card
-
-        return monitor_card(self)
+    def _view(self) -> View:
+        if not self.n_samples:
+            return View(self.headline())
+        labels = "not watched"
+        if self.label_drifts is not None:
+            labels = f"{len(self.label_drifts):,}" if self.n_label_tests else "not tested yet"
+        rows = {
+            "inputs": f"{self.n_samples:,}",
+            "flagged": f"{self.flagged:,} ({self.flagged / self.n_samples:.2%})",
+            "expected": f"{self.expected_share:.2%}",
+            "windows outside the band": f"{self.n_outside:,} of {self.n_windows:,}",
+            "labels that drift": labels,
+        }
+        return View(
+            self.headline(),
+            table={"monitor": list(rows), "": list(rows.values())},
+            charts=lambda: [figure.drawing for figure in monitor_figures(self, CARD)],
+        )
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the share flagged in each window; see `MonitorDisplay`."""
@@ -133,8 +157,11 @@ class MonitorReport(Tabular):
         """Return one sentence: whether something has changed, what, and since when."""
         if not self.n_samples:
             return "No inputs yet."
-        if self.alarm_at is not None:
-            return f"ALARM: {self._change()}"
+        if self.change is not None:
+            return (
+                f"ALARM: since about {self.change.since}, the inputs {_CHANGES[self.change.kind]}. "
+                f"This was noticed at input {self.alarm_at:,} of {self.n_samples:,}."
+            )
         if self.label_drifts:
             labels = _plural(len(self.label_drifts), "label fires", "labels fire")
             return (
@@ -150,34 +177,17 @@ class MonitorReport(Tabular):
             return f"No alarm so far: {inputs}, too few to tell whether the data has changed."
         return f"No alarm: the {self.n_samples:,} inputs look like the calibration data."
 
-    def _change(self) -> str:
-        noticed = f"This was noticed at input {self.alarm_at:,} of {self.n_samples:,}."
-        if self.change is None:  # the state file is of a version that did not look for it
-            return f"the scores of the inputs have changed since the calibration. {noticed}"
-        return (
-            f"since about {self.change.since}, the inputs {_CHANGES[self.change.kind]}. {noticed}"
-        )
-
     def summary(self) -> str:
         """Return a few lines: what has changed and since when, what to do, and the evidence."""
         if not self.n_samples:
             return self.headline()
-        advice = [_ADVICE] if self.any_alarm else []
-        found = [self._flagged(), *self._windows(), *self._labels(), self._evidence()]
-        return "\n".join([self.headline(), *advice, *found])
-
-    def __str__(self) -> str:
-        return self.summary()
-
-    def _flagged(self) -> str:
-        share = self.flagged / self.n_samples
-        return (
+        lines = [self.headline()]
+        if self.any_alarm:
+            lines.append(_ADVICE)
+        lines.append(
             f"Flagged as out-of-distribution: {self.flagged:,} of {self.n_samples:,} "
-            f"({share:.2%}); about {self.expected_share:.2%} is expected."
+            f"({self.flagged / self.n_samples:.2%}); about {self.expected_share:.2%} is expected."
         )
-
-    def _windows(self) -> list[str]:
-        lines = []
         if self.windows:
             lines.append(f"  latest full window, {_window(self.windows[-1])}")
         if self.open_window is not None:
@@ -187,16 +197,37 @@ class MonitorReport(Tabular):
                 f"  {self.n_outside:,} of {_plural(self.n_windows, 'full window')} outside the "
                 f"expected range"
             )
-        return lines
+        lines += self._labels()
+        now, most = _odds(self.log10_martingale), _odds(self.max_log10_martingale)
+        lines.append(
+            f"Evidence for a change of the scores: {now} to 1 now, {most} to 1 at its strongest. "
+            f"An alarm is raised at {1 / self.alpha:,.4g} to 1; without a change, it is ever "
+            f"raised with a probability of at most {self.alpha:g}."
+        )
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def _labels(self) -> list[str]:
-        if self.label_drifts is None:
+        drifts = self.label_drifts
+        if drifts is None:
             return [
                 "Labels: not watched, because it is not known how often they fired in the "
                 "calibration data."
             ]
-        lines = self._drifts()
-        seen = {drift.label for drift in self.label_drifts}
+        if not self.n_label_tests:
+            lines = [
+                "Labels: not tested yet. This needs the logits of a full window (--outputs on the "
+                "command line)."
+            ]
+        elif not drifts:
+            lines = ["Labels: they fire as often as in the calibration data."]
+        else:
+            labels = _plural(len(drifts), "label fires", "labels fire")
+            lines = [f"Labels: {labels} more or less often than in the calibration data."]
+            lines += _listed(drifts, self.windows[-1].n)
+        seen = {drift.label for drift in drifts}
         new = [drift for drift in self.open_label_drifts if drift.label not in seen]
         if new:
             lines.append(
@@ -206,53 +237,24 @@ class MonitorReport(Tabular):
             lines += _listed(new)
         return lines
 
-    def _drifts(self) -> list[str]:
-        if not self.n_label_tests:
-            return [
-                "Labels: not tested yet. This needs the logits of a full window (--outputs on the "
-                "command line)."
-            ]
-        if not self.label_drifts:
-            return ["Labels: they fire as often as in the calibration data."]
-        size = self.windows[-1].n
-        labels = _plural(len(self.label_drifts), "label fires", "labels fire")
-        lines = _listed(
-            self.label_drifts,
-            lambda drift: f"; noticed at input {(drift.first_window + 1) * size:,}",
-        )
-        return [f"Labels: {labels} more or less often than in the calibration data.", *lines]
-
-    def _evidence(self) -> str:
-        now, most = self.log10_martingale, self.max_log10_martingale
-        limit = f"{1 / self.alpha:,.4g}"
-        return (
-            f"Evidence for a change of the scores: {_odds(now)} to 1 now, {_odds(most)} to 1 at "
-            "its strongest. "
-            f"An alarm is raised at {limit} to 1; without a change, it is ever raised with a "
-            f"probability of at most {self.alpha:g}."
-        )
-
 
 def _window(window: Window) -> str:
     first, last = window.start + 1, window.start + window.n
     expected = f"expected {window.low / window.n:.1%} to {window.high / window.n:.1%}"
     verdict = ""
     if window.outside:
-        verdict = (
-            ", MORE than expected" if window.flagged > window.high else ", FEWER than expected"
-        )
+        verdict = f", {'MORE' if window.flagged > window.high else 'FEWER'} than expected"
     return f"inputs {first:,} to {last:,}: {window.share:.1%} flagged, {expected}{verdict}"
 
 
-def _listed(
-    drifts: Iterable[LabelDrift], more: Callable[[LabelDrift], str] = lambda drift: ""
-) -> list[str]:
-    """Return one line per label, the clearest drift first."""
+def _listed(drifts: Iterable[LabelDrift], window: int | None = None) -> list[str]:
+    """Return one line per label, the clearest drift first; with windows of `window` inputs."""
     worst = sorted(drifts, key=lambda drift: drift.p_value)
     lines = [
         f"  {drift.label}: {'more' if drift.rate > drift.calibration_rate else 'less'} often, for "
         f"{drift.rate:.2%} of the latest {drift.n_inputs:,} inputs, {drift.calibration_rate:.2%} "
-        f"in the calibration data{more(drift)}"
+        "in the calibration data"
+        + (f"; noticed at input {(drift.first_window + 1) * window:,}" if window else "")
         for drift in worst[:_SHOWN_LABELS]
     ]
     if len(worst) > _SHOWN_LABELS:
@@ -277,3 +279,138 @@ def _odds(exponent: float) -> str:
 
 def _plural(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+class Size(NamedTuple):
+    """The size of the figures, in pixels, and how many labels are drawn."""
+
+    width: int
+    height: int
+    bars: BarRows
+    n_labels: int
+
+
+PAGE = Size(760, 280, BarRows(width=760, row=20, start=200, longest=410, n_characters=28), 20)
+CARD = Size(440, 220, BarRows(width=440, row=20, start=130, longest=170, n_characters=17), 8)
+
+
+class MonitorFigure(NamedTuple):
+    """One figure with its title and what it shows."""
+
+    title: str
+    text: str
+    drawing: Markup
+    height: int
+
+
+def monitor_figures(report: MonitorReport, size: Size = PAGE) -> list[MonitorFigure]:
+    """Draw the share flagged, the labels that drift and the evidence of a change, if known."""
+    figures = []
+    if report.windows or report.open_window:
+        figures.append(_flagged(report, size))
+    if report.label_drifts:
+        figures.append(_label_drifts(report, size))
+    return [*figures, _evidence(report, size)]
+
+
+def _chart(first: int, last: int, y: Scale, size: Size, **options: object) -> Chart:
+    """Return an empty chart over the stream; the axis leaves room for the text at its end."""
+    x = Scale(first, last + 0.04 * (last - first))
+    ticks = relabelled(x.ticks(max(2, size.width // 150)), lambda value: f"{value:,.0f}")
+    shape: dict[str, Any] = {"width": size.width, "height": size.height, **options}
+    return Chart(x, y, x_label="inputs", x_ticks=ticks, **shape)
+
+
+def _evidence(report: MonitorReport, size: Size) -> MonitorFigure:
+    """Draw the martingale over time."""
+    line = -math.log10(report.alpha)
+    at, values = [0, *(at for at, _ in report.trace)], [0.0, *(v for _, v in report.trace)]
+    low, high = min(values), max(line, report.max_log10_martingale)
+    scale = Scale(math.floor(low), math.ceil(high + 0.2))
+    whole = [tick for tick in scale.ticks() if tick[0] == round(tick[0])]
+    chart = _chart(
+        0,
+        max(1, report.n_samples),
+        scale,
+        size,
+        name="Evidence of a change over time",
+        y_label="evidence (to 1)",
+        y_ticks=relabelled(whole, lambda value: power_of_ten(round(value))),
+    )
+    chart.line(at, values, "accent")
+    chart.rule(y=line, text=f"alarm at {1 / report.alpha:,.4g}")
+    if report.alarm_at is not None:
+        chart.rule(x=report.alarm_at, text=f"alarm after {report.alarm_at:,} inputs")
+    text = (
+        "How strongly the scores speak for a change. The alarm is raised at the dashed line. If "
+        "nothing has changed, it is ever reached with a probability of at most "
+        f"{report.alpha:g}."
+    )
+    return MonitorFigure("Evidence of a change", text, chart.draw(), size.height)
+
+
+def _flagged(report: MonitorReport, size: Size) -> MonitorFigure:
+    """Draw the control chart."""
+    windows = report.all_windows()
+    ends = [window.start + window.n for window in windows]
+    low, high = (np.array([getattr(w, side) / w.n for w in windows]) for side in ("low", "high"))
+    shares = np.array([window.share for window in windows])
+    scale = Scale(0.0, float(max(high.max(), shares.max())) * 1.08 or 1.0)
+    chart = _chart(
+        windows[0].start,
+        ends[-1],
+        scale,
+        size,
+        name="Flagged share of each window, with the expected band",
+        y_label="flagged, %",
+        y_ticks=percent_ticks(scale),
+    )
+    edges = [(window.start, end) for window, end in zip(windows, ends, strict=True)]
+    chart.band(np.ravel(edges), np.repeat(low, 2), np.repeat(high, 2), "band in")
+    for window, end in zip(windows, ends, strict=True):
+        tip = f"inputs {window.start + 1:,} to {end:,}: {window.flagged:,} flagged"
+        tip += " (window incomplete)" if window is report.open_window else ""
+        css = "out" if window.outside else "in"
+        chart.dot(window.start + window.n / 2, window.share, css, tip=tip, radius=2.5)
+    since = 0 if report.change is None else report.change.since.at
+    if since > windows[0].start:
+        chart.rule(x=since, text=f"changed at about input {since:,}")
+    last = windows[-1]
+    incomplete = f"The last window is incomplete: it has {last.n:,} inputs. "
+    text = (
+        "The share of inputs that are flagged as out-of-distribution. One point per window"
+        + (f" of {windows[0].n:,} inputs. " if report.windows else ". ")
+        + (incomplete if last is report.open_window else "")
+        + f"{report.n_outside:,} of {report.n_windows:,} full windows lie outside the shaded "
+        "band. If nothing has changed, a window lies within it with a probability of "
+        f"{report.coverage * 100:.4g} %."
+    )
+    return MonitorFigure("Flagged share", text, chart.draw(), size.height)
+
+
+def _label_drifts(report: MonitorReport, size: Size) -> MonitorFigure:
+    """Draw how often the labels that drift fire, now and in the calibration data."""
+    worst = sorted(report.label_drifts or (), key=lambda drift: drift.p_value)[: size.n_labels]
+    rows = [
+        BarRow(
+            drift.label,
+            drift.rate,
+            f"{drift.rate:.2%}, was {drift.calibration_rate:.2%}",
+            drift.label,
+            "out",
+            drift.calibration_rate,
+        )
+        for drift in worst
+    ]
+    name = "How often the labels that drift fire"
+    drawing = size.bars.draw(rows, name=name, css="chart")
+    text = (
+        "The bar is the share of the latest inputs for which the label fires. The mark is its "
+        "share in the calibration data."
+    )
+    return MonitorFigure(
+        "Labels that fire more or less often", text, drawing, size.bars.row * len(rows)
+    )

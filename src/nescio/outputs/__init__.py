@@ -6,14 +6,9 @@ safetensors file, which is memory-mapped when loaded.
 
 from __future__ import annotations
 
-from nescio.outputs.checked import check_label_names
-from nescio.outputs.files import (
-    READABLE,
-    check_outputs_target,
-    save_in_parts,
-)
-from nescio.outputs.head import Head
-from nescio.outputs.outputs import Outputs, quiet_about_probabilities
+from nescio.outputs.files import check_outputs_target, save_in_parts
+from nescio.outputs.outputs import Head, Outputs, check_label_names
+from nescio.outputs.reading import READABLE
 
 __all__ = [
     "READABLE",
@@ -21,6 +16,5 @@ __all__ = [
     "Outputs",
     "check_label_names",
     "check_outputs_target",
-    "quiet_about_probabilities",
     "save_in_parts",
 ]

@@ -1,4 +1,4 @@
-"""Outputs on disk: one safetensors file; also read from NumPy files and tables."""
+"""Outputs in files of arrays: safetensors, which has everything, and NumPy files."""
 
 from __future__ import annotations
 
@@ -6,42 +6,31 @@ import itertools
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
-from nescio._io.addresses import MANY, Files, find_files
-from nescio._io.arrow import open_table
-from nescio._io.columns import MATRICES, Columns, Table
-from nescio._io.csv_table import CsvTable
-from nescio._io.kinds import FileKind
-from nescio._io.tables import to_values
-from nescio._io.tensors import Stacked, decode_tensors, open_tensors, read_tensors
+from nescio._io.addresses import Files
+from nescio._io.columns import MATRICES
+from nescio._io.file_format import FileKind
+from nescio._io.results import to_values
+from nescio._io.tensors import Stacked, decode_tensors, read_tensors
 from nescio._validation import Array
-from nescio.errors import (
-    FileError,
-    FileFormatError,
-    InputError,
-    ParameterError,
-    ShapeError,
-    about,
-)
-from nescio.outputs.checked import MAX_ID_LENGTH
-from nescio.outputs.head import Head
-from nescio.outputs.joining import check_same_arrays, join_columns
-from nescio.outputs.outputs import Outputs
+from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError
+from nescio.outputs.outputs import MAX_ID_LENGTH, Head, Outputs, check_same_arrays, join_columns
 from nescio.scores import logits_from_probs
 
-_KIND = FileKind("nescio.outputs", "file of a model's outputs", schema=3, hashed_from=3)
+ARRAYS = (".safetensors", ".npy", ".npz")
+"""The endings of files that hold arrays and no table."""
+
+_KIND = FileKind("nescio.outputs", "file of a model's outputs")
 _OUR_HEADER = {*_KIND.header(), "sha256"}
 _ARRAYS = "arrays."
 _KEPT = "kept."
-_ARRAYS_OF_SCHEMA_1 = "perturbed."
 _HEAD = ("head.weight", "head.bias")
-_ANY_COLUMNS = Columns()
 
 # What NumPy raises for damaged files, zip archives included.
 _NUMPY_ERRORS = (
@@ -51,58 +40,18 @@ _NUMPY_ERRORS = (
 )  # fmt: skip
 
 
-def load_outputs(
-    path: str | Path,
-    columns: Columns = _ANY_COLUMNS,
-    *,
-    from_probs: bool = False,
-    verify: bool = True,
-) -> Outputs:
-    """Read a file by its ending, or several Parquet files as one; see `Outputs.load`."""
-    files = readable_files(path)
-    suffix = files.suffix
-    with about(path):
-        if suffix in TABLES:
-            table = TABLES[suffix](path)
-            return from_content(columns.read(table), from_probs=from_probs)
-        check_no_table(columns)
-        if suffix != ".safetensors":
-            content = _READERS[suffix](Path(path))
-        elif files.remote is None:
-            content = parse_tensors(path, *read_tensors(Path(path)), verify=verify)
-        else:
-            with files.open(files.paths[0]) as stream:
-                content = parse_tensors(path, *decode_tensors(stream.read(), path), verify=verify)
-        return with_chosen(from_content(content, from_probs=from_probs), columns)
-
-
-def readable_files(path: str | Path) -> Files:
-    """Return the files of an address; raise if they cannot be read as outputs."""
-    files = find_files(path)
-    if files.suffix not in READABLE:
-        raise FileError(f"cannot read {path}: the name must end in {', '.join(READABLE)}.")
-    if files.remote is not None and files.suffix not in (*MANY, ".safetensors"):
-        raise FileError(
-            f"cannot read {path}: of remote files, only {', '.join(MANY)} and .safetensors can be "
-            "read. Copy it to a local file first."
-        )
-    return files
-
-
-def check_no_table(columns: Columns) -> None:
-    """Raise if something was said about the columns of a table, but the file is none."""
-    if columns.needs_table:
-        raise InputError(
-            "id_column, ignore and keep (--id-column, --ignore, --keep) are for tables: "
-            f"{', '.join(TABLES)} files."
-        )
-
-
-def with_chosen(outputs: Outputs, columns: Columns) -> Outputs:
-    """Return outputs with the labels that were chosen by name."""
-    if columns.labels is None:
-        return outputs
-    return outputs.select_labels(columns.chosen(outputs.label_names or ()))
+def read_arrays(files: Files, *, verify: bool = True) -> dict[str, Any]:
+    """Return the arguments of `Outputs` from a .safetensors, .npy or .npz file."""
+    path = files.paths[0]
+    if files.suffix == ".npy":
+        return _read_npy(Path(path))
+    if files.suffix == ".npz":
+        return _read_npz(Path(path))
+    if files.remote is None:
+        return parse_tensors(files.address, *read_tensors(path), verify=verify)
+    with files.open(path) as stream:
+        tensors = decode_tensors(stream.read(), files.address)
+    return parse_tensors(files.address, *tensors, verify=verify)
 
 
 def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
@@ -203,74 +152,11 @@ def parse_tensors(
     if not readable:
         raise FileFormatError(f"{path} is damaged: unreadable metadata.")
     arrays = {
-        name.removeprefix(prefix): array
-        for prefix in (_ARRAYS, _ARRAYS_OF_SCHEMA_1)
+        name.removeprefix(_ARRAYS): array
         for name, array in tensors.items()
-        if name.startswith(prefix)
+        if name.startswith(_ARRAYS)
     }
     return content | {"label_names": label_names, "manifest": manifest, "arrays": arrays}
-
-
-class TensorRows:
-    """The rows of a .safetensors file, read in blocks.
-
-    Attributes
-    ----------
-    n_rows : int
-    row_bytes : int
-        The bytes of one row in all arrays together, except texts.
-    kept_names : tuple of str
-        The names of the kept columns.
-    """
-
-    def __init__(self, stream: IO[bytes], path: object, *, verify: bool = True) -> None:
-        self._path = path
-        self._tensors, self._metadata = open_tensors(stream, path)
-        content = {name: self._tensors[name].rows(0, 0) for name in self._tensors}
-        parse_tensors(path, content, self._metadata, verify=False, kept=False)
-        if verify and "kind" in self._metadata:
-            _KIND.verify(self._tensors, self._metadata, path)
-        if not self._tensors["logits"].shape:
-            raise ShapeError("logits must have shape (n_samples, n_labels), got ().")
-        self.n_rows = self._tensors["logits"].shape[0]
-        self._names = [name for name in self._tensors if self._is_of_rows(name)]
-        self.kept_names = tuple(map(str, self._metadata.get("kept") or ()))
-        self.row_bytes = sum(self._tensors[name].row_bytes for name in self._names)
-
-    def content(self, start: int, stop: int) -> dict[str, Any]:
-        """Return the arguments of `Outputs` for some of the rows."""
-        found = {name: self._tensors[name].rows() for name in _HEAD if name in self._tensors}
-        for name in self._names:
-            key = name.removesuffix(".ends")
-            if key != name and f"{key}.utf8" in self._tensors:
-                found |= self._texts(key, start, stop)
-            else:
-                found[name] = self._tensors[name].rows(start, stop)
-        return parse_tensors(self._path, found, self._metadata, verify=False)
-
-    def _is_of_rows(self, name: str) -> bool:
-        """Return whether an array is read; raise unless it has one row per sample."""
-        known = name in MATRICES or name.startswith((_ARRAYS, _ARRAYS_OF_SCHEMA_1, _KEPT))
-        if not (known or name == "ids.ends") or name.endswith(".utf8"):
-            return False
-        shape = self._tensors[name].shape
-        if shape[:1] != (self.n_rows,):
-            raise ShapeError(
-                f"{name} must have one row per sample: logits have {self.n_rows:,}, the shape of "
-                f"{name} is {shape}."
-            )
-        return True
-
-    def _texts(self, key: str, start: int, stop: int) -> dict[str, Array]:
-        """Return the texts of some rows, packed as in the file."""
-        data, ends = self._tensors[f"{key}.utf8"], self._tensors[f"{key}.ends"]
-        found = ends.rows(start, stop).reshape(-1)
-        first = int(ends.rows(start - 1, start).reshape(-1)[0]) if start else 0
-        last = int(found[-1]) if len(found) else first
-        fits = 0 <= first <= last <= data.shape[0] and found.dtype.kind in "iu"
-        if not fits or (stop == self.n_rows and last != data.shape[0]):
-            raise FileFormatError(f"{self._path} is damaged: its {key} do not match their lengths.")
-        return {f"{key}.utf8": data.rows(first, last), f"{key}.ends": found - first}
 
 
 def _as_text(column: Array) -> list[str]:
@@ -377,14 +263,3 @@ def _is_matrix(archive: Any, name: str, n_samples: int) -> bool:
         read = (read_array_header_1_0, read_array_header_2_0)[read_magic(stream) != (1, 0)]
         shape, _, dtype = read(stream)
     return len(shape) == 2 and shape[0] == n_samples and dtype.kind in "fiu"
-
-
-_READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    ".npy": _read_npy,
-    ".npz": _read_npz,
-}
-TABLES: dict[str, Callable[[str | Path], Table]] = {
-    ".csv": CsvTable,
-    **dict.fromkeys(MANY, open_table),
-}
-READABLE = (".safetensors", *_READERS, *TABLES)

@@ -14,8 +14,7 @@ from nescio.errors import (
     listed,
     warn,
 )
-from nescio.outputs import Outputs
-from nescio.outputs.crops import CROPS, N_CROPS
+from nescio.outputs.outputs import Outputs
 
 # Logits for perturbed inputs have one column per label; features for perturbed inputs have none.
 _PERTURBED_LOGITS = ("odin_max", "odin_sum")
@@ -55,17 +54,21 @@ def match_labels(
         if name in outputs.arrays and name not in outputs.layers
     }
     known = set(names)
-    warn_of_ignored([name for name in theirs if name not in known and not quiet])
+    ignored = [name for name in theirs if name not in known]
+    if ignored and not quiet:
+        count = "1 label" if len(ignored) == 1 else f"{len(ignored):,} labels"
+        warn(
+            f"ignored {count} that the detector was not made for: {listed(ignored)}.",
+            IgnoredLabelsWarning,
+        )
     matched = outputs.select_labels(at)
     return replace(matched, arrays={**matched.arrays, **arrays})
 
 
 def _matched(name: str, array: Array, at: Sequence[int], n_theirs: int) -> Array:
     """Return an array that the caller named, with its columns in the order of the labels."""
-    if name in (*_PERTURBED_FEATURES, f"{CROPS}features"):
+    if name in _PERTURBED_FEATURES:
         return array
-    if name == f"{CROPS}logits":
-        return array.reshape(len(array), N_CROPS, n_theirs)[:, :, at].reshape(len(array), -1)
     if name not in _PERTURBED_LOGITS or array.shape[1] != n_theirs:
         raise InputError(
             f"the labels of the data and of the detector differ, and nescio does not know which "
@@ -79,13 +82,3 @@ def _matched(name: str, array: Array, at: Sequence[int], n_theirs: int) -> Array
             "the perturbation depends on them. Calibrate the detector on all labels."
         )
     return array[:, at]
-
-
-def warn_of_ignored(names: Sequence[str], what: str = "label") -> None:
-    """Say which labels or columns of the data were ignored, if any were."""
-    if names:
-        count = f"1 {what}" if len(names) == 1 else f"{len(names):,} {what}s"
-        warn(
-            f"ignored {count} that the detector was not made for: {listed(names)}.",
-            IgnoredLabelsWarning,
-        )

@@ -1,10 +1,9 @@
-"""`Outputs`: the named arrays that a model gave for some samples."""
+"""`Outputs`: the named arrays that a model gave for some samples, and the model's last layer."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,25 +12,95 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._charts.text import listed
+from nescio._charts.results import Result, View
+from nescio._charts.style import listed
+from nescio._charts.svg import CARD_BARS, BarRow, Markup
 from nescio._io.columns import MATRICES, Columns
-from nescio._io.frames import FrameTable, is_frame, read_frame
-from nescio._io.tabular import Tabular, joined, label_columns
-from nescio._validation import Array, FloatArray, looks_like_probabilities
-from nescio.errors import InputError, LabelMismatchError, ProbabilitiesWarning, ShapeError
-from nescio.outputs.checked import as_column, as_ids, as_matrix, as_multi_hot, check_label_names
-from nescio.outputs.head import PENULTIMATE, Head
-from nescio.outputs.joining import check_same_arrays, join_columns, join_indexes, rows_of_index
+from nescio._io.frames import (
+    check_same_rows,
+    frame_table,
+    is_frame,
+    read_features,
+    read_frame,
+    read_truth,
+)
+from nescio._io.results import joined, label_columns
+from nescio._validation import (
+    Array,
+    FloatArray,
+    check_matrix,
+    check_multi_hot,
+    to_float,
+    to_numpy,
+)
+from nescio.errors import (
+    InputError,
+    LabelMismatchError,
+    ShapeError,
+    error_context,
+)
 
 TEXT = "text"
 """The name of the kept column with the texts that the samples are, if they are texts."""
 
 _RESERVED = frozenset({*MATRICES, "head", "ids", "label_names", "manifest"})
-_SHOWN_NAMES = 8  # of kept columns, and of arrays
+_SHOWN_NAMES = 8  # of kept columns, of arrays, and of labels
+
+PENULTIMATE = "penultimate"
+"""The name of the array that is the input of the head."""
+
+MAX_ID_LENGTH = 1024
+_ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class Outputs(Tabular):
+class Head:
+    """The last layer of a classifier: logits = penultimate @ weight.T + bias.
+
+    Parameters
+    ----------
+    weight : array of shape (n_labels, n_units)
+    bias : array of shape (n_labels,)
+
+    Examples
+    --------
+    >>> head = Head(weight=np.eye(2), bias=np.zeros(2))
+    >>> head.weight.shape
+    (2, 2)
+    """
+
+    weight: FloatArray
+    bias: FloatArray
+
+    def __init__(self, weight: Any, bias: Any) -> None:
+        shape = np.shape(to_numpy(weight))
+        if len(shape) != 2:
+            raise ShapeError(
+                f"the weight of the head must have shape (n_labels, n_units), got {shape}."
+            )
+        object.__setattr__(self, "weight", as_matrix(weight, "the weight of the head"))
+        object.__setattr__(self, "bias", to_float(to_numpy(bias)))
+        if self.bias.shape != self.weight.shape[:1]:
+            turned = " Pass weight.T?" if self.bias.shape == self.weight.shape[1:] else ""
+            raise ShapeError(
+                "the head must have one bias per label: its weight has shape (n_labels, n_units) = "
+                f"{self.weight.shape}, its bias {self.bias.shape}.{turned}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Head({self.weight.shape[1]:,} units to {self.weight.shape[0]:,} labels)"
+
+    def same_as(self, other: Head | None) -> bool:
+        """Return whether two heads have equal weights."""
+        return self is other or (
+            other is not None
+            and np.array_equal(self.weight, other.weight)
+            and np.array_equal(self.bias, other.bias)
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Outputs(Result):
     """A model's outputs, one row per sample. Arrays, tensors and lists are accepted.
 
     Parameters
@@ -264,10 +333,32 @@ class Outputs(Tabular):
         parts += [listed(list(self.arrays), _SHOWN_NAMES)] if self.arrays else []
         return f"Outputs({', '.join(parts)})"
 
-    def _repr_html_(self) -> str:
-        from nescio.outputs.showing import outputs_card
+    def _view(self) -> View:
+        named = {name: self.get(name) for name in ("logits", "features", "labels", *self.arrays)}
+        arrays = {name: array for name, array in named.items() if array is not None}
+        return View(
+            repr(self),
+            table={
+                "array": list(arrays),
+                "shape": [" x ".join(f"{n:,}" for n in array.shape) for array in arrays.values()],
+                "type": [str(array.dtype) for array in arrays.values()],
+            },
+            charts=self._charts,
+        )
 
-        return outputs_card(self)
+    def _charts(self) -> list[Markup]:
+        """Draw how often the most frequent labels are predicted (logit above 0)."""
+        some = self.logits[:10_000]
+        if not some.size:
+            return []
+        shares = np.mean(some > 0, axis=0)
+        names = self.label_names or [f"label {label}" for label in range(self.n_labels)]
+        bars = [
+            BarRow(names[label], float(shares[label]), f"{shares[label]:.1%}", names[label])
+            for label in np.argsort(-shares, kind="stable")[:_SHOWN_NAMES].tolist()
+        ]
+        rows = f"the first {len(some):,}" if len(some) < len(self) else f"{len(some):,}"
+        return [CARD_BARS.draw(bars, name=f"How often labels are predicted in {rows} samples")]
 
     # --- files: see nescio.outputs.files ---
 
@@ -286,26 +377,34 @@ class Outputs(Tabular):
         labels: Sequence[str] | str | None = None,
         ignore: Sequence[str] | str = (),
         keep: Sequence[str] | str = (),
+        sep: str | None = None,
+        decimal: str = ".",
         from_probs: bool = False,
         verify: bool = True,
     ) -> Outputs:
-        """Read a .safetensors, .npy, .npz, .csv, .parquet, .arrow or .feather file.
+        """Read a .safetensors, .npy or .npz file, or a table: .parquet, .arrow, .csv and others.
+
+        Tables are .parquet, .arrow, .feather, .csv, .tsv and .jsonl files; text files may be
+        compressed (.csv.gz). `sep` and `decimal` are the separator (a comma by default, a tab in
+        .tsv files) and the decimal sign of CSV files.
 
         Several Parquet or Arrow files are one input: a pattern such as "data/*.parquet", or a
-        folder. Remote addresses such as "s3://bucket/x.parquet" need the extra `remote`.
+        folder. Remote addresses such as "s3://bucket/x.parquet" need the extra `files`.
 
         A table has either one column of logits per label, named after the label, or a column of
         lists named logits (and optionally features, labels and arrays of your own). The other
         parameters are those of `from_frame`. `labels` can also select labels by name from a
-        .safetensors or .npz file; `id_column`, `ignore` and `keep` are for tables only.
+        .safetensors or .npz file; the other options are for tables only.
 
         A .safetensors file of nescio has a checksum, which is verified. This reads the whole file
         once. `verify=False` leaves it out, for files of many gigabytes.
         """
-        from nescio.outputs.files import load_outputs
+        from nescio.outputs.reading import open_stream
 
-        columns = Columns(id_column, labels, ignore, keep)
-        return load_outputs(path, columns, from_probs=from_probs, verify=verify)
+        columns = Columns(id_column, labels, ignore, keep, sep=sep, decimal=decimal)
+        stream = open_stream(path, columns, from_probs=from_probs, verify=verify)
+        with error_context(path):
+            return stream.whole()
 
     @classmethod
     def from_frame(
@@ -320,9 +419,9 @@ class Outputs(Tabular):
     ) -> Outputs:
         """Make outputs from a data frame of pandas, polars or pyarrow.
 
-        Without `labels`, every column is a label except ids, kept and ignored columns. A column
-        that does not look like logits (text, times, whole numbers such as a user id) is an error.
-        Nulls are NaN. `manifest["ignored_columns"]` lists the columns that were ignored.
+        Without `labels`, every floating-point column is a label except ids, kept and ignored
+        columns. Any other column (text, times, whole numbers such as a user id) is an error: say
+        what it is. Nulls are NaN. `manifest["ignored_columns"]` lists what was ignored.
 
         Parameters
         ----------
@@ -343,7 +442,7 @@ class Outputs(Tabular):
         """
         from nescio.outputs.files import from_content
 
-        content = Columns(id_column, labels, ignore, keep).read(FrameTable(frame))
+        content = Columns(id_column, labels, ignore, keep).read(frame_table(frame))
         return from_content(content, from_probs=from_probs)
 
     @classmethod
@@ -364,21 +463,122 @@ class Outputs(Tabular):
         return cls(**parse_tensors(what, tensors, metadata, kept=kept))
 
 
-@contextmanager
-def quiet_about_probabilities(outputs: Outputs) -> Iterator[None]:
-    """Suppress a detector's warning about probabilities, for callers that gave it already.
+# --- checks of the parts ---------------------------------------------------------------------
+
+
+def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
+    """Return the names as a tuple; raise unless there is one distinct name per label.
 
     Examples
     --------
-    >>> import nescio as ns
-    >>> probs = np.random.default_rng(0).uniform(size=(100, 5))
-    >>> outputs = ns.Outputs(probs)
-    >>> with quiet_about_probabilities(outputs):
-    ...     _ = ns.JointEnergy().calibrate(outputs)
+    >>> check_label_names(["cat", "dog"], 2)
+    ('cat', 'dog')
     """
-    if not looks_like_probabilities(outputs.logits):
-        yield
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ProbabilitiesWarning)
-        yield
+    names = tuple(map(str, names))
+    if len(names) != n_labels:
+        raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"label_names must be distinct; {name!r} appears {count} times.")
+    return names
+
+
+def as_matrix(values: Any, name: str, ids: Sequence[str] | None = None) -> FloatArray:
+    """Return a matrix of floats, from an array, a tensor, a list or a data frame with these ids."""
+    if type(values) is not np.ndarray and is_frame(values):
+        found = read_features(values)
+        check_same_rows(name, found.get("ids"), ids)
+        values = found["logits"]
+    array = to_float(to_numpy(values))
+    check_matrix(array, name)
+    return array
+
+
+def as_column(name: str, values: Any) -> Array:
+    """Return a kept column as an array; raise unless it has one dimension."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ShapeError(f"kept column {name!r} must have one dimension, got shape {array.shape}.")
+    return array
+
+
+def as_ids(ids: Any) -> NDArray[np.str_]:
+    """Return ids as strings; raise if they are too long or not in one dimension."""
+    array = np.asarray(ids, dtype=np.object_)
+    if array.ndim != 1:
+        raise ShapeError(f"ids must have one dimension, got shape {array.shape}.")
+    strings = [str(name) for name in array]
+    lengths = [len(name) for name in strings]
+    longest = max(lengths, default=0)
+    if longest > MAX_ID_LENGTH:
+        raise InputError(f"an id may have {MAX_ID_LENGTH:,} characters; one has {longest:,}.")
+    # NumPy pads every string to the longest: wasteful if the others are short.
+    room = 4 * longest * len(strings)
+    wasteful = room > max(_ROOM_FOR_IDS, 16 * sum(lengths))
+    return np.array(strings, dtype=np.object_ if wasteful else np.str_)
+
+
+def as_multi_hot(
+    labels: Any,
+    n_labels: int,
+    names: Sequence[str] | None,
+    ids: Sequence[str] | None,
+) -> NDArray[np.uint8]:
+    """Return the multi-hot truth; the columns of a data frame are matched by name."""
+    array = read_truth(labels, names, ids) if is_frame(labels) else to_numpy(labels)
+    if array.ndim != 2 or array.shape[1] != n_labels:
+        raise ShapeError(
+            f"labels must be multi-hot, of shape (n_samples, {n_labels}), got {array.shape}."
+        )
+    check_multi_hot(array)
+    return array.astype(np.uint8, copy=False)
+
+
+# --- joining ---------------------------------------------------------------------------------
+
+
+def join_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Join kept columns of several sets of samples; raise if the sets have other columns."""
+    if any(part.keys() != parts[0].keys() for part in parts):
+        raise InputError("all parts to join must have kept the same columns.")
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def rows_of_index(index: Any, rows: Any) -> Any:
+    """Return some rows of the index of a pandas frame; None if there is none."""
+    if index is None:
+        return None
+    return index[rows if isinstance(rows, slice) else np.asarray(rows)]
+
+
+def join_indexes(parts: Sequence[Any]) -> Any:
+    """Join the indexes of several pandas frames; None if one has none, or they are of two kinds."""
+    first, *others = parts
+    if any(part is None or part.nlevels != parts[0].nlevels for part in parts):
+        return None
+    return first.append(others)
+
+
+def check_same_arrays(parts: Sequence[Outputs]) -> None:
+    """Raise unless all outputs have the same labels, arrays, columns and head."""
+    if not parts:
+        raise InputError("there are no outputs to join.")
+    first = parts[0]
+    for at, part in enumerate(parts):
+        ours, theirs = first._rows(), part._rows()
+        if ours.keys() != theirs.keys():
+            raise InputError(
+                f"outputs 0 have {', '.join(ours)}, outputs {at} have {', '.join(theirs)}: they "
+                "must have the same arrays to be joined."
+            )
+        for name in ours:
+            if ours[name].shape[1:] != theirs[name].shape[1:]:
+                raise ShapeError(
+                    f"{name} has {ours[name].shape[1]} columns in outputs 0 and "
+                    f"{theirs[name].shape[1]} in outputs {at}."
+                )
+        if part.label_names != first.label_names:
+            raise LabelMismatchError(f"outputs {at} have other label names than outputs 0.")
+        same_head = first.head.same_as(part.head) if first.head else part.head is None
+        if not same_head:
+            raise InputError(f"outputs {at} have another head than outputs 0.")

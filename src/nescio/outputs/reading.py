@@ -1,60 +1,311 @@
-"""Outputs of one model in several files: the labels of the first are looked for in the others."""
+"""Outputs from files: any address as a whole, as a random sample of rows, or in blocks of rows.
+
+There is one reader. What the columns of a table are is decided once, from their names and types. A
+whole file is one block; only `nescio score` and `nescio monitor` read several.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from nescio._io.addresses import find_files
-from nescio._io.columns import Columns
-from nescio._validation import largest_of_non_negative
-from nescio.errors import InputError, about
-from nescio.outputs import Outputs
-from nescio.outputs.files import TABLES, load_outputs
+import numpy as np
+
+from nescio._io.addresses import MANY, Files, find_files
+from nescio._io.arrow import ArrowFiles, ArrowTable, as_ids, read_text_table
+from nescio._io.columns import Columns, content, label_content
+from nescio._validation import Array, check_logits
+from nescio.errors import FileError, InputError, ShapeError, error_context
+from nescio.outputs.files import ARRAYS, from_content, read_arrays
 from nescio.outputs.matching import match_labels
-from nescio.outputs.streams import refuse_probabilities
+from nescio.outputs.outputs import Outputs
+
+TEXTS = (".csv", ".tsv", ".jsonl")
+TABLES = (*MANY, *TEXTS, *(f"{suffix}.gz" for suffix in TEXTS))
+"""The endings of tables."""
+
+READABLE = (*ARRAYS, *TABLES)
+"""The endings of files that can be read as outputs."""
 
 ANY_COLUMNS = Columns()
 
+MAX_ROWS = 2**22
+"""The most rows that calibration and metrics read; of larger inputs, a random sample is read."""
+
+_MAX_BYTES = 2**31  # of the arrays of a sample
+
+# Few enough bytes that several blocks fit in memory, and enough rows that Python's overhead per
+# block does not matter. The borders of blocks depend only on the data.
+_BLOCK_BYTES = 1 << 25
+_MOST_ROWS = 1 << 16
+_FEWEST_ROWS = 1 << 6
+
+
+@dataclass
+class Block:
+    """Consecutive rows of an input.
+
+    Attributes
+    ----------
+    stream : OutputsStream
+    start : int
+        The number of rows before this block.
+    rows : ArrowTable or Outputs
+        As they were read.
+    """
+
+    stream: OutputsStream
+    start: int
+    rows: ArrowTable | Outputs
+
+    @property
+    def place(self) -> str:
+        """What an error is about: the input, or some of its rows."""
+        return where(self.stream.address, self.start, self.stream.block_rows, self.stream.n_rows)
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        """The rows as outputs; of Parquet and Arrow files without ids and kept columns."""
+        if isinstance(self.rows, Outputs):
+            return self.rows
+        with error_context(self.place):
+            outputs = self.stream.outputs(label_content(self.stream.roles, self.rows))
+            if self.stream.n_labels not in (None, outputs.n_labels):
+                raise ShapeError(
+                    f"the first rows have {self.stream.n_labels} labels, but these have "
+                    f"{outputs.n_labels}."
+                )
+        return outputs
+
+    @property
+    def ids(self) -> Any:
+        """The ids, as an array or as a column of text of pyarrow; None if there are none."""
+        if isinstance(self.rows, Outputs):
+            return self.rows.ids
+        name = self.stream.roles.ids
+        if name is None:
+            return None
+        column = self.rows.column(name)
+        is_text = str(column.type) in ("string", "large_string")
+        return column.fill_null("") if is_text else np.array(as_ids(column))
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The kept columns, as arrays or, with their types, as columns of pyarrow."""
+        if isinstance(self.rows, Outputs):
+            return dict(self.rows.kept)
+        return {name: self.rows.column(name) for name in self.stream.roles.kept}
+
+    def with_ids(self) -> Outputs:
+        """Return the rows as outputs with their ids."""
+        ids = self.ids
+        return replace(self.outputs, ids=None if ids is None else np.asarray(ids))
+
+    def take(self, rows: Array) -> Outputs:
+        """Return some of the rows as outputs, with ids and kept columns."""
+        if isinstance(self.rows, Outputs):
+            return self.rows[rows]
+        some = ArrowTable(self.rows.table.take(rows), self.stream.address)
+        with error_context(self.place):
+            return self.stream.outputs(content(self.stream.roles, some))
+
+
+class OutputsStream:
+    """A model's outputs in files, which may be larger than memory. Make one with `open_stream`.
+
+    Attributes
+    ----------
+    address : str
+        As the user gave it.
+    n_rows : int
+    block_rows, n_blocks : int
+        The number of rows of each block but the last, and the number of blocks.
+    kept_names : tuple of str
+        The columns that are kept.
+    ignored : list of str
+        The columns that are ignored.
+    n_labels, label_names
+        Of the first block, once it has been read.
+    """
+
+    def __init__(
+        self, files: Files, columns: Columns, *, from_probs: bool | None, verify: bool
+    ) -> None:
+        self.address = files.address
+        self.from_probs = from_probs
+        self.n_labels: int | None = None
+        self.label_names: tuple[str, ...] | None = None
+        self.ignored: list[str] = []
+        self._arrow: ArrowFiles | None = None
+        if files.suffix in MANY:
+            self._arrow = ArrowFiles(files)
+            self.roles = columns.roles(self._arrow.empty())
+            self.ignored = list(self.roles.ignored)
+            self.n_rows, self.kept_names = self._arrow.n_rows, self.roles.kept
+            row_bytes = self._arrow.row_bytes(self.roles.read)
+        else:
+            if files.suffix in TABLES:
+                read = columns.read(read_text_table(files, columns))
+            else:
+                _check_no_table(columns)
+                read = read_arrays(files, verify=verify)
+            whole = self.outputs(read)
+            if files.suffix not in TABLES and columns.labels is not None:
+                whole = whole.select_labels(columns.chosen(whole.label_names or ()))
+            self._whole = whole
+            self.ignored = list(whole.manifest.get("ignored_columns", ()))
+            self.n_rows, self.kept_names = len(whole), tuple(whole.kept)
+            row_bytes = _row_bytes(whole)
+        self.block_rows = _rows_per_block(row_bytes)
+        self.n_blocks = math.ceil(self.n_rows / self.block_rows)
+
+    def outputs(self, arguments: dict[str, Any]) -> Outputs:
+        """Make outputs from their arguments, with logits that may be probabilities."""
+        return from_content(arguments, from_probs=bool(self.from_probs))
+
+    def blocks(self, first: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Give the blocks in order, from block `first` on, up to block `stop`."""
+        if not self.n_rows:
+            raise InputError(f"{self.address} has no rows.")
+        numbers = range(first, self.n_blocks if stop is None else stop)
+        for number, rows in zip(numbers, self._read(first), strict=False):
+            block = Block(self, number * self.block_rows, rows)
+            if not number:
+                self.n_labels, self.label_names = block.outputs.n_labels, block.outputs.label_names
+                self._check_logits(block.outputs)
+            yield block
+
+    def whole(self, max_rows: int | None = None, seed: int = 0) -> Outputs:
+        """Return all rows, or a random sample of at most `max_rows` rows; see `read_outputs`."""
+        if max_rows is not None and self.n_rows:
+            row_bytes = _row_bytes(next(self.blocks()).outputs)
+            max_rows = min(max_rows, max(1, _MAX_BYTES // max(1, row_bytes)))
+            if self.n_rows > max_rows:
+                return self._sample(max_rows, seed)
+        whole = self._whole if self._arrow is None else self._read_whole(self._arrow)
+        self._check_logits(whole)
+        return whole
+
+    def _read(self, first: int) -> Iterator[ArrowTable | Outputs]:
+        if self._arrow is not None:
+            start = first * self.block_rows
+            yield from self._arrow.blocks(self.block_rows, start, self.roles.read)
+            return
+        for start in range(first * self.block_rows, self.n_rows, self.block_rows):
+            yield self._whole[start : start + self.block_rows]
+
+    def _read_whole(self, files: ArrowFiles) -> Outputs:
+        return self.outputs(content(self.roles, files.whole(self.roles.read)))
+
+    def _sample(self, n_rows: int, seed: int) -> Outputs:
+        """Return random rows, in their order."""
+        rng = np.random.default_rng(seed)
+        rows = np.sort(rng.choice(self.n_rows, n_rows, replace=False, shuffle=False))
+        parts = []
+        for block in self.blocks():
+            stop = block.start + self.block_rows
+            first, last = np.searchsorted(rows, [block.start, stop])
+            if last > first:
+                parts.append(block.take(rows[first:last] - block.start))
+        sample = Outputs.concat(parts)
+        manifest = {**sample.manifest, "sampled_from": self.n_rows}
+        return replace(sample, manifest=manifest)
+
+    def _check_logits(self, outputs: Outputs) -> None:
+        """Raise if these look like probabilities, unless the user said what they are."""
+        if self.from_probs is None:
+            with error_context(self.address):
+                check_logits(outputs.logits)
+
+
+def open_stream(
+    address: str | Path | Files,
+    columns: Columns = ANY_COLUMNS,
+    *,
+    from_probs: bool | None = False,
+    verify: bool = True,
+) -> OutputsStream:
+    """Open outputs to read them as a whole or in blocks.
+
+    Parquet and Arrow files are read block by block, and safetensors and .npy files are mapped into
+    memory. Others are read as a whole.
+
+    Parameters
+    ----------
+    address : str, Path or Files
+        A file, a pattern, a folder of Parquet files, or a remote address.
+    columns : Columns
+        The options for the columns of a table.
+    from_probs : bool, optional
+        Whether the values are probabilities. If None, values that look like probabilities or
+        percentages are rejected.
+    verify : bool
+        Whether the checksum of a .safetensors file is verified, which reads it once more.
+    """
+    files = address if isinstance(address, Files) else find_files(address)
+    if files.suffix not in READABLE:
+        raise FileError(f"cannot read {address}: the name must end in {', '.join(READABLE)}.")
+    if files.remote is not None and files.suffix in (".npy", ".npz"):
+        raise FileError(
+            f"cannot read {address}: NumPy files cannot be remote. Copy it to a local file first."
+        )
+    with error_context(files.address):
+        return OutputsStream(files, columns, from_probs=from_probs, verify=verify)
+
 
 def read_outputs(
-    path: str | Path, *, from_probs: bool | None, columns: Columns = ANY_COLUMNS
+    path: str | Path | Files,
+    *,
+    from_probs: bool | None,
+    columns: Columns = ANY_COLUMNS,
+    max_rows: int | None = None,
+    seed: int = 0,
 ) -> Outputs:
-    """Read outputs; reject what looks like probabilities unless the user said which it is."""
-    outputs = load_outputs(path, columns, from_probs=bool(from_probs))
-    if not len(outputs):
-        raise InputError(f"{path} has no rows.")
-    if from_probs is None:
-        largest = largest_of_non_negative(outputs.logits, at_least=1)
-        if largest is not None:
-            refuse_probabilities(path, largest, outputs.logits.size)
-    return outputs
+    """Read outputs; reject what looks like probabilities unless the user said which it is.
+
+    With `max_rows`, a larger input (or one of more than 2 GiB) is a random sample of its rows, in
+    their order. The guarantees of a threshold hold for rows that were chosen without looking at
+    them. `manifest["sampled_from"]` is then the number of all rows.
+    """
+    stream = open_stream(path, columns, from_probs=from_probs)
+    if not stream.n_rows:
+        raise InputError(f"{stream.address} has no rows.")
+    with error_context(stream.address):
+        return stream.whole(max_rows, seed)
 
 
 def read_others(
-    path: str | Path, first: Outputs, *, from_probs: bool | None, columns: Columns
+    path: str | Path,
+    first: Outputs,
+    *,
+    from_probs: bool | None,
+    columns: Columns,
+    max_rows: int | None = None,
+    seed: int = 0,
 ) -> Outputs:
     """Read further outputs of the same model, with the labels that the first file has."""
-    known = columns_of_others(path, columns, first.label_names)
-    outputs = read_outputs(path, from_probs=from_probs, columns=known)
-    if find_files(path).suffix in TABLES:
+    files = find_files(path)
+    is_table = files.suffix in TABLES
+    expected = of_others(columns, first.label_names) if is_table else ANY_COLUMNS
+    outputs = read_outputs(
+        files, from_probs=from_probs, columns=expected, max_rows=max_rows, seed=seed
+    )
+    if is_table:
         return outputs
-    with about(path):
+    with error_context(path):
         return matched(outputs, first, columns)
-
-
-def columns_of_others(path: str | Path, columns: Columns, names: Sequence[str] | None) -> Columns:
-    """Return what is known about the columns of a further file of the same model."""
-    return of_others(columns, names) if find_files(path).suffix in TABLES else ANY_COLUMNS
 
 
 def of_others(
     columns: Columns, names: Sequence[str] | None, owner: str = "the first file"
 ) -> Columns:
-    """Return what is known about the columns of a further table, if `owner` has these labels."""
+    """Return the options for the columns of a further table, if `owner` has these labels."""
     if names is not None:
-        columns = Columns(columns.id_column, keep=columns.keep, expected=names, expected_by=owner)
+        columns = replace(columns, labels=None, ignore=(), expected=names, expected_by=owner)
     return replace(columns, id_required=False)
 
 
@@ -68,3 +319,31 @@ def matched(outputs: Outputs, first: Outputs, columns: Columns) -> Outputs:
     if set(outputs.label_names) != set(names):  # of another model, which the caller reports
         return outputs
     return match_labels(outputs, names, tuple(first.arrays))
+
+
+def where(address: str, start: int, size: int, n_rows: int) -> str:
+    """Return what an error is about: a file, or some of its rows."""
+    if not start:  # row numbers are those of the file
+        return address
+    last = min(start + size, n_rows) - 1
+    return f"{address}, rows {start:,} to {last:,} (counted from 0 in what follows)"
+
+
+def _check_no_table(columns: Columns) -> None:
+    """Raise if table options were given for a file that is not a table."""
+    if columns.needs_table:
+        raise InputError(
+            "id_column, ignore, keep and sep (--id-column, --ignore, --keep, --sep) are for "
+            f"tables: {', '.join(TABLES)} files."
+        )
+
+
+def _row_bytes(outputs: Outputs) -> int:
+    arrays = (outputs.logits, outputs.features, outputs.labels, *outputs.arrays.values())
+    return sum(array[:1].nbytes for array in arrays if array is not None)
+
+
+def _rows_per_block(row_bytes: float) -> int:
+    """Return how many rows a block has: a power of two."""
+    fit = max(_FEWEST_ROWS, _BLOCK_BYTES / max(row_bytes, 1))
+    return min(_MOST_ROWS, 1 << math.floor(math.log2(fit)))

@@ -19,5 +19,38 @@ A sample's score does not depend on the other samples in the batch.
 
 from __future__ import annotations
 
-from nescio.scores.functions import *  # noqa: F403
-from nescio.scores.functions import __all__ as __all__
+from nescio.scores.functions import (
+    SCORES,
+    joint_energy,
+    label_energy,
+    label_prob,
+    label_score,
+    logits_from_probs,
+    max_energy,
+    max_logit,
+    max_prob,
+    msp,
+    sum_logit,
+    sum_prob,
+    top_k_joint_energy,
+    top_k_logit,
+    top_k_prob,
+)
+
+__all__ = [
+    "SCORES",
+    "joint_energy",
+    "label_energy",
+    "label_prob",
+    "label_score",
+    "logits_from_probs",
+    "max_energy",
+    "max_logit",
+    "max_prob",
+    "msp",
+    "sum_logit",
+    "sum_prob",
+    "top_k_joint_energy",
+    "top_k_logit",
+    "top_k_prob",
+]

@@ -22,24 +22,6 @@ from nescio._validation import (
 from nescio.errors import ImplausibleValuesWarning, InputError, warn
 from nescio.scores import kernels
 
-__all__ = [
-    "SCORES",
-    "joint_energy",
-    "label_energy",
-    "label_prob",
-    "label_score",
-    "logits_from_probs",
-    "max_energy",
-    "max_logit",
-    "max_prob",
-    "msp",
-    "sum_logit",
-    "sum_prob",
-    "top_k_joint_energy",
-    "top_k_logit",
-    "top_k_prob",
-]
-
 ArrayT = TypeVar("ArrayT")
 
 AGGREGATES = ("max", "sum", "top_k")

@@ -8,24 +8,15 @@ a score does not depend on the batch or the block that the row is in.
 from __future__ import annotations
 
 import functools
-import os
-from typing import Any
 
 import numpy as np
 
-from nescio._io.tables import require
 from nescio._threads import RowKernel
 from nescio._validation import Array, FloatArray
-from nescio.errors import ParameterError
 
 # Labels multiplied into one factor by the portable energy kernel. Their product stays below
 # float32's largest number as long as the positive logits among them sum to less than 88.
 _LABELS_PER_PRODUCT = 64
-
-# Set to 1, it asks for the kernel that numba compiles. It holds for a whole process: a score must
-# not depend on the batch.
-COMPILED_VARIABLE = "NESCIO_COMPILED"
-_FEWEST_COMPILED = 64  # with fewer labels, the NumPy kernels are faster
 
 # Above this many labels, row sums of float32 are accumulated in float64.
 _LABELS_PER_FLOAT32_SUM = 256
@@ -48,26 +39,9 @@ def sigmoid(f: FloatArray) -> FloatArray:
 
 
 def joint_energy(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """Sum log(1 + exp(f)) with the fastest of the kernels that this machine has."""
-    compiled = _compiled()
-    if compiled is not None and rows.shape[1] >= _FEWEST_COMPILED and work.dtype == np.float32:
-        joint_energy_compiled(rows, work, result)
-        return
+    """Sum log(1 + exp(f)) with the faster of the two kernels on this machine."""
     kernel = joint_energy_direct if _has_vectorised_log1p() else joint_energy_by_products
     kernel(rows, work, result)
-
-
-def joint_energy_compiled(rows: Array, work: FloatArray, result: FloatArray) -> None:
-    """Compute products in machine code, and rows that are too small or large for it in NumPy."""
-    from nescio.scores import compiled
-
-    compiled.joint_energy_compiled(rows, work, result)
-    small = np.flatnonzero(result < compiled.SMALLEST_SUM)
-    if small.size:
-        again = np.empty(len(small), result.dtype)
-        joint_energy_direct(rows[small], work[: len(small)], again)
-        result[small] = again
-    _redo_overflow(rows, result)
 
 
 def joint_energy_direct(rows: Array, work: FloatArray, result: FloatArray) -> None:
@@ -174,20 +148,6 @@ def _redo_overflow(rows: Array, result: FloatArray) -> None:
         again = np.empty(len(overflown), result.dtype)
         _sum_rows(softplus(np.ascontiguousarray(rows[overflown], dtype=result.dtype)), again)
         result[overflown] = again
-
-
-@functools.cache
-def _compiled() -> Any:
-    """Return the module of machine code if the user has asked for it; else None."""
-    asked = os.environ.get(COMPILED_VARIABLE) or "0"
-    if asked not in ("0", "1"):
-        raise ParameterError(f"{COMPILED_VARIABLE} must be 0 or 1, got {asked!r}.")
-    if asked == "0":
-        return None
-    require("numba", "fast")
-    from nescio.scores import compiled
-
-    return compiled
 
 
 @functools.cache

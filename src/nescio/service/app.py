@@ -1,71 +1,50 @@
-"""The routes of the service. Each reads a request, calls the service, and writes an answer."""
+"""The ASGI application: who may call it, what answers, and what is recorded of each request."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+import functools
+import hmac
+import ipaddress
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from importlib import resources
 from typing import Any
 
 import msgspec
-import numpy as np
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from nescio._validation import Array, looks_like_probabilities
-from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
-from nescio.explain import PartsReason, Reason
-from nescio.outputs import Outputs
-from nescio.runners.batches import n_rows
-from nescio.scores import label_prob
-from nescio.service import charts, openapi
-from nescio.service.access import AccessCheck, check_reload
-from nescio.service.bodies import (
-    FORMATS,
-    IMAGES,
-    JSON,
-    SAFETENSORS,
-    check_rows,
-    columns_of,
-    decode_inputs,
-    decode_outputs,
-    encode_assessment,
-    json_numbers,
-    json_pieces,
-    media_type,
-)
-from nescio.service.decoders import Decoding
-from nescio.service.engine import BatchResult, Engine
-from nescio.service.errors import TooLargeError, problem
-from nescio.service.forms import FORM, form_files
-from nescio.service.model import Model
-from nescio.service.pages import page, page_files
-from nescio.service.recording import RequestRecorder
+from nescio.errors import DatasetError, FileFormatError, InputError, ParameterError
+from nescio.service.endpoints import Answer, Endpoints
+from nescio.service.logs import logger
+from nescio.service.openapi import OPERATIONS, PROBLEM, Operation, Problem, phrase
+from nescio.service.requests import Request, TooLargeError
 from nescio.service.service import Service
 from nescio.service.settings import Settings
 
-_ENOUGH_TO_WARN = 5  # fewer numbers lie within [0, 1] by chance
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
-# Smaller bodies are decoded without a thread, which would take longer than decoding them:
-# "benchmarks/service.py clients" gets 15 to 40 % fewer answers per second then. Of safetensors,
-# only the header is decoded.
-_QUICK_BYTES = {JSON: 65_536, SAFETENSORS: 1_048_576}
-# The same for answers: rows of verdicts, and logits.
-_QUICK_ROWS = 5_000
-_QUICK_VALUES = 20_000
-_PIECE_BYTES = 262_144
-_MAX_VALUES = 1_000_000  # rows times labels of an answer; about 40 MB of JSON
-_BYTES_PER_VALUE = 8  # a logit and a probability, in single precision
-_EXPLAINED_ROWS = 100
-_EXPLAINED_LABELS = 20
+_ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/traffic"})  # polled regularly
+_MAX_ID_LENGTH = 64
+_PROCESS = uuid.uuid4().hex[:12]
+_NUMBERS = itertools.count(1)
+_CLIENT_CLOSED = 499  # the client closed the connection before the answer was complete
+_PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a whole
+
+_PAGE_TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8"}
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
 
 
-def make_app(settings: Settings) -> Starlette:
+def make_app(settings: Settings) -> App:
     """Return the service as an ASGI application.
 
     Parameters
@@ -83,325 +62,235 @@ def make_app(settings: Settings) -> Starlette:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     ns.JointEnergy().calibrate(logits).save(f"{folder}/tagger.nescio")
     ...     app = make_app(Settings(detector=f"{folder}/tagger.nescio"))
-    >>> "/v1/score" in [route.path for route in app.routes]
+    >>> "/v1/score" in app.routes
     True
     """
-    service = Service(settings)
-    routes = [*_routes(Endpoints(service)), *(Route(path, page) for path in page_files())]
-    paths = frozenset(route.path for route in routes)
-    middleware = [Middleware(RequestRecorder, service=service, paths=paths)]
-    if settings.cors_origins:
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=list(settings.cors_origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-request-id"],
-            expose_headers=["retry-after", "x-nescio-warning", "x-request-id"],
-        )
-        middleware.append(cors)
-    middleware.append(Middleware(AccessCheck, service=service))
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await service.start()
-        yield
-        await service.stop()
-
-    app = Starlette(
-        routes=routes,
-        middleware=middleware,
-        exception_handlers=dict.fromkeys(_ANSWERED, _error),
-        lifespan=lifespan,
-    )
-    app.state.service = service
-    return app
+    return App(Service(settings))
 
 
-def _routes(endpoints: Endpoints) -> list[Route]:
-    return [
-        Route("/v1/score", endpoints.score, methods=["POST"]),
-        Route("/v1/predict", endpoints.predict, methods=["POST"]),
-        Route("/v1/detector", endpoints.detector),
-        Route("/v1/histogram", endpoints.histogram),
-        Route("/v1/traffic", endpoints.traffic),
-        Route("/v1/reload", endpoints.reload, methods=["POST"]),
-        Route("/healthz", endpoints.healthz),
-        Route("/readyz", endpoints.readyz),
-        Route("/metrics", endpoints.metrics),
-        Route("/openapi.json", endpoints.openapi),
-    ]
+class App:
+    """The service as an ASGI application.
 
-
-class Endpoints:
-    """One method per route."""
+    Attributes
+    ----------
+    routes : dict of str to Operation or Answer
+        The operation of each path of the API, and each file of the page.
+    service : Service
+        The state behind it.
+    """
 
     def __init__(self, service: Service) -> None:
-        self._service = service
-
-    async def score(self, request: Request) -> Response:
-        """Return scores, p-values and verdicts for logits."""
-        service, current = self._service, self._service.current
-        kind, explain = _content_type(request, FORMATS), _flag(request, "explain")
-        max_rows = service.settings.max_rows
-        async with service.room.body(request, kind) as body:
-            if len(body) <= _QUICK_BYTES[kind]:
-                outputs = decode_outputs(kind, body, max_rows)
-            else:
-                outputs = await service.in_thread(decode_outputs, kind, body, max_rows)
-            result = await service.score(current, outputs)
-            _note(request, result, body)
-            headers = _warning(outputs)
-            if explain:
-                columns = columns_of(result.assessment)
-                columns |= await service.in_thread(_explained, current.engine, result)
-                return _json(columns, headers)
-            answer = _accepted(request, kind)
-            if len(outputs) <= _QUICK_ROWS:
-                content = encode_assessment(answer, result.assessment)
-            else:
-                content = await service.in_thread(encode_assessment, answer, result.assessment)
-            if len(content) <= _PIECE_BYTES:
-                return Response(content, headers=headers, media_type=answer)
-            service.room.hold(request.scope, len(content))
-            headers["content-length"] = str(len(content))
-            return StreamingResponse(_cut(content), headers=headers, media_type=answer)
-
-    async def predict(self, request: Request) -> Response:
-        """Return predicted labels, probabilities and verdicts for images or other inputs."""
-        service, current = self._service, self._service.current
-        model = current.engine.model
-        if model is None:
-            raise HTTPException(404, "this service has no model. Start it with --model.")
-        kind = _content_type(request, (*IMAGES, FORM, JSON, SAFETENSORS))
-        explain = _flag(request, "explain")
-        async with service.room.body(request, kind) as body:
-            run = service.in_thread if kind in FORMATS else service.decoding
-            decoding = Decoding(service.decoders, service.settings.max_pixels)
-            header = request.headers["content-type"]
-            max_rows = service.settings.max_rows
-            inputs, columns = await run(_inputs, model, header, body, decoding, max_rows)
-            n_values = _answer_size(n_rows(inputs), current.engine.n_labels or 1, max_rows)
-            n_bytes = sum(array.nbytes for array in inputs.values())
-            service.room.hold(request.scope, n_bytes + _BYTES_PER_VALUE * n_values)
-            result = await service.predict(current, model, inputs)
-            _note(request, result, body)
-            columns |= columns_of(result.assessment)
-            if explain:
-                columns |= await service.in_thread(_explained, current.engine, result)
-            n_values = _answer_size(len(result.outputs), result.outputs.n_labels, max_rows)
-            n_labels, headers = result.outputs.n_labels, _warning(result.outputs)
-            pieces = json_pieces(
-                columns,
-                _predicted(current.engine, result),
-                len(result.outputs),
-                max(1, _QUICK_VALUES // n_labels),
+        self.service = service
+        self._endpoints = Endpoints(service)
+        self.routes: dict[str, Operation | Answer] = {
+            **{operation.path: operation for operation in OPERATIONS},
+            **page_files(),
+        }
+        self._respond: Callable[[Scope, Receive, Send], Awaitable[None]] = self._answer
+        if service.settings.cors_origins:
+            self._respond = CORSMiddleware(
+                self._answer,
+                allow_origins=list(service.settings.cors_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["authorization", "content-type", "x-request-id"],
+                expose_headers=["retry-after", "x-request-id"],
             )
-            if n_values <= _QUICK_VALUES:
-                return Response(b"".join(pieces), headers=headers, media_type=JSON)
-            return StreamingResponse(_streamed(service, pieces), headers=headers, media_type=JSON)
 
-    async def detector(self, request: Request) -> Response:
-        """Describe the detector and the model."""
-        return _json(self._service.current.engine.describe())
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the life of the application."""
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await receive()
+            await self.service.start()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self.service.stop()
+            await send({"type": "lifespan.shutdown.complete"})
 
-    async def histogram(self, request: Request) -> Response:
-        """Draw one score among the scores of the calibration data."""
-        engine = self._service.current.engine
-        score = _number(request, "score", -math.inf, math.inf)
-        width = _number(request, "width", *charts.WIDTHS, default=charts.DEFAULT_WIDTH)
-        names = list(engine.calibration.thresholds)
-        group = request.query_params.get("group", "all")
-        if group not in names:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, then count, time and log it."""
+        started = time.perf_counter()
+        service = self.service
+        service.n_accepted += 1
+        request = scope["request"] = Request(scope, receive)
+        request_id = _request_id(request.headers.get("x-request-id", ""))
+        status, complete = 0, False
+
+        async def send_marked(message: Any) -> None:
+            nonlocal status, complete
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", request_id.encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                ]
+                if service.stopping:
+                    message["headers"].append((b"connection", b"close"))
+            await send(message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body")
+
+        try:
+            await self._respond(scope, receive, send_marked)
+        except Exception:
+            logger.exception("failed", extra={"id": request_id, "path": scope["path"]})
+            if not status:
+                failed = HTTPException(500, "the service failed. Its log has the details.")
+                await _send(_problem(failed), scope, send_marked)
+        finally:
+            service.limits.release(request)
+            path = scope["path"] if scope["path"] in self.routes else "other"
+            status = status if complete else _CLIENT_CLOSED
+            seconds = time.perf_counter() - started
+            service.n_answered += complete
+            service.metrics.answered(path, status, seconds)
+            level = logging.DEBUG if path in _ROUTINE and status == 200 else logging.INFO
+            if logger.isEnabledFor(level):
+                facts = {
+                    "id": request_id,
+                    "method": scope["method"],
+                    "path": path,
+                    "status": status,
+                    "ms": round(seconds * 1e3, 2),
+                }
+                logger.log(level, "request", extra=facts | request.facts)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check who calls, and send the answer of the endpoint or an error."""
+        try:
+            answer = await self._endpoint(scope["request"])
+        except _ANSWERED as error:
+            answer = _problem(error)
+        await _send(answer, scope, send)
+
+    async def _endpoint(self, request: Request) -> Answer:
+        settings = self.service.settings
+        method, path = request.scope["method"], request.scope["path"]
+        route = self.routes.get(path)
+        _check_origin(request.headers, settings.cors_origins)
+        if settings.token is None:
+            if self.service.only_local:
+                _check_host(request.headers)
+        elif route is None or (isinstance(route, Operation) and 401 in route.errors):
+            _check_token(request.headers, settings.token)
+        if route is None:
+            raise HTTPException(404, "Not Found. See /openapi.json for the paths and methods.")
+        posts = isinstance(route, Operation) and route.method == "POST"
+        if method not in (allowed := ("POST",) if posts else ("GET", "HEAD")):
             raise HTTPException(
-                422, f"group must be one of {', '.join(names)}, got {group[:40]!r}."
+                405,
+                "Method Not Allowed. See /openapi.json for the paths and methods.",
+                {"Allow": ", ".join(allowed)},
             )
-        return Response(
-            charts.score_chart(engine, score, group, int(width)), media_type="image/svg+xml"
-        )
-
-    async def traffic(self, request: Request) -> Response:
-        """Return recent scores, the share flagged, and the report of the monitor."""
-        current = self._service.current
-        snapshot = current.traffic.snapshot() | {"stopping": self._service.stopping}
-        if "charts" in request.query_params:
-            width = int(_number(request, "charts", *charts.WIDTHS))
-            snapshot["charts"] = charts.traffic_charts(current.engine, snapshot, width)
-        return _json(snapshot)
-
-    async def reload(self, request: Request) -> Response:
-        """Read the files of the detector and the model again."""
-        check_reload(request, self._service.settings.token)
+        if isinstance(route, Answer):
+            return route
         try:
-            engine = await self._service.reload()
-        except (NescioError, OSError) as error:
-            raise HTTPException(409, f"nothing was changed: {error}") from error
-        return _json(engine.describe())
-
-    async def healthz(self, request: Request) -> Response:
-        """Say that the process is alive."""
-        return _json({"status": "ok"})
-
-    async def readyz(self, request: Request) -> Response:
-        """Say whether the service should get requests."""
-        if self._service.stopping:
-            raise HTTPException(503, "the service is about to stop.", {"Retry-After": "1"})
-        return _json({"status": "ready"})
-
-    async def metrics(self, request: Request) -> Response:
-        """Return the metrics for Prometheus."""
-        return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
-
-    async def openapi(self, request: Request) -> Response:
-        """Return the OpenAPI description."""
-        return _json(openapi.document())
+            query = msgspec.convert(request.query, route.query, strict=False)
+        except msgspec.ValidationError as error:
+            raise HTTPException(422, f"the query of the address is wrong: {error}.") from error
+        answer: Answer = await getattr(self._endpoints, route.id)(request, query)
+        return answer
 
 
-# --- requests ---------------------------------------------------------------------------------
+# --- who may call -------------------------------------------------------------------------------
 
 
-def _content_type(request: Request, kinds: tuple[str, ...]) -> str:
-    kind = media_type(request.headers.get("content-type", ""))
-    if kind not in kinds:
-        given = repr(kind[:60]) if kind else "none"
+def _check_token(headers: dict[str, str], token: str) -> None:
+    scheme, _, sent = headers.get("authorization", "").partition(" ")
+    same = hmac.compare_digest(sent.strip().encode("latin-1"), token.encode())
+    if not same or scheme.lower() != "bearer":
+        what = "invalid token" if sent else "this path needs a token"
         raise HTTPException(
-            415, f"the header Content-Type must be one of {', '.join(sorted(kinds))}; got {given}."
+            401,
+            f"{what}. Send the header Authorization: Bearer TOKEN.",
+            {"WWW-Authenticate": "Bearer"},
         )
-    return kind
 
 
-def _accepted(request: Request, kind: str) -> str:
-    """Return the format of the answer: the first one that Accept names, or that of the request."""
-    named = map(media_type, request.headers.get("accept", "").split(","))
-    return next((name for name in named if name in FORMATS), kind)
+def _check_origin(headers: dict[str, str], allowed: tuple[str, ...]) -> None:
+    """Reject web pages of other origins, which a browser would allow to send requests."""
+    origin = headers.get("origin", "")
+    if not origin or origin in allowed:
+        return
+    if origin.lower().partition("://")[2] != headers.get("host", "").lower():
+        raise HTTPException(
+            403,
+            f"web pages of {origin[:100]} may not call this service. To allow them, start the "
+            "service with --cors-origin.",
+        )
 
 
-def _flag(request: Request, name: str) -> bool:
-    text = request.query_params.get(name, "false")
-    if text not in ("true", "false"):
-        raise HTTPException(422, f"{name} must be true or false, got {text[:40]!r}.")
-    return text == "true"
+def _check_host(headers: dict[str, str]) -> None:
+    """Reject other host names: with DNS rebinding, a foreign page would have our origin."""
+    host = headers.get("host", "").lower()
+    name, separator, port = host.rpartition(":")
+    name = name if separator and port.isdecimal() else host
+    if name not in ("", "localhost") and not is_loopback(name.strip("[]")):
+        raise HTTPException(
+            403,
+            f"the host name {host[:100]!r} is not accepted. Without a token, call the service as "
+            "localhost or 127.0.0.1.",
+        )
 
 
-def _number(
-    request: Request, name: str, low: float, high: float, default: float = math.nan
-) -> float:
-    text = request.query_params.get(name)
+def is_loopback(address: str) -> bool:
+    """Whether only this machine itself can reach the address."""
     try:
-        value = default if text is None else float(text)
+        return ipaddress.ip_address(address).is_loopback
     except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        given = "none" if text is None else repr(text[:40])
-        limits = "" if math.isinf(low) else f" from {low:g} to {high:g}"
-        raise HTTPException(422, f"{name} must be a number{limits}, got {given}.")
-    return value
+        return False
 
 
-def _note(request: Request, result: BatchResult, body: bytes) -> None:
-    """Add to the log what was scored."""
-    request.scope["facts"].update(
-        rows=len(result.outputs),
-        flagged=int(np.count_nonzero(~result.assessment.in_distribution)),
-        bytes=len(body),
-    )
+def _request_id(sent: str) -> str:
+    """Return the id that the caller sent, if it is a plain one, or else a new id."""
+    plain = sent.replace("-", "").replace("_", "").isalnum() and sent.isascii()
+    if plain and len(sent) <= _MAX_ID_LENGTH:
+        return sent
+    return f"{_PROCESS}-{next(_NUMBERS):x}"
 
 
-def _inputs(
-    model: Model, content_type: str, body: bytes, decoding: Decoding, max_rows: int
-) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the inputs of the model in a body, and columns for the answer.
-
-    Of a form, these are the names of its files; of texts, which of them were cut off.
-    """
-    kind = media_type(content_type)
-    if kind in IMAGES:
-        return model.image_input(body, decoding), {}
-    if kind != FORM:
-        given = decode_inputs(kind, body, max_rows)
-        return model.text_inputs(given) if isinstance(given, list) else (model.checked(given), {})
-    files = form_files(content_type, body)
-    rows = []
-    for file in files:
-        try:
-            rows.append(model.image_input(file.content, decoding))
-        except DatasetError as error:
-            raise DatasetError(f"{file.name}: {error}") from error
-    inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    return model.checked(inputs), {"id": [file.name for file in files]}
+# --- answers ------------------------------------------------------------------------------------
 
 
-# --- answers ----------------------------------------------------------------------------------
+async def _send(answer: Answer, scope: Scope, send: Send) -> None:
+    headers = [
+        (b"content-type", answer.media_type.encode("latin-1")),
+        (b"content-length", b"%d" % len(answer.body)),
+        *((name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers),
+    ]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    body = b"" if scope["method"] == "HEAD" else answer.body
+    for start in range(0, max(1, len(body)), _PIECE_BYTES):
+        end = start + _PIECE_BYTES
+        piece = body if len(body) <= _PIECE_BYTES else body[start:end]
+        await send({"type": "http.response.body", "body": piece, "more_body": end < len(body)})
 
 
-def _json(value: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), headers=headers, media_type=JSON)
-
-
-async def _error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
+def _problem(error: Exception) -> Answer:
+    """Return the answer for an error, in the format of RFC 9457."""
+    headers: Any = {}
+    if isinstance(error, HTTPException):
+        status, detail, headers = error.status_code, error.detail, error.headers or {}
+    else:
         status = 413 if isinstance(error, TooLargeError) else 422
-        status = 400 if isinstance(error, FileFormatError) else status
-        error = HTTPException(status, str(error))
-    return problem(error)
+        status, detail = 400 if isinstance(error, FileFormatError) else status, str(error)
+    if detail.partition(" ")[0].isalpha():  # not the name of a parameter or a file
+        detail = detail[:1].upper() + detail[1:]
+    body = msgspec.json.encode(Problem(phrase(status), status, detail))
+    return Answer(body, PROBLEM, status, tuple(headers.items()))
 
 
-def _warning(outputs: Outputs) -> dict[str, str]:
-    if not looks_like_probabilities(outputs.logits, at_least=_ENOUGH_TO_WARN):
-        return {}
-    return {"x-nescio-warning": "all values lie within [0, 1]: are these probabilities?"}
-
-
-def _predicted(engine: Engine, result: BatchResult) -> dict[str, Callable[[slice], Any]]:
-    """Return the columns with something for each label, as functions of the rows."""
-    logits = result.outputs.logits
-    names = engine.label_names or tuple(map(str, range(logits.shape[1])))
+@functools.cache
+def page_files() -> dict[str, Answer]:
+    """Return the files of the page by path; two style sheets are those of all charts."""
+    files = list((resources.files("nescio.service") / "page").iterdir())
+    files += [resources.files("nescio._charts") / name for name in ("palette.css", "charts.css")]
     return {
-        "predicted": lambda rows: [
-            [names[at] for at in row.nonzero()[0]] for row in logits[rows] > 0
-        ],
-        "probs": lambda rows: label_prob(logits[rows]).tolist(),
-        "logits": lambda rows: json_numbers(logits[rows]),
-    }
-
-
-def _answer_size(n_rows: int, n_labels: int, max_rows: int) -> int:
-    """Return rows times labels, or raise an error if that is too much for one answer."""
-    check_rows(n_rows, max_rows)
-    if n_rows * n_labels > _MAX_VALUES and n_rows > 1:
-        raise TooLargeError(
-            f"an answer may have {_MAX_VALUES:,} logits, that is {_MAX_VALUES // n_labels:,} rows "
-            f"of {n_labels:,} labels; got {n_rows:,} rows. Send them in several requests.",
+        "/" if file.name == "index.html" else f"/{file.name}": Answer(
+            file.read_bytes(),
+            _PAGE_TYPES[file.name.rpartition(".")[2]],
+            headers=tuple(_PAGE_HEADERS.items()),
         )
-    return n_rows * n_labels
-
-
-async def _cut(content: bytes) -> AsyncIterator[bytes]:
-    """Give an answer in pieces: as a whole, it would wait in memory until the client reads it."""
-    for start in range(0, len(content), _PIECE_BYTES):
-        yield content[start : start + _PIECE_BYTES]
-
-
-async def _streamed(service: Service, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Give the pieces of an answer, each made when the one before it was sent."""
-    while piece := await service.in_thread(next, pieces, b""):
-        yield piece
-
-
-def _explained(engine: Engine, result: BatchResult) -> dict[str, Any]:
-    """Return the reason for each verdict, with the labels that matter most."""
-    if len(result.outputs) > _EXPLAINED_ROWS:
-        raise HTTPException(413, f"at most {_EXPLAINED_ROWS} rows can be explained in one request.")
-    return {"explanation": [_reason(reason) for reason in engine.explain(result.outputs)]}
-
-
-def _reason(reason: Reason | PartsReason) -> dict[str, Any]:
-    by_label = reason.by_label()
-    labels = () if by_label is None else by_label.most_telling(_EXPLAINED_LABELS)
-    found = {
-        "term": "" if by_label is None else by_label.term,
-        "summary": reason.summary(),
-        "labels": [label.as_dict() for label in labels],
+        for file in files
     }
-    if isinstance(reason, PartsReason):
-        found["parts"] = [part.as_dict() | {"reason": None} for part in reason.parts]
-    return found

@@ -15,14 +15,12 @@ from nescio._charts.histogram import HistogramChart
 from nescio._charts.svg import Chart, Scale, Tick, percent, relabelled, short
 from nescio.service.engine import Engine
 
-WIDTHS = (200, 2_000)  # the smallest and the largest width of a chart in pixels
-DEFAULT_WIDTH = 640
 _SMALL_SAMPLE = 100  # fewer points than this are drawn larger
 
 
 def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
     """Draw a score and the threshold on the histogram of a group's calibration scores."""
-    histogram, threshold = engine.histogram(group), engine.calibration.threshold_values[group]
+    histogram, threshold = engine.histograms[group], engine.calibration.threshold_values[group]
     low, high = histogram.edges[[0, -1]]
     chart = HistogramChart(
         histogram,
@@ -51,7 +49,7 @@ def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str
     inside = np.array(recent["in_distribution"])
     thresholds = list(engine.calibration.threshold_values.values())
     # The range of the calibration scores, extended by at most its width to each side.
-    edges = engine.histogram(None).edges
+    edges = engine.histograms[None].edges
     low, high, room = edges[0], edges[-1], edges[-1] - edges[0]
     finite = scores[np.isfinite(scores)]
     low = max(finite.min(initial=low), low - room)

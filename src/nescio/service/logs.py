@@ -11,10 +11,10 @@ import logging
 import os
 import queue
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from typing import IO
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any, cast
 
 import msgspec
 
@@ -41,70 +41,58 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class ThreadHandler(logging.Handler):
-    """Hands lines to a thread that writes them. It never waits and never raises an error."""
+class LogQueue(QueueHandler):
+    """Hands records to the thread that writes them, and counts those that are dropped."""
 
-    def __init__(self, stream: IO[str] | None) -> None:
+    def __init__(self) -> None:
+        super().__init__(queue.Queue(_MAX_WAITING))
+        self.n_dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return the record as it is; the thread formats it."""
+        return record
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Count a record that cannot be written."""
+        self.n_dropped += 1
+
+
+class LineWriter(logging.Handler):
+    """Writes lines to standard error.
+
+    It has no lock and no buffer: at exit, Python would wait for them while nobody reads the log.
+    """
+
+    def __init__(self, waiting: LogQueue) -> None:
         super().__init__()
         self.setFormatter(JsonFormatter())
-        self.n_dropped = 0
-        self._told = 0  # how many of them the log says
-        self._descriptor = _descriptor(stream)
-        self._waiting: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
-        # At exit, Python does not wait for it: it may be blocked because nobody reads the log.
-        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+        self._waiting = waiting
+        self._n_reported = 0
+        self._descriptor = -1  # if standard error was closed before the start
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            self._descriptor = sys.stderr.fileno()
+
+    def createLock(self) -> None:  # noqa: N802
+        """Use none: only one thread writes."""
+        self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add a line, unless too many are waiting."""
-        if self._waiting.qsize() >= _MAX_WAITING:
-            self.n_dropped += 1
-            return
+        """Write one line, and how many were dropped if it has become more."""
         try:
-            line = self.format(record)
-        except Exception:  # a message that cannot be formatted must not end what it is about
-            self.n_dropped += 1
-            return
-        self._waiting.put(line)
+            self._write(record)
+            n_dropped = self._waiting.n_dropped
+            if n_dropped > self._n_reported:
+                facts = {"name": logger.name, "levelname": "WARNING", "dropped": n_dropped}
+                message = {"msg": "lines of the log were dropped", "levelno": logging.WARNING}
+                self._write(logging.makeLogRecord(facts | message))
+                self._n_reported = n_dropped
+        except Exception:  # closed, a full disk, or a message that cannot be formatted
+            self._waiting.handleError(record)
 
-    def wait(self, seconds: float = 2.0) -> None:
-        """Wait until all lines so far are written, but not for long."""
-        written = threading.Event()
-        self._waiting.put(written)
-        written.wait(seconds)
-
-    def _write_all(self) -> None:
-        while True:
-            line = self._waiting.get()
-            if isinstance(line, threading.Event):
-                line.set()
-                continue
-            self._write(line)
-            if self.n_dropped > self._told and self._write(self._about_dropped()):
-                self._told = self.n_dropped
-
-    def _write(self, line: str) -> bool:
-        data = f"{line}\n".encode("utf-8", "replace")
-        try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-        except OSError:  # closed, or the disk is full
-            self.n_dropped += 1
-            return False
-        return True
-
-    def _about_dropped(self) -> str:
-        facts = {"name": logger.name, "levelname": "WARNING", "levelno": logging.WARNING}
-        record = logging.makeLogRecord(
-            {**facts, "msg": "lines of the log were dropped", "dropped": self.n_dropped}
-        )
-        return self.format(record)
-
-
-def _descriptor(stream: IO[str] | None) -> int:
-    """Return the file descriptor of a stream, or -1 if it was closed before the start."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        return stream.fileno()  # type: ignore[union-attr]
-    return -1
+    def _write(self, record: logging.LogRecord) -> None:
+        data = f"{self.format(record)}\n".encode("utf-8", "replace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
 
 
 def n_dropped() -> int:
@@ -121,10 +109,11 @@ def announce(event: str, **facts: object) -> None:
 @contextlib.contextmanager
 def set_up(level: str) -> Iterator[None]:
     """Send the events of the service, and those of uvicorn, to standard error."""
-    handler = ThreadHandler(sys.stderr)
+    handler = LogQueue()
+    QueueListener(handler.queue, LineWriter(handler)).start()  # a daemon thread
     logging.captureWarnings(True)
     number = logging.getLevelNamesMapping()[level.upper()]
-    for name in ("nescio.service", "uvicorn", "py.warnings"):
+    for name in (logger.name, "uvicorn", "asyncio", "python_multipart", "py.warnings"):
         log = logging.getLogger(name)
         log.handlers = [handler]
         log.propagate = False
@@ -132,4 +121,6 @@ def set_up(level: str) -> Iterator[None]:
     try:
         yield
     finally:
-        handler.wait()
+        end = time.monotonic() + 2.0
+        while cast("queue.Queue[Any]", handler.queue).unfinished_tasks and time.monotonic() < end:
+            time.sleep(0.01)

@@ -1,30 +1,121 @@
-"""Run the service with uvicorn: stop without losing requests, and reload on a signal."""
+"""Run the service with uvicorn: limits on connections, stopping without losing requests, reload.
+
+uvicorn has no limits on connections, except for the time between two requests of one. Ours hold
+before a request is read, and so without a token.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from nescio._io.tables import require
+from nescio._optional import require
+from nescio._threads import available_cpus
 from nescio.errors import FileError, NescioError
 from nescio.service import logs
-from nescio.service.access import is_loopback
-from nescio.service.app import make_app
-from nescio.service.connections import Connection
+from nescio.service.app import App, is_loopback, make_app
 from nescio.service.logs import logger
 from nescio.service.service import Service
 from nescio.service.settings import Settings
 
 _SETTLE_SECONDS = 0.25
 _LONGEST_REQUEST_SECONDS = 60
+
+_MAX_CONNECTIONS = 1_000
+_MAX_HEAD_BYTES = 16_384  # address and headers of a request, or its trailer
+_MAX_PIPELINED = 8  # requests that a client sends before it has the answer to the first
+# How long a client may take for the head of a request, or to read a part of an answer.
+_SILENT_SECONDS = 20.0
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that is closed if its client sends no end of a head, or nothing for too long.
+
+    The parser h11 has a limit on heads and trailers of its own, but it takes longer to read a body
+    than it takes to read and score it here. So this is a subclass for httptools.
+    """
+
+    _since = 0.0  # when the client was last served
+    _n_unread = 0  # bytes since the last part of a body or the end of a request
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection; if there are too many, close the one that has waited longest."""
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        if len(self.connections) > max_connections():
+            open_ones = (other for other in self.connections if isinstance(other, Connection))
+            waiting = (other for other in open_ones if other.waits and other is not self)
+            min(waiting, key=lambda other: other._since, default=self).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request. The parser keeps a head or a trailer until it ends."""
+        self._n_unread += len(data)
+        super().data_received(data)
+        if self._n_unread > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The head of a request may have {_MAX_HEAD_BYTES:,} bytes.")
+
+    def on_headers_complete(self) -> None:
+        """Begin with a request, unless its head is too long or too many wait before it."""
+        n_head = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if n_head > _MAX_HEAD_BYTES or len(self.pipeline) >= _MAX_PIPELINED:
+            raise ValueError("too much")  # uvicorn answers 400
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._n_unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Begin to count the bytes of the next request."""
+        self._n_unread = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Begin to wait for the client to read."""
+        self._since = self.loop.time()
+        super().pause_writing()
+
+    @property
+    def waits(self) -> bool:
+        """Whether no request is in progress: it has not arrived, or it is answered."""
+        answered = self.cycle is None or self.cycle.response_complete
+        return answered and not self.transport.is_closing()
+
+    def check_time(self) -> None:
+        """Close the connection if the service has waited too long for the client."""
+        stalled = self.waits or self.flow.write_paused or self.transport.is_closing()
+        if stalled and self.loop.time() - self._since > _SILENT_SECONDS:
+            self.transport.abort()
+
+
+@functools.cache
+def max_connections() -> int:
+    """Return how many connections there may be: some file descriptors are kept for the rest."""
+    if sys.platform == "win32":
+        return _MAX_CONNECTIONS
+    import resource
+
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
+    return max(8, min(_MAX_CONNECTIONS, allowed - 64 - 4 * available_cpus()))
 
 
 class Server(uvicorn.Server):
@@ -107,37 +198,34 @@ def serve(
         At "warning", requests are not logged.
     """
     with logs.set_up(log_level):
-        _serve(settings, host, port)
-
-
-def _serve(settings: Settings, host: str, port: int) -> None:
-    if settings.model is not None:
-        # Errors are raised as exceptions; its own log lines would not be JSON.
-        require("onnxruntime", "onnx").set_default_logger_severity(4)
-    app = make_app(settings)
-    service: Service = app.state.service
-    listening = _bound(host, port)
-    name, number = listening.getsockname()[:2]
-    service.only_local = is_loopback(name)
-    engine = service.current.engine
-    logs.announce(
-        "serving",
-        url=f"http://{f'[{name}]' if ':' in name else name}:{number}",
-        detector=engine.detector.name,
-        threshold=engine.calibration.threshold_values,
-        model=None if settings.model is None else settings.model.name,
-        token=settings.token is not None,
-    )
-    if settings.token is None and not service.only_local:
-        logger.warning(
-            "without a token, anyone who can reach this address can call the service",
-            extra={"host": name},
+        if settings.model is not None:
+            # Errors are raised as exceptions; its own log lines would not be JSON.
+            require("onnxruntime", "onnx").set_default_logger_severity(4)
+        app = make_app(settings)
+        service = app.service
+        gc.freeze()  # modules and the detector stay: the garbage collector need not visit them
+        listening = _bound(host, port)
+        name, number = listening.getsockname()[:2]
+        service.only_local = is_loopback(name)
+        engine = service.current.engine
+        logs.announce(
+            "serving",
+            url=f"http://{f'[{name}]' if ':' in name else name}:{number}",
+            detector=engine.detector.name,
+            threshold=engine.calibration.threshold_values,
+            model=None if settings.model is None else settings.model.name,
+            token=settings.token is not None,
         )
-    Server(config_of(app), service).run(sockets=[listening])
-    logs.announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
+        if settings.token is None and not service.only_local:
+            logger.warning(
+                "without a token, anyone who can reach this address can call the service",
+                extra={"host": name},
+            )
+        Server(config_of(app), service).run(sockets=[listening])
+        logs.announce("stopped", accepted=service.n_accepted, answered=service.n_answered)
 
 
-def config_of(app: ASGIApp) -> uvicorn.Config:
+def config_of(app: App) -> uvicorn.Config:
     """Return the settings of uvicorn."""
     return uvicorn.Config(
         app,

@@ -1,34 +1,31 @@
-"""The state behind the routes: the detector in use, the queues and the traffic."""
+"""The state behind the endpoints: the detector in use, the traffic, and the queues of work."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from nescio._io.files import check_target
-from nescio._io.locks import exclusive
+from nescio._io.files import check_target, exclusive
 from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.errors import NescioError
-from nescio.monitor.references import fingerprint
+from nescio.models.base import n_rows
+from nescio.monitor.monitor import fingerprint
 from nescio.outputs import Outputs
-from nescio.runners.batches import n_rows
-from nescio.service.batching import Batcher
-from nescio.service.bodies import check_rows
-from nescio.service.decoders import Decoders
-from nescio.service.engine import BatchResult, Engine, kind_of
-from nescio.service.limits import Room
+from nescio.service.engine import BatchResult, Engine, Model, kind_of
+from nescio.service.images import Decoders
 from nescio.service.logs import logger
-from nescio.service.metrics import Metrics, ScoreMetrics
-from nescio.service.model import Model
+from nescio.service.requests import RequestLimits
 from nescio.service.settings import Settings
-from nescio.service.traffic import Traffic, stored_monitor
+from nescio.service.traffic import Metrics, ScoreMetrics, Traffic, stored_monitor
 
 _WATCH_EVERY_SECONDS = 0.25
 _SAVE_EVERY = 240  # the state is saved after this many looks at the traffic
@@ -36,8 +33,12 @@ _SAVE_EVERY = 240  # the state is saved after this many looks at the traffic
 # For larger requests, copying them into one array takes longer than that.
 _BATCH_VALUES = 1 << 15
 _BATCH_INPUTS = 1 << 24  # the most numbers that go through the model together: about 100 images
+_QUICK_SECONDS = 0.003
 
 Value = TypeVar("Value")
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+Run = Callable[[Sequence[Work]], list[Result]]
 
 
 class Current(NamedTuple):
@@ -55,11 +56,9 @@ class Current(NamedTuple):
     def predict(self, works: Sequence[Mapping[str, Array]]) -> list[BatchResult]:
         """Return the outputs of the model for inputs of one kind, and the verdicts."""
         inputs = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
-        model = cast(Model, self.engine.model)
-        outputs = model.wrapped.outputs(inputs, batch_size=model.batch_size(inputs))
-        sizes = [n_rows(work) for work in works]
-        ends = itertools.accumulate(sizes)
-        parts = [outputs[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        outputs = cast(Model, self.engine.model).outputs(inputs)
+        ends = itertools.accumulate(map(n_rows, works))
+        parts = [outputs[end - n_rows(work) : end] for work, end in zip(works, ends, strict=True)]
         return self._verdicts(outputs, parts)
 
     def _verdicts(self, outputs: Outputs, parts: Sequence[Outputs]) -> list[BatchResult]:
@@ -88,8 +87,8 @@ class Service:
         if settings.monitor_state is not None:
             check_target(settings.monitor_state, force=True)
             self._files.enter_context(exclusive(settings.monitor_state, "state file"))
-        self.room = Room(settings)
-        self.metrics = Metrics(self.room)
+        self.limits = RequestLimits(settings)
+        self.metrics = Metrics(self.limits)
         self.current = self._load()
         self.metrics.registry.register(self.current.counted)
 
@@ -165,9 +164,8 @@ class Service:
 
     async def score(self, current: Current, outputs: Outputs) -> BatchResult:
         """Return the verdicts on the outputs of a request."""
-        check_rows(len(outputs), self.settings.max_rows)
         return await self._scoring.submit(
-            current.score, outputs, size=outputs.logits.size, kind=kind_of(outputs)
+            current.score, outputs, size=outputs.logits.size, kind=kind_of
         )
 
     async def predict(
@@ -175,9 +173,7 @@ class Service:
     ) -> BatchResult:
         """Return the outputs of the model for the inputs of a request, and the verdicts."""
         size = sum(array.size for array in inputs.values())
-        return await self._predicting.submit(
-            current.predict, inputs, size=size, kind=model.kind_of(inputs)
-        )
+        return await self._predicting.submit(current.predict, inputs, size=size, kind=model.kind_of)
 
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
@@ -186,3 +182,110 @@ class Service:
     async def decoding(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that decodes images."""
         return await asyncio.get_running_loop().run_in_executor(self._decoding, work, *arguments)
+
+
+# --- requests that wait at the same time are scored together --------------------------------------
+
+
+class _Waiting(NamedTuple):
+    run: Run[Any, Any]
+    work: Any
+    size: int
+    kind: Hashable
+    answer: asyncio.Future[Any]
+
+
+class Batcher:
+    """Runs pieces of work together, up to a total size. A single piece may be larger.
+
+    A batch is whatever has arrived while the previous batch ran: no request waits for others.
+    Batches run one after another in a thread, so that the event loop can read requests and write
+    answers meanwhile. If nothing else waits, work that was quick when it was last done runs in the
+    event loop itself: switching threads takes longer.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._waiting: deque[_Waiting] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
+        self._running: asyncio.Task[None] | None = None
+        self._seconds: dict[int, float] = {}  # of the last batch, by the power of two of its size
+
+    async def stop(self) -> None:
+        """Finish all waiting work, then end the thread."""
+        if self._running is not None:
+            await self._running
+        self._thread.shutdown()
+
+    async def submit(
+        self, run: Run[Work, Result], work: Work, *, size: int, kind: Callable[[Work], Hashable]
+    ) -> Result:
+        """Return the result of a piece of work, which may run with others of the same kind."""
+        idle = self._running is None or self._running.done()
+        if idle and self._seconds.get(size.bit_length(), _QUICK_SECONDS) < _QUICK_SECONDS:
+            (result,) = self._timed(run, [work], size)
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                return result
+            finally:
+                del result  # as below
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(run, work, size, kind(work), answer))
+        if idle:
+            self._running = asyncio.create_task(self._run_batches())
+        try:
+            return await answer
+        finally:
+            # An exception refers to this frame, and the frame to the future with the exception.
+            # Without this line, the cycle keeps the request until the next garbage collection.
+            del answer
+
+    async def _run_batches(self) -> None:
+        while self._waiting:
+            await self._run_batch(self._next_batch())
+
+    async def _run_batch(self, batch: list[_Waiting]) -> None:
+        loop = asyncio.get_running_loop()
+        works, size = [waiting.work for waiting in batch], sum(waiting.size for waiting in batch)
+        results = await loop.run_in_executor(self._thread, self._timed, batch[0].run, works, size)
+        for waiting, result in zip(batch, results, strict=True):
+            if waiting.answer.done():  # the client has closed the connection
+                continue
+            if isinstance(result, Exception):
+                waiting.answer.set_exception(result)
+            else:
+                waiting.answer.set_result(result)
+        results.clear()  # as in submit: the traceback of an exception refers to this list
+
+    def _timed(
+        self, run: Run[Work, Result], works: Sequence[Work], size: int
+    ) -> list[Result | Exception]:
+        """Run a batch, and note how long it took."""
+        started = time.perf_counter()
+        try:
+            return _results(run, works)  # no name for them: the traceback of one may refer to it
+        finally:
+            self._seconds[size.bit_length()] = time.perf_counter() - started
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Take the first piece of work and those directly behind it that fit into its batch."""
+        first = self._waiting.popleft()
+        batch, size = [first], first.size
+        while self._waiting:
+            following = self._waiting[0]
+            size += following.size
+            if (following.run, following.kind) != (first.run, first.kind) or size > self._max_size:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+
+def _results(run: Run[Work, Result], works: Sequence[Work]) -> list[Result | Exception]:
+    """Run all at once. If that fails, run each alone, so that one cannot fail the others."""
+    try:
+        return [*run(works)]
+    except Exception as error:
+        if len(works) == 1:
+            return [error]
+    return [result for work in works for result in _results(run, [work])]

@@ -8,7 +8,12 @@ from pathlib import Path
 
 from nescio._validation import checked_whole
 from nescio.errors import ParameterError
-from nescio.runners.runtimes import ONNXRUNTIME
+
+# Limits per request that cannot be set.
+MAX_TEXTS = 1_000
+MAX_CHARACTERS = 1_000_000  # of all texts; about a second for the tokenizer
+MAX_FILES = 100  # of a form
+MAX_EXPLAINED = 100  # rows
 
 
 @dataclass(frozen=True)
@@ -25,16 +30,14 @@ class Settings:
         A tokenizer.json, or a folder with one, if the model takes texts and its file has none.
     logits, features : str, optional
         The names of the model's outputs, if they cannot be guessed.
-    from_probs : bool
-        Whether the model returns probabilities instead of logits.
+    from_probs : bool, optional
+        Whether the model returns probabilities instead of logits. By default, outputs that look
+        like probabilities are an error.
     image_size : int, optional
         Width and height of the model's images in pixels, if its file does not say.
     mean, std : tuple of three floats, optional
         Mean and standard deviation of each colour channel on the scale from 0 to 1, if the file of
         the model does not say.
-    runtime : str
-        What runs the model: "onnxruntime", "openvino", or "auto" for the faster of both, which is
-        measured when the service starts if the model takes a single input of known size.
     token : str, optional
         The bearer token that requests to /v1 and /metrics must send.
     cors_origins : tuple of str
@@ -63,11 +66,10 @@ class Settings:
     tokenizer: Path | None = None
     logits: str | None = None
     features: str | None = None
-    from_probs: bool = False
+    from_probs: bool | None = None
     image_size: int | None = None
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
-    runtime: str = ONNXRUNTIME
     token: str | None = None
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32_000_000

@@ -22,7 +22,7 @@ export function prepare(described, onError) {
   show(byId("images"), takesImages);
   show(byId("no-images"), !takesImages && !texts);
   byId("no-images").textContent = detector.model
-    ? "The model of this service does not take images. See /docs for its inputs."
+    ? "The model of this service does not take images. See /openapi.json for what it takes."
     : "This service has no model. To use images, start it with --model model.onnx.";
   byId("logits-hint").textContent = hint();
   show(byId("example"), Boolean(detector.example));
@@ -34,7 +34,7 @@ function hint() {
   if (!readsOnlyLogits())
     return (
       `This detector needs ${detector.scores_from.join(" and ")}. Paste the JSON body of a ` +
-      'request, such as {"logits": [[…]], "features": [[…]]}; see /docs.'
+      'request, such as {"logits": [[…]], "features": [[…]]}.'
     );
   return (
     `${plural(detector.n_columns.logits, "number")} per row, one per label, before the sigmoid. ` +
@@ -179,8 +179,6 @@ function rowsOf(found, nameOf, picture = null) {
     score,
     pValue: found.p_value[at],
     inside: found.in_distribution[at],
-    mixed: found.mixed?.[at] ?? false,
-    heatMap: found.heat_map?.[at] ?? null,
     group: found.group?.[at] ?? null,
     truncated: found.truncated?.[at] ?? false,
     logits: found.logits[at]?.map((logit) => (logit === "-inf" ? -Infinity : logit)) ?? null,

@@ -5,8 +5,6 @@ import { byId, chartWidth, count, fixed, legend, make, number, percent, plural }
 
 const MOST_ROWS = 500;
 const MOST_LABELS = 12;
-const MOST_OPAQUE = 0.6; // of the heat map; the image shows through
-const HEAT = "The redder a place is, the rarer are such crops in in-distribution images.";
 
 let pictures = []; // object URLs of the images of the rows shown
 
@@ -39,22 +37,7 @@ function settle(...children) {
   byId("verdict").replaceChildren(...children);
 }
 
-// The image, with its heat map over it if there is one.
-function picture(row) {
-  const image = make("img", { src: row.picture, alt: `The image ${row.name}` });
-  if (!row.heatMap) return image;
-  const cells = row.heatMap.flatMap((line, y) =>
-    line.map(
-      (heat, x) =>
-        `<rect x="${x}" y="${y}" width="1" height="1" fill-opacity="${MOST_OPAQUE * heat}"/>`,
-    ),
-  );
-  const start = '<svg xmlns="http://www.w3.org/2000/svg" class="heat" viewBox="0 0 4 4">';
-  return make("div.heated", image, parseSvg(`${start}${cells.join("")}</svg>`));
-}
-
 function word(row) {
-  if (row.mixed) return "✗ MIXED: known and unknown together";
   return row.inside ? "✓ In-distribution" : "✗ OUT: do not trust";
 }
 
@@ -62,12 +45,11 @@ function showRow(row, detector, nRows) {
   const threshold = detector.threshold[row.group ?? "all"];
   settle(
     make("div", { class: `verdict ${row.inside ? "in" : "out"}` },
-      row.picture && picture(row),
+      row.picture && make("img", { src: row.picture, alt: `The image ${row.name}` }),
       make("div",
         nRows > 1 || row.picture ? make("p.which", row.name) : null,
         make("p.word", word(row)),
         make("p", inWords(row, detector)),
-        row.picture && row.heatMap ? make("p.aside", HEAT) : null,
         row.truncated ? make("p.aside", cutOff(detector)) : null,
       ),
     ),
@@ -230,7 +212,7 @@ function table(rows, detector) {
     body.append(
       make("tr", { class: row.inside ? "in" : "out" },
         make("th", { scope: "row" }, button),
-        make("td", make("b", row.inside ? "✓ in" : row.mixed ? "✗ MIXED" : "✗ OUT")),
+        make("td", make("b", row.inside ? "✓ in" : "✗ OUT")),
         make("td", number(row.score)),
         make("td", number(row.pValue)),
       ),

@@ -1,0 +1,191 @@
+"""How every result is shown: one table of columns, one text and one card for notebooks.
+
+A result says once what it shows (`View`). `result_text` writes it for a terminal, and `result_card`
+as HTML without a script or a template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from nescio._charts.style import cut, sheet
+from nescio._charts.svg import Markup
+from nescio._io.results import Tabular
+
+MOST_ROWS = 8
+_LONGEST_CELL = 40  # characters
+_LONGEST_TITLE = 300
+_LONGEST_LINE = 120  # of a text
+_LONGEST_GROUP = 14  # the upper line of a title
+_TEXT_NOTES = 2  # a card has them all
+_NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?%)?( \[.*\]| ± .*)?|[-−]?inf|nan|-|")
+
+
+class Cell(str):
+    """The text of a cell that is drawn differently in HTML."""
+
+    html: Markup
+
+    def __new__(cls, text: str, html: str) -> Cell:
+        cell = super().__new__(cls, text)
+        cell.html = Markup(html)
+        return cell
+
+
+def word(text: str, css: str) -> Cell:
+    """Return a word that has the colour of a CSS class in HTML."""
+    return Cell(text, f'<span class="word {css}">{escape(text)}</span>')
+
+
+def keyed(name: str, css: str) -> Cell:
+    """Return a name that follows a line in the colour of its curve in HTML."""
+    return Cell(name, f'<span class="key {css}"></span>{escape(cut(name, _LONGEST_CELL))}')
+
+
+def strip(value: float, low: float, high: float, css: str = "plain") -> Cell:
+    """Draw a share as a point between 0 and 100 %, with its interval as a line."""
+    start, end = (4 + 132 * min(max(edge, 0.0), 1.0) for edge in (low, high))
+    return Cell(
+        "",
+        f'<svg class="strip" viewBox="0 0 140 16" aria-hidden="true">'
+        f'<path class="grid" d="M4 8H136M4 4V12M70 4V12M136 4V12"/>'
+        f'<path class="whisker {css}" d="M{start:.1f} 8H{end:.1f}"/>'
+        f'<circle class="dot {css}" cx="{4 + 132 * value:.1f}" cy="8" r="2.8"/></svg>',
+    )
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown of a result.
+
+    Attributes
+    ----------
+    title : str
+        One line.
+    text : str
+        A sentence below it.
+    table : mapping of str to sequence of str
+        The cells of each column, by its title, for the first rows. The first column names the rows.
+        A title may have two lines.
+    n_rows : int or None
+        The number of all rows; None if the table has them all.
+    charts : callable
+        Draws the charts of the card.
+    notes : sequence of str
+        Lines below the table.
+    """
+
+    title: str
+    text: str = ""
+    table: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    n_rows: int | None = None
+    charts: Callable[[], Sequence[Markup]] = tuple
+    notes: Sequence[str] = ()
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the first rows of the table."""
+        return list(zip(*self.table.values(), strict=True))[:MOST_ROWS]
+
+    def hidden(self) -> str:
+        """Return how many rows are not shown; empty if all are."""
+        n_rows = max((len(cells) for cells in self.table.values()), default=0)
+        more = (n_rows if self.n_rows is None else self.n_rows) - min(n_rows, MOST_ROWS)
+        return f"and {more:,} more" if more > 0 else ""
+
+
+class Result(Tabular):
+    """A result: a subclass writes `columns` and `_view`, and the rest follows."""
+
+    def _view(self) -> View:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return result_text(self._view())
+
+    def _repr_html_(self) -> str:
+        return result_card(self._view())
+
+
+def first_rows(n_rows: int) -> range:
+    """Return the numbers of the rows that a view has."""
+    return range(min(n_rows, MOST_ROWS))
+
+
+def result_text(view: View) -> str:
+    """Write a result for a terminal: numbers stand on the right of their columns."""
+    titles, rows = list(view.table), view.rows()
+    n_heads = max((title.count("\n") + 1 for title in titles), default=0)
+    columns = []
+    for at, title in enumerate(titles):
+        cells = [cut(row[at], _LONGEST_CELL) for row in rows]
+        *groups, own = title.split("\n")
+        head = [*(group[:_LONGEST_GROUP] for group in groups), own]
+        lines = [""] * (n_heads - len(head)) + head + cells
+        width, right = max(map(len, lines)), is_number(at, cells)
+        if at == 0 or any(cells):  # a column of drawings has no text
+            columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
+    table = ["  ".join(line) for line in zip(*columns, strict=True)]
+    lines = [cut(view.title, _LONGEST_TITLE), cut(view.text, _LONGEST_LINE), *table, view.hidden()]
+    lines += [cut(note, _LONGEST_TITLE) for note in view.notes[:_TEXT_NOTES]]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def is_number(column: int, cells: Sequence[str]) -> bool:
+    """Return whether a column holds numbers; the first one names the rows."""
+    return column > 0 and all(_NUMBER.fullmatch(cell) for cell in cells)
+
+
+def result_card(view: View) -> str:
+    """Return the HTML of a result, for a notebook."""
+    body: list[str] = [_paragraph(cut(view.text, _LONGEST_TITLE))]
+    if view.table:
+        rows = [
+            [cell if isinstance(cell, Cell) else cut(cell, _LONGEST_CELL) for cell in row]
+            for row in view.rows()
+        ]
+        if view.hidden():
+            rows.append([view.hidden(), *("" for _ in list(view.table)[1:])])
+        body.append(f'<div class="scroll">{table(list(view.table), rows)}</div>')
+    body += view.charts()
+    body += [_paragraph(cut(note, _LONGEST_TITLE)) for note in view.notes]
+    return (
+        f'<div class="nescio"><style>{_style()}</style>'
+        f'<p class="title">{escape(cut(view.title, _LONGEST_TITLE))}</p>{"".join(body)}</div>'
+    )
+
+
+def _paragraph(text: str) -> str:
+    return f'<p class="text">{escape(text)}</p>' if text else ""
+
+
+def _style() -> str:
+    rules = sheet("palette.css").replace(":root", "&") + sheet("charts.css") + sheet("card.css")
+    return f".nescio {{{rules}}}"
+
+
+def table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, chosen: int | None = None
+) -> Markup:
+    """Return an HTML table with numbers on the right; the row of the number `chosen` stands out."""
+    right = [is_number(at, [row[at] for row in rows]) for at in range(len(titles))]
+
+    number = ' class="number"'
+
+    def line(cells: Sequence[str], tag: str, css: str = "") -> str:
+        drawn = (
+            f"<{tag}{number if is_right else ''}>{_html(cell)}</{tag}>"
+            for cell, is_right in zip(cells, right, strict=True)
+        )
+        return f"<tr{css}>{''.join(drawn)}</tr>"
+
+    body = (
+        line(row, "td", ' class="chosen"' if at == chosen else "") for at, row in enumerate(rows)
+    )
+    return Markup(f"<table>{line(titles, 'th')}{''.join(body)}</table>")
+
+
+def _html(cell: str) -> str:
+    return cell.html if isinstance(cell, Cell) else escape(cell).replace("\n", "<br>")

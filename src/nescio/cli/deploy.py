@@ -1,0 +1,306 @@
+"""nescio export and serve: one ONNX file, and the HTTP service."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from nescio._io.files import check_target, existing_file
+from nescio._optional import require
+from nescio._validation import checked_choice
+from nescio.cli.options import (
+    AsJson,
+    DetectorFile,
+    Force,
+    load_detector,
+    read_for,
+    refuse_overwriting,
+)
+from nescio.cli.printing import print_json, say, working
+from nescio.cli.vision import (
+    MODEL_HELP,
+    Features,
+    ImageSize,
+    LogitsOutput,
+    Mean,
+    ModelFromProbs,
+    Module,
+    Std,
+    open_runner,
+    parse_colours,
+)
+from nescio.errors import FileFormatError, ParameterError
+
+if TYPE_CHECKING:
+    from nescio.detectors import Detector
+    from nescio.export import Exported
+
+_LEVELS = ("debug", "info", "warning", "error")
+_TOKEN_VARIABLE = "NESCIO_TOKEN"
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+def export(
+    detector: DetectorFile,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The ONNX file to write, name.onnx.")
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The classifier: {MODEL_HELP}. Without it, only the detector is written."
+        ),
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="Inputs of the model to check the graph on: .npy or, by name, .npz. "
+            "Random ones if not given. Without --model: logits, as 'nescio score' takes them.",
+        ),
+    ] = None,
+    logits: LogitsOutput = None,
+    features: Features = None,
+    from_probs: ModelFromProbs = None,
+    input_shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES", help="The shape of one input, for random samples: 3,224,224."
+        ),
+    ] = None,
+    image_size: ImageSize = None,
+    mean: Mean = None,
+    std: Std = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="The largest allowed difference from Python, relative to the value if above 1."
+        ),
+    ] = 1e-4,
+    module: Module = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a classifier and its detector as one ONNX file, which runs without nescio and torch.
+
+    onnxruntime runs the file before it gets its name. If the results differ from Python's, no file
+    is written.
+
+    Example: nescio export tagger.nescio --model model.onnx -o fused.onnx
+    """
+    if output.suffix.lower() != ".onnx":
+        raise ParameterError(f"--output must end in .onnx, got {str(output)!r}.")
+    check_target(output, force=force)
+    refuse_overwriting(output, detector, samples, None if model is None else Path(model))
+    shape = None if input_shape is None else _sizes(input_shape)
+    require("torch", "torch")
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        require(package, "onnx")
+    from nescio.export import export_onnx
+    from nescio.export.parity import run_samples, sample_inputs
+    from nescio.models import wrap
+
+    loaded = load_detector(detector)
+    settings: dict[str, Any] = {"tolerance": tolerance, "force": force}
+    with working("exporting"):
+        if model is None:
+            if (image_size, mean, std) != (None, None, None):
+                raise ParameterError("--image-size, --mean and --std need --model.")
+            given = None if samples is None else read_for(loaded, samples, from_probs=from_probs)
+            exported = export_onnx(None, output, detector=loaded, samples=given, **settings)
+        else:
+            runner = open_runner(
+                model,
+                module=module,
+                features=features,
+                output=logits,
+                from_probs=from_probs,
+                image_size=image_size,
+                mean=mean,
+                std=std,
+            )
+            wrapped = wrap(runner, detector=loaded)
+            inputs = sample_inputs(
+                wrapped.runner, None if samples is None else _read_samples(samples), shape
+            )
+            # Rejects outputs that look like probabilities.
+            run_samples(wrapped, inputs, shape if samples is None else None)
+            exported = export_onnx(wrapped, output, samples=inputs.data, **settings)
+    _print(exported, loaded, as_json=as_json)
+
+
+def _read_samples(path: Path) -> Any:
+    """Read inputs from a file of NumPy: an array, or several by name."""
+    try:
+        with existing_file(path).open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise FileFormatError(
+            f"{path} is not an .npy or .npz file, is damaged, or holds Python objects."
+        ) from error
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
+    if len(sizes) != text.count(",") + 1 or 0 in sizes:
+        raise ParameterError(
+            f"--input-shape must be whole numbers, such as 3,224,224, got {text!r}."
+        )
+    return sizes
+
+
+def _print(exported: Exported, detector: Detector, *, as_json: bool) -> None:
+    differences = exported.differences
+    if as_json:
+        facts = {**vars(exported), "path": str(exported.path), "detector": detector.name}
+        print_json({**facts, "differences": vars(differences)})
+        return
+    shapes = (f"{name} ({', '.join(map(str, shape))})" for name, shape in exported.inputs.items())
+    figures = f"score {differences.score:.1e}, p-value {differences.p_value:.1e}"
+    if "logits" in exported.outputs:
+        figures = f"logits {differences.logits:.1e}, {figures}"
+    samples = "1 sample" if exported.n_samples == 1 else f"{exported.n_samples:,} samples"
+    say(
+        f"inputs   {', '.join(shapes)}",
+        f"outputs  {', '.join(exported.outputs)}",
+        f"checked on {samples}; largest difference from Python: {figures}; verdicts that differ: "
+        f"{differences.verdicts:,}",
+    )
+    if exported.fixed_batch is not None:
+        say(f"fixed batch size, as in the model: {exported.fixed_batch}")
+    say(f"saved {exported.path}")
+
+
+# --- serve ----------------------------------------------------------------------------------------
+
+
+def serve(
+    detector: DetectorFile,
+    model: Annotated[
+        Path | None,
+        typer.Option(readable=False, help="An ONNX file that computes logits, for /v1/predict."),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="A tokenizer.json, or a folder with one, for a model that takes texts. A file of "
+            "nescio export has its own.",
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="The port; 0 takes a free one, which the log names."),
+    ] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="A file with the bearer token that callers must send. Without this option, the "
+            f"token is read from the environment variable {_TOKEN_VARIABLE}, if it is set.",
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="An origin whose web pages may call the service, such as https://example.org. "
+            "May be repeated.",
+        ),
+    ] = None,
+    logits: LogitsOutput = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="The features of the model, if the detector needs them: an output or another "
+            "tensor of the file, 'pooled' or 'penultimate'. Default: the layer that the detector "
+            "was made with, or the output named features."
+        ),
+    ] = None,
+    from_probs: ModelFromProbs = None,
+    image_size: ImageSize = None,
+    mean: Mean = None,
+    std: Std = None,
+    max_body_mb: Annotated[
+        float, typer.Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
+    ] = 32.0,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Maximum number of rows per request.")
+    ] = 100_000,
+    max_megapixels: Annotated[
+        float, typer.Option(min=0.001, help="Maximum image size in millions of pixels.")
+    ] = 50.0,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Maximum number of requests in progress; others get 503.")
+    ] = 256,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(min=0.0, help="How long requests are still accepted after SIGTERM."),
+    ] = 1.0,
+    monitor_state: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False, help="A file that keeps the state of the monitor between runs."
+        ),
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(help="The probability that the monitor ever raises a false alarm.")
+    ] = 0.01,
+    log_level: Annotated[
+        str, typer.Option(help=f"One of {', '.join(_LEVELS)}; at warning, requests are not logged.")
+    ] = "info",
+) -> None:
+    """Serve verdicts over HTTP, with a page at / and the API's description at /openapi.json.
+
+    SIGTERM or Ctrl-C stops the service after all accepted requests are answered. SIGHUP, or POST
+    /v1/reload, reads the files of the detector and the model again. The log has one line of JSON
+    per event.
+
+    Example: nescio serve tagger.nescio --model tagger.onnx
+    """
+    for module in ("starlette", "uvicorn", "msgspec", "prometheus_client", "python_multipart"):
+        require(module, "serve")
+    from nescio import service
+
+    checked_choice("--log-level", log_level, _LEVELS)
+    settings = service.Settings(
+        detector=detector,
+        model=model,
+        tokenizer=tokenizer,
+        logits=logits,
+        features=features,
+        from_probs=from_probs,
+        image_size=image_size,
+        mean=parse_colours("--mean", mean),
+        std=parse_colours("--std", std),
+        token=_token(token_file),
+        cors_origins=tuple(cors_origin or ()),
+        max_body_bytes=round(max_body_mb * 1e6),
+        max_rows=max_rows,
+        max_pixels=round(max_megapixels * 1e6),
+        max_requests=max_requests,
+        drain_seconds=drain_seconds,
+        monitor_state=monitor_state,
+        alpha=alpha,
+    )
+    service.serve(settings, host=host, port=port, log_level=log_level)
+
+
+def _token(path: Path | None) -> str | None:
+    """Return the token. It is never an argument: other users can see the command line."""
+    if path is None:
+        given = os.environ.get(_TOKEN_VARIABLE)
+        return None if given is None else given.strip()
+    # `Settings` rejects a token that is empty or not ASCII.
+    return existing_file(path).read_bytes().decode("latin-1").strip()

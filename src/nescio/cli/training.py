@@ -1,0 +1,355 @@
+"""nescio train, tune and convert: networks for the experiments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from nescio._io.files import check_target
+from nescio._validation import checked_choice
+from nescio.cli.options import AsJson, Force
+from nescio.cli.printing import print_json, print_table, progress_bar, say
+from nescio.cli.vision import (
+    BatchSize,
+    Device,
+    Mean,
+    Module,
+    NetworkFile,
+    Runtime,
+    SkipBad,
+    Std,
+    WholeData,
+    chosen_preprocessing,
+    chosen_splits,
+    read_label_names,
+    require_vision,
+)
+from nescio.errors import ParameterError, ShapeError
+from nescio.models.images import Preprocessing
+from nescio.outputs import Outputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nescio.lab.extraction.perturb import Tuning
+    from nescio.lab.training.settings import TrainSettings
+    from nescio.lab.training.trainer import Epoch
+
+# --- train ----------------------------------------------------------------------------------------
+
+
+def train(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the run.")],
+    data: WholeData = None,
+    train_address: Annotated[
+        str | None,
+        typer.Option("--train", help="The data to train on, such as coco@train:/data/coco."),
+    ] = None,
+    val_address: Annotated[
+        str | None, typer.Option("--val", help="The data to validate on, such as table@val:my.csv.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False, help="A TOML file with settings. The defaults are those of the paper."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="densenet121 (default), resnet101 or another torchvision model, timm/NAME, "
+            "efficientnet-lite0, or module:PACKAGE.MODULE:FACTORY."
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Initial weights: imagenet (default), a file, or none."),
+    ] = None,
+    freeze: Annotated[
+        bool,
+        typer.Option("--freeze", help="Train only the head, on features that are computed once."),
+    ] = False,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs; default 50.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=2, help="Images per batch, over all processes; default 64.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed; default 0.")] = None,
+    device: Device = "auto",
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for the features of --freeze, which runs can share; default: the "
+            "run's folder."
+        ),
+    ] = None,
+    runtime: Runtime = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a multi-label network on images, with the paper's settings by default.
+
+    Example: nescio train coco:/data/coco -o runs/coco
+
+    Several GPUs: torchrun --nproc-per-node 4 -m nescio train coco:/data/coco -o runs/coco
+    """
+    require_vision()
+    from nescio.lab.training import TrainSettings, train as run_training
+    from nescio.lab.training.distributed import World
+    from nescio.models.torch_models import choose_device
+
+    if resume and force:
+        raise ParameterError("--resume continues a run and --force replaces it: choose one.")
+    where = choose_device(device)
+    settings = TrainSettings() if config is None else TrainSettings.from_toml(config)
+    options: dict[str, dict[str, Any]] = {
+        "model": {"name": model, "weights": weights, "freeze": freeze or None},
+        "training": {"epochs": epochs, "batch_size": batch_size, "seed": seed},
+    }
+    settings = settings.updated(
+        {
+            section: {name: value for name, value in values.items() if value is not None}
+            for section, values in options.items()
+        }
+    )
+    train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
+    speaks = World.from_environment().leads
+    n_passes = settings.training.epochs + settings.model.freeze + skip_bad
+    quiet = as_json or not speaks
+    bar = None if quiet else progress_bar("training", n_passes * len(train_split))
+    with bar or nullcontext(lambda count: None) as advance:
+        run = run_training(
+            settings,
+            train_split,
+            val_split,
+            output,
+            device=where,
+            resume=resume,
+            force=force,
+            skip_bad=skip_bad,
+            cache=cache,
+            runtime=runtime,
+            on_reading=advance,
+            on_images=advance,
+            on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),
+        )
+    if not speaks:
+        return
+    if as_json:
+        report = {
+            "checkpoint": str(run.checkpoint),
+            "best": vars(run.best),
+            "epochs": len(run.history),
+        }
+        print_json(report)
+        return
+    say(
+        f"best epoch {run.best.epoch} of {len(run.history)} by {settings.training.select}: loss "
+        f"{run.best.val_loss:.4f}, mAP {run.best.val_map:.4f}; wrote {run.checkpoint}"
+    )
+
+
+def _print_epoch(settings: TrainSettings, done: Epoch) -> None:
+    Console(stderr=True, highlight=False).print(
+        f"epoch {done.epoch:>3} of {settings.training.epochs}: train loss {done.train_loss:.4f}, "
+        f"val loss {done.val_loss:.4f}, mAP {done.val_map:.4f}"
+    )
+
+
+# --- tune -----------------------------------------------------------------------------------------
+
+
+def tune(
+    model: NetworkFile,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file of settings to write.")],
+    data: WholeData = None,
+    train_address: Annotated[
+        str | None, typer.Option("--train", help="The data that Mahalanobis learns from.")
+    ] = None,
+    val_address: Annotated[
+        str | None, typer.Option("--val", help="The in-distribution data to tune on.")
+    ] = None,
+    aggregates: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--aggregate", help="Tune for 'max' or 'sum' only. May be repeated. Default: both."
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    device: Device = "auto",
+    batch_size: BatchSize = 16,
+    runtime: Runtime = "auto",
+    module: Module = None,
+    skip_bad: SkipBad = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Choose the settings of ODIN and Mahalanobis on synthetic data, as in the paper.
+
+    In-distribution validation images are compared with noise and with corruptions of themselves. No
+    out-of-distribution data is used. The training outputs that Mahalanobis learns from are written
+    next to the settings.
+
+    Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
+    """
+    require_vision()
+    from nescio.lab.data.check import without_damaged
+    from nescio.lab.extraction import extract
+    from nescio.lab.extraction.perturb import AGGREGATES, TuneSettings
+    from nescio.lab.extraction.runtimes import Runtimes
+    from nescio.lab.networks.checkpoint import load_checkpoint
+    from nescio.lab.training import tune as run_tuning
+    from nescio.models.torch_models import choose_device
+
+    wanted = [
+        checked_choice("--aggregate", name, AGGREGATES)
+        for name in dict.fromkeys(aggregates or AGGREGATES)
+    ]
+    settings = TuneSettings() if config is None else TuneSettings.from_toml(config)
+    where = choose_device(device)
+    runtimes = Runtimes(runtime)
+    checkpoint = load_checkpoint(model, module=module)
+    train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
+    train_split.require_labels(checkpoint.label_names)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    check_target(output, force=force)
+    outputs_path = output.parent / f"{train_split.title}.safetensors"
+    with progress_bar(train_split.title, len(train_split)) as advance:
+        extract(
+            checkpoint,
+            train_split,
+            outputs_path,
+            device=where,
+            batch_size=batch_size,
+            runtime=runtimes,
+            skip_bad=skip_bad,
+            force=force,
+            on_images=advance,
+        )
+    if skip_bad:
+        val_split = without_damaged(val_split)
+    with progress_bar("tuning", settings.n_steps(len(val_split))) as advance:
+        tuning = run_tuning(
+            checkpoint,
+            val_split,
+            Outputs.load(outputs_path),
+            settings,
+            aggregates=wanted,
+            device=where,
+            batch_size=batch_size,
+            runtime=runtimes,
+            on_images=advance,
+        )
+    tuning.save(output, force=force)
+    if as_json:
+        print_json({"output": str(output), "best": tuning.chosen()})
+        return
+    _print_tuning(tuning)
+    say(f"saved {output}; training outputs: {outputs_path}")
+
+
+def _print_tuning(tuning: Tuning) -> None:
+    titles = ("method", "aggregate", "epsilon", "temperature", "FPR95", "settings tried")
+    tried = Counter((setting.method, setting.aggregate) for setting in tuning.grid)
+    rows = [
+        (
+            best.method,
+            best.aggregate,
+            f"{best.epsilon:g}",
+            "" if best.temperature is None else f"{best.temperature:g}",
+            f"{100 * best.fpr95:.2f}",
+            str(tried[best.method, best.aggregate]),
+        )
+        for best in tuning.best
+    ]
+    title = "Lowest FPR95 on the synthetic sets"
+    print_table(titles, rows, numbers=titles[2:], title=title)
+
+
+# --- convert --------------------------------------------------------------------------------------
+
+
+def convert(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="densenet121 or resnet101 for a checkpoint of the paper's repository, or "
+            "module:PACKAGE.MODULE:FACTORY for your own network.",
+        ),
+    ],
+    weights: Annotated[
+        Path,
+        typer.Option(readable=False, help="Its state dict; for the paper's, that of the backbone."),
+    ],
+    labels: Annotated[
+        str,
+        typer.Option(
+            help="The label names in order: a data set, or a text file with one name per line."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    head: Annotated[
+        Path | None,
+        typer.Option(readable=False, help="The state dict of the paper's classifier."),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(help="The layer of your own network whose output is the features."),
+    ] = None,
+    image_size: Annotated[
+        int,
+        typer.Option(
+            min=8, help="Side length in pixels of the images that the network was trained on."
+        ),
+    ] = 256,
+    mean: Mean = None,
+    std: Std = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a network trained elsewhere to a file that extract and tune read.
+
+    Example: nescio convert densenet121 --weights densenet.pth --head densenetclsfier.pth --labels
+    coco:/data/coco -o coco.safetensors
+    """
+    require_vision()
+    from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_paper_checkpoint
+    from nescio.lab.networks.network import HIDDEN_UNITS, build_network
+
+    check_target(output, force=force)
+    label_names = read_label_names(labels)
+    own = name.startswith("module:")
+    if own == (head is not None):
+        raise ParameterError(
+            "a checkpoint of the paper's repository has two files, --weights and --head; your own "
+            "network has --weights and --features."
+        )
+    network: nn.Module
+    n_hidden = HIDDEN_UNITS
+    if head is not None:
+        if features is not None:
+            raise ParameterError("--features is for your own network: leave it out.")
+        network = load_paper_checkpoint(name, weights, head)
+        n_labels, n_hidden = network.get_parameter("head.labels.weight").shape
+        if n_labels != len(label_names):
+            raise ShapeError(f"{head} has {n_labels} labels; {labels} names {len(label_names)}.")
+    else:
+        network = build_network(name, len(label_names), weights=weights, features=features)
+    architecture = Architecture(name, n_hidden, features)
+    preprocessing = chosen_preprocessing(Preprocessing(), image_size, mean, std)
+    facts = {"converted_from": [path.name for path in (weights, head) if path is not None]}
+    Checkpoint(network, architecture, label_names, preprocessing, facts).save(output, force=force)
+    if as_json:
+        print_json({"output": str(output), "model": name, "label_names": label_names})
+    else:
+        say(f"saved {output}: {name}, {len(label_names)} labels")

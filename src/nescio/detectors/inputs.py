@@ -1,0 +1,402 @@
+"""The named arrays that a detector reads, taken from what the caller passed and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from nescio._charts.style import cut
+from nescio._io.frames import is_frame, read_features, read_frame, read_truth
+from nescio._validation import (
+    Array,
+    BoolArray,
+    FloatArray,
+    check_logits,
+    check_matrix,
+    is_torch,
+    to_numpy,
+)
+from nescio.errors import (
+    InputError,
+    MissingInputError,
+    NonFiniteError,
+    ShapeError,
+    listed,
+)
+from nescio.outputs import Outputs
+from nescio.outputs.matching import match_labels
+from nescio.outputs.outputs import rows_of_index
+from nescio.scores import logits_from_probs
+
+_NOT_MATRICES = ("labels", "head")
+_NAMED_ROWS = 5
+_NAMED_LABELS = 10
+
+
+class Known(NamedTuple):
+    """The names that a detector knows: of its labels, and of the columns of a data frame."""
+
+    labels: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+
+
+class Arrays:
+    """The arrays that a method declared, by name, and nothing else.
+
+    `arrays.features` and `arrays["features"]` are the same. Matrices are float32 or float64, one
+    row per sample. `labels` is the multi-hot truth, and None only if a plain array was fitted
+    without `y`. `head` has a `weight` and a `bias`. A detector that holds detectors passes its
+    `Arrays` on to their `fit`, `calibrate` and `score_samples`.
+
+    Examples
+    --------
+    >>> arrays = Arrays({"logits": np.zeros((3, 2)), "features": np.ones((3, 4))})
+    >>> len(arrays), arrays.features.shape, arrays[:2].logits.shape
+    (3, (3, 4), (2, 2))
+    """
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays = dict(arrays)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return one array by its name, or the arrays of some rows."""
+        if not isinstance(key, str):
+            rows = {
+                name: array if name == "head" or array is None else array[key]
+                for name, array in self._arrays.items()
+            }
+            return Arrays(rows)
+        if key not in self._arrays:
+            raise AttributeError(
+                f"the detector reads {key!r} without declaring it; it declares "
+                f"{', '.join(self._arrays)}. Add {key!r} to scores_from or learns_from."
+            )
+        return self._arrays[key]
+
+    def __len__(self) -> int:
+        return len(next(a for name, a in self._arrays.items() if name not in _NOT_MATRICES))
+
+    def matrices(self) -> dict[str, Any]:
+        """Return the arrays that are matrices of numbers with one row per sample."""
+        return {name: a for name, a in self._arrays.items() if name not in _NOT_MATRICES}
+
+    def only(self, names: Sequence[str]) -> Arrays:
+        """Return the arrays of these names."""
+        if self.names == names:  # a tuple, in most calls
+            return self
+        return Arrays({name: self[name] for name in names})
+
+    def get(self, name: str) -> Any:
+        """Return one array by its name; None if it was not declared."""
+        return self._arrays.get(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return tuple(self._arrays)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a detector was given: the arrays it declared, and what calibration needs besides."""
+
+    arrays: Arrays
+    data: Any  # all of it: Outputs, Arrays, or as it was passed
+    logits: FloatArray | None
+    label_names: tuple[str, ...] | None
+    ids: Array | None
+    columns: tuple[str, ...] | None = None  # the names of the columns of a data frame
+    index: Any = None  # of a pandas frame
+
+    def __getitem__(self, rows: BoolArray) -> Given:
+        """Return some of the rows."""
+        logits, ids = (None if a is None else a[rows] for a in (self.logits, self.ids))
+        index = rows_of_index(self.index, rows)
+        return replace(self, arrays=self.arrays[rows], logits=logits, ids=ids, index=index)
+
+    def label_counts(self) -> Array | None:
+        """Return how many labels the model predicts for each sample; None without logits."""
+        return None if self.logits is None else np.asarray((self.logits > 0).sum(1))
+
+
+def read(
+    data: Any,
+    names: Sequence[str],
+    detector: Any,
+    y: Any = None,
+    *,
+    known: Known | None = None,
+    from_probs: bool | None = None,
+) -> Given:
+    """Take the named arrays from outputs, or from a plain array if a single one is needed.
+
+    Labels, and columns of a data frame, are matched by name with those that the detector knows.
+    With `from_probs`, the logits are probabilities and are converted; with False they are logits;
+    with None they are checked.
+    """
+    if isinstance(data, Arrays):
+        return Given(Arrays(_by_name(data, names, detector)), data, data.get("logits"), None, None)
+    known = known or Known()
+    if isinstance(data, Outputs):
+        given = _of_outputs(data, names, detector, y, known)
+    elif type(data) is not np.ndarray and is_frame(data):  # an array is the usual case
+        given = _of_frame(data, names, detector, y, known)
+    else:
+        given = _of_array(data, names, detector, y)
+    if from_probs:
+        return _from_probs(given)
+    logits = given.arrays.get("logits")
+    if logits is not None and from_probs is None:
+        check_logits(logits)
+    return given
+
+
+def _from_probs(given: Given) -> Given:
+    """Return the same data with logits in place of probabilities."""
+    if given.logits is None:
+        return given
+    logits = logits_from_probs(given.logits)
+    data = replace(given.data, logits=logits) if isinstance(given.data, Outputs) else given.data
+    found = {name: given.arrays[name] for name in given.arrays.names}
+    arrays = Arrays(found | {"logits": logits} if "logits" in found else found)
+    return replace(given, arrays=arrays, data=data, logits=logits)
+
+
+def _of_outputs(
+    outputs: Outputs, names: Sequence[str], detector: Any, y: Any, known: Known
+) -> Given:
+    if "labels" in names and y is not None:
+        raise InputError("pass labels inside Outputs or as y, not both.")
+    if known.labels is not None and outputs.label_names is not None:
+        outputs = match_labels(outputs, known.labels, names)
+    found = Arrays(_by_name(outputs, names, detector))
+    known_rows = {"ids": outputs.ids, "index": outputs.index}
+    return Given(found, outputs, outputs.logits, outputs.label_names, **known_rows)
+
+
+def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Known) -> Given:
+    """Read a data frame: its columns are the labels or, for a detector of features, features."""
+    of_logits = "logits" in names
+    expected = known.labels if of_logits else known.columns
+    found = (read_frame if of_logits else read_features)(frame, expected)
+    if "labels" in names and is_frame(y):
+        y = read_truth(y, found.get("label_names") if of_logits else None, found.get("ids"))
+    outputs = Outputs(**found)
+    matrices = [name for name in names if name not in _NOT_MATRICES]
+    if of_logits or any(name in outputs.names for name in matrices):
+        if "labels" in names and np.ndim(y) == 1:  # one class per sample, which Outputs do not have
+            others = [name for name in names if name != "labels"]
+            given = _of_outputs(outputs, others, detector, None, known)
+            with_y = {name: given.arrays[name] for name in others} | {"labels": to_numpy(y)}
+            return replace(given, arrays=Arrays(with_y), columns=outputs.label_names)
+        if "labels" in names and outputs.labels is None:
+            outputs, y = replace(outputs, labels=y), None
+        given = _of_outputs(outputs, names, detector, y, known)
+        return replace(given, columns=outputs.label_names)
+    given = _of_array(outputs.logits, names, detector, y)
+    return replace(given, ids=outputs.ids, columns=outputs.label_names, index=outputs.index)
+
+
+def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        array = data.get(name)
+        if array is None and name not in data.names:
+            raise MissingInputError(
+                f"{detector.name} reads {name}, which these outputs do not have (they have "
+                f"{', '.join(data.names)}). {_where_from(name)}"
+            )
+        if name not in _NOT_MATRICES and not len(array):
+            raise InputError("the outputs have no samples.")
+        half = name not in _NOT_MATRICES and array.dtype == np.float16
+        found[name] = array.astype(np.float32) if half else array
+    return found
+
+
+def _where_from(name: str) -> str:
+    if name.startswith(("odin_", "mahalanobis_")):
+        return "nescio extract --tuned adds it."
+    if name == "labels":
+        return "Add the multi-hot truth: Outputs(..., labels=...)."
+    if name == "features":
+        return "nescio extract and nescio.wrap(model, features=...) provide it."
+    if name in ("penultimate", "head"):
+        return (
+            "nescio extract and nescio.wrap with features='penultimate' provide it if the model "
+            "ends in a linear layer."
+        )
+    return (
+        f"Add it: Outputs(..., arrays={{{name!r}: ...}}). If it is a layer of the model, nescio "
+        f"extract and nescio.wrap with features='pooled,{name}' provide it."
+    )
+
+
+def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
+    matrices = [name for name in names if name not in _NOT_MATRICES]
+    if len(matrices) != 1 or "head" in names:
+        raise MissingInputError(
+            f"{detector.name} reads {' and '.join(names)}: pass Outputs, which hold them by name, "
+            "instead of a single array."
+        )
+    (name,) = matrices
+    matrix = data if _is_plain(data) else _checked(data, name, detector)
+    found: dict[str, Any] = {name: matrix}
+    if "labels" in names:
+        found["labels"] = read_truth(y) if is_frame(y) else None if y is None else to_numpy(y)
+    return Given(Arrays(found), data, matrix if name == "logits" else None, None, None)
+
+
+def _is_plain(data: Any) -> bool:
+    """Return whether scikit-learn's check would return the array as it is (in 40 microseconds)."""
+    return (
+        type(data) is np.ndarray
+        and data.ndim == 2
+        and data.size > 0
+        and data.dtype.char in "fd"
+        and data.dtype.isnative
+    )
+
+
+def _checked(data: Any, name: str, detector: Any) -> FloatArray:
+    """Return a matrix of float32 or float64 from what the caller passed."""
+    if is_torch(data) or isinstance(data, list | tuple | np.ma.MaskedArray):
+        data = to_numpy(data)
+    is_row = len(getattr(data, "shape", (0, 0))) != 2
+    kind = getattr(getattr(data, "dtype", None), "kind", None)
+    if isinstance(data, str | Path) or (is_row and kind in ("U", "S")):
+        raise InputError(_text_instead(name, data))
+    if is_row:
+        check_matrix(data, name)
+    half = getattr(data, "dtype", None) == np.float16
+    try:
+        matrix: FloatArray = check_array(  # values may be NaN or infinite
+            data,
+            dtype=np.float32 if half else [np.float64, np.float32],
+            ensure_all_finite=False,
+            estimator=detector,
+        )
+    except ValueError as error:
+        what = " ".join(str(error).split())
+        if "convert string" in what:
+            what = _text_instead(name, what.partition(": ")[2])
+        raise InputError(what) from error
+    return matrix
+
+
+def _text_instead(name: str, found: Any) -> str:
+    first = found[0] if isinstance(found, np.ndarray) and len(found) else found
+    return (
+        f"{name} must be numbers, got text: {cut(first, 60)!r}. For a file, pass "
+        "nescio.Outputs.load(path). For texts, wrap the model that reads them: nescio.wrap."
+    )
+
+
+# --- rows that cannot be used -----------------------------------------------------------------
+
+
+def usable_rows(arrays: Arrays, detector: Any) -> BoolArray:
+    """Return which rows can be scored; raise if there are others and they are to be an error."""
+    usable = np.ones(len(arrays), dtype=np.bool_)
+    for name, matrix in arrays.matrices().items():
+        if len(matrix) != len(usable):
+            raise ShapeError(f"{name} must have {len(usable):,} rows, got {len(matrix):,}.")
+        masked_allowed = detector.accepts_masked and name == "logits"
+        fine = _finite_rows(matrix, masked_allowed=masked_allowed)
+        if detector.nonfinite == "raise" and not fine.all():
+            raise _bad_rows_error(name, matrix, fine)
+        usable &= fine
+    return usable
+
+
+def all_usable(arrays: Arrays, detector: Any) -> bool:
+    """Return whether `usable_rows` would find nothing wrong with any row."""
+    n_rows = len(arrays)
+    return all(
+        len(matrix) == n_rows
+        and _all_finite(matrix, masked_allowed=detector.accepts_masked and name == "logits")
+        for name, matrix in arrays.matrices().items()
+    )
+
+
+def _all_finite(matrix: FloatArray, *, masked_allowed: bool) -> bool:
+    # One pass without a temporary array: max shows NaN and +inf, min shows -inf.
+    return math.isfinite(matrix.max()) and (masked_allowed or math.isfinite(matrix.min()))
+
+
+def _finite_rows(matrix: FloatArray, *, masked_allowed: bool) -> BoolArray:
+    """Return the rows without NaN or infinity; -inf may be allowed, as a masked label."""
+    if _all_finite(matrix, masked_allowed=masked_allowed):
+        return np.ones(len(matrix), dtype=np.bool_)
+    fine = np.isfinite(matrix)
+    if masked_allowed:
+        fine |= np.isneginf(matrix)
+    return np.asarray(fine.all(1))
+
+
+def _bad_rows_error(name: str, matrix: FloatArray, fine: BoolArray) -> NonFiniteError:
+    bad = np.flatnonzero(~fine)
+    rows = ", ".join(map(str, bad[:_NAMED_ROWS])) + (", ..." if len(bad) > _NAMED_ROWS else "")
+    what = "NaN or infinity"
+    if _finite_rows(matrix, masked_allowed=True).all():
+        what = "-inf (masked labels), which this detector does not accept,"
+    return NonFiniteError(
+        f"{name} hold {what} in {len(bad):,} of {len(matrix):,} rows: {rows}. Clean them, or pass "
+        "nonfinite='out' to count such rows as out-of-distribution."
+    )
+
+
+# --- columns and labels -----------------------------------------------------------------------
+
+
+def check_columns(known: Mapping[str, int], given: Given, detector: Any) -> None:
+    """Raise unless every array has as many columns as when the detector was made."""
+    for name, matrix in given.arrays.matrices().items():
+        n_columns, expected = matrix.shape[1], known.get(name)
+        if expected is None or n_columns == expected:
+            continue
+        what = "labels" if name == "logits" else f"columns of {name}"
+        message = f"the detector was made for {expected} {what}, got {n_columns}."
+        if len(matrix) == expected:
+            message += f" {transposed_hint(matrix.shape)}"
+        elif name == "logits":
+            message += _names_hint(getattr(detector, "label_names_", None), given.label_names)
+        if not isinstance(given.data, Outputs | Arrays):  # scikit-learn's checks look for this
+            message += (
+                f" In the terms of scikit-learn: X has {n_columns} features, but "
+                f"{type(detector).__name__} is expecting {expected} features as input."
+            )
+        raise ShapeError(message)
+
+
+def _names_hint(ours: Sequence[str] | None, theirs: Sequence[str] | None) -> str:
+    """Return which labels there are, where they cannot be matched by name."""
+    if ours is not None and theirs is None:
+        return (
+            f" Pass Outputs with label_names, or a table with named columns, to find labels by "
+            f"name. The detector has {listed(ours, _NAMED_LABELS)}."
+        )
+    if theirs is not None and ours is None:
+        return (
+            f" The data has {listed(theirs, _NAMED_LABELS)}; the detector does not know the names "
+            "of its labels, because it was made from data without names."
+        )
+    return ""
+
+
+def transposed_hint(shape: tuple[int, ...]) -> str:
+    """Return what to do about an array that has its samples as columns."""
+    return (
+        f"The array has {shape[0]:,} rows and {shape[1]:,} columns, and rows are samples: if it is "
+        "transposed, pass its transpose (array.T)."
+    )

@@ -1,0 +1,1 @@
+"""nescio inside other tools, one module each."""

@@ -1,0 +1,394 @@
+"""Models and metrics in MLflow: a pyfunc that gives labels, probabilities and verdicts.
+
+This module needs mlflow or mlflow-skinny: pip install '.[registries]'. Models of torch and
+transformers need '.[torch,onnx]' to be logged and '.[onnx]' to be loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nescio._io.files import existing_file
+from nescio._optional import require
+from nescio._validation import is_torch, to_numpy
+from nescio._version import __version__
+from nescio.calibration import CUSTOM, Calibration
+from nescio.detectors import Detector, NotCalibratedError
+from nescio.errors import FileError, ParameterError
+from nescio.integrations.model_folder import (
+    as_wrapped,
+    chosen_params,
+    read_model,
+    result_rows,
+    write_model,
+)
+from nescio.metrics import Comparison, Evaluation
+from nescio.models import Wrapped
+from nescio.models.base import n_rows
+
+mlflow = require("mlflow", "registries")
+pandas = require("pandas", "registries")
+models, pyfunc, types = (
+    require(f"mlflow.{part}", "registries") for part in ("models", "pyfunc", "types")
+)
+
+__all__ = ["load_model", "log_evaluation", "log_model", "save_model"]
+
+_FOLDER = "nescio"  # of artifacts, and within a model
+_LONGEST_TAG = 5000  # characters, in MLflow's database
+_NOT_ALLOWED = re.compile(r"[^\w.\- /]")  # in the name of a metric
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def log_model(
+    wrapped: Wrapped | Any,
+    name: str = "model",
+    *,
+    input_example: Any,
+    registered_model_name: str | None = None,
+    pip_requirements: Sequence[str] | None = None,
+    trusted: Sequence[str] = (),
+    **options: Any,
+) -> Any:
+    """Log a wrapped model to MLflow's active run; return MLflow's ModelInfo.
+
+    `mlflow.pyfunc.load_model(info.model_uri).predict(inputs)` gives a data frame with one row per
+    sample: predicted (a list of labels), probs (each label's probability), score, p_value,
+    in_distribution and, if calibrated by label count, group.
+
+    A model of torch or transformers, or an ONNX file, is logged as one ONNX graph with its
+    detector, a scikit-learn estimator as a file of skops. Loading it needs neither torch nor the
+    code that trained it.
+
+    Parameters
+    ----------
+    wrapped : Wrapped or WithVerdict
+        A model with a calibrated detector.
+    name : str
+        The name of the model in MLflow.
+    input_example
+        A few inputs, as the wrapped model takes them. They are kept with the model, decide the
+        types of its signature, and check the graph.
+    registered_model_name : str, optional
+        Register the model under this name too.
+    pip_requirements : sequence of str, optional
+        What MLflow installs to serve the model; by default nescio, mlflow-skinny, pandas and
+        onnxruntime or skops, in the versions that are installed here.
+    trusted : sequence of str
+        Types of a scikit-learn estimator that skops does not trust, such as the trees of a forest.
+        An error names them.
+    **options
+        As `mlflow.pyfunc.log_model` takes them, such as metadata, tags, params and run_id.
+    """
+    with _prepared(wrapped, input_example, pip_requirements, trusted, options) as prepared:
+        return pyfunc.log_model(name=name, registered_model_name=registered_model_name, **prepared)
+
+
+def save_model(
+    wrapped: Wrapped | Any,
+    path: str | Path,
+    *,
+    input_example: Any,
+    pip_requirements: Sequence[str] | None = None,
+    trusted: Sequence[str] = (),
+    **options: Any,
+) -> None:
+    """Write a wrapped model as a folder of MLflow, which must not exist yet.
+
+    Takes what `log_model` takes; options are those of `mlflow.pyfunc.save_model`.
+
+    Examples
+    --------
+    >>> save_model(guarded, "tagger", input_example=inputs[:4])  # doctest: +SKIP
+    """
+    if Path(path).exists():
+        raise FileError(f"{path} exists already. Name a folder that does not exist.")
+    with _prepared(wrapped, input_example, pip_requirements, trusted, options) as prepared:
+        pyfunc.save_model(path=str(path), **prepared)
+
+
+def load_model(uri: str, *, trusted: Sequence[str] = ()) -> Wrapped:
+    """Return the wrapped model of a model of MLflow: it predicts, explains and has the detector.
+
+    Unlike `mlflow.pyfunc.load_model`, it runs no code that the model names.
+
+    Parameters
+    ----------
+    uri : str
+        As MLflow has it, such as "models:/tagger/1", "runs:/<run>/model" or the path of a folder.
+    trusted : sequence of str
+        Types of a scikit-learn estimator that skops does not trust, but that you do.
+    """
+    folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=str(uri)))
+    flavor = models.Model.load(str(folder)).flavors.get("python_function", {})
+    data = Path(str(flavor.get("data", "")))
+    if flavor.get("loader_module") != __name__ or data.is_absolute() or ".." in data.parts:
+        raise FileError(
+            f"{uri} is not a model that {__name__} has logged. Load it with MLflow, and wrap it."
+        )
+    return read_model(folder / data, trusted=trusted)
+
+
+def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _Verdicts:
+    """Return the object whose `predict` MLflow calls. MLflow finds this function by its name."""
+    return _Verdicts(read_model(Path(path), trusted=(model_config or {}).get("trusted", ())))
+
+
+class _Verdicts:
+    """A wrapped model as a pyfunc of MLflow."""
+
+    def __init__(self, wrapped: Wrapped) -> None:
+        self.wrapped = wrapped
+
+    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> Any:
+        """Return a data frame with one row per sample; the index of a data frame is kept."""
+        wrapped = self.wrapped
+        index = model_input.index if isinstance(model_input, pandas.DataFrame) else None
+        prediction = wrapped.predict(_as_texts(model_input, wrapped))
+        probs = prediction.probs
+        names = wrapped.label_names or tuple(map(str, range(probs.shape[1])))
+        left_out = {"id", *prediction.assessment.kept}  # what the caller has
+        columns = {
+            name: column.tolist() if column.dtype.kind == "U" else column
+            for name, column in prediction.assessment.columns().items()
+            if name not in left_out
+        }
+        labels = [[names[at] for at in row.nonzero()[0]] for row in prediction.predicted]
+        by_label = [dict(zip(names, map(float, row), strict=True)) for row in probs]
+        return pandas.DataFrame({"predicted": labels, "probs": by_label, **columns}, index=index)
+
+
+@contextmanager
+def _prepared(
+    wrapped: Any,
+    input_example: Any,
+    pip_requirements: Sequence[str] | None,
+    trusted: Sequence[str],
+    options: Mapping[str, Any],
+) -> Iterator[dict[str, Any]]:
+    """Write the files of a model; give the parameters that MLflow's functions have in common."""
+    wrapped = as_wrapped(wrapped)
+    _check_detector(wrapped.detector)
+    example = _as_example(input_example, wrapped)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / _FOLDER
+        folder.mkdir()
+        loaded = write_model(wrapped, folder, samples=example, trusted=trusted)
+        facts = _calibration_facts(loaded.detector)
+        yield {
+            "loader_module": __name__,
+            "data_path": str(folder),
+            "signature": _signature(loaded, example),
+            "input_example": example,
+            "pip_requirements": list(pip_requirements or _requirements(loaded)),
+            "model_config": {"trusted": list(trusted)} if trusted else None,
+            **options,
+            "metadata": {"nescio": facts, **(options.get("metadata") or {})},
+        }
+
+
+def _check_detector(detector: Detector | None) -> None:
+    """Raise if the verdicts would need something that MLflow does not have."""
+    for part in (detector, *getattr(detector, "detectors_", ())):
+        kind = type(part)
+        if isinstance(part, Detector) and not kind.__module__.startswith("nescio."):
+            raise ParameterError(
+                f"the detector {kind.__name__} is a class of your own ({kind.__module__}), and "
+                "MLflow would have to load it without your code. Choose a detector of nescio, or "
+                "log the file of wrapped.save(...) with mlflow.log_artifact."
+            )
+    calibration = getattr(detector, "calibration_", None)
+    if calibration is not None and calibration.by == CUSTOM:
+        raise ParameterError(
+            "the detector was calibrated with groups of your own, which MLflow cannot pass with "
+            'the inputs. Calibrate without groups, or with groups="label_count".'
+        )
+
+
+def _requirements(wrapped: Wrapped) -> list[str]:
+    """Return what loading the model needs, in the versions of this environment."""
+    packages = ["mlflow-skinny", "pandas"]
+    if wrapped.runner.kind == "sklearn":
+        packages += ["scikit-learn", "skops"]
+    else:
+        packages += ["onnxruntime"]
+        if "head" in getattr(wrapped.detector, "scores_from", ()):
+            packages += ["onnx"]  # finds the last layer of the graph
+        if wrapped.runner.tokenizer is not None:
+            packages += ["tokenizers"]
+    return [f"nescio=={__version__}", *(f"{name}=={version(name)}" for name in packages)]
+
+
+def _as_texts(inputs: Any, wrapped: Wrapped) -> Any:
+    """Return texts in a column, an array or a frame of one column as a list; others as they are.
+
+    A scikit-learn model that was fitted on a data frame knows its columns, and gets a frame.
+    """
+    runner = wrapped.runner
+    column = inputs
+    if isinstance(inputs, pandas.DataFrame):
+        if inputs.shape[1] != 1 or hasattr(runner.model, "feature_names_in_"):
+            return inputs
+        column = inputs.iloc[:, 0]
+    if len(getattr(column, "shape", ())) != 1 or not hasattr(column, "tolist"):
+        return inputs
+    texts = column.tolist()
+    # For a model of texts also values that are no text: the runner says which rows these are.
+    takes_texts = runner.tokenizer is not None or (
+        runner.kind == "sklearn" and not hasattr(runner.model, "n_features_in_")
+    )
+    return texts if takes_texts or all(isinstance(text, str) for text in texts) else inputs
+
+
+def _as_example(inputs: Any, wrapped: Wrapped) -> Any:
+    """Return inputs as MLflow keeps them: tensors as arrays, texts as a list."""
+    inputs = _as_texts(inputs, wrapped)
+    if isinstance(inputs, Mapping):
+        inputs = {str(name): to_numpy(part) for name, part in inputs.items() if name != "labels"}
+    elif is_torch(inputs) or isinstance(inputs, np.ndarray):
+        inputs = to_numpy(inputs)
+    elif not hasattr(inputs, "shape") and not isinstance(inputs, list):
+        raise ParameterError(
+            f"input_example must be a few inputs of the model, got {type(inputs).__name__}: pass "
+            "an array, a data frame, a list of texts or a dictionary of arrays."
+        )
+    if not len(inputs) or not n_rows(inputs):
+        raise ParameterError("input_example has no rows: pass a few inputs of the model.")
+    return inputs
+
+
+def _signature(wrapped: Wrapped, example: Any) -> Any:
+    """Return MLflow's signature: the types and shapes of inputs and outputs."""
+    runner: Any = wrapped.runner
+    if runner.kind == "onnx" and not isinstance(example, list):  # a list has texts
+        named = isinstance(example, Mapping)
+        parts = example if named else {next(iter(runner.input_shapes)): example}
+        specs = [
+            types.TensorSpec(
+                part.dtype,
+                # The graph says which sizes may change.
+                tuple(
+                    n if isinstance(n, int) else -1 for n in (None, *runner.input_shapes[name][1:])
+                ),
+                name if named else None,
+            )
+            for name, part in parts.items()
+        ]
+        inputs = types.Schema(specs)
+    else:
+        inputs = models.infer_signature(example).inputs
+    kinds = types.DataType
+    of_name = {
+        "predicted": types.schema.Array(kinds.string),
+        "probs": types.schema.Map(kinds.double),
+        "in_distribution": kinds.boolean,
+        "group": kinds.string,
+    }
+    columns = _Verdicts(wrapped).predict(example).columns
+    outputs = [types.ColSpec(of_name.get(name, kinds.double), name) for name in columns]
+    return models.ModelSignature(inputs, types.Schema(outputs))
+
+
+# --- evaluations ----------------------------------------------------------------------------------
+
+
+def log_evaluation(
+    result: Evaluation | Comparison,
+    *,
+    model: Wrapped | Detector | Any | None = None,
+    prefix: str = "",
+    report: str | Path | None = None,
+) -> dict[str, float]:
+    """Log FPR, AUROC and AUPR with their intervals to MLflow's active run; return the metrics.
+
+    The names are fpr95, auroc and aupr, with _low and _high for the ends of the interval. Those of
+    a comparison begin with the OOD set and the detector: textures/joint_energy/auroc. Values are
+    shares from 0 to 1. Everything else goes into the artifact nescio/evaluation.json, also which
+    detectors were skipped.
+
+    Parameters
+    ----------
+    result : Evaluation or Comparison
+        From `nescio.evaluate` or `nescio.compare`.
+    model : Wrapped, WithVerdict or Detector, optional
+        With a calibrated detector, whose name, threshold, TPR and number of calibration samples
+        become parameters of the run, and whose guarantee becomes the tag nescio.guarantee.
+    prefix : str
+        Put before the name of each metric, parameter, tag and artifact, such as "test/". Two
+        models in one run need two prefixes.
+    report : path, optional
+        A file to keep as an artifact, such as the page that `nescio report` wrote.
+    """
+    metrics = _metrics(result, prefix)
+    page = None if report is None else existing_file(report)
+    if model is not None:
+        wrapped = getattr(model, "wrapped_", model)  # of a fitted nescio.WithVerdict
+        facts = _calibration_facts(getattr(wrapped, "detector", wrapped))
+        _log_facts(facts, prefix)  # first: it raises if the run is that of another model
+    mlflow.log_metrics(metrics)
+    mlflow.log_dict(result.as_dict(), f"{_FOLDER}/{prefix}evaluation.json")
+    if page is not None:
+        mlflow.log_artifact(str(page), f"{_FOLDER}/{prefix}".rpartition("/")[0])
+    return metrics
+
+
+def _log_facts(facts: dict[str, Any], prefix: str) -> None:
+    """Log a calibration as parameters of the run, and its guarantee as a tag."""
+    start = _NOT_ALLOWED.sub("_", f"{prefix}nescio.")
+    guarantee = str(facts.pop("guarantee"))
+    values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
+    try:
+        mlflow.log_params({f"{start}{name}": value for name, value in values.items()})
+    except mlflow.exceptions.MlflowException as error:  # it does not change a parameter
+        raise ParameterError(
+            f"the run has the parameters of another model already. Pass another prefix than "
+            f"{prefix!r}, or start another run. MLflow says: {error}"
+        ) from error
+    mlflow.set_tag(f"{start}guarantee", guarantee[:_LONGEST_TAG])
+
+
+def _metrics(result: Evaluation | Comparison, prefix: str) -> dict[str, float]:
+    """Return the metrics by the names that MLflow accepts."""
+    metrics: dict[str, float] = {}
+    for ood, detector, evaluation in result_rows(result):
+        start = prefix + "".join(f"{part}/" for part in (ood, detector) if part)
+        measures = {
+            evaluation.fpr_name.lower(): evaluation.fpr,
+            "auroc": evaluation.auroc,
+            "aupr": evaluation.aupr,
+        }
+        for name, measure in measures.items():
+            values = {"": measure.value, "_low": measure.low, "_high": measure.high}
+            for end, value in values.items():
+                if value is not None:
+                    metrics[_NOT_ALLOWED.sub("_", f"{start}{name}{end}")] = value
+    return metrics
+
+
+def _calibration_facts(detector: Any) -> dict[str, Any]:
+    """Return the detector and its calibration as plain data."""
+    if not isinstance(detector, Detector) or not hasattr(detector, "calibration_"):
+        raise NotCalibratedError(
+            "model must be a wrapped model or a detector that is calibrated. Call "
+            "calibrate(held_out) first."
+        )
+    calibration: Calibration = detector.calibration_
+    facts = calibration.facts()
+    return {
+        "detector": detector.name,
+        "params": chosen_params(detector),
+        "n_calibration": facts.pop("n_samples"),
+        **facts,
+        "guarantee": calibration.statement(),
+    }

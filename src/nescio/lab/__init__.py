@@ -1,0 +1,1 @@
+"""The paper's experiments: data sets, networks, training, benchmarks and reports."""

@@ -1,0 +1,174 @@
+"""The numbers of the paper's eight tables (Wang et al., NeurIPS 2021), as data.
+
+The numbers are kept as printed. Some of them are unusual:
+
+- Table 7 (sums, Textures) repeats 18 numbers of Table 5 (sums, ImageNet): the rows Logit, Prob and
+  ODIN for MS-COCO and PASCAL-VOC are the same to the last digit, although the OOD set differs. The
+  NUS-WIDE column and the rows Mahalanobis and Energy differ. This is probably a mistake: an AUPR of
+  73.25 (Logit, MS-COCO) does not fit Table 6, where the nearly random Isolation Forest has 90.45.
+- ODIN equals MaxLogit for MS-COCO and NUS-WIDE in Table 1, and for PASCAL-VOC and NUS-WIDE in
+  Tables 4 and 6. This is expected if tuning chose no perturbation, because under the max the
+  temperature does not change the ranking. For PASCAL-VOC in Table 1 only the AUPR differs (83.16,
+  83.14). In Table 5, ODIN equals Prob for MS-COCO.
+- In Table 8, NUS-WIDE has a worse FPR95 for the top 60 labels (49.03) than for the top 40 and for
+  all (48.98). PASCAL-VOC has 20 labels, so it has "-" for 40 and 60. If all labels and a top k have
+  the same number, the paper prints only the former in bold.
+- Table 3 prints in-distribution sets as rows and methods as columns; `row` is the method here too.
+- The last row is "JointEnergy", "JointEnergy (ours)" or "Energy": the same method. PASCAL-VOC is
+  "PASCAL" in Tables 2 and 5 to 8; here it has one name.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from nescio.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """One number of a table, or the text in its place.
+
+    Attributes
+    ----------
+    row : str
+        The method, as printed.
+    aggregation : str
+        "sum" in the tables with a column for it, otherwise empty.
+    detector : str
+        The same method in nescio, such as "odin(aggregate=sum)"; empty if the paper has "N/A".
+    id, ood : str
+        Names of the in-distribution and the out-of-distribution set.
+    measure : str
+        "fpr" (at a TPR of 95 %), "auroc" or "aupr".
+    text : str
+        As printed: a number in per cent, "N/A" or "-".
+    """
+
+    row: str
+    aggregation: str
+    detector: str
+    id: str
+    ood: str
+    measure: str
+    text: str
+
+    @property
+    def value(self) -> float | None:
+        """The number in per cent; None if there is none."""
+        return None if self.text in ("N/A", "-") else float(self.text)
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper.
+
+    Attributes
+    ----------
+    key : str
+        Short name: "main", "ablation", "max-sum", ...
+    number : str
+        The number in the paper, such as "Table 1".
+    caption : str
+        What the table shows, not in the paper's words.
+    cells : tuple of PaperCell
+        Row by row, with the measures of one set next to each other.
+    remark : str
+        A remark on its numbers; usually empty.
+    """
+
+    key: str
+    number: str
+    caption: str
+    cells: tuple[PaperCell, ...]
+    remark: str = ""
+
+    @property
+    def turned(self) -> bool:
+        """Whether rows are in-distribution sets and columns methods, as only in Table 3."""
+        return self.key == "max-sum"
+
+
+_CAPTIONS = {
+    "main": "JointEnergy and baselines; DenseNet-121, OOD data from ImageNet",
+    "ablation": "Sums over labels in place of maxima; DenseNet-121, OOD data from ImageNet",
+    "max-sum": "Maximum and sum of the labels' energies, AUROC; DenseNet-121, ImageNet",
+    "resnet": "JointEnergy and baselines; ResNet-101, OOD data from ImageNet",
+    "resnet-ablation": "Sums over labels in place of maxima; ResNet-101, OOD data from ImageNet",
+    "texture": "JointEnergy and baselines; ResNet-101, OOD data from Textures",
+    "texture-ablation": "Sums over labels in place of maxima; ResNet-101, OOD data from Textures",
+    "topk": "JointEnergy of the k largest logits; DenseNet-121, OOD data from ImageNet",
+}
+"""In the paper's order: the first is Table 1."""
+
+_REMARKS = {
+    "texture-ablation": "The paper's Logit, Prob and ODIN for MS-COCO and PASCAL-VOC are those of "
+    "its Table 5, which is about another OOD set: probably a slip.",
+}
+
+
+PAPER_MAPS = {
+    "densenet121": {"MS-COCO": 0.7383, "PASCAL-VOC": 0.8751, "NUS-WIDE": 0.6022},
+    "resnet101": {"MS-COCO": 0.7277, "PASCAL-VOC": 0.8773, "NUS-WIDE": 0.6147},
+}
+"""The mAP of the paper's networks by network and ID set; the split is not stated."""
+
+
+@cache
+def paper_tables() -> dict[str, PaperTable]:
+    """Return the paper's tables by their key, in the paper's order.
+
+    Examples
+    --------
+    >>> for table in paper_tables().values():
+    ...     print(table.number, table.key, len(table.cells))
+    Table 1 main 63
+    Table 2 ablation 63
+    Table 3 max-sum 6
+    Table 4 resnet 63
+    Table 5 resnet-ablation 63
+    Table 6 texture 63
+    Table 7 texture-ablation 63
+    Table 8 topk 63
+    """
+    cells: dict[str, list[PaperCell]] = {key: [] for key in _CAPTIONS}
+    text = files("nescio.lab.benchmark").joinpath("paper.csv").read_text("utf-8")
+    for line in csv.DictReader(text.splitlines()):
+        cells[line.pop("table")].append(PaperCell(text=line.pop("value"), **line))
+    return {
+        key: PaperTable(key, f"Table {at}", caption, tuple(cells[key]), _REMARKS.get(key, ""))
+        for at, (key, caption) in enumerate(_CAPTIONS.items(), start=1)
+    }
+
+
+def find_paper_table(key: str) -> PaperTable:
+    """Return a table by its key."""
+    tables = paper_tables()
+    if key not in tables:
+        raise ParameterError(f"the paper has no table {key!r}. Choose from: {', '.join(tables)}.")
+    return tables[key]
+
+
+def paper_cell(table: str, detector: str, id_name: str, measure: str) -> PaperCell:
+    """Return one cell of one table, by names.
+
+    Examples
+    --------
+    >>> paper_cell("topk", "top_k_joint_energy(k=5)", "NUS-WIDE", "auroc").text
+    '87.94'
+    """
+    paper_table = find_paper_table(table)
+    for cell in paper_table.cells:
+        if detector and (cell.detector, cell.id, cell.measure) == (detector, id_name, measure):
+            return cell
+    detectors, ids, measures = (
+        ", ".join(dict.fromkeys(getattr(cell, name) for cell in paper_table.cells if cell.detector))
+        for name in ("detector", "id", "measure")
+    )
+    raise ParameterError(
+        f"{paper_table.number} of the paper has no {measure!r} of {detector!r} for {id_name!r}. "
+        f"It has {measures} for {ids} of {detectors}."
+    )

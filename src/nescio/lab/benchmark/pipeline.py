@@ -1,0 +1,424 @@
+"""Train, tune and extract, each only once.
+
+Networks, tunings and outputs are kept in a cache, by a hash of what they were made from. Another
+benchmark on the same data and network finds them there, and so does the same one after a crash:
+
+    CACHE/networks/KEY/     a training run; KEY is a hash of its settings and data
+    CACHE/outputs/HASH/     outputs and tunings of the network with this content hash
+    CACHE/features/         features of frozen backbones
+    CACHE/checked/          the damaged images of each split
+
+The hashes include the version of the code that makes a thing (`TRAINING_VERSION`, and so on), and
+not that of nescio or torch, so that an upgrade does not train again. Each thing is made under a
+lock: of several processes, one makes it and the others wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nescio._io.files import locked, replacing
+from nescio.errors import DatasetError, ParameterError
+from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec
+from nescio.lab.data.address import load
+from nescio.lab.data.check import find_damaged, without
+from nescio.lab.data.split import BadFile, Split
+from nescio.lab.extraction import extract
+from nescio.lab.extraction.extract import EXTRACTION_VERSION, cached_features, read_features
+from nescio.lab.extraction.perturb import Tuning
+from nescio.lab.extraction.runtimes import AUTO, Runtimes
+from nescio.lab.networks.checkpoint import Checkpoint, load_checkpoint
+from nescio.lab.networks.network import OWN
+from nescio.lab.networks.runner import CheckpointRunner
+from nescio.lab.training import TrainSettings, train, tune
+from nescio.lab.training.train import TRAINING_VERSION, initial_network
+from nescio.lab.training.tuning import TUNING_VERSION
+from nescio.models.images import content_hash
+from nescio.models.layers import POOLED, layer_names
+from nescio.outputs import Outputs
+
+Report = Callable[[int], object]
+"""Called with the number of steps just done."""
+
+Watch = Callable[[str, int], AbstractContextManager[Report]]
+"""Called with the name of a stage and its number of steps; yields a function to report steps to.
+
+The number of steps is 0 if it is not known.
+"""
+
+
+def unwatched(_stage: str, _total: int) -> AbstractContextManager[Report]:
+    """Report to nobody."""
+    return nullcontext(lambda steps: None)
+
+
+_BEST = "best.json"
+_KEY_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class LoadedSet:
+    """The splits of a `BenchmarkSet`, indexed."""
+
+    source: BenchmarkSet
+    train: Split
+    val: Split
+    test: Split
+    ood: Mapping[str, Split]
+
+    @classmethod
+    def of(cls, source: BenchmarkSet, spec: BenchmarkSpec) -> LoadedSet:
+        """Index the splits of a set."""
+        splits = {
+            name: load(source.data, split=spec.split_name(source, name), skip_bad=source.skip_bad)
+            for name in ("train", "val", "test")
+        }
+        ood = {name: load(where, skip_bad=source.skip_bad) for name, where in source.ood.items()}
+        return cls(source, **splits, ood=ood)
+
+    def splits(self) -> tuple[Split, ...]:
+        """Return all splits, the out-of-distribution sets last."""
+        return (self.train, self.val, self.test, *self.ood.values())
+
+    def mapped(self, change: Callable[[Split], Split]) -> LoadedSet:
+        """Return a copy in which every split is changed by a function."""
+        return replace(
+            self,
+            train=change(self.train),
+            val=change(self.val),
+            test=change(self.test),
+            ood={name: change(split) for name, split in self.ood.items()},
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the in-distribution set."""
+        return self.source.name
+
+    @property
+    def mean_labels(self) -> int:
+        """What k=mean_labels stands for: as the set says, or counted in the training data."""
+        mean = float(self.train.require_labels().sum(1).mean())
+        return self.source.mean_labels or max(1, math.floor(mean + 0.5))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One network on one in-distribution set, and its outputs."""
+
+    spec: BenchmarkSpec
+    data: LoadedSet
+    seed: int
+    settings: TrainSettings  # with the seed
+    cache: Path
+    device: torch.device
+    batch_size: int  # of tuning and extraction; training has its own in the settings
+    watch: Watch
+    position: str = ""  # such as "network 2 of 6"
+    runtimes: Runtimes = field(default_factory=Runtimes)  # what runs the network, except to train
+
+    @property
+    def title(self) -> str:
+        """The set and the seed, in words."""
+        return f"{self.data.name}, seed {self.seed}"
+
+    def stage(self, what: str, total: int) -> AbstractContextManager[Report]:
+        """Report a stage of the work."""
+        where = f"{self.position}, {self.title}" if self.position else self.title
+        return self.watch(f"{where}: {what}", total)
+
+    def network(self) -> tuple[Checkpoint, dict[str, Any]]:
+        """Return the network, and what the manifest records about its training."""
+        source = self.data.source
+        if source.network:
+            file = Path(source.network).expanduser()
+            return load_checkpoint(file, module=source.module or None), {"network": source.network}
+        best = self._best_file()
+        self._make(best, lambda: self._train(best))
+        # The spec, and not the file, names the code to run.
+        name = self.settings.model.name
+        module = name.removeprefix(OWN) if name.startswith(OWN) else None
+        checkpoint = load_checkpoint(best.with_name("best.safetensors"), module=module)
+        training = {
+            "settings": self.settings.as_dict(),
+            "best": json.loads(best.read_text("utf-8")),
+            "versions": {
+                name: checkpoint.training.get(f"{name}_version") for name in ("nescio", "torch")
+            },
+        }
+        return checkpoint, training
+
+    def check_network(self) -> None:
+        """Raise if the network cannot be loaded from its file, or cannot be built."""
+        if self.data.source.network:
+            self.network()
+        elif not self._best_file().exists():
+            with torch.random.fork_rng(devices=[]):  # the caller's random numbers are kept
+                initial_network(self.settings, len(self.data.train.label_names or ()))
+
+    def _best_file(self) -> Path:
+        """Return the file that says which epoch is the best; it is written after the training."""
+        weights = Path(self.settings.model.weights)
+        facts = {
+            "settings": self.settings.as_dict(),
+            "train": self.data.train.manifest(),
+            "val": self.data.val.manifest(),
+            "weights": content_hash(weights) if weights.is_file() else None,
+            "version": TRAINING_VERSION,
+        }
+        return self.cache / "networks" / _key(facts) / _BEST
+
+    def _train(self, best: Path) -> None:
+        n_images = self.settings.training.epochs * len(self.data.train)
+        if self.settings.model.freeze:  # the features of all images are computed first
+            n_images += len(self.data.train) + len(self.data.val)
+        with self.stage("training", n_images) as advance:
+            run = train(
+                self.settings,
+                self.data.train,
+                self.data.val,
+                best.parent,
+                device=self.device,
+                resume=True,
+                cache=self.cache / "features",
+                runtime=self.runtimes.name,
+                on_reading=advance,
+                on_images=advance,
+            )
+        with replacing(best) as temporary:
+            temporary.write_text(json.dumps(asdict(run.best)), "utf-8")
+
+    def _make(self, path: Path, make: Callable[[], object]) -> None:
+        """Make a file if it does not exist; wait if another process is making it."""
+        if path.exists():
+            return
+        with locked(path, lambda: self.stage("waiting for another process", 0)):
+            if not path.exists():
+                make()
+
+    def outputs(
+        self,
+        checkpoint: Checkpoint,
+        split: Split,
+        tuning: Tuning | None = None,
+        train: Outputs | None = None,
+    ) -> Path:
+        """Return the file of the network's outputs on a split; compute it if necessary.
+
+        All seeds share the features of a frozen backbone, unless the inputs are perturbed. `train`
+        are the outputs on the training data, which the tuned step may need.
+        """
+        facts = {
+            "data": split.manifest(),
+            "tuning": tuning and tuning.chosen(),
+            "features": self.spec.features,
+            "batch_size": self.batch_size,
+            "device": self.device.type,
+            "version": EXTRACTION_VERSION,
+        }
+        if tuning is not None and tuning.needs_train:
+            facts["train"] = self.data.train.manifest()
+        path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
+
+        def make() -> None:
+            if self.settings.model.freeze and tuning is None:
+                self._compute_features(checkpoint, split)
+            with self.stage(f"extracting {split.title}", len(split)) as advance:
+                extract(
+                    checkpoint,
+                    split,
+                    path,
+                    features=self.spec.features,
+                    tuning=tuning,
+                    train=train,
+                    device=self.device,
+                    batch_size=self.batch_size,
+                    runtime=self.runtimes,
+                    cache=self.cache / "features",
+                    on_images=advance,
+                )
+
+        self._make(path, make)
+        return path
+
+    def _compute_features(self, checkpoint: Checkpoint, split: Split) -> None:
+        """Compute the features of a frozen backbone into the cache, if it does not have them."""
+        runner = CheckpointRunner(checkpoint, features=self.spec.features, device=self.device)
+        cache = self.cache / "features"
+        if not runner.is_after_backbone or read_features(checkpoint, split, cache) is not None:
+            return
+        backbone = runner.model.get_submodule("backbone")
+        with self.stage(f"computing features of {split.title}", len(split)) as advance:
+            cached_features(backbone, checkpoint, split, cache, advance, runtime=self.runtimes)
+
+    def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
+        """Return the parameters of ODIN and Mahalanobis; None if no detector uses them."""
+        aggregates = self.spec.aggregates()
+        if not aggregates:
+            return None
+        facts = {
+            "data": self.data.val.manifest(),
+            "train": self.data.train.manifest(),
+            "aggregates": aggregates,
+            "features": self._tuned_layer,
+            "settings": asdict(self.spec.tune),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "device": self.device.type,
+            "version": TUNING_VERSION,
+        }
+        path = self._outputs_folder(checkpoint) / f"tuned-{_key(facts)}.json"
+        self._make(path, lambda: self._tune(checkpoint, train_outputs, path))
+        return Tuning.load(path)
+
+    def _tune(self, checkpoint: Checkpoint, train_outputs: Outputs, path: Path) -> None:
+        val = self.data.val
+        total = self.spec.tune.n_steps(len(val))
+        with self.stage("tuning ODIN and Mahalanobis", total) as advance:
+            tuning = tune(
+                checkpoint,
+                val,
+                train_outputs,
+                self.spec.tune,
+                features=self._tuned_layer,
+                aggregates=self.spec.aggregates(),
+                seed=self.seed,
+                device=self.device,
+                batch_size=self.batch_size,
+                runtime=self.runtimes,
+                on_images=advance,
+            )
+        tuning.save(path)
+
+    @property
+    def _tuned_layer(self) -> str:
+        """The layer that Mahalanobis reads."""
+        return (*layer_names(self.spec.features), POOLED)[0]
+
+    def _outputs_folder(self, checkpoint: Checkpoint) -> Path:
+        folder = self.cache / "outputs" / checkpoint.content_hash()[:_KEY_LENGTH]
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def make_pipelines(
+    spec: BenchmarkSpec,
+    cache: Path,
+    *,
+    device: torch.device | str = "cpu",
+    batch_size: int = 16,
+    runtime: str = AUTO,
+    watch: Watch = unwatched,
+) -> list[Pipeline]:
+    """Return one pipeline per set and seed; raise if data, settings or network cannot be used."""
+    try:
+        settings = TrainSettings().updated(spec.train, where="train")
+    except ParameterError as error:
+        raise ParameterError(f"{spec.name}: {error}") from error
+    seeded = {seed: settings.updated({"training": {"seed": seed}}) for seed in spec.seeds}
+    sets = []
+    with watch("reading the data sets", len(spec.sets)) as advance:
+        for source in spec.sets:
+            sets.append(LoadedSet.of(source, spec))
+            advance(1)
+    where = torch.device(device)
+    pipelines = [
+        Pipeline(
+            spec,
+            data,
+            seed,
+            seeded[seed],
+            cache,
+            where,
+            batch_size,
+            watch,
+            runtimes=Runtimes(runtime),
+        )
+        for data in checked_sets(sets, cache, watch)
+        for seed in spec.seeds
+    ]
+    for pipeline in pipelines:
+        if pipeline.seed == spec.seeds[0]:  # all seeds have the same network
+            pipeline.check_network()
+    return [
+        replace(pipeline, position=f"network {number} of {len(pipelines)}")
+        for number, pipeline in enumerate(pipelines, 1)
+    ]
+
+
+def _key(facts: Mapping[str, Any]) -> str:
+    """Return a short hash of what something is made from."""
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+# --- images, before any work ----------------------------------------------------------------------
+
+_NAMED = 5
+
+
+def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[LoadedSet]:
+    """Return the sets without damaged images, where these may be left out; raise elsewhere.
+
+    What is left out must be known before training, so all images are decoded once. The damaged
+    images of a split are recorded in CACHE/checked/TITLE-KEY.json. KEY is a hash of the path, size
+    and time of each file, so a split of which a file has changed is checked again.
+    """
+    splits = [split for data in sets for split in data.splits()]
+    records = {
+        split: cache / "checked" / f"{split.title}-{_files_key(split)}.json" for split in splits
+    }
+    # Two sets often have an OOD set in common.
+    missing = {path: split for split, path in records.items() if not path.exists()}
+    if missing:
+        (cache / "checked").mkdir(parents=True, exist_ok=True)
+        with watch("checking images", sum(map(len, missing.values()))) as advance:
+            for path, split in missing.items():
+                bad = [asdict(image) for image in find_damaged(split, advance)]
+                with replacing(path, force=True) as temporary:
+                    temporary.write_text(json.dumps(bad), "utf-8")
+    damaged = {
+        split: [BadFile(**bad) for bad in json.loads(path.read_text("utf-8"))]
+        for split, path in records.items()
+    }
+    strict = [data for data in sets if not data.source.skip_bad]
+    _refuse_damaged(
+        image.reason for data in strict for split in data.splits() for image in damaged[split]
+    )
+    return [data.mapped(lambda split: without(split, damaged[split])) for data in sets]
+
+
+def _refuse_damaged(all_reasons: Iterable[str]) -> None:
+    """Raise an error that names the first damaged images, if there are any."""
+    reasons = list(dict.fromkeys(all_reasons))
+    if not reasons:
+        return
+    named = "\n".join(f"  {reason}" for reason in reasons[:_NAMED])
+    more = f"\n  and {len(reasons) - _NAMED:,} more" if len(reasons) > _NAMED else ""
+    n_images = f"{len(reasons):,} image{'s' if len(reasons) > 1 else ''}"
+    raise DatasetError(
+        f"the benchmark cannot use {n_images}:\n{named}{more}\n"
+        "Replace or remove these files, or leave them out: --skip-bad for all sets, or "
+        "skip_bad = true for a set in the benchmark's file."
+    )
+
+
+def _files_key(split: Split) -> str:
+    digest = hashlib.sha256(f"{split.root.resolve()}\n".encode())
+    for file in split.files:
+        try:
+            status = os.stat(split.root / file)
+            digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(f"{file}\0missing\n".encode())
+    return digest.hexdigest()[:_KEY_LENGTH]

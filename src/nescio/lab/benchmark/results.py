@@ -1,0 +1,349 @@
+"""The results of a benchmark: lines of JSON, and the scores and outputs behind them.
+
+    FOLDER/results.jsonl                    all lines
+    FOLDER/runs/SET-seed-0.jsonl            the lines of one network
+    FOLDER/runs/SET-seed-0.safetensors      its evidence
+
+A line is one detector on one OOD set for one seed, with a manifest. Each network has separate
+files, so that several networks can be run in parallel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nescio._io.file_format import FileKind
+from nescio._io.files import existing_file, replacing
+from nescio.errors import FileError, FileFormatError
+from nescio.metrics import Evaluation
+from nescio.metrics.comparison import Comparison, Scored
+from nescio.outputs import Outputs
+
+MEASURES = ("fpr", "auroc", "aupr")
+"""The measures that the paper reports, in its order; for the first, lower is better."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One result.
+
+    Attributes
+    ----------
+    spec : str
+        The name of the benchmark.
+    id, ood : str
+        Names of the in-distribution and the out-of-distribution set.
+    detector : str
+        As the spec names it, such as "top_k_joint_energy(k=5)".
+    seed : int
+    evaluation : Evaluation or None
+        None if the detector could not run.
+    skipped : str
+        The reason why it could not run.
+    manifest : mapping
+        What the result was made from: data, network, settings, versions.
+    """
+
+    spec: str
+    id: str
+    ood: str
+    detector: str
+    seed: int
+    evaluation: Evaluation | None
+    skipped: str = ""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the line as plain data, for JSON."""
+        head = {name: getattr(self, name) for name in ("spec", "id", "ood", "detector", "seed")}
+        if self.evaluation is None:
+            result: dict[str, Any] = {"skipped": self.skipped}
+        else:
+            result = self.evaluation.as_dict()
+        return {**head, **result, "manifest": dict(self.manifest)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Line:
+        """Return the line that `as_dict` wrote."""
+        _check_manifest(content["manifest"])
+        texts = [content[name] for name in ("spec", "id", "ood", "detector")]
+        if not all(isinstance(text, str) for text in texts) or type(content["seed"]) is not int:
+            raise TypeError("names must be texts, and the seed a whole number")
+        skipped = str(content.get("skipped", ""))
+        return cls(
+            spec=content["spec"],
+            id=content["id"],
+            ood=content["ood"],
+            detector=content["detector"],
+            seed=content["seed"],
+            evaluation=None if skipped else Evaluation.from_dict(content),
+            skipped=skipped,
+            manifest=dict(content["manifest"]),
+        )
+
+
+def _check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Raise unless what the tables read from a manifest has the right types."""
+    for name in ("title", "protocol", "model", "model_hash"):
+        if not isinstance(manifest.get(name, ""), str):
+            raise TypeError(f"{name} must be a text")
+    best = manifest.get("training", {}).get("best") or {}
+    if not all(isinstance(value, int | float) for value in best.values()):
+        raise TypeError("the best epoch must be numbers")
+    for setting in (manifest.get("tuning") or {}).get("best", []):
+        if not isinstance(setting["method"] + setting["aggregate"], str):
+            raise TypeError("method and aggregate must be texts")
+        float(setting["epsilon"]), float(setting["temperature"] or 1)
+
+
+def read_lines(path: str | Path) -> list[Line]:
+    """Read the lines of a result file."""
+    path = existing_file(path)
+    lines = []
+    try:
+        texts = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise FileFormatError(
+            f"{path} is not a results file. For the outputs of a model, use --id and --ood."
+        ) from error
+    for number, text in enumerate(texts, start=1):
+        try:
+            lines.append(Line.from_dict(json.loads(text)))
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise FileFormatError(
+                f"line {number} of {path} is not a result line of nescio bench."
+            ) from error
+    return lines
+
+
+def write_lines(path: str | Path, lines: Sequence[Line]) -> None:
+    """Write a result file atomically; an existing one is replaced."""
+    with replacing(path, force=True) as temporary:
+        text = "".join(json.dumps(line.as_dict()) + "\n" for line in lines)
+        temporary.write_text(text, "utf-8")
+
+
+def file_name(name: str) -> str:
+    """Return the name of a set in a form that is safe in file names."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def lines_hash(lines: Sequence[Line]) -> str:
+    """Return the SHA-256 of lines, to recognise the evidence that belongs to them."""
+    text = json.dumps([line.as_dict() for line in lines], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A measure over seeds; the values are between 0 and 1, its text is in per cent.
+
+    Attributes
+    ----------
+    mean : float
+    deviation : float or None
+        The sample standard deviation over seeds; None for one seed.
+    n_seeds : int
+    """
+
+    mean: float
+    deviation: float | None
+    n_seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the mean and the sample standard deviation of some values."""
+        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), deviation, len(values))
+
+    @property
+    def printed(self) -> float:
+        """The mean in per cent, rounded as printed; equal ones are ranked as equal."""
+        return round(100 * self.mean, 2)
+
+    def __str__(self) -> str:
+        mean = f"{self.printed:.2f}"
+        return mean if self.deviation is None else f"{mean} ± {100 * self.deviation:.2f}"
+
+
+def comparison_lines(
+    comparison: Comparison, spec: str, id_name: str, seed: int, manifest: Mapping[str, Any]
+) -> list[Line]:
+    """Return one line per OOD set and detector, including detectors that could not run."""
+    lines = []
+    for ood, results in comparison.results.items():
+        lines += [
+            Line(spec, id_name, ood, detector, seed, result, manifest=manifest)
+            for detector, result in results.items()
+        ]
+        lines += [
+            Line(spec, id_name, ood, detector, seed, None, reason, manifest)
+            for detector, reason in comparison.skipped.items()
+        ]
+    return lines
+
+
+Summary = dict[tuple[str, str], dict[str, dict[str, Spread]]]
+
+
+def summarise(lines: Sequence[Line]) -> Summary:
+    """Return, for each (ID set, OOD set), the measures of each detector over seeds."""
+    values: dict[tuple[str, str], dict[str, list[Evaluation]]] = {}
+    for line in lines:
+        if line.evaluation is not None:
+            by_detector = values.setdefault((line.id, line.ood), {})
+            by_detector.setdefault(line.detector, []).append(line.evaluation)
+    return {
+        pair: {
+            detector: {
+                name: Spread.of([getattr(evaluation, name).value for evaluation in over_seeds])
+                for name in MEASURES
+            }
+            for detector, over_seeds in by_detector.items()
+        }
+        for pair, by_detector in values.items()
+    }
+
+
+_KIND = FileKind("nescio.evidence", "file of a benchmark's scores")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The scores of every detector, and the outputs that they were computed from.
+
+    Attributes
+    ----------
+    id_name : str
+        The in-distribution set.
+    seed : int
+    id_outputs : Outputs
+        The outputs on in-distribution test data.
+    ood_outputs : mapping of OOD set to Outputs
+    scores : mapping of detector to Scored
+    image_roots : mapping of set to Path
+        For sets of images, the folder that the ids of its outputs are relative to.
+    of_lines : str
+        A hash of the result lines made from the scores; empty if there are none on disk.
+    """
+
+    id_name: str
+    seed: int
+    id_outputs: Outputs
+    ood_outputs: Mapping[str, Outputs]
+    scores: Mapping[str, Scored]
+    image_roots: Mapping[str, Path] = field(default_factory=dict)
+    of_lines: str = ""
+
+
+def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path]) -> None:
+    """Write the scores to one file, with the paths of the outputs of all sets."""
+    tensors = {}
+    for at, scored in enumerate(evidence.scores.values()):
+        tensors[f"{at}.id"] = scored.id_scores
+        for number, ood in enumerate(evidence.ood_outputs):
+            tensors[f"{at}.{number}"] = scored.ood_scores[ood]
+    metadata = {
+        "id": evidence.id_name,
+        "seed": evidence.seed,
+        "ood": list(evidence.ood_outputs),
+        "detectors": list(evidence.scores),
+        "of_lines": evidence.of_lines,
+        # Relative, so that a folder of results can be moved.
+        "outputs": {
+            name: os.path.relpath(file, Path(path).parent) for name, file in outputs_paths.items()
+        },
+        "image_roots": {name: str(root.resolve()) for name, root in evidence.image_roots.items()},
+    }
+    _KIND.write(path, tensors, metadata, force=True)
+
+
+def load_evidence(path: str | Path) -> Evidence:
+    """Read a file that `save_evidence` wrote, and the outputs that it refers to."""
+    tensors, metadata = _KIND.read(path)
+    folder = Path(path).parent
+    try:
+        id_name, oods = metadata["id"], list(metadata["ood"])
+        paths = {name: folder / metadata["outputs"][name] for name in (id_name, *oods)}
+        scores = {
+            name: Scored(
+                tensors[f"{at}.id"],
+                {ood: tensors[f"{at}.{number}"] for number, ood in enumerate(oods)},
+            )
+            for at, name in enumerate(metadata["detectors"])
+        }
+        outputs = {name: Outputs.load(file) for name, file in paths.items()}
+        return Evidence(
+            id_name=id_name,
+            seed=metadata["seed"],
+            id_outputs=outputs.pop(id_name),
+            ood_outputs=outputs,
+            scores=scores,
+            image_roots={name: Path(root) for name, root in metadata["image_roots"].items()},
+            of_lines=metadata["of_lines"],
+        )
+    except (LookupError, TypeError, AttributeError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}") from error
+
+
+RESULTS = "results.jsonl"
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """The results of a benchmark.
+
+    Attributes
+    ----------
+    folder : Path
+    lines : tuple of Line
+        By set, then by seed.
+    """
+
+    folder: Path
+    lines: tuple[Line, ...]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> BenchmarkRun:
+        """Read the folder of a benchmark."""
+        folder = Path(folder)
+        results = folder / RESULTS
+        if not results.is_file():
+            raise FileError(
+                f"there is no {RESULTS} in {folder}. Name the folder of a benchmark that has been "
+                "run, such as nescio-bench/digits."
+            )
+        return cls(folder, tuple(read_lines(results)))
+
+    def evidence(self) -> list[Evidence]:
+        """Return the evidence of each set and seed."""
+        runs = dict.fromkeys((line.id, line.seed) for line in self.lines)
+        return [self._evidence_of(*run) for run in runs]
+
+    def _evidence_of(self, id_name: str, seed: int) -> Evidence:
+        path = run_file(self.folder, id_name, seed, ".safetensors")
+        lines = [line for line in self.lines if (line.id, line.seed) == (id_name, seed)]
+        try:
+            evidence = load_evidence(path)
+        except FileError as error:
+            raise FileError(f"{error} Run the benchmark again to create it.") from error
+        if evidence.of_lines != lines_hash(lines):
+            raise FileError(
+                f"{path} does not belong to {self.folder / RESULTS}. Run the benchmark again, "
+                "until it is complete."
+            )
+        return evidence
+
+
+def run_file(folder: Path, id_name: str, seed: int, suffix: str) -> Path:
+    """Return the path of the lines (.jsonl) or the evidence (.safetensors) of one network."""
+    return folder / "runs" / f"{file_name(id_name)}-seed-{seed}{suffix}"

@@ -1,0 +1,321 @@
+"""A benchmark is data: one TOML file that names data sets, network, detectors and seeds.
+
+    title = "Scenes of handwritten digits"
+    seeds = [0, 1, 2]
+    detectors = ["joint_energy", "max_logit", "top_k_joint_energy(k=5)", "odin(aggregate=sum)"]
+
+    [train.model]            # the sections of `nescio train --config`
+    name = "small-cnn"
+
+    [tune]                   # the keys of `nescio tune --config`
+    images = 500             # validation images for tuning ODIN and Mahalanobis; default 1,000
+
+    [[sets]]                 # an in-distribution set and the out-of-distribution sets for it
+    name = "digits"
+    data = "digits:{data}/digits"
+    ood = { photos = "digits@photos:{data}/digits" }
+
+`protocol = "authors"` takes the settings of the authors' code as defaults; see `protocols`.
+`{data}` stands for the folder that all data is in, which `nescio bench --data` names.
+`nescio bench NAME --show` prints a shipped spec.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from nescio._io.toml import from_toml, read_toml
+from nescio._validation import checked_choice, checked_whole
+from nescio.detectors import Detector
+from nescio.detectors.naming import build_detector, parse_detector
+from nescio.errors import ParameterError
+from nescio.lab.benchmark.paper import find_paper_table
+from nescio.lab.benchmark.results import file_name
+from nescio.lab.data import parse_address
+from nescio.lab.extraction.perturb import TuneSettings
+from nescio.models.layers import layer_names
+
+MEAN_LABELS = "mean_labels"
+"""As the value of k: the mean number of labels per training image, rounded."""
+
+_DATA = "{data}"
+_SUFFIX = ".toml"
+
+
+@dataclass(frozen=True)
+class BenchmarkSet:
+    """An in-distribution set and the out-of-distribution sets that it is compared with.
+
+    Attributes
+    ----------
+    name : str
+    data : str
+        The address of a data set with the splits train, val and test, as `KIND:PATH`.
+    ood : mapping of str to str
+        Name and address of each out-of-distribution set, as `KIND:PATH` or `KIND@SPLIT:PATH`.
+    network : str
+        The file of a trained network. If empty, one network is trained per seed.
+    module : str
+        "package.module:factory", if the network's file was made from a module of your own.
+    skip_bad : bool
+        Whether to leave out images that cannot be read.
+    mean_labels : int
+        What `k=mean_labels` stands for. If 0, the mean number of labels per training image is
+        counted and rounded.
+    """
+
+    name: str
+    data: str
+    ood: Mapping[str, str]
+    network: str = ""
+    module: str = ""
+    skip_bad: bool = False
+    mean_labels: int = 0
+
+    def __post_init__(self) -> None:
+        parse_address(self.data).with_split("test")
+        for name, text in self.ood.items():
+            parse_address(text)
+            if name == self.name:
+                raise ParameterError(f"{name!r} names an ID set and an OOD set.")
+        if not self.ood:
+            raise ParameterError(f"the set {self.name!r} has no OOD set: ood is empty.")
+
+    def paths(self) -> tuple[str, ...]:
+        """Return everything that may contain `{data}`."""
+        return (self.data, self.network, *self.ood.values())
+
+    def with_data(self, folder: str) -> BenchmarkSet:
+        """Return a copy with `{data}` replaced by a folder."""
+        return replace(
+            self,
+            data=self.data.replace(_DATA, folder),
+            ood={name: text.replace(_DATA, folder) for name, text in self.ood.items()},
+            network=self.network.replace(_DATA, folder),
+        )
+
+
+@dataclass(frozen=True)
+class BenchmarkSpec:
+    """What to run.
+
+    Attributes
+    ----------
+    name : str
+        The name of the file, without its suffix.
+    title : str
+    detectors : tuple of str
+        Such as "joint_energy", "top_k_joint_energy(k=5)" or "package.module:Class(k=5)". The value
+        of k may be mean_labels.
+    sets : tuple of BenchmarkSet
+    seeds : tuple of int
+        One network is trained per seed.
+    train : mapping
+        The sections of a training configuration.
+    tune : TuneSettings
+    paper_tables : tuple of str
+        Keys of the paper's tables that the results are compared with.
+    bootstrap : int
+        Number of resamples for the intervals.
+    features : str, optional
+        The layers that detectors read, as `extract` takes them, such as "pooled,penultimate", which
+        is the default for nescio's networks. The first are the features.
+    fit_on : mapping of str to {"train", "val"}
+        The split that a detector learns from, by the name of the detector; by default "train".
+    nus_wide_halves : {"nescio", "authors"}
+        How the official Test list of NUS-WIDE is halved; see `load_nus_wide`.
+    protocol : {"paper", "authors"}
+        Where the defaults come from; see `with_protocol`.
+    """
+
+    name: str
+    title: str
+    detectors: tuple[str, ...]
+    sets: tuple[BenchmarkSet, ...]
+    seeds: tuple[int, ...] = (0,)
+    train: Mapping[str, Any] = field(default_factory=dict)
+    tune: TuneSettings = field(default_factory=TuneSettings)
+    paper_tables: tuple[str, ...] = ()
+    bootstrap: int = 1000
+    features: str | None = None
+    fit_on: Mapping[str, str] = field(default_factory=dict)
+    nus_wide_halves: str = "nescio"
+    protocol: str = "paper"
+
+    def __post_init__(self) -> None:
+        for name in ("detectors", "sets", "seeds"):
+            if not getattr(self, name):
+                raise ParameterError(f"{name} must not be empty.")
+        checked_whole("bootstrap", self.bootstrap, minimum=0)
+        layer_names(self.features)  # raises an error if it names none
+        checked_choice("nus_wide_halves", self.nus_wide_halves, ("nescio", "authors"))
+        checked_choice("protocol", self.protocol, PROTOCOLS)
+        for name, split in self.fit_on.items():
+            checked_choice(f"fit_on.{name}", split, ("train", "val"))
+            if build_detector(name, {}).learns_from_held_out and split == "val":
+                raise ParameterError(
+                    f"fit_on: {name} cannot be fitted on val, which is the held-out data that it "
+                    "is calibrated on."
+                )
+        for key in self.paper_tables:
+            find_paper_table(key)
+        _refuse_duplicates("seed", self.seeds)
+        for text in self.detectors:
+            resolve_detector(text, mean_labels=1)  # raises an error if there is no such detector
+        _refuse_duplicates("detector", ("".join(text.split()) for text in self.detectors))
+        # Names are compared as file names, on systems that ignore upper and lower case too.
+        _refuse_duplicates("set", (file_name(part.name).lower() for part in self.sets))
+        for part in self.sets:
+            if part.network and len(self.seeds) > 1:
+                raise ParameterError(
+                    f"the set {part.name!r} has one network, from a file, for {len(self.seeds)} "
+                    "seeds. Name a single seed."
+                )
+
+    def aggregates(self) -> tuple[str, ...]:
+        """Return the aggregates that a detector needs outputs of perturbed inputs for."""
+        detectors = (resolve_detector(text, mean_labels=1) for text in self.detectors)
+        reads = {name for detector in detectors for name in detector.scores_from}
+        return tuple(
+            aggregate
+            for aggregate in ("max", "sum")
+            if reads & {f"odin_{aggregate}", f"mahalanobis_{aggregate}"}
+        )
+
+    def fitted_on_val(self) -> tuple[str, ...]:
+        """Return the detectors that learn from validation data instead of training data."""
+        return tuple(
+            text
+            for text in self.detectors
+            if self.fit_on.get(parse_detector(text)[0], "train") == "val"
+        )
+
+    def calibrated_on_val(self) -> tuple[str, ...]:
+        """Return the detectors that learn from held-out data, which is the validation data."""
+        return tuple(
+            text
+            for text in self.detectors
+            if resolve_detector(text, mean_labels=1).learns_from_held_out
+        )
+
+    def split_name(self, source: BenchmarkSet, part: str) -> str:
+        """Return the name of the split that is a set's "train", "val" or "test" part."""
+        halves = parse_address(source.data).kind == "nus-wide" and part in ("val", "test")
+        return f"authors-{part}" if halves and self.nus_wide_halves == "authors" else part
+
+    def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
+        """Return a copy with `{data}` replaced by a folder, which may be None if it is not used."""
+        paths = [text for part in self.sets for text in part.paths()]
+        if folder is None and any(_DATA in text for text in paths):
+            raise ParameterError(
+                f"the benchmark {self.name} needs to know where its data is. Name the folder with "
+                "--data."
+            )
+        return replace(self, sets=tuple(part.with_data(str(folder)) for part in self.sets))
+
+    def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
+        """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
+        for what, wanted, known in (
+            ("set", names, [part.name for part in self.sets]),
+            ("seed", seeds, list(self.seeds)),
+        ):
+            for value in wanted:
+                if value not in known:
+                    has = ", ".join(map(str, known))
+                    raise ParameterError(f"{self.name} has no {what} {value!r}. It has {has}.")
+        return replace(
+            self,
+            sets=tuple(part for part in self.sets if part.name in names or not names),
+            seeds=tuple(seed for seed in self.seeds if seed in seeds or not seeds),
+        )
+
+
+def resolve_detector(text: str, *, mean_labels: int) -> Detector:
+    """Return a detector by its name in a spec, with k=mean_labels replaced by the number."""
+    return build_detector(re.sub(rf"\bk\s*=\s*{MEAN_LABELS}\b", f"k={mean_labels}", text))
+
+
+def shipped_specs() -> dict[str, str]:
+    """Return the name and the text of each shipped spec, in alphabetical order."""
+    folder = files("nescio.lab.benchmark").joinpath("specs")
+    texts = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir()}
+    return {name.removesuffix(_SUFFIX): texts[name] for name in sorted(texts)}
+
+
+def load_spec(name_or_path: str | Path, *, protocol: str | None = None) -> BenchmarkSpec:
+    """Return a shipped spec by its name, or read one from a TOML file.
+
+    `protocol` replaces the one that the spec names.
+    """
+    shipped, name, path = shipped_specs(), str(name_or_path), Path(name_or_path)
+    if name in shipped:
+        return parse_benchmark(name, shipped[name], protocol=protocol)
+    if path.suffix != _SUFFIX:
+        raise ParameterError(
+            f"there is no benchmark {name!r}. Choose from: {', '.join(shipped)}; or "
+            "name a .toml file."
+        )
+    return parse_benchmark(path.stem, read_toml(path), source=str(path), protocol=protocol)
+
+
+def parse_benchmark(
+    name: str, text: str, *, source: str = "", protocol: str | None = None
+) -> BenchmarkSpec:
+    """Return a spec from the text of its file.
+
+    `source` names the file in errors, and `protocol` replaces the one in the text. With a protocol
+    other than the paper's, it is part of the spec's name, and so of the folder of the results.
+    """
+    prepare = partial(with_protocol, protocol=protocol)
+    spec = from_toml(BenchmarkSpec, text, source or name, prepare=prepare, name=name)
+    return spec if spec.protocol == "paper" else replace(spec, name=f"{name}-{spec.protocol}")
+
+
+def _refuse_duplicates(what: str, names: Iterable[object]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ParameterError(f"duplicate {what}: {name!r}.")
+
+
+PROTOCOLS = ("paper", "authors")
+
+
+def with_protocol(table: Mapping[str, Any], protocol: str | None = None) -> dict[str, Any]:
+    """Return the table of a benchmark, with a protocol's settings where it has none of its own.
+
+    Parameters
+    ----------
+    table : mapping
+        As `tomllib` returns it.
+    protocol : {"paper", "authors"}, optional
+        By default the one that the table names, or the paper's.
+    """
+    own = {name: value for name, value in table.items() if name not in PROTOCOLS}
+    name = checked_choice("protocol", protocol or own.get("protocol", "paper"), PROTOCOLS)
+    for key in PROTOCOLS:
+        if not isinstance(table.get(key, {}), Mapping):
+            raise ParameterError(f"{key} must be a table of settings, got {table[key]!r}.")
+    settings: dict[str, Any] = {}
+    if name != "paper":
+        folder = files("nescio.lab.benchmark")
+        settings = tomllib.loads(folder.joinpath(f"{name}.toml").read_text("utf-8"))
+    settings = merged(settings, table.get(name, {}))
+    return merged(settings, own) | {"protocol": name}
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two tables as one; where both have a value, that of `above` is taken."""
+    result = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(under, value) if both else value  # type: ignore[arg-type]
+    return result

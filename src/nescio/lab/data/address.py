@@ -1,0 +1,187 @@
+"""Data sets by their address: `KIND:PATH`, or `KIND@SPLIT:PATH` for one part of a data set.
+
+>>> parse_address("coco@val:/data/coco")
+DataAddress(kind='coco', split='val', path='/data/coco')
+>>> str(parse_address("coco:/data/coco").with_split("train"))
+'coco@train:/data/coco'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nescio.errors import ParameterError
+from nescio.lab.data import coco, digits, imagenet22k, nus_wide, voc
+from nescio.lab.data.folder import load_folder
+from nescio.lab.data.split import Split, check_split
+from nescio.lab.data.table import load_table
+from nescio.lab.data.textures import load_textures
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A kind of data set.
+
+    Attributes
+    ----------
+    name : str
+        The KIND of an address.
+    load : callable
+        `load(root, split, skip_bad=...)` returns a `Split`.
+    splits : tuple of str, or None
+        The splits it has; empty if it has none, None if the data itself names them.
+    what : str
+        What it is, in one line.
+    root_help : str
+        What the path of an address points to.
+    """
+
+    name: str
+    load: Callable[..., Split]
+    splits: tuple[str, ...] | None
+    what: str
+    root_help: str
+
+    def check_split(self, split: str) -> None:
+        """Raise if there is no such split; the empty string stands for the whole data set."""
+        if self.splits is not None:
+            check_split(self.name, split, self.splits)
+
+
+DATASETS: dict[str, DataSource] = {
+    source.name: source
+    for source in (
+        DataSource(
+            "coco",
+            coco.load_coco,
+            coco.SPLITS,
+            "MS-COCO 2014, 80 labels",
+            "contains annotations/, train2014/, val2014/, test2014/",
+        ),
+        DataSource(
+            "voc",
+            voc.load_voc,
+            voc.SPLITS,
+            "PASCAL-VOC 2012, 20 labels",
+            "VOC2012, or a folder that contains VOC2012 or VOCdevkit/VOC2012",
+        ),
+        DataSource(
+            "voc-trainval",
+            voc.load_voc_trainval,
+            voc.TRAINVAL_SPLITS,
+            "PASCAL-VOC 2012 without its test images: val and test are the halves of its val",
+            "as for voc",
+        ),
+        DataSource(
+            "nus-wide",
+            nus_wide.load_nus_wide,
+            nus_wide.SPLITS,
+            "NUS-WIDE, 81 labels",
+            "contains Groundtruth/, ImageList/, ConceptsList/, Flickr/",
+        ),
+        DataSource(
+            "imagenet22k",
+            imagenet22k.load_imagenet22k,
+            imagenet22k.SPLITS,
+            "20 classes of ImageNet-22K, out-of-distribution for the sets named by the split",
+            "contains one folder per WordNet id or class name",
+        ),
+        DataSource(
+            "textures",
+            load_textures,
+            (),
+            "Describable Textures Dataset (DTD), 47 classes",
+            "dtd, which contains images/, or the folder that contains dtd",
+        ),
+        DataSource(
+            "folder",
+            load_folder,
+            (),
+            "any images, in class folders or without labels",
+            "contains class folders, or only images",
+        ),
+        DataSource(
+            "table",
+            load_table,
+            None,
+            "your own multi-label set: a table of paths and labels",
+            "a .csv or .parquet file",
+        ),
+        DataSource(
+            "digits",
+            digits.load_digits,
+            digits.SPLITS,
+            "scenes of handwritten digits, made at first use from scikit-learn's own data",
+            "a folder for the scenes, which need not exist yet",
+        ),
+    )
+}
+"""Every kind of data set, by the KIND of its addresses."""
+
+
+@dataclass(frozen=True)
+class DataAddress:
+    """The parts of `KIND@SPLIT:PATH`; the split may be empty."""
+
+    kind: str
+    split: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}@{self.split}:{self.path}" if self.split else f"{self.kind}:{self.path}"
+
+    @property
+    def source(self) -> DataSource:
+        """The entry of `DATASETS`."""
+        return DATASETS[self.kind]
+
+    def with_split(self, split: str) -> DataAddress:
+        """Return the address of another split of the same data set."""
+        self.source.check_split(split)
+        return replace(self, split=split)
+
+
+def parse_address(text: str) -> DataAddress:
+    """Return the parts of `KIND:PATH` or `KIND@SPLIT:PATH`; the kind must be one of `DATASETS`.
+
+    `load` checks whether the kind has such a split, or needs one.
+
+    Examples
+    --------
+    >>> address = parse_address("coco@val:/data/coco")
+    >>> address.kind, address.split, str(address.path)
+    ('coco', 'val', '/data/coco')
+    """
+    head, colon, path = text.partition(":")
+    kind, at, split = head.partition("@")
+    if not colon or not path or (at and not split):
+        raise ParameterError(
+            f"cannot read the data address {text!r}: expected KIND:PATH or KIND@SPLIT:PATH, such "
+            f"as coco@val:/data/coco. KIND is one of {', '.join(DATASETS)}."
+        )
+    if kind not in DATASETS:
+        raise ParameterError(
+            f"there is no kind of data set {kind!r} (in {text!r}). Choose from: "
+            f"{', '.join(DATASETS)}. Any folder of images is folder:PATH."
+        )
+    return DataAddress(kind, split, path)
+
+
+def load(address: str, *, split: str | None = None, skip_bad: bool = False) -> Split:
+    """Index the images of a data set, without opening any of them.
+
+    Parameters
+    ----------
+    address : str
+        `KIND:PATH` or `KIND@SPLIT:PATH`, such as "textures:/data/dtd" or "coco@val:/data/coco".
+        A `~` at the start of the path is your home folder.
+    split : str, optional
+        Replaces the split of the address.
+    skip_bad : bool, default False
+        Continue without files that cannot be used, and list them in `Split.skipped`.
+    """
+    parsed = parse_address(address)
+    wanted = parsed.with_split(parsed.split if split is None else split)
+    return wanted.source.load(Path(wanted.path).expanduser(), wanted.split, skip_bad=skip_bad)

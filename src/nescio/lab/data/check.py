@@ -1,0 +1,345 @@
+"""Check the data of a benchmark: damaged images, overlapping labels, duplicates, gaps."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from nescio._threads import available_cpus
+from nescio.errors import DatasetError, ParameterError
+from nescio.lab.data.split import BadFile, Split
+from nescio.models.images import content_hash, read_image
+
+_THREADS = 8  # at least: on a network drive, most of the time is waiting
+
+
+def find_damaged(
+    split: Split, on_images: Callable[[int], object] = lambda count: None
+) -> tuple[BadFile, ...]:
+    """Return the images of a split that cannot be read; decodes every one.
+
+    `on_images` is called with the number of images just checked.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from nescio.lab.data import load_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
+    ...     [bad] = find_damaged(load_folder(folder))
+    >>> bad.file
+    '1.png'
+    """
+
+    def damage(file: str) -> BadFile | None:
+        try:
+            read_image(split.root / file)
+        except DatasetError as error:
+            return BadFile(file, str(error))
+        return None
+
+    bad = []
+    with ThreadPoolExecutor(max(_THREADS, available_cpus())) as pool:
+        try:
+            for result in pool.map(damage, split.files):
+                if result is not None:
+                    bad.append(result)
+                on_images(1)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return tuple(bad)
+
+
+def without(split: Split, bad: Sequence[BadFile]) -> Split:
+    """Return the split without some images, which are added to `skipped`."""
+    if not bad:
+        return split
+    damaged = {image.file for image in bad}
+    good = [index for index, file in enumerate(split.files) if file not in damaged]
+    if not good:
+        raise DatasetError(f"none of the images of {split.title} can be read: {bad[0].reason}")
+    return replace(split.subset(good), skipped=(*split.skipped, *bad))
+
+
+def without_damaged(split: Split, on_images: Callable[[int], object] = lambda count: None) -> Split:
+    """Return the split without the images that cannot be read; decodes every one."""
+    return without(split, find_damaged(split, on_images))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of checking a protocol.
+
+    Attributes
+    ----------
+    severity : {"error", "warning"}
+        An error makes the numbers invalid; a warning is for you to judge.
+    check : str
+        The name of the check, such as "label overlap".
+    splits : tuple of str
+        The titles of the splits concerned.
+    message : str
+        The result, in one sentence.
+    examples : tuple of str
+        All labels, pairs of labels or files concerned.
+    """
+
+    severity: Literal["error", "warning"]
+    check: str
+    splits: tuple[str, ...]
+    message: str
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """The counts of one split; those about labels are None if it has no labels."""
+
+    title: str
+    role: Literal["id", "ood"]
+    n_images: int
+    n_labels: int | None
+    n_unlabelled: int | None
+    class_counts: tuple[int, float, int] | None  # fewest, median, most images of a label
+
+
+@dataclass(frozen=True)
+class ProtocolReport:
+    """The result of `check_protocol`."""
+
+    splits: tuple[SplitSummary, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no finding of severity "error"."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data, for JSON."""
+        return {
+            "ok": self.ok,
+            "splits": [asdict(split) for split in self.splits],
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def check_protocol(
+    id_splits: Sequence[Split],
+    ood_splits: Sequence[Split] = (),
+    *,
+    hash_images: bool = True,
+    images: bool = False,
+) -> ProtocolReport:
+    """Find mistakes in the data that make the numbers of a benchmark wrong.
+
+    - Label overlap: an OOD class that is also an in-distribution label is an error. Upper and
+      lower case, hyphens, underscores, spaces and simple plurals are ignored. A class whose name
+      contains the words of a label, or ends in the same word, is a warning; for example
+      "electric_guitar" and "guitar".
+    - Duplicate images: the same file in two splits of the in-distribution set, or in one of these
+      and in an OOD set, is an error.
+    - Label sets: splits of the in-distribution set with different labels are an error.
+    - Images without any label, labels without any image, and skipped files are warnings.
+
+    Parameters
+    ----------
+    id_splits : sequence of Split
+        The splits of the in-distribution set, such as train, val and test.
+    ood_splits : sequence of Split, optional
+        The OOD sets.
+    hash_images : bool, default True
+        Whether to compare the contents of files. Only files of equal size are read.
+    images : bool, default False
+        Also decode every image: one that cannot be read is an error. Needs pillow.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from nescio.lab.data import load_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("known/cat", "known/dog", "unknown/cats"):
+    ...         pathlib.Path(folder, name).mkdir(parents=True)
+    ...         pathlib.Path(folder, name, "1.jpg").touch()
+    ...     known, unknown = (load_folder(f"{folder}/{name}") for name in ("known", "unknown"))
+    >>> report = check_protocol([known], [unknown], hash_images=False)
+    >>> [finding.severity for finding in report.findings]
+    ['error']
+    """
+    if not id_splits:
+        raise ParameterError("id_splits must have at least one in-distribution split.")
+    splits = [*id_splits, *ood_splits]
+    findings = [
+        *_label_sets(id_splits),
+        *_label_overlap(id_splits, ood_splits),
+        *(_duplicates(id_splits, ood_splits) if hash_images else ()),
+        *(itertools.chain.from_iterable(map(_damaged, splits)) if images else ()),
+        *itertools.chain.from_iterable(map(_skipped_files, splits)),
+        *itertools.chain.from_iterable(map(_gaps, splits)),
+    ]
+    return ProtocolReport(
+        splits=(
+            *(_summary(split, "id") for split in id_splits),
+            *(_summary(split, "ood") for split in ood_splits),
+        ),
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity)),  # errors first
+    )
+
+
+def _summary(split: Split, role: Literal["id", "ood"]) -> SplitSummary:
+    n_labels = None if split.label_names is None else len(split.label_names)
+    if split.labels is None:
+        return SplitSummary(split.title, role, len(split), n_labels, None, None)
+    counts = split.labels.sum(axis=0, dtype=np.int64)
+    return SplitSummary(
+        title=split.title,
+        role=role,
+        n_images=len(split),
+        n_labels=n_labels,
+        n_unlabelled=int((~split.labels.any(axis=1)).sum()),
+        class_counts=(int(counts.min()), float(np.median(counts)), int(counts.max())),
+    )
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+def _label_sets(id_splits: Sequence[Split]) -> Iterator[Finding]:
+    """Compare the labels of the splits of the in-distribution set."""
+    named = [(split.title, split.label_names) for split in id_splits if split.label_names]
+    for (title, names), (other, others) in itertools.pairwise(named):
+        if difference := sorted(set(names) ^ set(others)):
+            message = f"{title} and {other} differ in {_counted(len(difference), 'label')}"
+            yield Finding("error", "label sets", (title, other), message, tuple(difference))
+        elif names != others:
+            message = f"{title} and {other} have the same labels in a different order"
+            yield Finding("warning", "label sets", (title, other), message)
+
+
+def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
+    """Find OOD classes that are, or may be, in-distribution labels."""
+    id_titles = tuple(split.title for split in id_splits)
+    labels = dict.fromkeys(name for split in id_splits for name in split.label_names or ())
+    for split in ood_splits:
+        same: dict[str, str] = {}  # pair of class and label -> class
+        alike: dict[str, str] = {}
+        for name, label in itertools.product(split.label_names or (), labels):
+            a, b = _words(name), _words(label)
+            if "".join(a) == "".join(b):  # VOC writes pottedplant and diningtable
+                same[f"{name} ~ {label}"] = name
+            elif _alike(a, b):
+                alike[f"{name} ~ {label}"] = name
+        titles = (*id_titles, split.title)
+        if same:
+            classes = _counted(len(set(same.values())), "class", "classes")
+            message = f"{split.title} has {classes} of the in-distribution label set"
+            yield Finding("error", "label overlap", titles, message, tuple(same))
+        if alike:
+            classes = _counted(len(set(alike.values())), "class", "classes")
+            message = f"{split.title} may have {classes} in-distribution, judging by the name"
+            yield Finding("warning", "label overlap", titles, message, tuple(alike))
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """Return the words of a label, in lower case and in the singular."""
+    return tuple(map(_singular, name.casefold().replace("_", " ").replace("-", " ").split()))
+
+
+def _singular(word: str) -> str:
+    """Return an approximate singular; it only needs to be the same for both names."""
+    if len(word) <= 3 or not word.endswith("s") or word.endswith("ss"):
+        return word
+    if word.endswith("ies"):
+        return word[:-3] + "y"
+    if word.endswith(("ses", "xes", "zes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1]
+
+
+def _alike(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    """Whether one name has all the words of the other, or both end in the same word."""
+    return bool(a and b) and (set(a) <= set(b) or set(b) <= set(a) or a[-1] == b[-1])
+
+
+# --- images -------------------------------------------------------------------------------------
+
+
+def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
+    """Find files that are in two splits; a file in two OOD sets is allowed."""
+    splits = [*id_splits, *ood_splits]
+    images = (
+        (index, split.root / file) for index, split in enumerate(splits) for file in split.files
+    )
+    shared: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for candidates in _groups(images, _size):  # only files of equal size are read
+        for group in _groups(candidates, content_hash):
+            first_in = dict(reversed(group))  # split -> its first image in the group
+            for a, b in itertools.combinations(sorted(first_in), 2):
+                if a < len(id_splits):
+                    shared[a, b].append(f"{first_in[a]} = {first_in[b]}")
+    for (a, b), files in sorted(shared.items()):
+        titles = splits[a].title, splits[b].title
+        message = f"{titles[0]} and {titles[1]} have {_counted(len(files), 'image')} in common"
+        yield Finding("error", "duplicate images", titles, message, tuple(files))
+
+
+def _damaged(split: Split) -> Iterator[Finding]:
+    if bad := find_damaged(split):
+        reasons = tuple(image.reason.rstrip(".") for image in bad)
+        message = f"{split.title} has {_counted(len(bad), 'image')} that cannot be read"
+        yield Finding("error", "damaged images", (split.title,), message, reasons)
+
+
+def _groups(
+    images: Iterable[tuple[int, Path]], key: Callable[[Path], object]
+) -> list[list[tuple[int, Path]]]:
+    """Return the images with the same key, if they belong to more than one split."""
+    groups = defaultdict(list)
+    for index, path in images:
+        groups[key(path)].append((index, path))
+    return [group for group in groups.values() if len({index for index, _ in group}) > 1]
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror}.") from error
+
+
+# --- gaps ---------------------------------------------------------------------------------------
+
+
+def _skipped_files(split: Split) -> Iterator[Finding]:
+    if split.skipped:
+        examples = tuple(f"{bad.file}: {bad.reason}" for bad in split.skipped)
+        message = f"{split.title} was read without {_counted(len(examples), 'file')}"
+        yield Finding("warning", "skipped files", (split.title,), message, examples)
+
+
+def _gaps(split: Split) -> Iterator[Finding]:
+    """Find images without labels and labels without images."""
+    title = (split.title,)
+    if split.labels is None or split.label_names is None:
+        return
+    unlabelled = np.flatnonzero(~split.labels.any(axis=1))
+    if len(unlabelled):
+        files = tuple(split.files[index] for index in unlabelled)
+        message = f"{split.title} has {_counted(len(files), 'image')} without labels"
+        yield Finding("warning", "images without labels", title, message, files)
+    empty = tuple(split.label_names[index] for index in np.flatnonzero(~split.labels.any(axis=0)))
+    if empty:
+        message = f"{split.title} has {_counted(len(empty), 'label')} without images"
+        yield Finding("warning", "labels without images", title, message, empty)
+
+
+def _counted(n: int, noun: str, plural: str = "") -> str:
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"

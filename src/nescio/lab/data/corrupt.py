@@ -1,0 +1,165 @@
+"""Synthetic validation sets, made from noise and from in-distribution images.
+
+`SYNTHETIC_SETS` are the five of the paper. Two more are what the authors' published code has in
+place of two of these.
+
+Images are floats within [0, 1] of shape (n, 3, h, w). Random numbers are drawn from the generator
+image by image, so a batch gives the same result as its images one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nescio._validation import checked_choice
+from nescio.errors import InputError, ShapeError
+
+Images = NDArray[np.floating[Any]]
+
+PATCHES_PER_SIDE = 4
+
+
+def gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return independent standard normal values, as normalised inputs."""
+    return rng.standard_normal(images.shape, dtype=np.float32)
+
+
+def clipped_gaussian_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return normal values of standard deviation 0.5, clipped to [-1, 1], as normalised inputs."""
+    noise: Images = 0.5 * rng.standard_normal(images.shape, dtype=np.float32)
+    return noise.clip(-1, 1)
+
+
+def uniform_noise(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Return independent uniform values on [-1, 1), as normalised inputs."""
+    return 2 * rng.random(images.shape, dtype=np.float32) - 1
+
+
+def arithmetic_mean(images: Images, partners: Images, _rng: np.random.Generator) -> Images:
+    """Return the mean of two images, pixel by pixel."""
+    mean: Images = (images + partners) / 2
+    return mean
+
+
+def geometric_mean(images: Images, partners: Images, _rng: np.random.Generator) -> Images:
+    """Return the square root of the product of two images, pixel by pixel."""
+    mean: Images = np.sqrt(images * partners)
+    return mean
+
+
+def jigsaw(images: Images, _partners: Images, rng: np.random.Generator) -> Images:
+    """Cut each image into 4 by 4 equal patches and permute them.
+
+    Every image has its own permutation, which is never the identity. If the height or width is not
+    divisible by 4, the pixels left over at the bottom or the right stay where they are.
+    """
+    side = PATCHES_PER_SIDE
+    height, width = (length // side for length in images.shape[2:])
+    if not (height and width):
+        raise ShapeError(
+            f"images must have at least {side} by {side} pixels for a jigsaw, got {images.shape}."
+        )
+    corners = [(row * height, column * width) for row in range(side) for column in range(side)]
+    shuffled = images.copy()
+    for image, target in zip(images, shuffled, strict=True):
+        order = rng.permutation(len(corners))
+        while (order == np.arange(len(corners))).all():
+            order = rng.permutation(len(corners))
+        for (to_y, to_x), at in zip(corners, order, strict=True):
+            y, x = corners[at]
+            target[:, to_y : to_y + height, to_x : to_x + width] = image[
+                :, y : y + height, x : x + width
+            ]
+    return shuffled
+
+
+def unnormalised(images: Images, _partners: Images, _rng: np.random.Generator) -> Images:
+    """Return the images as they are, as inputs that nobody has normalised.
+
+    The authors' code has these images where the paper has the jigsaw: it assigns the permutation
+    and the normalisation to an attribute that nothing reads.
+    """
+    return images
+
+
+CORRUPTIONS: dict[str, Callable[[Images, Images, np.random.Generator], Images]] = {
+    function.__name__: function
+    for function in (
+        gaussian_noise,
+        uniform_noise,
+        arithmetic_mean,
+        geometric_mean,
+        jigsaw,
+        clipped_gaussian_noise,
+        unnormalised,
+    )
+}
+"""Each corruption as a function of (images, partners, rng); noise uses only the images' shape."""
+
+SYNTHETIC_SETS = tuple(CORRUPTIONS)[:5]
+"""The names of the paper's five sets."""
+
+NORMALISED = frozenset(
+    {"gaussian_noise", "clipped_gaussian_noise", "uniform_noise", "unnormalised"}
+)
+"""Those of `CORRUPTIONS` that return the network's input; the others return pixels in [0, 1]."""
+
+
+def corrupt(
+    name: str,
+    images: Images,
+    partners: Images,
+    rng: np.random.Generator,
+    *,
+    mean: ArrayLike,
+    std: ArrayLike,
+) -> Images:
+    """Return one of the sets as pixels; the network's input is `(pixels - mean) / std`.
+
+    The paper draws its noise in the input space of the classifier. So the noise is normal or
+    uniform after the normalisation, and its pixels may be outside [0, 1]. The two means and the
+    jigsaw have pixels within [0, 1].
+
+    Parameters
+    ----------
+    name : str
+        One of `CORRUPTIONS`.
+    images : array of shape (n, 3, h, w)
+        In-distribution images within [0, 1]; the noises use only their shape.
+    partners : array of shape (n, 3, h, w)
+        The other image of each pair, for the two means.
+    rng : numpy.random.Generator
+        For a result that does not depend on the batch, pass one image at a time, each with its
+        own generator.
+    mean, std : array-like of shape (3,)
+        The network's normalisation, by channel.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> images = rng.random((2, 3, 8, 8))
+    >>> corrupt("jigsaw", images, images[::-1], rng, mean=[0.5] * 3, std=[0.5] * 3).shape
+    (2, 3, 8, 8)
+    """
+    checked_choice("corruption", name, tuple(CORRUPTIONS))
+    for what, values in (("images", images), ("partners", partners)):
+        is_image = values.ndim == 4 and values.shape[1] == 3 and values.shape == images.shape
+        if not is_image or not np.issubdtype(values.dtype, np.floating):
+            raise ShapeError(
+                f"{what} must be floats of shape (n, 3, h, w), got {values.dtype} of shape "
+                f"{values.shape}."
+            )
+        if values.size and not (values.min() >= 0 and values.max() <= 1):
+            raise InputError(
+                f"{what} must be pixels within [0, 1], got {values.min():.3g} to "
+                f"{values.max():.3g}. Apply corruptions before the normalisation."
+            )
+    made = CORRUPTIONS[name](images, partners, rng)
+    if name in NORMALISED:
+        std, mean = (np.asarray(values, np.float32)[:, None, None] for values in (std, mean))
+        made = made * std + mean
+    return made.astype(images.dtype, copy=False)

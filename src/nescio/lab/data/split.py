@@ -1,0 +1,313 @@
+"""A split: which images a data set has, and their labels; and what the loaders share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import DatasetError, LabelMismatchError, ParameterError
+from nescio.models.images import IMAGE_SUFFIXES
+
+_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An image that cannot be used, and the reason."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """An index of images, made without opening them.
+
+    Attributes
+    ----------
+    dataset : str
+        The name of the data set, such as "coco".
+    name : str
+        The name of the split, such as "val"; empty if the data set has no splits.
+    root : Path
+        The folder that `files` are relative to.
+    files : tuple of str
+        The path of each image, with forward slashes.
+    labels : array of shape (n_images, n_labels), or None
+        The multi-hot truth; None if it is not published.
+    label_names : tuple of str, or None
+        One name per label. For a folder of class folders, the classes.
+    skipped : tuple of BadFile
+        The files that were left out with skip_bad.
+    notes : mapping
+        Further entries for the manifest, such as choices that were made.
+    """
+
+    dataset: str
+    name: str
+    root: Path
+    files: tuple[str, ...]
+    labels: NDArray[np.uint8] | None
+    label_names: tuple[str, ...] | None
+    skipped: tuple[BadFile, ...] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            raise DatasetError(f"{self.title} has no images in {self.root}.")
+        if self.labels is not None:
+            n_labels = len(self.label_names or ())
+            if self.labels.shape != (len(self.files), n_labels):
+                raise DatasetError(
+                    f"{self.title}: labels have shape {self.labels.shape}, but there are "
+                    f"{len(self.files):,} images and {n_labels} label names."
+                )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __repr__(self) -> str:
+        labels = "no labels" if self.labels is None else f"{self.labels.shape[1]} labels"
+        return f"Split({self.title}: {len(self):,} images, {labels})"
+
+    @property
+    def title(self) -> str:
+        """The names of data set and split, such as "coco-val", for file names."""
+        return f"{self.dataset}-{self.name}" if self.name else self.dataset
+
+    def path(self, index: int) -> Path:
+        """Return the path of an image."""
+        return self.root / self.files[index]
+
+    def subset(self, indices: Sequence[int] | NDArray[np.intp]) -> Split:
+        """Return a split with some of the images, in the given order."""
+        labels = None if self.labels is None else self.labels[np.asarray(indices)]
+        return replace(self, files=tuple(self.files[i] for i in indices), labels=labels)
+
+    def sample(self, n_images: int, seed: int) -> Split:
+        """Return a split with at most `n_images` random images, in their original order."""
+        if n_images >= len(self):
+            return self
+        chosen = np.random.default_rng(seed).permutation(len(self))[:n_images]
+        return self.subset(np.sort(chosen))
+
+    def labels_for(self, label_names: Sequence[str]) -> NDArray[np.uint8] | None:
+        """Return the labels in a model's order; None if unknown or if the label set differs."""
+        if self.labels is None or self.label_names is None:
+            return None
+        if set(self.label_names) != set(label_names):
+            return None
+        column = {name: at for at, name in enumerate(self.label_names)}
+        return self.labels[:, [column[name] for name in label_names]]
+
+    def require_labels(self, label_names: Sequence[str] | None = None) -> NDArray[np.uint8]:
+        """Return the labels, in a model's order if given; raise if there are none."""
+        if self.labels is None or self.label_names is None:
+            raise DatasetError(f"{self.title} in {self.root} has no labels.")
+        labels = self.labels_for(label_names or self.label_names)
+        if labels is None:
+            difference = sorted(set(label_names or ()) ^ set(self.label_names))
+            raise LabelMismatchError(
+                f"{self.title} does not have the labels of the model; the first difference is "
+                f"{difference[0]!r}."
+            )
+        return labels
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the names, sizes and labels of the files, computed at first use."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            try:
+                size = os.stat(self.root / file).st_size
+            except OSError:
+                size = -1  # the error is raised when the file is read
+            digest.update(f"{file}\0{size}\n".encode())
+        digest.update("\0".join(self.label_names or ()).encode())
+        if self.labels is not None:
+            digest.update(np.ascontiguousarray(self.labels).tobytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def content(self) -> str:
+        """A hash of 4 kB at the start, in the middle and at the end of each image."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            try:
+                with open(self.root / file, "rb", buffering=0) as stream:
+                    digest.update(stream.read(_BLOCK))
+                    size = os.fstat(stream.fileno()).st_size
+                    for place in ((size - _BLOCK) // 2, size - _BLOCK):
+                        stream.seek(max(0, place))
+                        digest.update(stream.read(_BLOCK))
+            except OSError:
+                digest.update(b"missing")  # the error is raised when the file is read
+        return digest.hexdigest()
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what a file made from this data records about it, also as a key to find it by."""
+        return {
+            "dataset": self.dataset,
+            "split": self.name,
+            "n_images": len(self),
+            "data_fingerprint": self.fingerprint,
+            "data_sample": self.content,
+            **({"data_notes": dict(self.notes)} if self.notes else {}),
+        }
+
+
+# --- what the loaders share -----------------------------------------------------------------------
+
+HOW_TO = "See docs/how-to/datasets.md."
+_OR_SKIP = "or pass skip_bad=True to continue without them."
+_NAMED_FILES = 3
+
+
+def check_split(dataset: str, split: str, splits: Sequence[str]) -> None:
+    """Raise unless the data set has this split; the empty string stands for the whole data set."""
+    if split not in (splits or ("",)):
+        allowed = f"Choose from: {', '.join(splits)}." if splits else "It has no splits."
+        raise ParameterError(f"{dataset} has no split {split!r}. {allowed}")
+
+
+def find_folder(what: str, *candidates: Path) -> Path:
+    """Return the first folder that exists; the error names all candidates."""
+    for folder in candidates:
+        if folder.is_dir():
+            return folder
+    looked_for = " or ".join(str(folder) for folder in candidates)
+    raise DatasetError(f"{what} not found: no folder {looked_for}. {HOW_TO}")
+
+
+def half(rows: NDArray[np.intp], seed: int, *, first: bool) -> NDArray[np.intp]:
+    """Return a random half of some rows, in their original order; the second is the larger."""
+    shuffled = np.random.default_rng(seed).permutation(rows)
+    middle = len(rows) // 2
+    return np.sort(shuffled[:middle] if first else shuffled[middle:])
+
+
+def read_text(what: str, path: Path) -> str:
+    """Return the content of one of a data set's text files."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise DatasetError(f"{what} not found: no file {path}. {HOW_TO}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path} is damaged: it is not a text file in UTF-8.") from error
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror}.") from error
+
+
+def read_lines(what: str, path: Path) -> list[str]:
+    """Return the lines of a list; only the end of the file may have empty lines."""
+    lines = [line.strip() for line in read_text(what, path).rstrip().splitlines()]
+    if not lines:
+        raise DatasetError(f"{path} is damaged: it is empty.")
+    if "" in lines:
+        raise DatasetError(f"{path}, line {lines.index('') + 1}: the line is empty.")
+    return lines
+
+
+def images_under(folder: Path) -> list[str]:
+    """Return all images below a folder, sorted and relative to it; hidden files are ignored."""
+    images = []
+    for where, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inside = Path(where).relative_to(folder)
+        images += [(inside / name).as_posix() for name in files if is_image(name)]
+    return sorted(images)
+
+
+def is_image(name: str) -> bool:
+    """Whether a file name has the suffix of an image; hidden files do not count."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def labels_from_lists(
+    lists: Iterable[tuple[Path, Sequence[str]]],
+    shape: tuple[int, int],
+    *,
+    positive: Sequence[str],
+    negative: Sequence[str],
+    skip_bad: bool,
+) -> tuple[NDArray[np.uint8], dict[int, str]]:
+    """Return multi-hot labels from one list per label, and the reason for each row to skip.
+
+    `lists` has the file of each label and its values, one per image; `shape` is the number of
+    images and of labels. A value that is neither `positive` nor `negative` raises an error, or
+    its row is to be skipped.
+    """
+    labels = np.zeros(shape, dtype=np.uint8)
+    wrong: dict[int, str] = {}
+    allowed = {*positive, *negative}
+    for column, (path, values) in enumerate(lists):
+        labels[:, column] = [value in positive for value in values]
+        for row in [row for row, value in enumerate(values) if value not in allowed]:
+            reason = f"{path}, line {row + 1}: invalid label value {values[row]!r}"
+            if not skip_bad:
+                raise DatasetError(f"{reason}. Unpack the files again, {_OR_SKIP}")
+            wrong.setdefault(row, reason)
+    return labels, wrong
+
+
+def checked_presence(split: Split, *, skip_bad: bool) -> Split:
+    """Return the split without the images that are missing; raise unless they may be skipped."""
+    # Folders are listed, because 80,000 lookups of single files are slow on a network drive.
+    names = {
+        folder: names_in(split.root / folder) for folder in set(map(os.path.dirname, split.files))
+    }
+    present = [os.path.basename(file) in names[os.path.dirname(file)] for file in split.files]
+    missing = [file for file, exists in zip(split.files, present, strict=True) if not exists]
+    if not missing:
+        return split
+    if not skip_bad:
+        named = ", ".join(str(split.root / file) for file in missing[:_NAMED_FILES])
+        more = ", ..." if len(missing) > _NAMED_FILES else ""
+        raise DatasetError(
+            f"{split.title} lists {len(missing):,} images that do not exist: {named}{more}. "
+            f"Unpack them, {_OR_SKIP}"
+        )
+    if not any(present):
+        raise DatasetError(f"{split.title}: none of its images is in {split.root}. {HOW_TO}")
+    bad = (BadFile(file, "missing") for file in missing)
+    return replace(split.subset(np.flatnonzero(present)), skipped=(*split.skipped, *bad))
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return the names of the files and folders in a folder; none if it cannot be read."""
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def split_of_classes(
+    dataset: str,
+    name: str,
+    root: Path,
+    files_of_class: Mapping[str, Sequence[str]],
+    *,
+    skipped: tuple[BadFile, ...] = (),
+    notes: Mapping[str, str] | None = None,
+) -> Split:
+    """Return a split in which each image has one label: its class."""
+    counts = [len(files) for files in files_of_class.values()]
+    of_image = np.repeat(np.arange(len(counts)), counts)
+    return Split(
+        dataset=dataset,
+        name=name,
+        root=root,
+        files=tuple(file for files in files_of_class.values() for file in files),
+        labels=np.eye(len(counts), dtype=np.uint8)[of_image],
+        label_names=tuple(files_of_class),
+        skipped=skipped,
+        notes=notes or {},
+    )

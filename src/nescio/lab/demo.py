@@ -1,0 +1,234 @@
+"""The demo: train a network, calibrate a detector, give verdicts and write a report.
+
+A network is trained on scenes of the digits 0 to 6. A detector is calibrated for it as a user would
+do it, on validation scenes only. It judges scenes of unseen digits, patches of photographs and
+noise, beside other detectors (the benchmark `digits-quick`). The full demo is the benchmark
+`digits`: three networks, tuned detectors too, and the verdicts of joint energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from nescio._io.files import check_target
+from nescio.detectors import Detector, JointEnergy
+from nescio.detectors.default import Default, default_detector
+from nescio.detectors.naming import written
+from nescio.errors import FileError
+from nescio.lab.benchmark.formats import Table, listed
+from nescio.lab.benchmark.pipeline import Watch, make_pipelines, unwatched
+from nescio.lab.benchmark.results import BenchmarkRun, Evidence, Spread
+from nescio.lab.benchmark.run import CACHE, run_benchmark
+from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
+from nescio.lab.benchmark.tables import Row, compared_sentences, comparison_rows, comparison_table
+from nescio.lab.report import write_report
+from nescio.lab.report.page import Introduction
+from nescio.outputs import Outputs
+
+REPORT = "report.html"
+DETECTOR = "digits.nescio"
+TEST = "test.safetensors"
+UNSEEN = "unseen-digits.safetensors"
+ALL = "all"
+_UNSEEN_SET = "unseen digits"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The result of `run_demo`.
+
+    Attributes
+    ----------
+    folder : Path
+    run : BenchmarkRun
+    detector : Detector
+        Calibrated on validation scenes of the first network.
+    test_kept : float
+        The share of the test scenes that it keeps.
+    flagged : dict of str to float
+        The share of each OOD set that it flags.
+    sentences : tuple of str
+        What was done and found, in words.
+    rows : tuple of Row
+        The detectors beside each other.
+    table : Table
+        The rows as a table.
+    """
+
+    folder: Path
+    run: BenchmarkRun
+    detector: Detector
+    test_kept: float
+    flagged: dict[str, float]
+    sentences: tuple[str, ...]
+    rows: tuple[Row, ...]
+    table: Table
+
+
+def run_demo(
+    folder: str | Path,
+    *,
+    full: bool = False,
+    seeds: int | None = None,
+    detectors: Sequence[str] = (),
+    device: torch.device | str = "cpu",
+    force: bool = False,
+    watch: Watch = unwatched,
+) -> Demo:
+    """Run the demo; write the report, the calibrated detector and outputs to try it on.
+
+    Parameters
+    ----------
+    folder : path
+        For everything, including the scenes and the networks.
+    full : bool
+        Run the benchmark `digits`, and show all its detectors.
+    seeds : int, optional
+        The number of networks: by default one, or three with `full`.
+    detectors : sequence of str
+        Detectors to run and show besides those of the short table; "all" shows every one.
+    device, watch
+        As for `run_benchmark`.
+    force : bool
+        Replace the files of an earlier demo; its networks and outputs are used again.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is not a folder.")
+    spec = _spec(full=full, seeds=seeds, detectors=detectors).with_data(folder / "data")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (REPORT, DETECTOR, TEST, UNSEEN):
+        check_target(folder / name, force=force)
+    with _one_thread():
+        run = run_benchmark(spec, folder, device=device, watch=watch)
+        chosen = _calibrated(spec, folder, device, watch, full=full)
+    with watch("writing the report", 0):
+        evidence = run.evidence()
+        wanted = (ALL,) if full else tuple(detectors)
+        demo = _described(folder, run, chosen, evidence[0], wanted)
+        _write(demo, evidence, wanted, spec.title, force=force)
+    return demo
+
+
+def _spec(*, full: bool, seeds: int | None, detectors: Sequence[str]) -> BenchmarkSpec:
+    """Return the benchmark, with the detectors that it does not have yet."""
+    spec = load_spec("digits" if full else "digits-quick")
+    more = [name for name in detectors if name not in (ALL, *spec.detectors)]
+    return replace(
+        spec,
+        seeds=spec.seeds if seeds is None else tuple(range(seeds)),
+        detectors=(*spec.detectors, *more),
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run torch in one thread.
+
+    With a network this small, two are no faster. They wait for each other, so they are several
+    times slower if something else runs on one of two cores, such as the threads that read images.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _calibrated(
+    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch, *, full: bool
+) -> Default:
+    """Return a detector for the first network, calibrated on the validation scenes."""
+    first = make_pipelines(spec, folder / CACHE, device=device, watch=watch)[0]
+    network, _ = first.network()
+    train, val = (
+        Outputs.load(first.outputs(network, split)) for split in (first.data.train, first.data.val)
+    )
+    chosen = Default(JointEnergy(), "") if full else default_detector(train, val)
+    chosen.detector.fit(train, from_probs=False).calibrate(val, from_probs=False)
+    return chosen
+
+
+def _described(
+    folder: Path, run: BenchmarkRun, chosen: Default, first: Evidence, wanted: Sequence[str]
+) -> Demo:
+    """Return the results in numbers and words; the table has the short rows and those wanted."""
+    detector = chosen.detector
+    default = written(detector, defaults=False) if chosen.reason else ""
+    rows = comparison_rows(run.lines, near=_UNSEEN_SET, default=default)
+    shown = tuple(row for row in rows if row.what or {ALL, *row.detectors}.intersection(wanted))
+    kept = float((detector.predict(first.id_outputs) == 1).mean())
+    flagged = {
+        ood: float((detector.predict(outputs) == -1).mean())
+        for ood, outputs in first.ood_outputs.items()
+    }
+    shares = listed([f"{100 * share:.1f} % of {ood}" for ood, share in flagged.items()])
+    sentences = (
+        *_setting(run, first),
+        *((chosen.reason,) if chosen.reason else ()),
+        f"{detector.name}, calibrated on validation scenes to keep {100 * detector.tpr:g} %, "
+        f"keeps {100 * kept:.1f} % of the new scenes and flags {shares}.",
+        *compared_sentences(rows, default),
+    )
+    table = _table(run, shown, n_hidden=len(rows) - len(shown))
+    return Demo(folder, run, detector, kept, flagged, sentences, shown, table)
+
+
+def _setting(run: BenchmarkRun, first: Evidence) -> tuple[str, str]:
+    """Say what the model knows and what it was shown."""
+    facts = run.lines[0].manifest
+    oods = [f"{len(outputs):,} of {ood}" for ood, outputs in first.ood_outputs.items()]
+    return (
+        f"The model ({facts['model']}) was trained on {facts['data']['train']['n_images']:,} scenes"
+        f" to say which of these a scene shows: {', '.join(first.id_outputs.label_names or ())}.",
+        f"It was shown {len(first.id_outputs):,} new scenes of these, and scenes that show none of "
+        f"them: {listed(oods)}.",
+    )
+
+
+def _table(run: BenchmarkRun, rows: Sequence[Row], *, n_hidden: int) -> Table:
+    best = {line.seed: line.manifest["training"]["best"]["val_map"] for line in run.lines}
+    over = f"mean ± standard deviation over {len(best)} seeds" if len(best) > 1 else "one seed"
+    notes = ["In hindsight: the best of these very numbers, which nobody knows before."]
+    if len(best) == 1:
+        notes.append("Another network has other numbers: --seeds 3 shows how much they differ.")
+    if n_hidden:
+        notes.append(f"--detector all shows {n_hidden} more rows.")
+    notes.append(f"Validation mAP: {Spread.of(list(best.values()))}.")
+    return comparison_table(
+        rows,
+        f"FPR95 ↓, per cent, {over}: let through if 95 % of new scenes of known digits are kept",
+        notes=[" ".join(notes)],
+    )
+
+
+def _write(
+    demo: Demo, evidence: Sequence[Evidence], wanted: Sequence[str], title: str, *, force: bool
+) -> None:
+    """Write the files. The report is about the detectors of the table, or all of them."""
+    lines = list(demo.run.lines)
+    if ALL not in wanted:
+        names = {*wanted, *(row.detectors[0] for row in demo.rows)}
+        lines = [line for line in lines if line.detector in names]
+        evidence = [
+            replace(
+                of_network,
+                scores={
+                    name: scored for name, scored in of_network.scores.items() if name in names
+                },
+            )
+            for of_network in evidence
+        ]
+    introduction = Introduction(demo.sentences, demo.table, demo.detector)
+    write_report(
+        demo.folder / REPORT, lines, evidence, title=title, introduction=introduction, force=force
+    )
+    demo.detector.save(demo.folder / DETECTOR, force=force)
+    evidence[0].id_outputs.save(demo.folder / TEST, force=force)
+    evidence[0].ood_outputs[_UNSEEN_SET].save(demo.folder / UNSEEN, force=force)

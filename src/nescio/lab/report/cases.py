@@ -1,0 +1,373 @@
+"""Single inputs in a report: those on which two detectors disagree, and false alarms."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._charts.style import JOINT
+from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, Values, percent_ticks, short
+from nescio._optional import require
+from nescio.errors import DatasetError, MissingDependencyError
+from nescio.lab.benchmark.results import Evidence
+from nescio.lab.report.figures import (
+    MAX,
+    find_threshold,
+    label_energies,
+    label_names,
+    scores_of,
+    true_or_predicted,
+)
+from nescio.models.images import read_image
+from nescio.outputs import Outputs
+from nescio.outputs.outputs import TEXT
+
+_CASES = 6
+_BARS = 6
+_PIXELS = 112
+_QUALITY = 82
+_TEXT_START, _TEXT_MOST = 280, 5_000  # characters of a text that are shown, and that can be
+_IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+_ENERGY_BARS = BarRows(width=250, row=16, start=92, longest=88, n_characters=15)
+
+
+def case_groups(
+    evidence: Evidence, tpr: float, best: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """Return the cases: OOD sets first, then the ID set; joint energy right first.
+
+    `best` is the best detector of each OOD set. If it is neither of the two, the cases on which it
+    disagrees with joint energy follow.
+    """
+    scored = {name: scores_of(evidence, name) for name in (JOINT, MAX, *best.values())}
+    thresholds: dict[str, float] = {}
+    for name, scores in scored.items():
+        threshold = find_threshold(scores.id_scores, tpr)
+        if threshold is None:
+            return []
+        thresholds[name] = threshold
+    medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
+    groups = []
+    for set_name in (*evidence.ood_outputs, evidence.id_name):
+        if set_name == evidence.id_name:
+            values = {name: scores.id_scores for name, scores in scored.items()}
+        else:
+            names = dict.fromkeys((JOINT, MAX, best.get(set_name, MAX)))
+            values = {name: scored[name].ood_scores[set_name] for name in names}
+        # Ranks among the ID scores make the scores comparable.
+        ranks = {name: _share_below(scored[name].id_scores, values[name]) for name in values}
+        for other in [name for name in values if name != JOINT]:
+            apart = np.abs(ranks[JOINT] - ranks[other])
+            for right, wrong in ((JOINT, other), (other, JOINT)):
+                pair = _Pair(set_name, right, wrong, values, thresholds, apart)
+                groups.append(_group(evidence, pair, medians))
+    return groups
+
+
+class _Pair(NamedTuple):
+    """Two detectors on one set, with the scores and thresholds of all detectors shown."""
+
+    set_name: str
+    right: str
+    wrong: str
+    values: Mapping[str, Values]
+    thresholds: Mapping[str, float]
+    apart: Values  # how far the two scores are apart
+
+
+def _group(evidence: Evidence, pair: _Pair, medians: Values) -> dict[str, Any]:
+    """Return the inputs of a set on which one detector is right and the other is wrong."""
+    is_id = pair.set_name == evidence.id_name
+    outputs = evidence.id_outputs if is_id else evidence.ood_outputs[pair.set_name]
+    is_in = {name: scores >= pair.thresholds[name] for name, scores in pair.values.items()}
+    rows = np.flatnonzero((is_in[pair.right] == is_id) & (is_in[pair.wrong] != is_id))
+    shown = [name for name in pair.values if name in (JOINT, MAX, pair.right, pair.wrong)]
+    cases = []
+    for row in rows[np.argsort(-pair.apart[rows], kind="stable")[:_CASES]].tolist():
+        case = input_case(evidence, pair.set_name, outputs, row, medians)
+        case["verdicts"] = [
+            input_verdict(name, float(pair.values[name][row]), pair.thresholds[name], is_id=is_id)
+            for name in shown
+        ]
+        cases.append(case)
+    return {
+        "set_name": pair.set_name,
+        "is_id": is_id,
+        "right": pair.right,
+        "wrong": pair.wrong,
+        "total": len(rows),
+        "n_inputs": len(outputs),
+        "cases": cases,
+    }
+
+
+def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> str:
+    """Return why no case has a picture; empty if one has, or if nothing is missing."""
+    shown = [(group["set_name"], case) for group in groups for case in group["cases"]]
+    if not shown or any(case["picture"] for _, case in shown):
+        return ""
+    roots = {name: evidence.image_roots[name] for name, _ in shown if name in evidence.image_roots}
+    if not roots:
+        if not any(case["name"].lower().endswith(_IMAGES) for _, case in shown):
+            return ""  # the inputs are not images
+        return (
+            "There are no pictures, because the folders of the images are not named (--images; "
+            "--images recorded for the results of your own benchmark)."
+        )
+    try:
+        require("PIL", "report")
+    except MissingDependencyError:
+        return "There are no pictures, because Pillow is not installed (the extra report)."
+    folders = ", ".join(str(root) for root in dict.fromkeys(roots.values()))
+    return f"There are no pictures, because no image file of the cases can be read in {folders}."
+
+
+def _share_below(id_scores: Values, values: Values) -> Values:
+    below: Values = np.searchsorted(np.sort(id_scores), values) / len(id_scores)
+    return below
+
+
+def input_case(
+    evidence: Evidence,
+    set_name: str,
+    outputs: Outputs,
+    row: int,
+    medians: Values | None = None,
+) -> dict[str, Any]:
+    """Return one input: its name, its picture (a data URI, or empty) or text, labels and energies.
+
+    The energies are drawn beside their medians over ID; without these, they are left out.
+    """
+    names = label_names(evidence)
+    name = f"input {row}" if outputs.ids is None else str(outputs.ids[row])
+    root = evidence.image_roots.get(set_name)
+    truth = () if outputs.labels is None else np.flatnonzero(outputs.labels[row])
+    return {
+        "name": name,
+        "picture": "" if root is None or outputs.ids is None else _picture(root, name),
+        "text": shown_text(outputs, row),
+        "truth": ", ".join(names[at] for at in truth) if outputs is evidence.id_outputs else "",
+        "bars": ""
+        if medians is None
+        else energy_bars(names, label_energies(outputs.logits[[row]])[0], medians),
+    }
+
+
+def shown_text(outputs: Outputs, row: int) -> dict[str, str] | None:
+    """Return the text that an input is: its beginning, and the rest, which is hidden at first."""
+    column = outputs.kept.get(TEXT)
+    if column is None or not isinstance(column[row], str):
+        return None
+    text = str(column[row])
+    more = len(text) - _TEXT_MOST
+    left_out = f" … ({more:,} more characters)" if more > 0 else ""
+    start, rest = text[:_TEXT_START], text[_TEXT_START:_TEXT_MOST] + left_out
+    return {"start": start or "(an empty text)", "rest": rest}
+
+
+def input_verdict(detector: str, score: float, threshold: float, *, is_id: bool) -> dict[str, Any]:
+    """Return what a detector says about one input, and whether this is right."""
+    inside = score >= threshold
+    return {
+        "detector": detector,
+        "score": short(score),
+        "threshold": short(threshold),
+        "inside": inside,
+        "right": inside == is_id,
+    }
+
+
+def _picture(root: Path, name: str) -> str:
+    """Return the thumbnail of a file; empty for a name that points outside the root.
+
+    Symbolic links in the root are followed, because the owner of the folder made them. The names
+    may come from anyone.
+    """
+    path = Path(os.path.normpath(root / name))
+    if "\0" in name or not path.is_relative_to(os.path.normpath(root)):
+        return ""
+    return thumbnail(path)
+
+
+def thumbnail(path: Path) -> str:
+    """Return the middle of a picture as a small square data URI; empty without it or Pillow."""
+    try:
+        image = read_image(path)
+    except (DatasetError, MissingDependencyError):
+        return ""
+    side = min(image.size)
+    left, upper = ((length - side) // 2 for length in image.size)
+    box = (left, upper, left + side, upper + side)
+    square = image.resize((_PIXELS, _PIXELS), box=box)
+    stream = io.BytesIO()
+    square.save(stream, "JPEG", quality=_QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
+
+
+def energy_bars(names: Sequence[str], energies: Values, medians: Values) -> Markup:
+    """Draw the largest label-wise energies as bars, with a mark at the median of each over ID.
+
+    The last bar is the sum over all the other labels, which the largest logit ignores.
+    """
+    order = np.argsort(-energies, kind="stable")
+    top, rest = order[:_BARS].tolist(), order[_BARS:]
+    joint = float(energies.sum())
+    shares = energies / joint if joint > 0 else np.zeros(len(energies))
+    rows = [
+        _bar(names[at], float(energies[at]), float(shares[at]), float(medians[at])) for at in top
+    ]
+    if len(rest):
+        name = "1 other" if len(rest) == 1 else f"{len(rest)} others"
+        rows.append(_bar(name, float(energies[rest].sum()), float(shares[rest].sum()), None))
+    listed = ", ".join(f"{row.name} {row.text}" for row in rows)
+    name = f"Label-wise energies and their shares of the joint energy: {listed}"
+    return _ENERGY_BARS.draw(rows, name=name, css="bars")
+
+
+def _bar(name: str, energy: float, share: float, median: float | None) -> BarRow:
+    usual = "" if median is None else f"; median over ID {median:.3g}"
+    tip = f"{name}: {energy:.3g}, {100 * share:.3g} % of the joint energy{usual}"
+    text = f"{_amount(energy)} · {_percent(share)}"
+    return BarRow(name, energy, text, tip, "others" if median is None else "joint", median)
+
+
+def _amount(energy: float) -> str:
+    """Write an energy with few characters."""
+    if 0 < energy < 0.001:
+        return "<0.001"
+    return f"{energy:.0f}" if 100 <= energy < 100_000 else f"{energy:.2g}"
+
+
+def _percent(share: float) -> str:
+    """Write a whole number; a share that is almost 0 or 1 is not written as 0 or 100 %."""
+    if 0 < share < 0.005:
+        return "<1 %"
+    return ">99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
+
+
+Flags = NDArray[np.bool_]
+
+_MANY = 7  # inputs with this many labels or more form one group
+_FEWEST = 10  # labels with fewer inputs are not listed
+_LABELS_SHOWN = 15
+_STYLES = ("joint", "max", "c0", "c4", "c6")  # of the detectors, in their order
+
+
+def flagged(id_scores: Values, tpr: float) -> Flags:
+    """Return which ID inputs fall below the threshold that keeps a share `tpr` of them."""
+    threshold = find_threshold(id_scores, tpr)
+    return np.isneginf(id_scores) if threshold is None else id_scores < threshold
+
+
+def false_alarms(evidence: Evidence, tpr: float, best: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the inputs flagged by joint energy, the largest logit and `best`, by their labels."""
+    has, is_truth = true_or_predicted(evidence), evidence.id_outputs.labels is not None
+    names = list(dict.fromkeys((JOINT, MAX, *best)))[: len(_STYLES)]
+    flags = {name: flagged(scores_of(evidence, name).id_scores, tpr) for name in names}
+    kind = "true" if is_truth else "predicted"
+    # Inputs without a predicted label are flagged most often. So without truth each input counts
+    # for its most likely label.
+    grouped = has if is_truth else _most_likely(evidence.id_outputs.logits)
+    counts = grouped.sum(axis=0)
+    fewest = min(_FEWEST, int(counts.max(initial=0)) or 1)
+    enough = counts >= fewest
+    by_label = _by_label(label_names(evidence), grouped, flags, enough)
+    hidden = int(enough.sum()) - len(by_label)
+    left_out = f"{hidden} more labels have a smaller share. " if hidden > 0 else ""
+    if not enough.all():
+        few = "without inputs" if fewest == 1 else f"with fewer than {fewest} inputs"
+        left_out += f"Labels {few} are not listed."
+    return {
+        "kind": kind,  # which labels are counted
+        "label_kind": "true" if is_truth else "most likely",  # by which label inputs are grouped
+        "styles": dict(zip(names, _STYLES, strict=False)),
+        "totals": _totals(flags),
+        "by_count": _count_chart(has.sum(axis=1), flags, kind),
+        "by_label": by_label,
+        "left_out": left_out,
+    }
+
+
+def _totals(flags: dict[str, Flags]) -> str:
+    """Write how many inputs each detector flags."""
+    n = {name: int(of.sum()) for name, of in flags.items()}
+    both = int((flags[JOINT] & flags[MAX]).sum())
+    total = (
+        f"{n[JOINT]:,} of {len(flags[JOINT]):,} inputs are flagged by {JOINT}, "
+        f"{n[MAX]:,} by {MAX}, {both:,} by both"
+    )
+    others = " and ".join(f"{n[name]:,} by {name}" for name in n if name not in (JOINT, MAX))
+    return f"{total}; {others}." if others else f"{total}."
+
+
+def _most_likely(logits: NDArray[np.floating]) -> Flags:
+    """Return the label with the largest logit of each input, multi-hot; none without a logit."""
+    values = np.nan_to_num(logits, nan=-np.inf)
+    top = values.argmax(axis=1)
+    is_top: Flags = (np.arange(values.shape[1]) == top[:, None]) & np.isfinite(values)
+    return is_top
+
+
+def _by_label(
+    names: Sequence[str], has: Flags, flags: dict[str, Flags], enough: Flags
+) -> list[dict[str, Any]]:
+    """Return how many inputs of each label are flagged, the largest share first."""
+    n_inputs = has.sum(axis=0)
+    counts = {name: has[of].sum(axis=0) for name, of in flags.items()}
+    shares = {name: count / np.maximum(n_inputs, 1) for name, count in counts.items()}
+    longest = max(float(share[enough].max(initial=0.0)) for share in shares.values()) or 1.0
+    rows: list[dict[str, Any]] = []
+    for label in np.flatnonzero(enough).tolist():
+        by_detector = {
+            name: {
+                "flagged": int(counts[name][label]),
+                "share": float(shares[name][label]),
+                "length": float(shares[name][label]) / longest,  # of the bar, at most 1
+            }
+            for name in flags
+        }
+        rows.append(
+            {"label": names[label], "n_inputs": int(n_inputs[label]), "by_detector": by_detector}
+        )
+    rows.sort(key=lambda row: (-row["by_detector"][JOINT]["share"], -row["n_inputs"], row["label"]))
+    return rows[:_LABELS_SHOWN]
+
+
+def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: str) -> Markup:
+    """Draw bars of the flagged share, one group of bars per number of labels."""
+    capped = np.minimum(label_counts, _MANY)
+    groups, sizes = np.unique(capped, return_counts=True)
+    shares = {name: [float(of[capped == n].mean()) for n in groups] for name, of in flags.items()}
+    top = max(max(values) for values in shares.values()) or 0.05
+    y = Scale(0.0, min(1.0, 1.1 * top))
+    texts = [f"{n}+" if n == _MANY else str(n) for n in groups]
+    chart = Chart(
+        Scale(0.0, float(len(groups))),
+        y,
+        name=f"Share of ID inputs flagged, by number of {kind} labels",
+        height=290,
+        x_label=f"number of {kind} labels (in brackets: number of inputs)",
+        y_label="flagged, %",
+        x_ticks=[(group + 0.5, f"{text}\n({sizes[group]:,})") for group, text in enumerate(texts)],
+        y_ticks=percent_ticks(y),
+    )
+    slot = chart.width / len(groups)
+    room = 0.74 / len(shares)  # of one bar, as a share of the slot
+    for place, (name, values) in enumerate(shares.items()):
+        for group, share in enumerate(values):
+            n_flagged = np.count_nonzero(flags[name][capped == groups[group]])
+            tip = (
+                f"{name}: {n_flagged:,} of {sizes[group]:,} inputs with {texts[group]} {kind} "
+                f"labels, {100 * share:.1f} %"
+            )
+            left = slot * (group + 0.14 + room * place)
+            chart.bar(left, 0.92 * room * slot, share, _STYLES[place], tip=tip)
+    return chart.draw()

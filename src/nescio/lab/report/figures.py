@@ -1,0 +1,407 @@
+"""The figures of a report: scores of detectors, and label-wise energies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio import scores
+from nescio._charts.histogram import density, roc, share_kept, visible_range
+from nescio._charts.style import JOINT, curve_style, set_style
+from nescio._charts.svg import Chart, Markup, Scale, Values, percent, percent_ticks, short
+from nescio.calibration import empirical_threshold
+from nescio.errors import NescioError
+from nescio.lab.benchmark.results import Evidence
+from nescio.metrics import auroc, fpr_at_tpr
+from nescio.metrics.comparison import Scored
+
+LegendEntry = tuple[str, str]  # CSS class and text
+
+MAX = "max_logit"
+_LARGEST = 3e38  # replaces an infinite energy
+
+
+class Panel(NamedTuple):
+    """One chart under its name; `key` is its number in the page."""
+
+    key: int
+    name: str
+    chart: Markup
+    note: str
+
+
+class Option(NamedTuple):
+    """One option of a select: the keys of the panels that it shows, separated by spaces."""
+
+    keys: str
+    text: str
+    chosen: bool
+
+
+class Switch(NamedTuple):
+    """Panels, and the selects (a label and options each) that choose which of them are shown."""
+
+    selects: Mapping[str, Sequence[Option]]
+    panels: Sequence[Panel]
+    shown: set[int]  # the keys of the panels that are shown at first
+
+
+def choose_by_name(panels: Sequence[Panel], chosen: Mapping[str, str]) -> Switch:
+    """Return a switch with one select per entry of `chosen`: its label and the panel it shows."""
+    selects = {
+        label: [Option(str(panel.key), panel.name, panel.name == name) for panel in panels]
+        for label, name in chosen.items()
+    }
+    return Switch(selects, panels, {panel.key for panel in panels if panel.name in chosen.values()})
+
+
+def set_legend(evidence: Evidence, *, with_label: bool = False) -> list[LegendEntry]:
+    """Return the legend of the ID set and the OOD sets, which is the same in every figure."""
+    own = evidence.id_name
+    if with_label and evidence.id_outputs.labels is not None:
+        own += ", inputs with the label"
+    return [("id", own), *((set_style(at), ood) for at, ood in enumerate(evidence.ood_outputs))]
+
+
+def scores_of(evidence: Evidence, name: str) -> Scored:
+    """Return the scores of a detector; compute a score function that the benchmark did not run."""
+    if name in evidence.scores:
+        return evidence.scores[name]
+    score = scores.SCORES[name]
+    return Scored(
+        rowwise(score(evidence.id_outputs.logits)),
+        {ood: rowwise(score(outputs.logits)) for ood, outputs in evidence.ood_outputs.items()},
+    )
+
+
+def best_detectors(evidence: Evidence, tpr: float) -> dict[str, str]:
+    """Return, for each OOD set, the detector with the highest AUROC that has a threshold.
+
+    Of detectors whose AUROC is equal to four decimals, joint energy comes first, then the largest
+    logit. An OOD set is left out if no detector has a threshold.
+    """
+    names = [name for name in (JOINT, MAX) if name in evidence.scores]
+    names += [name for name in evidence.scores if name not in names]
+    usable = {
+        name: evidence.scores[name]
+        for name in names
+        if find_threshold(evidence.scores[name].id_scores, tpr) is not None
+    }
+    best = {}
+    for ood in evidence.ood_outputs if usable else ():
+        areas = {
+            name: round(auroc(scored.id_scores, scored.ood_scores[ood]), 4)
+            for name, scored in usable.items()
+        }
+        best[ood] = max(areas, key=lambda name: areas[name])
+    return best
+
+
+def find_threshold(id_scores: Values, tpr: float) -> float | None:
+    """Return the threshold that keeps a share `tpr` of these scores; None if it would be -inf."""
+    try:
+        return empirical_threshold(id_scores, tpr)
+    except NescioError:
+        return None
+
+
+def rowwise(values: NDArray[np.floating]) -> Values:
+    """Return scores as float64, with -inf (out-of-distribution) in place of NaN."""
+    return np.nan_to_num(
+        np.asarray(values, dtype=np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf
+    )
+
+
+def label_names(evidence: Evidence) -> tuple[str, ...]:
+    """Return the names of the labels, or numbers if there are none."""
+    outputs = evidence.id_outputs
+    return outputs.label_names or tuple(f"label {at}" for at in range(outputs.n_labels))
+
+
+def label_energies(logits: NDArray[np.floating]) -> Values:
+    """Return label-wise energies as float64, with 0 in place of NaN."""
+    energies = np.asarray(scores.label_energy(logits), dtype=np.float64)
+    return np.nan_to_num(energies, nan=0.0, posinf=_LARGEST)
+
+
+def true_or_predicted(evidence: Evidence) -> NDArray[np.bool_]:
+    """Return the true labels of each ID input, (n_samples, n_labels); else the predicted ones."""
+    labels = evidence.id_outputs.labels
+    return evidence.id_outputs.logits > 0 if labels is None else labels.astype(bool)
+
+
+_WHOLE = Scale(0.0, 1.0)
+_Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores
+_CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
+
+
+def roc_figure(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any]:
+    """Draw the ROC curves of all detectors, and the upper left corner if a curve reaches it."""
+    curves = [
+        (number, curve_style(number, name), name, scored.id_scores, scored.ood_scores[ood])
+        for number, (name, scored) in enumerate(evidence.scores.items())
+    ]
+    # Joint energy is drawn last, on top of the others.
+    curves.sort(key=lambda curve: curve[2] == JOINT)
+    return _roc_curves(f"ROC curves, {evidence.id_name} against {ood}", curves, tpr)
+
+
+def joint_roc_figures(evidence: Sequence[Evidence], tpr: float) -> list[dict[str, Any]]:
+    """Draw the ROC curves of joint energy on several ID sets together, one figure per OOD set.
+
+    OOD sets with one ID set only have no figure. If no OOD set has several, one figure has the
+    curves of all pairs. The evidence has at most one entry per ID set.
+    """
+    if len(evidence) < 2:
+        return []
+    pairs = [(run, ood) for run in evidence for ood in run.ood_outputs]
+    oods = Counter(ood for _, ood in pairs)
+    shared = [ood for ood, n_sets in oods.items() if n_sets > 1]
+    figures = []
+    for shown in shared or [""]:
+        curves: list[_Curve] = []
+        for run, ood in pairs:
+            if shown not in ("", ood):
+                continue
+            scores = scores_of(run, JOINT)
+            name = run.id_name if shown else f"{run.id_name} against {ood}"
+            css = curve_style(len(curves), "")
+            curves.append((len(curves), css, name, scores.id_scores, scores.ood_scores[ood]))
+        title = "ROC curves of joint energy on all ID sets" + (f" against {shown}" if shown else "")
+        figures.append({"ood": shown, **_roc_curves(title, curves, tpr)})
+    return figures
+
+
+def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, Any]:
+    """Draw curves, with a legend by AUROC, and the upper left corner if a curve reaches it."""
+    whole = _roc_chart(_WHOLE, _WHOLE, title, tpr)
+    x, y = Scale(0.0, _CORNER[0]), Scale(_CORNER[1], 1.0)
+    corner = _roc_chart(x, y, f"{title}, upper left corner", tpr)
+    legend = []
+    near = False
+    for at, css, name, id_scores, ood_scores in curves:
+        fpr, kept = roc(id_scores, ood_scores)
+        near |= bool(np.interp(_CORNER[0], fpr, kept) > _CORNER[1])
+        area = f"{100 * auroc(id_scores, ood_scores):.2f}"
+        for chart in (whole, corner):
+            chart.line(fpr, kept, css, curve=at, tip=f"{name}: AUROC {area}")
+        legend.append((at, css, name, area))
+    legend.sort(key=lambda entry: -float(entry[-1]))
+    charts = [whole.draw(), corner.draw()] if near else [whole.draw()]
+    return {"charts": charts, "legend": legend}
+
+
+def _roc_chart(x: Scale, y: Scale, name: str, tpr: float) -> Chart:
+    chart = Chart(
+        x,
+        y,
+        name=name,
+        height=380,
+        x_label="OOD let through, %",
+        y_label="ID kept, %",
+        x_ticks=percent_ticks(x),
+        y_ticks=percent_ticks(y),
+    )
+    chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
+    return chart
+
+
+def density_switch(evidence: Evidence, ood: str, tpr: float, css: str) -> Switch | None:
+    """Draw the score densities of ID and OOD for every detector; two of them are shown."""
+    panels: list[Panel] = []
+    for number, (name, scored) in enumerate(evidence.scores.items()):
+        chart = _density_chart(name, scored.id_scores, scored.ood_scores[ood], tpr, css)
+        if chart is not None:
+            fpr = 100 * fpr_at_tpr(scored.id_scores, scored.ood_scores[ood], tpr)
+            area = 100 * auroc(scored.id_scores, scored.ood_scores[ood])
+            note = f"{fpr:.2f} % of OOD let through, AUROC {area:.2f}."
+            lost = int(np.isneginf([*scored.id_scores, *scored.ood_scores[ood]]).sum())
+            if lost:
+                note += f" {lost:,} inputs with a score of −∞ count as out and are not drawn."
+            panels.append(Panel(number, name, chart, note))
+    if not panels:
+        return None
+    names = [panel.name for panel in panels]
+    left = MAX if MAX in names else names[0]
+    right = JOINT if JOINT in names else names[-1]
+    return choose_by_name(panels, {"Left": left, "Right": right})
+
+
+def _density_chart(
+    name: str, id_scores: Values, ood_scores: Values, tpr: float, css: str
+) -> Markup | None:
+    ends = visible_range(id_scores, ood_scores)
+    if ends is None:
+        return None
+    grid, of_id = density(id_scores, *ends)
+    _, of_ood = density(ood_scores, *ends)
+    top = max(float(of_id.max()), float(of_ood.max())) or 1.0
+    chart = Chart(
+        Scale(*ends),
+        Scale(0.0, 1.06 * top),
+        name=f"Densities of {name}, ID against OOD",
+        height=270,
+        x_label=f"{name}, higher is more in-distribution",
+        y_ticks=[],
+    )
+    chart.area(grid, of_ood, f"line {css}")
+    chart.area(grid, of_id, "line id")
+    threshold = find_threshold(id_scores, tpr)
+    if threshold is not None:
+        # The part of the OOD density that is let through is the FPR.
+        through = np.union1d(grid[grid > threshold], [threshold])
+        chart.area(through, np.interp(through, grid, of_ood), f"{css} through")
+        chart.rule(x=threshold, text=f"threshold {short(threshold)}")
+    return chart.draw()
+
+
+def threshold_switch(evidence: Evidence, tpr: float) -> Switch | None:
+    """Draw the share of each set kept over the threshold, for every detector; one is shown."""
+    panels = []
+    for number, (name, scored) in enumerate(evidence.scores.items()):
+        sets = {evidence.id_name: scored.id_scores, **scored.ood_scores}
+        ends = visible_range(*sets.values())
+        if ends is not None:
+            threshold = find_threshold(scored.id_scores, tpr)
+            chart = _threshold_chart(name, sets, ends, threshold)
+            panels.append(Panel(number, name, chart, _threshold_note(sets, threshold)))
+    if not panels:
+        return None
+    names = [panel.name for panel in panels]
+    return choose_by_name(panels, {"Detector": JOINT if JOINT in names else names[0]})
+
+
+def _threshold_chart(
+    name: str, sets: Mapping[str, Values], ends: tuple[float, float], threshold: float | None
+) -> Markup:
+    """Draw the share kept; the first set is the ID set."""
+    chart = Chart(
+        Scale(*ends),
+        _WHOLE,
+        name=f"Share kept over the threshold, {name}",
+        width=620,
+        height=300,
+        x_label=f"threshold on {name}",
+        y_label="kept, %",
+        y_ticks=percent_ticks(_WHOLE),
+    )
+    if threshold is not None:
+        chart.rule(x=threshold, text=f"threshold {short(threshold)}")
+    grid = np.linspace(*ends, 200)
+    for at, (set_name, values) in enumerate(sets.items()):
+        css = "id" if at == 0 else set_style(at - 1)
+        chart.line(grid, share_kept(np.sort(values), grid), css, tip=set_name)
+        if threshold is not None:
+            kept = float(np.mean(values >= threshold))
+            chart.dot(threshold, kept, css, tip=f"{set_name}: {100 * kept:.2f} %")
+    return chart.draw()
+
+
+def _threshold_note(sets: Mapping[str, Values], threshold: float | None) -> str:
+    if threshold is None:
+        return ""
+    kept = [
+        f"{100 * np.mean(values >= threshold):.2f} % of {name}" for name, values in sets.items()
+    ]
+    return f"{short(threshold)} keeps {kept[0]} and lets through {', '.join(kept[1:])}."
+
+
+_LABELS_AT_FIRST = 6
+_LABELS_DRAWN = 100  # one panel takes about 4 kB of the page
+_TOP_K = (1, 2, 3, 5, 10, 20, 40, 80, 160, 320, 640)
+_SMALLEST_ENERGY = 1e-9
+
+
+def label_switch(evidence: Evidence) -> Switch:
+    """Draw the densities of the energies of the most frequent labels; the first six are shown."""
+    names = label_names(evidence)
+    has, is_truth = true_or_predicted(evidence), evidence.id_outputs.labels is not None
+    # Without truth all ID inputs count, because the energy itself decides what is predicted.
+    counts = has.sum(axis=0)
+    by_count = np.argsort(-counts, kind="stable")
+    frequent = by_count[:_LABELS_AT_FIRST].tolist()
+    drawn = np.sort(by_count[:_LABELS_DRAWN])
+    sets = (evidence.id_outputs, *evidence.ood_outputs.values())
+    # Each has shape (n_samples, n_drawn).
+    logs = [
+        np.log10(np.maximum(label_energies(values.logits[:, drawn]), _SMALLEST_ENERGY))
+        for values in sets
+    ]
+    low, _ = visible_range(*(values.ravel() for values in logs)) or (-3.0, 1.0)
+    # One label may have all the large energies, so the upper end is the overall maximum.
+    high = max(float(values.max()) for values in logs) + 0.15
+    panels = []
+    for place, label in enumerate(drawn.tolist()):
+        own = logs[0][has[:, label], place] if is_truth else logs[0][:, place]
+        kind = "with this label" if is_truth else "predicted"
+        chart = _energy_chart(
+            names[label], own, [values[:, place] for values in logs[1:]], (low, high)
+        )
+        panels.append(Panel(label, names[label], chart, f"{counts[label]:,} ID inputs {kind}"))
+    keys = " ".join(map(str, frequent))
+    several = Option(keys, f"the {len(frequent)} most frequent labels", True)
+    every = [Option(str(panel.key), panel.name, False) for panel in panels]
+    return Switch({"Label": [several, *every]}, panels, set(frequent))
+
+
+def _energy_chart(
+    name: str, of_id: Values, of_oods: Sequence[Values], ends: tuple[float, float]
+) -> Markup:
+    """Draw densities; the values are exponents of ten, and the axis shows the powers."""
+    curves = [density(values, *ends, n_points=72) for values in (*of_oods, of_id)]
+    top = max(float(heights.max()) for _, heights in curves) or 1.0
+    chart = Chart(
+        Scale(10.0 ** ends[0], 10.0 ** ends[1], log=True),
+        Scale(0.0, 1.06 * top),
+        name=f"Densities of the energy of {name}, ID against OOD",
+        width=320,
+        height=150,
+        y_ticks=[],
+    )
+    styles = [*(set_style(at) for at in range(len(of_oods))), "id"]
+    for (grid, heights), css in zip(curves, styles, strict=True):
+        chart.area(10.0**grid, heights, f"line {css}")
+    return chart.draw()
+
+
+def top_k_figure(evidence: Evidence, tpr: float) -> dict[str, Any]:
+    """Draw FPR and AUROC of the joint energy of the k largest logits, over k."""
+    n_labels = evidence.id_outputs.n_labels
+    ks = [*(k for k in _TOP_K if k < n_labels), n_labels]
+    fpr: dict[str, list[float]] = {ood: [] for ood in evidence.ood_outputs}
+    area: dict[str, list[float]] = {ood: [] for ood in evidence.ood_outputs}
+    for k in ks:
+        of_id = rowwise(scores.top_k_joint_energy(evidence.id_outputs.logits, k))
+        for ood, outputs in evidence.ood_outputs.items():
+            of_ood = rowwise(scores.top_k_joint_energy(outputs.logits, k))
+            fpr[ood].append(fpr_at_tpr(of_id, of_ood, tpr))
+            area[ood].append(auroc(of_id, of_ood))
+    charts = [_top_k_chart(f"FPR{percent(tpr)}", ks, fpr), _top_k_chart("AUROC", ks, area)]
+    return {"charts": charts, "legend": set_legend(evidence)[1:]}
+
+
+def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -> Markup:
+    pooled = [value for values in by_ood.values() for value in values]
+    margin = 0.08 * (max(pooled) - min(pooled)) or 0.02
+    y = Scale(max(0.0, min(pooled) - margin), min(1.0, max(pooled) + margin))
+    # The text "all" needs room beside the last k.
+    ticks = [(float(k), str(k)) for k in ks[:-1] if k <= ks[-1] / 1.5]
+    chart = Chart(
+        Scale(0.85, max(ks[-1], 2) * 1.15, log=True),
+        y,
+        name=f"{name} of the joint energy of the k largest logits, over k",
+        height=270,
+        x_label="k, the number of largest logits summed",
+        y_label=f"{name}, %",
+        x_ticks=[*ticks, (float(ks[-1]), f"all {ks[-1]}")],
+        y_ticks=percent_ticks(y),
+    )
+    for at, (ood, values) in enumerate(by_ood.items()):
+        chart.line(ks, values, set_style(at), tip=ood)
+        for k, value in zip(ks, values, strict=True):
+            chart.dot(k, value, set_style(at), tip=f"{ood}, k = {k}: {100 * value:.2f} %")
+    return chart.draw()

@@ -1,0 +1,438 @@
+"""A runner for ONNX files by onnxruntime, and the layers of their graphs. It needs no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nescio._io.files import existing_file
+from nescio._optional import require
+from nescio._threads import cpu_limit
+from nescio._validation import Array, is_torch, to_numpy
+from nescio.errors import (
+    FileFormatError,
+    InputError,
+    ParameterError,
+    ShapeError,
+)
+from nescio.models.base import Runner
+from nescio.models.images import PREPROCESSING_KEY, Preprocessing, content_hash
+from nescio.models.layers import FEATURES, INPUT, PENULTIMATE, POOLED, flat_input, pooled
+from nescio.models.texts import NAMES, TOKENIZER_KEY, TextTokenizer, load_tokenizer
+
+LABEL_NAMES_KEY = "nescio.label_names"
+"""Where the metadata of a file keeps the label names."""
+
+DTYPES: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+}
+"""NumPy's type for each of onnxruntime's types that are supported."""
+
+_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
+
+
+class OnnxRunner(Runner):
+    """Runs an ONNX graph.
+
+    Label names and preprocessing come from the file's metadata if `nescio export` wrote it.
+
+    Parameters
+    ----------
+    model : path or InferenceSession
+    features : str or sequence of str, optional
+        The name of an output or of another tensor of the graph, "pooled" or "penultimate" (what the
+        linear layers at the end and the last of them read), or "input". "auto" is the output named
+        features, if there is one, else as for other models. Tensors that are not outputs are added
+        to a copy of the graph in memory; for this, the model must be a path.
+    device : {"cpu", "cuda"}, optional
+
+    Attributes
+    ----------
+    path : Path or None
+        The file; None if a session was given.
+    session : InferenceSession
+    """
+
+    kind = "onnx"
+    automatic = (FEATURES, POOLED, PENULTIMATE)
+    _content_hash: str | None = None
+
+    def __init__(self, model: Any, **settings: Any) -> None:
+        self.path = existing_file(model) if isinstance(model, str | Path) else None
+        if self.path is not None:
+            self.session = open_session(self.path, settings.get("device"))
+        elif settings.get("device") is not None:
+            raise ParameterError("a session has its own device: leave out device.")
+        else:
+            self.session = model
+        self._inputs = {node.name: node for node in self.session.get_inputs()}
+        self._outputs = {node.name: node for node in self.session.get_outputs()}
+        sizes = [shape[0] for shape in self.input_shapes.values() if shape]
+        self.fixed_batch = min((size for size in sizes if isinstance(size, int)), default=None)
+        settings["output"] = self._logits_name(settings.get("output"))
+        if settings.get("label_names") is None:
+            settings["label_names"] = self.metadata(LABEL_NAMES_KEY)
+        if settings.get("preprocessing") is None:
+            stored = self.metadata(PREPROCESSING_KEY)
+            settings["preprocessing"] = stored and Preprocessing.from_dict(stored)
+        if settings.get("tokenizer") is None and importlib.util.find_spec("tokenizers"):
+            stored = self.metadata(TOKENIZER_KEY)
+            settings["tokenizer"] = stored and load_tokenizer(json.dumps(stored))
+        super().__init__(model, **settings)
+        self.tensors = [self._tensor(layer) for layer in self.layers]
+        if self.inner_tensors:
+            assert self._graph is not None
+            content = self._graph.with_outputs(self.inner_tensors)
+            self.session = open_session(content, self.device)
+        self.__dict__.pop("_graph", None)  # its weights take as much memory as those of the session
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the graph's inputs."""
+        return tuple(self._inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the graph's outputs."""
+        return tuple(self._outputs)
+
+    @property
+    def input_shapes(self) -> dict[str, list[Any]]:
+        """The shape of each input; a size that may change is a name or None."""
+        return {name: list(node.shape or []) for name, node in self._inputs.items()}
+
+    def metadata(self, key: str) -> Any:
+        """Return an entry of the graph's metadata, which is JSON; None if there is none."""
+        text = self.session.get_modelmeta().custom_metadata_map.get(key, "null")
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise FileFormatError(
+                f"the graph's metadata {key} is damaged: {text[:40]!r} is not JSON."
+            ) from error
+
+    # --- outputs ---
+
+    def _logits_name(self, output: Any) -> str:
+        matrices = [
+            str(name)
+            for name, node in self._outputs.items()
+            if node.type in _FLOATS and (not node.shape or len(node.shape) == 2)
+        ]
+        if output in matrices:
+            return str(output)
+        if output is None and "logits" in matrices:
+            return "logits"
+        if output is None and len(matrices) == 1:
+            return matrices[0]
+        hint = ""
+        if "probabilities" in self._outputs or "output_probability" in self._outputs:
+            hint = (
+                " If skl2onnx made the graph, convert the model again with zipmap=False; run a "
+                "forest or a MultiOutputClassifier in Python: wrap the estimator itself."
+            )
+        raise ParameterError(
+            "output must be an output of the graph that is a matrix of floating point "
+            f"(output=..., --logits), got {output!r}. It has {self._listed()}.{hint}"
+        )
+
+    # --- layers ---
+
+    @property
+    def inner_tensors(self) -> list[str]:
+        """The chosen tensors that are not outputs of the file."""
+        return [name for name in self.tensors if name not in (*self._outputs, *self._inputs)]
+
+    @cached_property
+    def _graph(self) -> OnnxGraph | None:
+        """The graph; None if there is only a session, or the package onnx is not installed."""
+        if self.path is None or importlib.util.find_spec("onnx") is None:
+            return None
+        return OnnxGraph(self.path)
+
+    def has_layer(self, name: str) -> bool:
+        """Return whether the graph has such a layer."""
+        return self._find(name) is not None
+
+    def _find(self, layer: str) -> str | None:
+        """Return the name of the input, output or other tensor that is a layer."""
+        if layer in self._outputs:
+            return layer
+        if layer == INPUT:
+            return str(next(iter(self._inputs)))
+        return None if self._graph is None else self._graph.find(layer, str(self.output))
+
+    def _tensor(self, layer: str) -> str:
+        tensor = self._find(layer)
+        if tensor is not None:
+            return tensor
+        why = ""
+        if self.path is None:
+            why = " A session does not give access to inner tensors: pass the path of the file."
+        elif self._graph is None:
+            require("onnx", "onnx")  # raises an error that says how to install it
+        elif layer in (PENULTIMATE, POOLED):
+            why = (
+                " The graph does not end in a linear layer (Gemm, or MatMul and Add) with constant "
+                "weights that follows other layers."
+            )
+        raise ParameterError(
+            f"features must be an output of the graph or another of its tensors, got {layer!r}."
+            f"{why} It has the outputs {self._listed()}."
+        )
+
+    def _listed(self) -> str:
+        return ", ".join(
+            f"{name} ({node.type} of shape {node.shape})" for name, node in self._outputs.items()
+        )
+
+    # --- running ---
+
+    def _tokenizer_of(self, given: Any) -> TextTokenizer:
+        names = self.input_names
+        if "input_ids" not in names or not {*names} <= {*NAMES}:
+            raise ParameterError(
+                f"a tokenizer gives {', '.join(NAMES)}, but the graph takes {', '.join(names)}. "
+                "Leave out the tokenizer, and pass the inputs by name."
+            )
+        shape = self.input_shapes["input_ids"]
+        length = shape[1] if len(shape) == 2 else None
+        return TextTokenizer(given, names, length=length if isinstance(length, int) else None)
+
+    @property
+    def _rounding(self) -> float:
+        # A quantised graph rounds by the largest values of a batch. Without an attention mask, a
+        # difference is more probably the padding.
+        return 0.05 if "attention_mask" in self.input_names else super()._rounding
+
+    def takes(self, inputs: Any) -> bool:
+        """Return whether these are arrays or tensors, by position or by name."""
+        return isinstance(inputs, np.ndarray | Mapping | tuple) or is_torch(inputs)
+
+    def _run(self, inputs: Any) -> dict[str, Any]:
+        feed = {name: self.typed(name, part) for name, part in self.by_name(inputs).items()}
+        rows = max(map(len, feed.values()))
+        if rows != (self.fixed_batch or rows):
+            raise ShapeError(
+                f"the graph takes exactly {self.fixed_batch} samples at a time, got {rows} "
+                "(perhaps in the last batch). Export it with a dynamic batch size."
+            )
+        names = dict.fromkeys((self.output, *self.tensors))
+        wanted = [name for name in names if name not in feed]
+        try:
+            given = dict(zip(wanted, self.session.run(wanted, feed), strict=True)) | feed
+        except Exception as error:  # onnxruntime's errors have no common class
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"the graph cannot run on these inputs: {reason}") from error
+        found = {"logits": given[self.output]}
+        for array, tensor in zip(self.array_names, self.tensors, strict=True):
+            as_matrix, what = (flat_input, "input") if tensor in feed else (pooled, "output")
+            found[array] = as_matrix(given[tensor], f"{what} {tensor!r} has")
+        return found
+
+    def by_name(self, inputs: Any) -> dict[str, Any]:
+        """Return inputs by the graph's names; raise if they are not those that it takes."""
+        if not isinstance(inputs, Mapping):
+            parts = inputs if isinstance(inputs, tuple) else (inputs,)
+            names = list(self._inputs)
+            if len(parts) != len(names):
+                names = [str(position) for position in range(len(parts))]
+            inputs = dict(zip(names, parts, strict=True))
+        if inputs.keys() != self._inputs.keys():
+            raise InputError(
+                f"the graph takes the inputs {', '.join(self._inputs)}, got "
+                f"{', '.join(inputs) or 'none'}. Pass a mapping by name."
+            )
+        return dict(inputs)
+
+    def typed(self, name: str, part: Any) -> Array:
+        """Return an input in the graph's type; integers may become floats, but not vice versa."""
+        array = to_numpy(part)
+        if self.is_image_bytes(array):
+            assert self.preprocessing is not None
+            array = self.preprocessing.normalise(array)
+        kind = self._inputs[name].type
+        wanted = DTYPES.get(kind, array.dtype)
+        # Precision may be lost: NumPy's default, float64, is more than most graphs take.
+        if not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise InputError(f"input {name!r} must be {kind}, got {array.dtype}.")
+        return array.astype(wanted, copy=False)
+
+    # --- what it is ---
+
+    def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
+        if self._last_layer is not None:
+            yield self._last_layer.weight, self._last_layer.bias
+
+    @cached_property
+    def _last_layer(self) -> Linear | None:
+        if self.path is None or importlib.util.find_spec("onnx") is None:
+            return None
+        return OnnxGraph(self.path).last_linear(str(self.output))
+
+    def content_hash(self) -> str | None:
+        """Return a hash of the file; None for a session."""
+        if self._content_hash is None and self.path is not None:
+            self._content_hash = content_hash(self.path)
+        return self._content_hash
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the model."""
+        return {
+            **super().describe(),
+            "model": "InferenceSession" if self.path is None else self.path.name,
+            "model_hash": self.content_hash(),
+            "device": "cpu" if self.device is None else str(self.device).partition(":")[0],
+            "onnxruntime_version": require("onnxruntime", "onnx").__version__,
+        }
+
+
+def open_session(graph: Path | bytes, device: Any = None, *, threads: int | None = None) -> Any:
+    """Return a session for a file, or for its content; by default it chooses its threads.
+
+    With a number of threads, they do not wait busily for the next batch, which would take the
+    processor from the threads that read images.
+    """
+    runtime = require("onnxruntime", "onnx")
+    kind = "cpu" if device is None else str(device).partition(":")[0].lower()
+    providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+    if kind not in providers or providers[kind] not in runtime.get_available_providers():
+        raise ParameterError(
+            f"device must be 'cpu' or 'cuda', as far as onnxruntime supports it here; got "
+            f"{device!r}."
+        )
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors are raised; warnings about graphs are of no use here
+    if threads is not None:
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    elif cpu_limit() is not None:
+        options.intra_op_num_threads = cpu_limit()
+    try:
+        return runtime.InferenceSession(
+            graph, options, providers=list(dict.fromkeys((providers[kind], providers["cpu"])))
+        )
+    except Exception as error:  # onnxruntime's errors have no common class
+        what = graph if isinstance(graph, Path) else "the graph"
+        reason = str(error).strip().splitlines()[0]
+        raise FileFormatError(f"cannot read {what} as ONNX: {reason}") from error
+
+
+# What may follow the last linear layer, and what may lie between linear layers of a head.
+_AFTER_LOGITS = frozenset({"Identity", "Sigmoid", "Cast"})
+_WITHIN_HEAD = frozenset(
+    {"Relu", "LeakyRelu", "Elu", "Selu", "Celu", "Gelu", "Tanh", "Sigmoid", "HardSwish",
+     "HardSigmoid", "Softplus", "Clip", "Dropout", "Identity", "Cast", "BatchNormalization"}
+)  # fmt: skip
+
+
+class Linear(NamedTuple):
+    """A linear layer of a graph."""
+
+    weight: Array  # (n_outputs, n_inputs)
+    bias: Array
+    reads: str  # the name of the tensor that is its input
+
+
+class OnnxGraph:
+    """The graph of a file, in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._onnx = require("onnx", "onnx")
+        self.proto = self._onnx.load(path)  # onnxruntime has read it before
+        graph = self.proto.graph
+        self._made_by = {name: node for node in graph.node for name in node.output if name}
+        self._constants = {value.name: value for value in graph.initializer}
+
+    def last_linear(self, output: str) -> Linear | None:
+        """Return the Gemm, or the MatMul and Add, that an output comes from; None if another."""
+        return self._linear(self._source(output, _AFTER_LOGITS))
+
+    def find(self, layer: str, output: str) -> str | None:
+        """Return the name of the tensor that is a layer; None if the graph has no such layer.
+
+        "penultimate" is the input of the last linear layer. "pooled" is the input of the first of
+        the linear layers at the end, with nothing but activations, dropout and batch norm between
+        them; there is none if that is an input of the graph. Other names are those of tensors.
+        """
+        last = self.last_linear(output)
+        if layer == PENULTIMATE:
+            return None if last is None else last.reads
+        if layer != POOLED:
+            return layer if layer in self._made_by else None
+        first = last
+        while last is not None:
+            first = last
+            last = self._linear(self._source(first.reads, _WITHIN_HEAD))
+        inputs = {value.name for value in self.proto.graph.input}
+        return None if first is None or self._root(first.reads) in inputs else first.reads
+
+    def with_outputs(self, tensors: Iterable[str]) -> bytes:
+        """Return the content of a file in which these tensors are outputs too."""
+        for name in dict.fromkeys(tensors):
+            self.proto.graph.output.append(self._onnx.ValueInfoProto(name=name))
+        try:
+            content: bytes = self.proto.SerializeToString()
+        except Exception as error:  # protobuf's errors have no common class
+            raise ParameterError(
+                "the graph is too large to be changed in memory (2 GB at most). Export it again "
+                "with the features as an output."
+            ) from error
+        return content
+
+    def _source(self, name: str, through: frozenset[str]) -> Any:
+        """Return the node that makes a tensor, before any of the operations in `through`."""
+        node = self._made_by.get(name)
+        while node is not None and node.op_type in through:
+            node = self._made_by.get(node.input[0])
+        return node
+
+    def _root(self, name: str) -> str:
+        """Return the tensor before any reshaping and operation without a further tensor."""
+        node = self._made_by.get(name)
+        while node is not None and node.op_type in (*_WITHIN_HEAD, "Flatten", "Reshape"):
+            name = node.input[0]
+            node = self._made_by.get(name)
+        return name
+
+    def _constant(self, name: str) -> Array | None:
+        found = self._constants.get(name)
+        if found is None:
+            node = self._made_by.get(name)
+            if node is None or node.op_type != "Constant":
+                return None
+            found = next((entry.t for entry in node.attribute if entry.name == "value"), None)
+        return None if found is None else np.asarray(self._onnx.numpy_helper.to_array(found))
+
+    def _linear(self, node: Any) -> Linear | None:
+        bias = None
+        if node is not None and node.op_type == "Add":
+            first, second = node.input
+            bias = self._constant(second)
+            name = first
+            if bias is None:
+                bias, name = self._constant(first), second
+            node = None if bias is None else self._source(name, frozenset({"Identity", "Cast"}))
+        if node is None or node.op_type not in ("Gemm", "MatMul"):
+            return None
+        weight = self._constant(node.input[1])
+        flags = {entry.name: entry.i for entry in node.attribute}
+        if weight is None or weight.ndim != 2 or flags.get("transA"):
+            return None
+        if node.op_type == "Gemm" and len(node.input) > 2:
+            bias = self._constant(node.input[2])
+        weight = weight if flags.get("transB") else weight.T
+        bias = np.zeros(len(weight), weight.dtype) if bias is None else bias.reshape(-1)
+        return Linear(weight, bias, str(node.input[0]))

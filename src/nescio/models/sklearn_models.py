@@ -1,0 +1,260 @@
+"""A runner for scikit-learn classifiers of several labels at once. It needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+import sklearn
+
+from nescio._validation import Array, checked_choice, is_torch, to_numpy
+from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
+from nescio.models.base import InputBatch, Runner, n_rows
+from nescio.models.layers import INPUT, PENULTIMATE, PREPARED
+from nescio.models.texts import check_texts, is_text_like, texts_or_batches
+
+_DECISIONS, _PROBS = "decision_function", "predict_proba"
+_TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."
+
+
+class SklearnRunner(Runner):
+    """Runs a fitted multi-label classifier, or a pipeline or a search that ends in one.
+
+    `decision_function` gives the logits if the classifier, or each classifier of a
+    `MultiOutputClassifier`, has one: log-odds of a logistic model, margins of others. Otherwise
+    `predict_proba` is converted.
+
+    The layers are "input", as it is given, and "penultimate", the input of the classifier at the
+    end of a pipeline, such as standardised columns. `features` may also be a fitted transformer of
+    the model's input, such as `nescio.TableFeatures`: its layer is named "prepared".
+    """
+
+    kind = "sklearn"
+    automatic = (PREPARED, PENULTIMATE, INPUT)
+
+    def __init__(self, model: Any, *, prepare: Any = None, **settings: Any) -> None:
+        name = type(model).__name__
+        if settings.get("tokenizer") is not None:
+            raise ParameterError(f"a scikit-learn model takes no tokenizer. For texts, {_TEXTS}")
+        self.prepare = prepare
+        if hasattr(settings.get("features"), "transform"):
+            self.prepare = settings["features"]
+            settings["features"] = PREPARED
+        if settings.get("device") not in (None, "cpu"):
+            raise ParameterError(
+                f"scikit-learn runs on the CPU, got device={settings['device']!r}."
+            )
+        self._final, _ = _final_step(model)
+        _check_multi_label(self._final, name)
+        methods = [_DECISIONS] if self._has_decisions(model) else []
+        methods += [_PROBS] if hasattr(model, _PROBS) else []
+        if not methods:
+            raise ParameterError(
+                f"this {name} has neither {_DECISIONS} nor {_PROBS}, and predicted labels alone "
+                "have no score. Choose a classifier with one of them."
+            )
+        from_probs = settings.get("from_probs")
+        output = settings.get("output") or (_PROBS if from_probs else methods[0])
+        if checked_choice("output", output, (_DECISIONS, _PROBS)) not in methods:
+            raise ParameterError(f"this {name} has no {output}, but {methods[0]}.")
+        if output == _DECISIONS and from_probs:
+            raise ParameterError(f"{_DECISIONS} gives no probabilities: leave out from_probs.")
+        settings |= {"output": output, "from_probs": output == _PROBS}
+        super().__init__(model, **settings)
+        for layer in self.layers:
+            if not self.has_layer(layer):
+                raise ParameterError(
+                    f"a scikit-learn model has no layers: features can only be {INPUT!r}, the "
+                    f"model's input, for a pipeline {PENULTIMATE!r}, the input of its last step, "
+                    f"or a fitted transformer of the input; got {layer!r} for this {name}."
+                )
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns that the last step reads, such as the words of a vocabulary."""
+        return int(getattr(self._final, "n_features_in_", 0))
+
+    def has_layer(self, name: str) -> bool:
+        """Return whether this is "input", with a transformer "prepared", or "penultimate"."""
+        if name == PREPARED:
+            return self.prepare is not None
+        return name == INPUT or (name == PENULTIMATE and self._final is not _estimator(self.model))
+
+    def changed(self, **settings: Any) -> Self:
+        """Return a runner of the same model and transformer with some parameters changed."""
+        return super().changed(**{"prepare": self.prepare, **settings})
+
+    def _has_decisions(self, model: Any) -> bool:
+        if hasattr(model, _DECISIONS):
+            return True
+        parts = getattr(self._final, "estimators_", ())
+        is_multi = type(self._final).__name__ == "MultiOutputClassifier"
+        return is_multi and all(hasattr(part, _DECISIONS) for part in parts)
+
+    def takes(self, inputs: Any) -> bool:
+        """Return whether this has rows: an array, a data frame, a sparse matrix or a list."""
+        # A DataLoader or a generator has no rows; a list has rows, of numbers or of texts.
+        if isinstance(inputs, list):
+            return not any(hasattr(row, "shape") and len(row.shape) == 2 for row in inputs[:1])
+        return hasattr(inputs, "shape") and not isinstance(inputs, Mapping)
+
+    def batches(self, inputs: Any, batch_size: int) -> Iterator[InputBatch]:
+        """Cut inputs into batches; texts in any form become a list of texts."""
+        texts, inputs = texts_or_batches(inputs)
+        if texts is not None:
+            check_texts(texts, (str, bytes))  # here, where its rows are those that the user knows
+            inputs = texts
+        for batch in super().batches(inputs, batch_size):
+            rows = batch.inputs if _is_column(batch.inputs) else ()
+            texts = [row for row in rows if isinstance(row, str)]
+            yield batch._replace(texts=texts) if texts and len(texts) == len(rows) else batch
+
+    def _run(self, inputs: Any) -> dict[str, Any]:
+        is_text = _is_column(inputs) and is_text_like(inputs)
+        if is_text:
+            check_texts(inputs, (str, bytes))
+        if is_torch(inputs):
+            inputs = to_numpy(inputs)
+        model, layers = self.model, {INPUT: inputs}
+        try:
+            if PREPARED in self.layers:
+                layers[PREPARED] = self.prepare.transform(inputs)
+            if PENULTIMATE in self.layers:  # the steps before the last run only once
+                model, layers[PENULTIMATE] = _final_step(self.model, inputs)
+                inputs = layers[PENULTIMATE]
+            compute = self._decisions if self.output == _DECISIONS else self._probs
+            found = compute(model, inputs)
+        except (ValueError, TypeError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            hint = f" For texts, {_TEXTS}" if is_text else ""
+            raise InputError(f"the model cannot run on these inputs: {error}{hint}") from error
+        if found.ndim != 2:
+            raise ShapeError(
+                f"{self.output} returns shape {found.shape}; expected (n_samples, n_labels)."
+            )
+        n_samples = n_rows(layers[INPUT])
+        if len(found) != n_samples:  # the model iterated over the columns of a frame
+            raise ShapeError(
+                f"the model returns {len(found):,} rows for {n_samples:,} inputs. If these are the "
+                'texts of a data frame, pass their column: frame["text"].'
+            )
+        arrays = zip(self.array_names, self.layers, strict=True)
+        return {"logits": found, **{name: _dense(layers[layer], layer) for name, layer in arrays}}
+
+    def _decisions(self, model: Any, inputs: Any) -> Array:
+        if hasattr(model, _DECISIONS):
+            return _without_constants(np.asarray(model.decision_function(inputs)), self._final)
+        final, reached = _final_step(model, inputs)
+        return np.column_stack([part.decision_function(reached) for part in final.estimators_])
+
+    def _probs(self, model: Any, inputs: Any) -> Array:
+        found = model.predict_proba(inputs)
+        if not isinstance(found, list):
+            return np.asarray(found)
+        # A list holds one matrix per label, with one column per class of that label.
+        columns = zip(found, self._final.classes_, strict=True)
+        return np.column_stack([_positive(np.asarray(part), kinds) for part, kinds in columns])
+
+    def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
+        parts = getattr(self._final, "estimators_", [self._final])
+        if all(hasattr(part, "coef_") for part in parts):
+            layers = [(np.atleast_2d(part.coef_), np.atleast_1d(part.intercept_)) for part in parts]
+            if all(weight.shape[1] == shape[1] for weight, _ in layers):
+                weights, biases = zip(*layers, strict=True)
+                yield np.vstack(weights), np.hstack(biases)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the model."""
+        return {**super().describe(), "sklearn_version": sklearn.__version__}
+
+
+def _is_column(inputs: Any) -> bool:
+    """Return whether this is a list, or an array of one dimension."""
+    is_array = len(getattr(inputs, "shape", ())) == 1 and not is_torch(inputs)
+    return isinstance(inputs, list) or is_array
+
+
+def _estimator(model: Any) -> Any:
+    """Return what a search has found, or the model itself."""
+    return getattr(model, "best_estimator_", model)
+
+
+def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:
+    """Return the classifier at the end of pipelines and searches, and its input, if given."""
+    model = _estimator(model)
+    if not hasattr(model, "steps"):
+        return model, inputs
+    if inputs is not None and len(model.steps) > 1:
+        inputs = model[:-1].transform(inputs)
+    return _final_step(model.steps[-1][1], inputs)
+
+
+def classifier_input(inputs: Any, model: Any) -> Any:
+    """Return what the classifier at the end of pipelines reads; the inputs if there are none."""
+    return _final_step(model, inputs)[1]
+
+
+def steps_before_classifier(model: Any) -> list[Any]:
+    """Return the fitted steps that make of the inputs what `classifier_input` returns."""
+    model = _estimator(model)
+    if not hasattr(model, "steps"):
+        return []
+    before = [model[:-1]] if len(model.steps) > 1 else []
+    return [*before, *steps_before_classifier(model.steps[-1][1])]
+
+
+def _check_multi_label(final: Any, name: str) -> None:
+    """Raise unless the classifier is fitted and predicts several labels at once."""
+    classes = getattr(final, "classes_", None)
+    if classes is None:
+        raise ParameterError(
+            f"this {name} has no classes_: it is not fitted, or is no classifier. Call fit(X, Y) "
+            "first, with multi-hot Y."
+        )
+    if isinstance(classes, list):
+        for at, kinds in enumerate(map(np.asarray, classes)):
+            if not np.isin(kinds, (0, 1)).all():
+                raise ParameterError(
+                    f"label {at} of this {name} has the classes {kinds.tolist()[:5]}; each label "
+                    "must be 0 or 1. Fit it with multi-hot Y."
+                )
+        return
+    binarizer = getattr(final, "_label_binarizer", getattr(final, "label_binarizer_", None))
+    kind = getattr(binarizer, "y_type_", "")
+    if getattr(final, "multilabel_", kind.startswith("multilabel")):
+        return
+    raise ParameterError(
+        f"this {name} chooses one of {len(classes)} classes that exclude each other, but nescio is "
+        "for models whose labels can be present together. If yours can, fit the model with "
+        "multi-hot Y, in a OneVsRestClassifier or a MultiOutputClassifier if necessary."
+    )
+
+
+def _without_constants(decisions: Array, final: Any) -> Array:
+    """Mask the labels that were never present in the training data.
+
+    OneVsRestClassifier returns 0 for them, which as a logit would be a probability of one half.
+    """
+    for at, part in enumerate(getattr(final, "estimators_", ())):
+        if type(part).__name__ == "_ConstantPredictor" and not np.any(part.y_):
+            decisions[:, at] = -np.inf
+    return decisions
+
+
+def _positive(probs: Array, kinds: Any) -> Array:
+    """Return the column of class 1; zeros if the training data had only class 0."""
+    found = np.flatnonzero(np.asarray(kinds) == 1)
+    return probs[:, found[0]] if len(found) else np.zeros(len(probs))
+
+
+def _dense(inputs: Any, layer: str) -> Array:
+    array = np.asarray(inputs.toarray() if hasattr(inputs, "toarray") else inputs)
+    if array.ndim != 2 or array.dtype.kind not in "fiub":
+        raise MissingInputError(
+            f"features={layer!r} needs numbers of shape (n_samples, n_features), got "
+            f"{array.dtype} of shape {array.shape}. For a table with other columns, pass a fitted "
+            "transformer: wrap(model, features=nescio.TableFeatures().fit(train))."
+        )
+    return array.astype(np.float64) if array.dtype.kind != "f" else array

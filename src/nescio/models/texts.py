@@ -1,0 +1,265 @@
+"""Texts as inputs: which inputs are texts, and the tokenizer that makes arrays of them.
+
+It needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nescio._io.files import existing_file, replacing
+from nescio._io.frames import is_frame
+from nescio._optional import require
+from nescio._validation import Array
+from nescio.errors import FileFormatError, InputError, ParameterError, listed
+
+_SHOWN_ROWS = 10
+
+
+def texts_or_batches(inputs: Any) -> tuple[list[str] | None, Any]:
+    """Return the texts that inputs are, or None and the inputs; an iterator stays whole."""
+    if isinstance(inputs, Iterator):
+        first = list(itertools.islice(inputs, 1))
+        inputs = itertools.chain(first, inputs)
+        return (texts_of(list(inputs)), None) if is_text_like(first) else (None, inputs)
+    return texts_of(inputs), inputs
+
+
+def texts_of(inputs: Any) -> list[str] | None:
+    """Return the texts that inputs are, or None if they are something else, such as numbers.
+
+    Only some of them may be texts: `is_texts` raises then.
+    """
+    if isinstance(inputs, str):
+        return [inputs]
+    items = _items(inputs)
+    return items if items is not None and is_text_like(items) else None
+
+
+def _items(inputs: Any) -> list[Any] | None:
+    """Return the items of a list or of a column; None for anything else."""
+    if isinstance(inputs, list | tuple):
+        return list(inputs)
+    if isinstance(inputs, Mapping) or is_frame(inputs):
+        return None
+    shape = getattr(inputs, "shape", None)
+    if shape is not None and len(shape) != 1:
+        return None
+    if getattr(getattr(inputs, "dtype", None), "kind", "O") not in "OUST":  # numbers
+        return None
+    for name in ("to_pylist", "to_list", "tolist"):  # of pyarrow, of polars, of NumPy and pandas
+        if hasattr(inputs, name):
+            found = getattr(inputs, name)()
+            return found if isinstance(found, list) else None
+    # Such as a column of Hugging Face's datasets.
+    return list(inputs) if isinstance(inputs, Sequence) and is_text_like(inputs[:1]) else None
+
+
+def is_text_like(items: Sequence[Any]) -> bool:
+    """Return whether some of the items are texts, or all are missing."""
+    if any(isinstance(item, str | bytes) for item in items):
+        return True
+    return len(items) > 0 and all(map(is_missing, items))
+
+
+def is_missing(item: Any) -> bool:
+    """Return whether this is None, NaN or pandas' NA."""
+    return item is None or (not hasattr(item, "__len__") and str(item) in ("nan", "<NA>"))
+
+
+def check_texts(items: Sequence[Any], kinds: type | tuple[type, ...] = str) -> None:
+    """Raise an error that names the rows that are not texts, such as None or NaN."""
+    items = list(items)  # the rows of a pandas column have other labels
+    rows = [at for at, item in enumerate(items) if not isinstance(item, kinds)]
+    if not rows:
+        return
+    shown = ", ".join(map(str, rows[:_SHOWN_ROWS])) + (", ..." if len(rows) > _SHOWN_ROWS else "")
+    raise InputError(
+        f"{len(rows):,} of {len(items):,} inputs are not texts: rows {shown} (row {rows[0]} is "
+        f"{str(items[rows[0]])[:40]}). Remove these rows, or replace them by an empty text."
+    )
+
+
+def is_texts(items: Any) -> bool:
+    """Return whether this is a batch of texts; raise if only some of its items are texts."""
+    if not isinstance(items, list) or not is_text_like(items):
+        return False
+    check_texts(items)
+    return True
+
+
+_FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+
+NAMES = tuple(_FIELDS)
+"""The names of the arrays that a tokenizer can give."""
+
+TOKENIZER_KEY = "nescio.tokenizer"
+"""Where the metadata of an ONNX file keeps the tokenizer."""
+
+_FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+_NO_LIMIT = 10**9  # transformers writes 1e30 if there is none
+
+
+class Tokens(NamedTuple):
+    """The arrays of some texts, of shape (n_texts, n_tokens)."""
+
+    arrays: dict[str, Array]
+    lengths: list[int]  # of each text, without padding
+    truncated: list[int]  # the rows of texts that were cut off
+
+
+class TextTokenizer:
+    """Turns texts into padded arrays, always in the same way.
+
+    A text that is longer than `max_tokens` is cut off, on the side that the tokenizer says, usually
+    at its end; such texts are counted. The others are padded to the longest text of their batch, or
+    to the length that the model takes.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer, tokenizers.Tokenizer, or path
+        It stays unchanged. A path is that of a tokenizer.json file or of a folder with one.
+    names : collection of str
+        The inputs of the model, among `NAMES`.
+    longest, length : int, optional
+        The largest number of tokens that the model can take, and the only one, if it says so.
+        `max_tokens` is the smallest of these and of what the tokenizer says.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        names: Collection[str],
+        *,
+        longest: int | None = None,
+        length: int | None = None,
+    ) -> None:
+        content, own = _content(tokenizer)
+        self.names = tuple(name for name in NAMES if name in names)
+        limits = [limit for limit in (own, longest, length) if limit is not None]
+        self.max_tokens: int | None = min(limits, default=None)
+        self._tokenizer = load_tokenizer(content)
+        special = self._tokenizer.num_special_tokens_to_add(False)
+        if self.max_tokens is None:
+            self._tokenizer.no_truncation()
+        elif self.max_tokens <= special:
+            raise ParameterError(
+                f"a text may have {self.max_tokens} tokens, but the tokenizer adds {special} to "
+                "each. Set a greater maximum length."
+            )
+        else:
+            side = (self._tokenizer.truncation or {}).get("direction", "right")
+            self._tokenizer.enable_truncation(self.max_tokens, direction=side)
+        padding = self._tokenizer.padding or {}
+        names_of_padding = ("direction", "pad_id", "pad_type_id", "pad_token")
+        kept = {name: padding[name] for name in names_of_padding if name in padding}
+        self._tokenizer.enable_padding(**kept, length=length)
+
+    def __call__(self, texts: Sequence[str], first_row: int = 0) -> Tokens:
+        """Return the arrays of a batch of texts; errors count rows from the first one."""
+        try:
+            found = self._tokenizer.encode_batch(list(texts))
+        except TypeError as error:  # text that is no Unicode, such as half of a surrogate pair
+            bad = [
+                row
+                for row, text in enumerate(texts, first_row)
+                if text.encode(errors="replace").decode() != text
+            ]
+            raise InputError(f"the texts of rows {listed(bad)} are not valid Unicode.") from error
+        lengths = [sum(one.attention_mask) for one in found]
+        empty = [at for at, length in enumerate(lengths, first_row) if not length]
+        if empty:
+            raise InputError(
+                f"the texts of rows {listed(empty)} have no token: they are empty, or the "
+                "tokenizer knows none of their characters. Remove these rows."
+            )
+        arrays = {
+            name: np.array([getattr(one, _FIELDS[name]) for one in found], dtype=np.int64)
+            for name in self.names
+        }
+        cut = [at for at, one in enumerate(found, first_row) if one.overflowing]
+        return Tokens(arrays, lengths, cut)
+
+    def json(self) -> str:
+        """Return it as a tokenizer.json, with its maximum length."""
+        return str(self._tokenizer.to_str())
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write it as a tokenizer.json, with its maximum length, atomically."""
+        with replacing(path, force=force) as temporary:
+            temporary.write_text(self.json(), "utf-8")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about it."""
+        return {"tokenizer_hash": self._hash, "max_tokens": self.max_tokens}
+
+    @cached_property
+    def _hash(self) -> str:
+        return hashlib.sha256(self.json().encode()).hexdigest()[:16]
+
+
+def _content(tokenizer: Any) -> tuple[str, int | None]:
+    """Return a tokenizer.json, and the maximum length that goes with it."""
+    if isinstance(tokenizer, str | os.PathLike):
+        return _of_path(Path(tokenizer))
+    if isinstance(tokenizer, TextTokenizer):
+        return tokenizer.json(), tokenizer.max_tokens
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # of transformers
+    if backend is not None and hasattr(backend, "to_str"):
+        copied, limit = load_tokenizer(backend.to_str()), _limit(tokenizer.model_max_length)
+        copied.enable_truncation(limit or _NO_LIMIT, direction=tokenizer.truncation_side)
+        if tokenizer.pad_token_id is not None:
+            copied.enable_padding(
+                direction=tokenizer.padding_side,
+                pad_id=tokenizer.pad_token_id,
+                pad_type_id=tokenizer.pad_token_type_id,
+                pad_token=tokenizer.pad_token,
+            )
+        return copied.to_str(), limit
+    if hasattr(tokenizer, "encode_batch") and hasattr(tokenizer, "to_str"):
+        return tokenizer.to_str(), (tokenizer.truncation or {}).get("max_length")
+    raise ParameterError(
+        "tokenizer must be a transformers tokenizer with a tokenizer.json (a fast one), a "
+        f"tokenizers.Tokenizer, or the path of a tokenizer.json; got {type(tokenizer).__name__}. "
+        "With any other, pass what it returns for your texts instead of the texts."
+    )
+
+
+def _of_path(path: Path) -> tuple[str, int | None]:
+    path = path / _FILE if path.is_dir() else path
+    try:
+        content = existing_file(path).read_text("utf-8")
+        own = (load_tokenizer(content).truncation or {}).get("max_length")
+    except (FileFormatError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path}: this is not a tokenizer.json: {error}") from error
+    if own is not None:
+        return content, own
+    try:
+        config = json.loads(path.with_name(_CONFIG).read_text("utf-8"))
+        return content, _limit(config.get("model_max_length"))
+    except (OSError, ValueError, AttributeError):  # there is none, or it is of something else
+        return content, None
+
+
+def _limit(given: Any) -> int | None:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    return int(given) if is_number and 0 < given < _NO_LIMIT else None
+
+
+def load_tokenizer(content: str) -> Any:
+    """Return the tokenizer of the library tokenizers that a tokenizer.json describes."""
+    try:
+        return require("tokenizers", "text").Tokenizer.from_str(content)
+    except ImportError:
+        raise
+    except Exception as error:  # the library raises no class of its own
+        raise FileFormatError(f"not a tokenizer.json: {error}") from error

@@ -1,0 +1,462 @@
+"""Runners for torch modules and transformers models.
+
+They run in eval mode without gradients, and are unchanged afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nescio._optional import require
+from nescio._validation import Array, to_numpy
+from nescio.errors import InputError, NescioError, ParameterError, ShapeError
+from nescio.models.base import Runner
+from nescio.models.texts import NAMES, TextTokenizer
+from nescio.models.torch_layers import CallOrder, Recorder, Tap
+
+Pass = Callable[[Tensor], tuple[Tensor, ...]]
+"""From a batch of preprocessed images to logits and layers."""
+
+# A pass sets the model's mode and hooks for its duration, so only one pass may run at a time.
+_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_LOCKS_LOCK = threading.Lock()
+
+
+class LogitsAndFeatures(nn.Module):
+    """A module from a model's inputs to (logits, features, further layers...).
+
+    Features are None if no taps are given. It hooks into the model until `release`. One pass at a
+    time. The first pass shows in which order the layers are called, and confirms the taps by it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        taps: Sequence[Tap],
+        output: str | int | None,
+        input_names: tuple[str, ...] = (),  # of the positional inputs
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.output = output
+        self.input_names = input_names
+        self.taps = tuple(taps)
+        self._recorders = [Recorder(tap, model) for tap in taps]
+
+    def forward(self, *inputs: Any, **named: Any) -> tuple[Any, ...]:
+        """Return logits, features and further layers of one pass."""
+        if self.input_names:
+            named = {**dict(zip(self.input_names, inputs, strict=False)), **named}
+            inputs = inputs[len(self.input_names) :]
+        if any(tap.sought for tap in self.taps) and not torch.compiler.is_compiling():
+            self._confirm_taps(*inputs, **named)
+        logits = logits_of(self.model(*inputs, **named), self.output)
+        found = [recorder.features(logits.shape[0]) for recorder in self._recorders]
+        return (logits, *found) if found else (logits, None)
+
+    def _confirm_taps(self, *inputs: Any, **named: Any) -> None:
+        self.release()  # a layer that was registered in another order may have no matrix
+        with _left_unchanged(self.model), CallOrder(self.model) as calls:
+            logits = logits_of(self.model(*inputs, **named), self.output)
+        called = calls.leaves(logits)
+        self.taps = tuple(tap.confirmed(self.model, called) for tap in self.taps)
+        self._recorders = [Recorder(tap, self.model) for tap in self.taps]
+
+    def release(self) -> None:
+        """Remove the hooks from the model."""
+        for recorder in self._recorders:
+            recorder.handle.remove()
+
+
+def logits_of(given: Any, output: str | int | None) -> Tensor:
+    """Return the logits among a model's outputs, of shape (n_samples, n_labels)."""
+    found = _picked(given, output)
+    if not isinstance(found, Tensor) or found.ndim != 2 or not found.is_floating_point():
+        raise ShapeError(
+            "the model must return logits of shape (n_samples, n_labels), as one tensor of "
+            f"floating point, got {_described(found)}."
+            + ("" if isinstance(found, Tensor) else " Choose one with output=...")
+        )
+    return found
+
+
+def _picked(given: Any, output: str | int | None) -> Any:
+    if output is None:
+        if isinstance(given, Mapping):
+            return given.get("logits", given)
+        return getattr(given, "logits", given)
+    try:
+        if isinstance(output, str) and not isinstance(given, Mapping):
+            return getattr(given, output)
+        return given[output]
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ParameterError(
+            f"the model has no output {output!r}: it returned {_described(given)}."
+        ) from error
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"{kind} of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__} with {', '.join(map(repr, value))}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+@contextmanager
+def _left_unchanged(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; afterwards every part's own mode, and the random state.
+
+    Flags are set instead of calling `eval()`: a model's own `train` may do more than that, and a
+    part that was in eval mode before must stay in it.
+    """
+    with _LOCKS_LOCK:
+        lock = _LOCKS.setdefault(model, threading.RLock())
+    with lock:
+        training = [part for part in model.modules() if part.training]
+        devices = {part.device for part in model.parameters() if part.device.type == "cuda"}
+        try:
+            for part in training:
+                part.training = False
+            # Not inference_mode: a tensor that a model keeps for later, such as a table of
+            # positions, could not be trained with afterwards.
+            with torch.random.fork_rng(sorted(devices, key=str)), torch.no_grad():
+                yield
+        finally:
+            for part in training:
+                part.training = True
+
+
+class TorchRunner(Runner):
+    """Runs a torch module, such as torchvision's and timm's models."""
+
+    kind = "torch"
+    channels_last = False  # the memory format of the images that it preprocesses
+    forward: Pass | None = None  # what runs a batch of images in place of the model
+
+    def __init__(self, model: nn.Module, **settings: Any) -> None:
+        if settings.get("device") is not None:
+            settings["device"] = _checked_device(settings["device"], _device_of(model))
+        super().__init__(model, **settings)
+        self._taps = tuple(self._tap_of(name) for name in self.layers)
+
+    def _tap_of(self, layer: str) -> Tap:
+        return Tap.parse(layer, self.model)
+
+    def has_layer(self, name: str) -> bool:
+        """Return whether the model has a layer of this name, or one that the name stands for."""
+        try:
+            return bool(self._tap_of(name))
+        except ParameterError:
+            return False
+
+    def module(self, example: Any = None) -> LogitsAndFeatures:
+        """Return a copy of the model in eval mode, from positional inputs to (logits, features).
+
+        The positional inputs are those of `input_names(example)`. Features are None if none are
+        chosen, and followed by further layers if several are. Probabilities stay probabilities,
+        whatever `from_probs` says. torch.export and torch.onnx.export take it.
+        """
+        own = copy.deepcopy(self.model).eval()
+        return LogitsAndFeatures(own, self._taps, self.output, self.input_names(example)).eval()
+
+    def input_names(self, example: Any = None) -> tuple[str, ...]:
+        """Return the names of the inputs that `module` takes by position; empty if none."""
+        return tuple(example) if isinstance(example, Mapping) else ()
+
+    @contextmanager
+    def running(self) -> Iterator[LogitsAndFeatures]:
+        """Give the model itself as such a module, in eval mode; it is unchanged afterwards."""
+        with _left_unchanged(self.model):
+            whole = LogitsAndFeatures(self.model, self._taps, self.output)
+            whole.training = False
+            try:
+                yield whole
+                self._taps = whole.taps  # confirmed by a pass
+            finally:
+                whole.release()
+
+    def _tokenizer_of(self, given: Any) -> TextTokenizer:
+        arguments = inspect.signature(self.model.forward).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in arguments.values())
+        names = NAMES if takes_any else tuple(arguments)
+        if "input_ids" not in names:
+            raise ParameterError(
+                f"a tokenizer gives {', '.join(NAMES)}, but this {type(self.model).__name__} takes "
+                f"{', '.join(arguments) or 'nothing'}. Name the arguments of its forward so."
+            )
+        return TextTokenizer(given, names, longest=_n_positions(self.model))
+
+    @property
+    def _rounding(self) -> float:
+        is_half = _dtype_of(self.model, torch.float32).itemsize < 4
+        return 0.05 if is_half else super()._rounding
+
+    def takes(self, inputs: Any) -> bool:
+        """Return whether these are arrays or tensors, by position or by name."""
+        return isinstance(inputs, Tensor | np.ndarray | Mapping | tuple)
+
+    def _run(self, inputs: Any) -> dict[str, Any]:
+        if self.forward is not None:
+            images = self.placed(inputs)
+            with _explained([images]):
+                return self._by_name(self.forward(images))
+        named: dict[str, Any] = {}
+        if isinstance(inputs, Mapping):
+            named, inputs = {name: self.placed(part) for name, part in inputs.items()}, ()
+        parts = inputs if isinstance(inputs, tuple) else (inputs,)
+        placed = [self.placed(part) for part in parts]
+        with self.running() as module, _explained([*placed, *named.values()]):
+            return self._by_name(module(*placed, **named))
+
+    def _by_name(self, given: Sequence[Any]) -> dict[str, Any]:
+        logits, *found = given
+        return {"logits": logits, **dict(zip(self.array_names, found, strict=False))}  # or None
+
+    def placed(self, part: Any) -> Any:
+        """Return an input as a tensor on the model's device; anything else, such as a flag, as is.
+
+        Images of bytes are preprocessed there.
+        """
+        if isinstance(part, list):
+            try:
+                part = np.asarray(part)
+            except ValueError as error:
+                raise InputError(
+                    "the lists of an input differ in length. Pad them, for example by calling the "
+                    "tokenizer with padding=True, return_tensors='pt'."
+                ) from error
+        # Where the model is now: it may have been moved since the runner was made.
+        device = self.device if self.device is not None else _device_of(self.model)
+        if isinstance(part, np.ndarray):
+            if part.dtype.kind not in "fiub":
+                raise InputError(
+                    f"the model takes numbers, got an array of dtype {part.dtype}. For texts, pass "
+                    "a tokenizer to wrap, and the texts as a list or a column, nothing around it."
+                )
+            # A copy: torch complains about read-only memory and negative strides.
+            part = torch.from_numpy(np.array(part, order="C"))
+            if part.is_floating_point():
+                part = part.to(_dtype_of(self.model, part.dtype))  # NumPy's default is float64
+        if not isinstance(part, Tensor):
+            return part
+        part = part.to(device)
+        if not self.is_image_bytes(part):
+            return part
+        assert self.preprocessing is not None
+        images: Tensor = self.preprocessing.normalise(part)
+        images = images.to(_dtype_of(self.model, images.dtype))
+        if self.channels_last:
+            return images.contiguous(memory_format=torch.channels_last)
+        return images
+
+    def _last_layers(self, shape: tuple[int, int]) -> Iterator[tuple[Array, Array]]:
+        linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
+        for part in reversed([part for part in linear if part.weight.shape == shape]):
+            weight, bias = part.weight, part.bias
+            # Copies: the model may be trained further.
+            yield (
+                np.array(to_numpy(weight)),
+                np.zeros(len(weight), np.float32) if bias is None else np.array(to_numpy(bias)),
+            )
+
+    def content_hash(self) -> str | None:
+        """Return a hash of the weights and of the way they are run."""
+        about = self.describe()
+        return weights_hash(self.model, f"{about['model']} {self.output} {bool(self.from_probs)}")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the model."""
+        device = _device_of(self.model)
+        return {
+            **super().describe(),
+            "device": "cpu" if device is None else device.type,
+            "torch_version": torch.__version__,
+        }
+
+
+def weights_hash(module: nn.Module, what_else: str = "") -> str:
+    """Return a SHA-256 of a module's weights and of a text that describes the rest of it."""
+    digest = hashlib.sha256(what_else.encode())
+    for name, array in sorted(arrays_of(module.state_dict()).items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}\0".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def arrays_of(state: Mapping[str, Tensor], prefix: str = "") -> dict[str, Array]:
+    """Return the tensors as NumPy arrays on the CPU, with a prefix before their names."""
+    return {prefix + name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+
+
+@contextmanager
+def _explained(inputs: list[Any]) -> Iterator[None]:
+    """Say which batch the model failed on."""
+    try:
+        yield
+    except (NescioError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # torch and models raise many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"the model failed on a batch, {' and '.join(map(_described, inputs))}: {reason}. Pass "
+            "samples first (a single one as x[None]), in the type and the size that the model "
+            "takes; a list is taken as batches."
+        ) from error
+
+
+def _n_positions(model: nn.Module) -> int | None:
+    """Return how many tokens a model of transformers can take; None if it does not say so."""
+    found = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if not isinstance(found, int) or found <= 0:
+        return None
+    for name, part in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
+            # RoBERTa counts positions from the one after that of the padding.
+            return found if part.padding_idx is None else found - part.padding_idx - 1
+    return found
+
+
+def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def _device_of(model: nn.Module) -> torch.device | None:
+    """Return where the model's first parameter is; None if it has none."""
+    return next((tensor.device for tensor in _tensors_of(model)), None)
+
+
+def _dtype_of(model: nn.Module, default: torch.dtype) -> torch.dtype:
+    """Return the precision of the model's parameters."""
+    kinds = (tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point())
+    return next(kinds, default)
+
+
+def _checked_device(device: Any, current: torch.device | None) -> torch.device:
+    """Return where inputs go; raise if the model is elsewhere, because it is not moved."""
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ParameterError(f"there is no device {device!r}: {error}") from error
+    if current is not None and wanted.type != current.type:
+        raise ParameterError(
+            f"the model is on {current}, but device is {str(wanted)!r}. The model is not moved: "
+            f"call model.to({str(wanted)!r}) first."
+        )
+    return wanted
+
+
+_MULTI_LABEL = "multi_label_classification"
+_AFTER_INPUT_IDS = ("attention_mask", "token_type_ids")
+
+
+class TransformersRunner(TorchRunner):
+    """Runs a `PreTrainedModel` whose config says multi-label classification."""
+
+    kind = "transformers"
+
+    def __init__(self, model: Any, **settings: Any) -> None:
+        _check_problem(model)
+        if settings.get("label_names") is None:
+            settings["label_names"] = _label_names(model.config)
+        if settings.get("output") is None and not getattr(model.config, "return_dict", True):
+            settings["output"] = 0
+        super().__init__(model, **settings)
+
+    def input_names(self, example: Any = None) -> tuple[str, ...]:
+        """Return the names of the inputs that `module` takes by position.
+
+        `example` is what the tokenizer or the image processor returns. Without it, the names are
+        the usual ones of models of this kind.
+        """
+        main = str(self.model.main_input_name)
+        known = inspect.signature(self.model.forward).parameters if main == "input_ids" else ()
+        usual = (main, *(name for name in _AFTER_INPUT_IDS if name in known))
+        if not isinstance(example, Mapping):
+            return usual
+        given = [
+            name
+            for name, part in example.items()
+            if name != "labels" and isinstance(part, Tensor | np.ndarray | list)
+        ]
+        return (*(n for n in usual if n in given), *(n for n in given if n not in usual))
+
+    def _run(self, inputs: Any) -> dict[str, Any]:
+        if isinstance(inputs, tuple):
+            raise InputError(
+                "pass the inputs by name, as the tokenizer or the image processor returns them."
+            )
+        if not isinstance(inputs, Mapping):
+            inputs = {self.model.main_input_name: inputs}
+        return super()._run(inputs)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the model."""
+        version = require("transformers", "text").__version__
+        return {**super().describe(), "transformers_version": version}
+
+
+def _check_problem(model: Any) -> None:
+    """Raise unless the config says that the model has one sigmoid per label."""
+    problem = getattr(model.config, "problem_type", None)
+    if problem != _MULTI_LABEL:
+        raise ParameterError(
+            f"the config of this {type(model).__name__} has problem_type {problem!r}, but nescio "
+            "is for models whose labels can be present together, not for labels that exclude each "
+            "other (softmax). If the model was trained with one sigmoid per label, set "
+            f"model.config.problem_type = {_MULTI_LABEL!r}."
+        )
+
+
+def _label_names(config: Any) -> tuple[str, ...] | None:
+    """Return the names in the config, unless they are only numbers."""
+    names = getattr(config, "id2label", None)
+    if not names or all(re.fullmatch(r"LABEL_\d+", str(name)) for name in names.values()):
+        return None
+    return tuple(str(names[at]) for at in sorted(names, key=int))
+
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Return a device by name, such as "cuda:1"; "auto" takes CUDA, then MPS, then the CPU.
+
+    Examples
+    --------
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        return torch.device(next(kind for kind, there in available.items() if there))
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ParameterError(
+            f"device must be one of {', '.join(DEVICES)}, or for example cuda:1; got {name!r}."
+        ) from error
+    missing_gpu = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+    if missing_gpu or not available.get(device.type, False):
+        raise ParameterError(f"the device {name!r} is not available here; try --device auto.")
+    return device

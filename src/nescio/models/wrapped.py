@@ -1,0 +1,446 @@
+"""A model with a detector: outputs, verdicts and explanations of its inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nescio._charts.results import View, result_card
+from nescio._charts.style import cut, listed
+from nescio._io.frames import index_ids, index_of
+from nescio._validation import Array, check_logits, checked_whole, to_numpy
+from nescio.detectors import Detector, NotCalibratedError, load
+from nescio.detectors.assessment import Assessment
+from nescio.detectors.combined import Combined
+from nescio.detectors.default import (
+    AUTO as THE_DEFAULT,
+    MIN_HELD_OUT,
+    MOST_FEATURES,
+    default_detector,
+)
+from nescio.detectors.naming import as_detector, written
+from nescio.errors import (
+    InputError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+    TruncatedTextWarning,
+    warn,
+)
+from nescio.explain import Explanation, PartsExplanation
+from nescio.models.base import Runner
+from nescio.models.images import Preprocessing
+from nescio.models.layers import Layers, check_detector, with_layers
+from nescio.models.make_runner import make_runner
+from nescio.models.prediction import Prediction
+from nescio.outputs import Head, Outputs
+from nescio.outputs.outputs import TEXT
+
+
+def wrap(
+    model: Any,
+    *,
+    detector: Detector | str | Path | None = None,
+    features: Layers | Any = None,
+    label_names: Sequence[str] | None = None,
+    from_probs: bool | None = None,
+    device: Any = None,
+    output: str | int | None = None,
+    preprocessing: Preprocessing | None = None,
+    tokenizer: Any = None,
+) -> Wrapped:
+    """Wrap a trained multi-label model, so that it gives `Outputs` and verdicts.
+
+    The model stays unchanged: its predictions, parameters, buffers, hooks, device and the train or
+    eval mode of each part.
+
+    Parameters
+    ----------
+    model
+        Anything that `make_runner` takes: a torch Module, a transformers model, a scikit-learn
+        classifier, a checkpoint, the path of an .onnx file, an onnxruntime InferenceSession. A
+        wrapped model, or a `nescio.WithVerdict`, is wrapped again, with the parameters that
+        are given here.
+    detector : Detector, str or path, optional
+        A detector, calibrated or not; the name of one, such as "mahalanobis" or
+        "top_k_joint_energy(k=5)"; or the path of a saved one. If not given, or "auto", it is the
+        default: `fit` with labels takes a combination of logits and features, `calibrate` alone
+        joint energy.
+    features, label_names, from_probs, device, output, preprocessing, tokenizer
+        As `make_runner` takes them. If the detector reads features and none are chosen, they are
+        "auto". Further layers that it reads are added if the model has them.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.multiclass import OneVsRestClassifier
+    >>> x = np.random.default_rng(0).normal(size=(300, 3))
+    >>> model = OneVsRestClassifier(LogisticRegression()).fit(x[:100], x[:100] > 0)
+    >>> wrapped = wrap(model, label_names=["cat", "dog", "cow"]).calibrate(x[100:])
+    >>> wrapped([[4.0, -1.0, 5.0], [-4.0, -3.0, -5.0]])
+    2 samples, 1 flagged
+    sample       score  p_value  verdict  predicted
+    0           34.017   1.0000  in       cow 1.00, cat 1.00
+    1       1.9707e-05   0.0050  OUT      none
+    """
+    own = None
+    model = getattr(model, "wrapped_", model)  # of a fitted nescio.WithVerdict
+    if isinstance(model, Wrapped):
+        own, model = model.detector, model.runner
+    runner = make_runner(
+        model,
+        features=features,
+        label_names=label_names,
+        from_probs=from_probs,
+        device=device,
+        output=output,
+        preprocessing=preprocessing,
+        tokenizer=tokenizer,
+    )
+    if isinstance(detector, str) and detector == THE_DEFAULT:
+        return Wrapped(runner)
+    return Wrapped(runner, own if detector is None else _detector(detector))
+
+
+class _Ran(NamedTuple):
+    """What a model gave for all inputs, and the truth labels if the batches had them."""
+
+    arrays: dict[str, Array]
+    head: Head | None
+    labels: Array | None
+    texts: list[str] | None  # if the inputs were texts
+    n_truncated: int  # the number of texts that were cut off
+
+
+class Wrapped:
+    """A runner of a model and a detector for its outputs. Made by `wrap`.
+
+    It is a value: `fit` and `calibrate` return another one.
+
+    Attributes
+    ----------
+    runner : Runner
+        Runs the model.
+    detector : Detector or None
+        None if none was chosen; then `fit` chooses, or `calibrate` without `fit`.
+    reason : str
+        Why this detector, if `fit` or `calibrate` has chosen it; empty if you have.
+    """
+
+    def __init__(self, runner: Runner, detector: Detector | None = None, reason: str = "") -> None:
+        self.runner = runner
+        self.detector = detector
+        self.reason = reason
+        if detector is not None:
+            self.runner = with_layers(runner, detector)
+            check_detector(self.runner, detector)
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The label names: those of the model, or else the detector's."""
+        if self.runner.label_names is not None or self.detector is None:
+            return self.runner.label_names
+        return getattr(self.detector, "label_names_", None)
+
+    def outputs(
+        self,
+        inputs: Any,
+        *,
+        labels: Any = None,
+        ids: Sequence[str] | None = None,
+        batch_size: int = 256,
+    ) -> Outputs:
+        """Return the model's logits and, if chosen or read by the detector, features.
+
+        Parameters
+        ----------
+        inputs
+            What the model takes, samples first: an array or a tensor, a mapping of them by name, a
+            tuple of them by position; for scikit-learn also a data frame, a sparse matrix or a
+            list. Or batches of these: a DataLoader or another iterable, of inputs or of pairs
+            (inputs, labels). With a tokenizer, or for a scikit-learn pipeline that begins with a
+            vectoriser: texts, as one str, a list or a column of a table. The outputs keep them
+            as `kept["text"]`.
+        labels : array of shape (n_samples, n_labels), optional
+            Multi-hot truth, to keep with the outputs.
+        ids : sequence of str, optional
+            One name per sample. By default the index of a pandas frame or column, if inputs is
+            one, unless it only counts the rows.
+        batch_size : int
+            How many samples to run at once. The batches of an iterable are run as they are.
+        """
+        checked_whole("batch_size", batch_size, minimum=1)
+        ran = self._run(inputs, batch_size)
+        if ran.labels is not None and labels is not None:
+            raise InputError(
+                "labels were given with the batches and as labels=...; pass them once."
+            )
+        arrays = ran.arrays
+        names, n_labels = self.label_names, arrays["logits"].shape[1]
+        if names is not None and len(names) != n_labels:
+            raise ShapeError(
+                f"the detector was made for {len(names)} labels ({listed(names, 3)}), but the "
+                f"model returns {n_labels}. Calibrate a detector on outputs of this model."
+            )
+        if self.runner.from_probs is None:
+            check_logits(arrays["logits"])
+        manifest = self.runner.describe()
+        if self.runner.tokenizer is not None and ran.texts is not None:
+            manifest["n_truncated"] = ran.n_truncated
+        if ran.n_truncated:
+            warn(
+                f"{ran.n_truncated:,} of {len(arrays['logits']):,} texts have more than "
+                f"{manifest['max_tokens']:,} tokens. They were cut off: the model has seen only a "
+                "part of them.",
+                TruncatedTextWarning,
+            )
+        return Outputs(
+            arrays.pop("logits"),
+            features=arrays.pop("features", None),
+            labels=labels if ran.labels is None else ran.labels,
+            ids=index_ids(inputs) if ids is None else ids,
+            label_names=self.label_names,
+            manifest=manifest,
+            head=ran.head,
+            arrays=arrays,
+            # As objects: NumPy would make all texts as long as the longest.
+            kept={} if ran.texts is None else {TEXT: np.array(ran.texts, dtype=np.object_)},
+            index=index_of(inputs) if ids is None else None,
+        )
+
+    def _run(self, inputs: Any, batch_size: int) -> _Ran:
+        """Run the model on all batches of the inputs, and join what it gives for them."""
+        blocks: dict[str, list[Array]] = {"logits": []}
+        labels: list[Array] = []
+        texts: list[str] = []
+        n_truncated = 0
+        head = None
+        for batch in self.runner.batches(inputs, batch_size):
+            arrays = self.runner.run(batch.inputs)
+            if not blocks["logits"]:
+                head = self.runner.head(arrays)
+            for name, array in arrays.items():
+                earlier = blocks.setdefault(name, [])
+                if earlier and earlier[0].shape[1] != array.shape[1]:
+                    raise ShapeError(
+                        f"the model returned {name} of {earlier[0].shape[1]} columns for one batch "
+                        f"and of {array.shape[1]} for another."
+                    )
+                earlier.append(array)
+            if batch.labels is not None:
+                labels.append(to_numpy(batch.labels))
+            if labels and len(labels) != len(blocks["logits"]):
+                raise InputError("some of the batches have labels, and others do not.")
+            texts += batch.texts or []
+            n_truncated += batch.n_truncated
+        if not blocks["logits"]:
+            raise ShapeError("there are no inputs: not a single sample was given.")
+        joined = {name: np.concatenate(rows) for name, rows in blocks.items()}
+        return _Ran(
+            joined,
+            head,
+            np.concatenate(labels) if labels else None,
+            texts if len(texts) == len(joined["logits"]) else None,
+            n_truncated,
+        )
+
+    # --- verdicts ---
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        labels: Any = None,
+        ids: Sequence[str] | None = None,
+        batch_size: int = 256,
+        groups: Any = None,
+        fdr: float | None = None,
+        label_threshold: float = 0.5,
+    ) -> Prediction:
+        """Return predicted labels, probabilities and verdict of each sample.
+
+        Calling the wrapped model does the same.
+
+        Parameters
+        ----------
+        inputs, labels, ids, batch_size
+            As `outputs` takes them.
+        groups, fdr
+            As the detector's `assess` takes them.
+        label_threshold : float
+            A label is predicted if its probability is above this.
+        """
+        detector = self._calibrated()
+        outputs = self.outputs(inputs, labels=labels, ids=ids, batch_size=batch_size)
+        assessment = detector.assess(outputs, groups=groups, fdr=fdr, from_probs=False)
+        return Prediction(outputs, assessment, label_threshold)
+
+    __call__ = predict
+
+    def assess(self, inputs: Any, **options: Any) -> Assessment:
+        """Return score, p-value and verdict of each sample; takes what `predict` takes."""
+        return self.predict(inputs, **options).assessment
+
+    def explain(
+        self, inputs: Any, *, groups: Any = None, batch_size: int = 256
+    ) -> Explanation | PartsExplanation:
+        """Return each label's share of the score, as the detector's `explain` does."""
+        detector = self._calibrated()
+        outputs = self.outputs(inputs, batch_size=batch_size)
+        return detector.explain(outputs, groups=groups, from_probs=False)
+
+    # --- the detector ---
+
+    def fit(self, train: Any, labels: Any = None, *, batch_size: int = 256) -> Wrapped:
+        """Return the model with a detector that has learned from training inputs.
+
+        `calibrate` has to follow. If you chose no detector, it is a combination of logits and
+        features if the labels are given and the model has an inner layer, otherwise joint energy;
+        `reason` says which and why.
+
+        Parameters
+        ----------
+        train
+            In-distribution inputs, as `outputs` takes them; best those that the model was trained
+            on.
+        labels : array of shape (n_samples, n_labels), optional
+            Multi-hot truth, if the detector learns from it and the batches do not have it.
+        batch_size : int
+            How many samples to run at once.
+        """
+        is_free = self.detector is None or bool(self.reason)
+        ready = self._with_features() if is_free else self
+        is_table = is_free and ready.runner.kind == "sklearn" and not isinstance(train, Iterator)
+        try:
+            outputs = ready.outputs(train, labels=labels, batch_size=batch_size)
+            usable = (
+                not is_table or outputs.features is None or not np.isnan(outputs.features).any()
+            )
+        except MissingInputError:
+            if not is_table:
+                raise
+            usable = False
+        if not usable:  # words or missing values, which the model takes, but no detector
+            ready = self
+            outputs = self.outputs(train, labels=labels, batch_size=batch_size)
+        detector, reason = default_detector(outputs) if is_free else self._own()
+        if not usable:
+            reason += (
+                " The inputs have words or missing values: pass "
+                "features=nescio.TableFeatures().fit(train)."
+            )
+        return Wrapped(ready.runner, detector.fit(outputs, from_probs=False), reason)
+
+    def calibrate(
+        self,
+        held_out: Any,
+        *,
+        tpr: float | None = None,
+        confidence: float | None = None,
+        groups: Any = None,
+        batch_size: int = 256,
+    ) -> Wrapped:
+        """Return the model with a detector that is calibrated on held-out inputs.
+
+        Parameters
+        ----------
+        held_out
+            In-distribution inputs that neither the model nor the detector has learned from, as
+            `outputs` takes them.
+        tpr, confidence, groups
+            As the detector's `calibrate` takes them.
+        batch_size : int
+            How many samples to run at once.
+        """
+        outputs = self.outputs(held_out, batch_size=batch_size)
+        detector, reason = self._own()
+        # `fit` did not know how many held-out samples there would be.
+        too_few = reason and isinstance(detector, Combined) and len(outputs) < MIN_HELD_OUT
+        if detector is None or too_few:
+            detector, reason = default_detector(held_out=outputs, has_learned=bool(too_few))
+        options = {"tpr": tpr, "confidence": confidence, "groups": groups}
+        detector.calibrate(outputs, **options, from_probs=False)
+        return Wrapped(self.runner, detector, reason)
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the detector as one file; the model is not saved."""
+        self._calibrated().save(path, force=force)
+
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+        """Write the model, the detector and a model card to a folder, as Hugging Face has them.
+
+        `nescio.from_pretrained` reads it. `nescio.integrations.hugging_face.save_pretrained`
+        documents the options.
+        """
+        from nescio.integrations.hugging_face import save_pretrained
+
+        save_pretrained(self, folder, **options)
+
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Write the same folder to a repository of the Hugging Face hub; return its address.
+
+        `nescio.integrations.hugging_face.push_to_hub` documents the options. A new repository is
+        private.
+        """
+        from nescio.integrations.hugging_face import push_to_hub
+
+        return push_to_hub(self, name, **options)
+
+    def _with_features(self) -> Wrapped:
+        """Return the model with the layers that the default detector reads, if it has them."""
+        if getattr(self.runner, "n_features", 0) > MOST_FEATURES:
+            return self  # such as the words of a vocabulary: not sparse, they would fill the memory
+        try:
+            return Wrapped(with_layers(self.runner, Combined()))
+        except (MissingInputError, ParameterError):  # the default is then joint energy
+            return self
+
+    def _own(self) -> tuple[Any, str]:
+        """Return a copy of the detector, if there is one, and why it was chosen."""
+        return copy.deepcopy(self.detector), self.reason
+
+    def _calibrated(self) -> Detector:
+        if self.detector is None or not hasattr(self.detector, "offset_"):
+            raise NotCalibratedError(
+                "there is no calibrated detector to give a verdict. Call "
+                "wrapped.calibrate(held_out), or pass a calibrated one: wrap(model, detector=...)."
+            )
+        return self.detector
+
+    def __repr__(self) -> str:
+        parts = [f"{self.runner.kind}: {cut(self.runner.describe()['model'], 200)}"]
+        if self.runner.layers:
+            parts.append(f"features={cut(repr(','.join(self.runner.layers)), 300)}")
+        if self.detector is not None:
+            parts.append(f"detector={cut(repr(self.detector), 300)}")
+        return f"Wrapped({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        calibration = getattr(self.detector, "calibration_", None)
+        rows = {
+            "model": str(self.runner.describe()["model"]),
+            "labels": listed(self.label_names or (), 3) or "no names",
+            "features": ", ".join(self.runner.layers) or "none",
+            "detector": "none yet" if self.detector is None else written(self.detector),
+            "threshold": "not calibrated" if calibration is None else calibration.summary(),
+        }
+        return result_card(
+            View(
+                f"Wrapped model ({self.runner.kind})",
+                table={"part": list(rows), "": list(rows.values())},
+                charts=lambda: [] if calibration is None else [calibration.chart()],
+                notes=[self.reason],
+            )
+        )
+
+
+def _detector(detector: Any) -> Detector:
+    """Return a detector, by name or from a file."""
+    is_path = isinstance(detector, Path) or (
+        isinstance(detector, str) and (detector.endswith(".nescio") or Path(detector).is_file())
+    )
+    return load(detector) if is_path else as_detector(detector)

@@ -1,0 +1,413 @@
+"""The monitor: it takes the verdicts of a stream block by block and keeps only counts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._io.frames import check_same_rows, is_frame, read_frame
+from nescio._validation import (
+    BoolArray,
+    check_matrix,
+    checked_share,
+    checked_whole,
+    to_float,
+    to_numpy,
+)
+from nescio.errors import InputError, MissingInputError, ShapeError
+from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place
+from nescio.monitor.report import MonitorReport
+from nescio.monitor.windows import ChartSegment, ControlChart, DriftWatch
+
+if TYPE_CHECKING:
+    from nescio.calibration import Calibration, Firing
+    from nescio.detectors import Detector
+    from nescio.detectors.assessment import Assessment
+
+Codes = NDArray[np.intp]
+
+_THREE_SIGMA = 0.9973
+_CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
+_CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
+_MAX_POINTS = 2_048  # of a trace
+
+
+class Monitor:
+    """Watch whether a stream still looks like the calibration data of a detector.
+
+    A monitor is not thread-safe: call `update` from one thread at a time.
+
+    Parameters
+    ----------
+    detector : Detector
+        A detector after `calibrate`.
+    alpha : float
+        While the stream looks like the calibration data, the probability that the martingale ever
+        raises an alarm is at most this. The same holds for an alarm about a label.
+    window : int
+        Number of inputs in a window of the control chart and of the label tests; at least 10.
+    seed : int
+        Seed of the random numbers that break ties.
+    coverage : float
+        The probability that a window lies within the band of the control chart.
+
+    Attributes
+    ----------
+    alarm_at : int or None
+        Number of inputs after which the martingale reached 1 / alpha; None if it has not.
+    log10_martingale : float
+        The evidence of a change, as a power of ten; the alarm is raised at -log10(alpha).
+    max_log10_martingale : float
+        The largest value of `log10_martingale` so far.
+    change : Change or None
+        What has changed and since when, as estimated at the alarm; None without an alarm.
+    last_file : str or None
+        Hash of the last file that `nescio monitor` counted, which must not be counted twice.
+
+    Examples
+    --------
+    >>> import nescio as ns
+    >>> rng = np.random.default_rng(0)
+    >>> detector = ns.JointEnergy().calibrate(rng.normal(-2, 3, (1000, 20)))
+    >>> monitor = Monitor(detector)
+    >>> monitor.update(detector.assess(rng.normal(-2, 3, (500, 20))))
+    >>> monitor.alarm
+    False
+    >>> monitor.update(detector.assess(rng.normal(-5, 3, (500, 20))))
+    >>> monitor.alarm
+    True
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        *,
+        alpha: float = 0.01,
+        window: int = 500,
+        seed: int = 0,
+        coverage: float = _THREE_SIGMA,
+    ) -> None:
+        from nescio.detectors import NotCalibratedError
+
+        if not hasattr(detector, "calibration_"):
+            kind = detector if isinstance(detector, type) else type(detector)
+            raise NotCalibratedError(
+                f"{kind.__name__} is not calibrated, and a stream is compared with the "
+                "calibration data. Call calibrate(held_out) first."
+            )
+        self.alpha = checked_share("alpha", alpha)
+        self.window = checked_whole("window", window, minimum=10)
+        self.seed = checked_whole("seed", seed, minimum=0)
+        self.coverage = checked_share("coverage", coverage)
+        self.calibration = detector.calibration_
+        self.fingerprint = fingerprint(detector)
+        self.label_names = detector.label_names_
+        self.firing = firing_of(detector)
+        self.generator = np.random.Generator(np.random.PCG64(self.seed))
+        self.last_file: str | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again after an alarm was dealt with; the calibration stays the same.
+
+        The guarantee of `alpha` holds again after a reset at a time that was fixed in advance. It
+        does not hold after a reset that an alarm prompted: a false alarm is more likely if the
+        calibration sample happens to be an unlucky one, and the same sample is used again. After a
+        false alarm, calibrate again on other data.
+        """
+        self.alarm_at: int | None = None
+        self.change: Change | None = None
+        self.log10_martingale = 0.0
+        self.max_log10_martingale = 0.0
+        self.trace = Trace()
+        self.martingale = Martingale()
+        self.finder = ChangeFinder()
+        thresholds = self.calibration.thresholds.items()
+        self.bags = {name: Bag(threshold.scores) for name, threshold in thresholds}
+        segments = {name: ChartSegment.of(threshold) for name, threshold in thresholds}
+        self.chart = ControlChart(segments, self.window, self.coverage)
+        self.drift_watch: DriftWatch | None = None
+        if self.firing is not None:
+            numbered = tuple(f"label {column}" for column in range(self.firing.n_labels))
+            self.drift_watch = DriftWatch(self.firing, self.label_names or numbered, self.alpha)
+
+    def __repr__(self) -> str:
+        return f"Monitor(alpha={self.alpha:g}, window={self.window})\n{self.report()!r}"
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
+    # --- the stream ---
+
+    def update(
+        self, assessment: Assessment, logits: Any = None, *, times: Sequence[Any] | None = None
+    ) -> None:
+        """Add the verdicts on the next inputs of the stream.
+
+        The result does not depend on how the inputs are split into calls, except for rounding. If
+        an error is raised, the monitor has not changed.
+
+        Parameters
+        ----------
+        assessment : Assessment
+            Result of the `assess` method of the detector. An input counts as flagged if its score
+            is below the threshold, also if the verdicts were made with `fdr`.
+        logits : array or data frame of shape (n_samples, n_labels), optional
+            Needed to find labels that drift. Ignored if the detector does not know how often its
+            labels fired in the calibration data (see `watches_labels`).
+        times : sequence of length n_samples, optional
+            The time of each input, in any form that can be shown as text. The report names the
+            time since which the stream has changed. It names the id too, if the assessment has
+            ids.
+        """
+        scores, codes = checked_assessment(self.calibration, assessment)
+        matrix = self._checked_logits(logits, assessment)
+        times = None if times is None else list(times)  # a pandas Series is indexed by its labels
+        if times is not None and len(times) != len(scores):
+            raise ShapeError(
+                f"times must have one entry per assessed input, {len(scores):,}, got "
+                f"{len(times):,}."
+            )
+        n_before = self.n_samples
+
+        def place(at: int) -> Place:
+            named = (assessment.ids, times)
+            return Place(at + 1, *(None if c is None else str(c[at - n_before]) for c in named))
+
+        for start in range(0, len(scores), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            flagged = self._bet(scores[rows], codes[rows], place)
+            self._fill_windows(flagged, codes[rows], None if matrix is None else matrix[rows])
+
+    def _checked_logits(self, logits: Any, assessment: Assessment) -> NDArray[Any] | None:
+        if logits is None or self.drift_watch is None:
+            return None
+        if is_frame(logits):
+            frame = read_frame(logits, self.label_names)
+            ids = None if assessment.ids is None else assessment.ids.tolist()
+            check_same_rows("logits", frame.get("ids"), ids, "the assessment")
+            logits = frame["logits"]
+        matrix = to_float(to_numpy(logits))
+        check_matrix(matrix)
+        expected = (len(assessment), self.drift_watch.calibration.n_labels)
+        if matrix.shape != expected:
+            raise ShapeError(
+                "logits must have one row per assessed input and one column per label, shape "
+                f"{expected}, got {matrix.shape}."
+            )
+        return matrix
+
+    def _bet(self, scores: Floats, codes: Codes, place: Callable[[int], Place]) -> BoolArray:
+        """Let the martingale bet on some inputs; return which of them are flagged."""
+        uniform = self.generator.random(len(scores))
+        p_values, flagged = np.empty(len(scores)), np.empty(len(scores), np.bool_)
+        for code, (name, bag) in enumerate(self.bags.items()):
+            rows = codes == code
+            p_values[rows] = bag.add(scores[rows], uniform[rows])
+            flagged[rows] = scores[rows] < self.calibration.thresholds[name].value
+        gains = self.martingale.gains(p_values)
+        evidence = self.martingale.add(gains) / math.log(10.0)
+        if self.alarm_at is None:
+            crossed = np.flatnonzero(evidence >= -math.log10(self.alpha))
+            n = int(crossed[0]) + 1 if len(crossed) else len(scores)
+            self.finder.add(gains[:, :n], lambda column: place(self.n_samples + column))
+            if len(crossed):
+                self.alarm_at = self.n_samples + n
+                self.change = self.finder.likeliest()
+        self.log10_martingale = float(evidence[-1])
+        self.max_log10_martingale = max(self.max_log10_martingale, float(evidence.max()))
+        self.trace.add(self.n_samples, evidence)
+        return flagged
+
+    def _fill_windows(self, flagged: BoolArray, codes: Codes, logits: NDArray[Any] | None) -> None:
+        start = 0
+        while start < len(flagged):
+            rows = slice(start, start + self.chart.room)
+            counts = np.bincount(codes[rows], minlength=len(self.bags)).tolist()
+            n_of = dict(zip(self.bags, counts, strict=True))
+            if self.drift_watch is not None and logits is not None:
+                self.drift_watch.add(logits[rows])
+            full = self.chart.add(n_of, int(np.count_nonzero(flagged[rows])))
+            if full and self.drift_watch is not None:
+                self.drift_watch.close(self.chart.n_windows - 1)
+            start = rows.stop
+
+    # --- the result ---
+
+    @property
+    def n_samples(self) -> int:
+        """Number of inputs since the last reset."""
+        return self.chart.n_samples
+
+    @property
+    def flagged(self) -> int:
+        """Number of inputs since the last reset whose score is below the threshold."""
+        return self.chart.flagged
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the martingale has reached 1 / alpha since the last reset."""
+        return self.alarm_at is not None
+
+    @property
+    def label_alarm(self) -> bool:
+        """Whether a label was found to drift since the last reset."""
+        return self.drift_watch is not None and bool(self.drift_watch.drifts)
+
+    @property
+    def watches_labels(self) -> bool:
+        """Whether the detector knows how often each label fired in the calibration data."""
+        return self.drift_watch is not None
+
+    def flagged_band(self, n: int) -> tuple[float, float]:
+        """Return the smallest and the largest share of n inputs expected to be flagged.
+
+        This is the band while nothing has changed. If the detector is calibrated by group, the n
+        inputs are spread over the groups like the calibration data and the stream so far together.
+        """
+        n = checked_whole("n", n, minimum=1)
+        totals = [bag.total for bag in self.bags.values()]
+        ends = np.rint(n * np.cumsum(totals) / sum(totals)).astype(np.int64)
+        n_of = zip(self.bags, np.diff(ends, prepend=0).tolist(), strict=True)
+        low, high = self.chart.band(dict(n_of))
+        return low / n, high / n
+
+    def _expected_share(self) -> float:
+        """Return the share of the inputs so far that was expected to be flagged."""
+        expected = 0.0
+        for name, bag in self.bags.items():
+            threshold = self.calibration.thresholds[name]
+            n_inputs = bag.total - threshold.n_samples
+            expected += n_inputs * threshold.rank / (threshold.n_samples + 1)
+        return expected / max(1, self.n_samples)
+
+    def report(self) -> MonitorReport:
+        """Return everything that is known about the stream so far."""
+        chart, watch = self.chart, self.drift_watch
+        drifts = None
+        if watch is not None:
+            drifts = tuple(watch.drifts[name] for name in watch.names if name in watch.drifts)
+        return MonitorReport(
+            n_samples=self.n_samples,
+            flagged=self.flagged,
+            expected_share=self._expected_share(),
+            alpha=self.alpha,
+            coverage=self.coverage,
+            alarm=self.alarm,
+            alarm_at=self.alarm_at,
+            change=self.change,
+            log10_martingale=self.log10_martingale,
+            max_log10_martingale=self.max_log10_martingale,
+            trace=self.trace.points(),
+            windows=tuple(chart.windows),
+            open_window=chart.open_window(),
+            n_windows=chart.n_windows,
+            n_outside=chart.n_outside,
+            label_drifts=drifts,
+            open_label_drifts=() if watch is None else watch.glimpse(chart.n_windows),
+            n_label_tests=0 if watch is None else watch.n_tests,
+        )
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the state to one safetensors file, atomically; replace a file only with `force`."""
+        from nescio.monitor.state import save
+
+        save(self, path, force=force)
+
+    @classmethod
+    def load(cls, path: str | Path, detector: Detector) -> Monitor:
+        """Continue exactly where a saved monitor stopped.
+
+        `detector` is the one that the monitor was made for; any other is rejected.
+        """
+        from nescio.monitor.state import load
+
+        return load(path, detector)
+
+
+class Trace:
+    """The evidence after every k-th sample; k doubles whenever there are too many points."""
+
+    def __init__(self) -> None:
+        self.step = 1
+        self.values: Floats = np.empty(0)
+
+    def add(self, n_before: int, evidence: Floats) -> None:
+        """Add the evidence after each of the samples that follow the first `n_before`."""
+        first = -n_before % self.step  # keep samples 0, step, 2 * step, ...
+        self.values = np.concatenate([self.values, evidence[first :: self.step]])
+        while len(self.values) > _MAX_POINTS:
+            self.values = self.values[::2]
+            self.step *= 2
+
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """Return pairs of a number of samples and the evidence after them."""
+        at = np.arange(len(self.values)) * self.step + 1
+        return tuple(zip(at.tolist(), self.values.tolist(), strict=True))
+
+
+# --- the calibration that a stream is compared with -----------------------------------------------
+
+
+def firing_of(detector: Detector) -> Firing | None:
+    """Return how often each label fired in the calibration data, or None if it is not known."""
+    firing = detector.profile_.firing
+    return firing if firing is not None and firing.n_samples else None
+
+
+def fingerprint(detector: Detector) -> str:
+    """Return a hash of everything that the stream of a detector is compared with."""
+    digest = hashlib.sha256(repr((detector.name, detector.label_names_)).encode())
+    for name, threshold in detector.calibration_.thresholds.items():
+        digest.update(f"{name}:{threshold.rank}:{threshold.n_samples};".encode())
+        digest.update(np.ascontiguousarray(threshold.scores, np.float64).data)
+    firing = firing_of(detector)
+    if firing is not None:
+        digest.update(f"{firing.n_samples};".encode())
+        digest.update(np.ascontiguousarray(firing.counts).data)
+    return digest.hexdigest()
+
+
+def checked_assessment(calibration: Calibration, assessment: Assessment) -> tuple[Floats, Codes]:
+    """Return the scores and the number of the threshold of each; raise if they do not fit."""
+    scores = np.asarray(assessment.scores, np.float64)
+    p_values = np.asarray(assessment.p_values, np.float64)
+    if p_values.ndim != 1 or scores.shape != p_values.shape:
+        raise ShapeError(
+            "scores and p_values must have the same shape (n_samples,), got "
+            f"{scores.shape} and {p_values.shape}."
+        )
+    codes = np.zeros(len(scores), np.intp)
+    if calibration.by is not None:
+        if assessment.groups is None:
+            raise MissingInputError(
+                "the detector is calibrated by group, but the assessment has no groups. Pass an "
+                "assessment that holds the group of each input."
+            )
+        number = {name: code for code, name in enumerate(calibration.thresholds)}
+        groups = [str(name) for name in assessment.groups]
+        if unknown := sorted(set(groups) - set(number)):
+            raise InputError(
+                f"the detector is not calibrated for group {unknown[0]!r}, only for {[*number]}."
+            )
+        if len(groups) != len(scores):
+            raise ShapeError(f"groups must have {len(scores):,} entries, got {len(groups):,}.")
+        codes = np.array([number[name] for name in groups], np.intp)
+    for code, threshold in enumerate(calibration.thresholds.values()):
+        rows = codes == code
+        n, of_group = threshold.n_samples, scores[rows]
+        fits = np.abs(p_values[rows] - threshold.p_values(of_group)) * (n + 1) < _CLOSE
+        fits &= ~np.isnan(of_group)  # NaN would sort last and so have p = 1
+        if not fits.all():
+            p = float(p_values[rows][~fits][0])
+            raise InputError(
+                f"a p-value of {p:g} does not match its score and these {n:,} calibration "
+                "scores. Was the assessment made by another detector, or were its numbers rounded?"
+            )
+    return scores, codes

@@ -1,0 +1,201 @@
+"""Scored tables: what `nescio score -o` wrote, and whether outputs belong to the same inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nescio._io.addresses import MANY, find_files
+from nescio._io.arrow import ArrowFiles, ArrowTable, as_ids, read_text_table, to_array
+from nescio._io.columns import Columns
+from nescio._io.results import without_quote
+from nescio._validation import Array, FloatArray
+from nescio.detectors.assessment import Assessment
+from nescio.errors import (
+    FileFormatError,
+    InputError,
+    MissingInputError,
+    NescioWarning,
+    ParameterError,
+    listed,
+    warn,
+)
+from nescio.outputs.matching import match_labels
+from nescio.outputs.reading import TABLES
+
+if TYPE_CHECKING:
+    from nescio.detectors import Detector
+    from nescio.outputs import Outputs
+
+_COLUMNS = ("score", "p_value", "in_distribution")
+_SCORE_FIRST = "Pass a table of verdicts, made with 'nescio score DETECTOR DATA -o scored.parquet'."
+_ROWS_COMPARED = 16
+_CLOSE = 1e-4  # of the largest score; a different order of summation changes less than this
+
+
+class ScoredBlock(NamedTuple):
+    """Verdicts on consecutive rows, and the time of each if it was asked for."""
+
+    assessment: Assessment
+    times: list[str] | None
+
+
+class ScoredTable:
+    """The table that `Assessment.save` or `nescio score -o` wrote, read in blocks of rows.
+
+    It may be a .csv or .jsonl file, or Parquet or Arrow files, which may be larger than memory. The
+    columns group and id are optional. The ids are in the column id or, if there is none, in
+    `id_column`. Other columns are not read.
+    """
+
+    def __init__(
+        self, path: str | Path, *, id_column: str | None = None, time_column: str | None = None
+    ) -> None:
+        self.path, self._time = path, time_column
+        self._files = find_files(path)
+        if self._files.suffix not in TABLES:
+            raise ParameterError(
+                f"cannot read {path}: the name must end in {', '.join(TABLES)}. {_SCORE_FIRST}"
+            )
+        self._table: ArrowFiles | ArrowTable
+        if self._files.suffix in MANY:
+            self._table = ArrowFiles(self._files)
+            self.n_rows = self._table.n_rows
+        else:
+            self._table = read_text_table(self._files, Columns(labels=("score", "p_value")))
+            self.n_rows = len(self._table.table)
+        names = self._table.names
+        missing = [name for name in _COLUMNS if name not in names]
+        if missing:
+            raise FileFormatError(
+                f"{path} is not a scored table: it has no column {missing[0]}, but "
+                f"{listed(names, 10)}. {_SCORE_FIRST}"
+            )
+        if time_column is not None and time_column not in names:
+            raise ParameterError(
+                f"{path} has no column {time_column!r}; it has {listed(names, 10)}. 'nescio score "
+                f"--keep {time_column}' copies a column of the outputs to the scored table."
+            )
+        if not self.n_rows:
+            raise InputError(f"{path} has no rows.")
+        self._ids = "id" if "id" in names else id_column
+        wanted = {*_COLUMNS, "group", self._ids, time_column}
+        self._columns = [name for name in names if name in wanted]
+
+    def blocks(self, size: int) -> Iterator[ScoredBlock]:
+        """Give the rows in their order, `size` at once.
+
+        A warning is given if the times are not in order, because a monitor reads rows as a stream.
+        """
+        start, last, warned = 0, "", False
+        for columns in self._read(size):
+            times = None if self._time is None else _as_times(columns[self._time])
+            if times is not None and not warned:
+                row = _first_earlier([last, *times])
+                last = next((time for time in reversed(times) if time), last)
+                if row is not None:
+                    warned = True
+                    warn(
+                        f"the rows of {self.path} are not in order of time: row {start + row - 1} "
+                        f"({times[row - 1]}) is earlier than a row before it. A monitor reads the "
+                        "rows in their order, so it cannot say when a change began. Sort the table "
+                        f"by {self._time!r}, and the outputs alike.",
+                        NescioWarning,
+                    )
+            yield ScoredBlock(self._assessment(columns), times)
+            start += size
+
+    def _read(self, size: int) -> Iterator[dict[str, Any]]:
+        tables: Iterator[Any]
+        if isinstance(self._table, ArrowFiles):
+            tables = self._table.blocks(size, 0, self._columns)
+        else:
+            whole = self._table.table
+            tables = (whole.slice(start, size) for start in range(0, self.n_rows, size))
+        for table in tables:
+            yield {name: table.column(name) for name in self._columns}
+
+    def _assessment(self, columns: dict[str, Any]) -> Assessment:
+        try:
+            # JSON has no infinity: a score of -inf, of a row with NaN in it, was written as null.
+            scores = np.asarray(columns["score"].cast("float64").fill_null(-math.inf))
+            p_values = np.asarray(columns["p_value"].cast("float64").fill_null(math.nan))
+            inside = np.asarray(columns["in_distribution"].cast("bool"), np.bool_)
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise FileFormatError(
+                f"the columns {', '.join(_COLUMNS)} of {self.path} must hold two numbers and True "
+                f"or False: {error}."
+            ) from error
+        groups, ids = (self._texts(columns.get(name)) for name in ("group", self._ids or "id"))
+        return Assessment(scores, p_values, inside, groups, ids)
+
+    def _texts(self, column: Any) -> Array | None:
+        """Return ids as they were scored: in CSV, a quote keeps formulas from running."""
+        if column is None:
+            return None
+        texts = as_ids(column)
+        return np.array(list(map(without_quote, texts)) if ".csv" in self._files.suffix else texts)
+
+
+def _as_times(column: Any) -> list[str]:
+    """Return times as text, empty if they are missing."""
+    values = to_array(column)
+    if values.dtype.kind == "M":  # without the zeros of nanoseconds
+        shown = np.datetime_as_string(values, unit="auto")
+        shown[np.isnat(values)] = ""
+        values = shown
+    return as_ids(values)
+
+
+def _first_earlier(times: Sequence[str]) -> int | None:
+    """Return the first row whose time, a number or ISO 8601, is before that of an earlier row."""
+    rows = [row for row, text in enumerate(times) if text]
+    parsers: tuple[Callable[[str], Any], ...] = (float, datetime.fromisoformat)
+    for parse in parsers:
+        try:
+            values = [parse(times[row]) for row in rows]
+            steps = zip(rows[1:], pairwise(values), strict=True)
+            return next((row for row, (before, time) in steps if time < before), None)
+        except (TypeError, ValueError):  # of another form, or only some have a time zone
+            continue
+    return None
+
+
+def matching_logits(detector: Detector, assessment: Assessment, outputs: Outputs) -> FloatArray:
+    """Return the logits of the assessed inputs; raise if the outputs belong to other inputs.
+
+    Both must have the same number of rows.
+    """
+    if outputs.ids is not None and assessment.ids is not None:
+        different = np.flatnonzero(outputs.ids != assessment.ids)
+        if len(different):
+            row = int(different[0])
+            raise InputError(
+                f"row {row} of the outputs is {str(outputs.ids[row])!r}, but row {row} of the "
+                f"scored table is {str(assessment.ids[row])!r}. Both must have the same rows."
+            )
+    if outputs.label_names is not None and detector.label_names_ is not None:
+        outputs = match_labels(outputs, detector.label_names_, detector.scores_from)
+    # Some rows must get the scores that they had.
+    rows = np.unique(np.linspace(0, len(assessment) - 1, _ROWS_COMPARED).astype(int))
+    try:
+        scores = np.asarray(detector.score_samples(outputs[rows]), np.float64)
+    except MissingInputError:  # the detector scores features, and these outputs have only logits
+        return outputs.logits
+    expected = np.asarray(assessment.scores, np.float64)[rows]
+    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+    same = np.isclose(scores, expected, rtol=0.0, atol=_CLOSE * largest, equal_nan=True)
+    if not same.all():
+        worst = int(np.flatnonzero(~same)[0])
+        raise InputError(
+            f"row {rows[worst]} of the outputs scores {scores[worst]:g}, but row {rows[worst]} of "
+            f"the scored table has {expected[worst]:g}. Both must have the same rows in the same "
+            "order."
+        )
+    return outputs.logits

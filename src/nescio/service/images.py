@@ -1,0 +1,187 @@
+"""Decode images in other processes, within limits of processor time and memory.
+
+A small file can keep a decoder busy for minutes or fill the memory, in more ways than its header
+shows. The operating system ends a process that has used up its limits, and the service starts
+another one. The service writes requests to its standard input and reads answers from its output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from typing import IO, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import DatasetError, NescioError
+from nescio.models.images import Preprocessing, read_image
+
+DECODING_SECONDS = 10  # of processor time, for all images of a request
+LONGEST_SECONDS = 60.0  # per image, however little of the processor the decoder gets
+_MAX_SCANS = 1_000  # of a JPEG; usual files have up to 20
+_SCAN = b"\xff\xda"
+_MEMORY = 500_000_000  # bytes, for the interpreter and the file
+_MEMORY_PER_PIXEL = 32  # greyscale of 16 bits takes 20 while it is scaled
+
+_REQUEST = struct.Struct("<QQII")  # bytes of the file, most pixels, side of the square, seconds
+_ANSWER = struct.Struct("<?dQ")  # whether it is an image, seconds used, bytes of pixels or of text
+# The same modules as in this process, wherever it was started.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; from nescio.service.images import decode_all; "
+    "decode_all()"
+)
+
+
+def max_memory(max_pixels: int) -> int:
+    """Return the memory that decoding may take, in bytes."""
+    return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
+
+
+# --- in the service -----------------------------------------------------------------------------
+
+
+class Decoders:
+    """A pool of processes. They start when they are needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[subprocess.Popen[bytes]] = []
+
+    def take(self) -> subprocess.Popen[bytes]:
+        """Return a process that nobody else uses."""
+        with self._lock:
+            while self._idle:
+                process = self._idle.pop()
+                if process.poll() is None:
+                    return process
+                _end(process)
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads would reserve memory
+        )
+
+    def give_back(self, process: subprocess.Popen[bytes]) -> None:
+        """Keep a process for the next image."""
+        with self._lock:
+            self._idle.append(process)
+
+    def stop(self) -> None:
+        """End all processes that are not in use."""
+        with self._lock:
+            while self._idle:
+                _end(self._idle.pop())
+
+
+class Decoding:
+    """Decodes the images of one request, within one limit of processor time."""
+
+    def __init__(self, decoders: Decoders, max_pixels: int) -> None:
+        self._decoders = decoders
+        self._max_pixels = max_pixels
+        self._seconds = float(DECODING_SECONDS)
+
+    def pixels(self, content: bytes, size: int) -> NDArray[np.uint8]:
+        """Return an image file as bytes of shape (3, size, size), or raise a `DatasetError`."""
+        if content.count(_SCAN) > _MAX_SCANS:
+            raise DatasetError(f"cannot read the image: it has more than {_MAX_SCANS:,} scans.")
+        if self._seconds <= 0:
+            raise self._too_much()
+        process = self._decoders.take()
+        seconds = math.ceil(self._seconds)
+        end = threading.Timer(LONGEST_SECONDS, process.kill)
+        end.start()
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(_REQUEST.pack(len(content), self._max_pixels, size, seconds))
+            process.stdin.write(content)
+            process.stdin.flush()
+            is_image, used, n_bytes = _ANSWER.unpack(_read(process.stdout, _ANSWER.size))
+            data = _read(process.stdout, n_bytes)
+        except (OSError, EOFError) as error:
+            _end(process)
+            raise self._too_much() from error
+        except BaseException:
+            _end(process)
+            raise
+        finally:
+            end.cancel()
+        self._decoders.give_back(process)
+        self._seconds -= used
+        if not is_image:
+            raise DatasetError(data.decode())
+        return np.frombuffer(data, np.uint8).reshape(3, size, size)
+
+    def _too_much(self) -> DatasetError:
+        memory = max_memory(self._max_pixels) / 1e9
+        return DatasetError(
+            f"cannot read the image: decoding takes more than {DECODING_SECONDS} seconds of "
+            f"processor time, {LONGEST_SECONDS:g} seconds in all, or {memory:.1f} GB of memory."
+        )
+
+
+def _read(stream: IO[bytes], n_bytes: int) -> bytes:
+    data = stream.read(n_bytes)
+    if len(data) < n_bytes:
+        raise EOFError
+    return data
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    # Closes its pipes and waits for it. What it has not read cannot be written any more.
+    with contextlib.suppress(OSError), process:
+        pass
+
+
+# --- in the other process -----------------------------------------------------------------------
+
+
+def decode_all() -> None:
+    """Answer requests until standard input ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the service ends this process when it stops
+        signal.signal(number, signal.SIG_IGN)
+    _limit("CORE", 0)
+    while decode_next(sys.stdin.buffer, sys.stdout.buffer):
+        pass
+
+
+def decode_next(requests: BinaryIO, answers: BinaryIO) -> bool:
+    """Answer the next request; return False if there is none."""
+    head = requests.read(_REQUEST.size)
+    if len(head) < _REQUEST.size:
+        return False
+    n_bytes, max_pixels, size, seconds = _REQUEST.unpack(head)
+    content = requests.read(n_bytes)
+    begun = time.process_time()
+    _limit("AS", max_memory(max_pixels))
+    _limit("CPU", int(begun) + 1 + seconds)  # in whole seconds, since the start of this process
+    try:
+        pixels = Preprocessing(size).pixels(read_image(content, max_pixels=max_pixels))
+        is_image, data = True, pixels.tobytes()
+    except NescioError as error:
+        is_image, data = False, str(error).encode("utf-8", "replace")
+    answers.write(_ANSWER.pack(is_image, time.process_time() - begun, len(data)) + data)
+    answers.flush()
+    return True
+
+
+def _limit(name: str, most: int) -> None:
+    """Set a limit of this process; not every system has it, and Windows has none."""
+    if sys.platform != "win32":
+        import resource
+
+        kind = getattr(resource, f"RLIMIT_{name}")
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))

@@ -1,0 +1,376 @@
+"""Requests: their limits, and the arrays, texts and files in their bodies.
+
+Every limit on a request is checked by `RequestLimits`; `Settings` holds those that can be set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+from numpy.typing import NDArray
+from python_multipart import FormParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope
+
+from nescio._io.tensors import decode_tensors
+from nescio._validation import Array, check_logits
+from nescio.errors import FileFormatError, InputError, ProbabilitiesError
+from nescio.outputs import Outputs
+from nescio.scores import logits_from_probs
+from nescio.service.openapi import JSON, SAFETENSORS, PredictBody, ScoreBody
+from nescio.service.settings import MAX_CHARACTERS, MAX_FILES, MAX_TEXTS, Settings
+
+_MAX_VALUES = 1_000_000  # rows times labels of an answer to /v1/predict
+_MAX_HEADER_BYTES = 1_000_000  # of a safetensors body; longer ones take seconds to read
+_MAX_ARRAYS = 100
+# The most lists in a JSON body, if it may have only few rows. A list takes ten times as long to
+# decode as a number, and other threads have to wait meanwhile.
+_MAX_LISTS = 100_000
+_MAX_ITEMS = 2_000_000  # numbers and texts in a JSON body; they are decoded in 0.2 seconds
+
+_BODY = "the body"
+_MATRICES = ("logits", "features", "head.", "arrays.", "perturbed.")  # how their names begin
+_FORM_EXAMPLE = "For example: curl -F image=@photo.jpg"
+
+
+class TooLargeError(InputError):
+    """A request that is larger than the service allows: status 413."""
+
+
+class Request:
+    """One HTTP request: its headers and its query by name, and what it uses of the limits."""
+
+    __slots__ = ("facts", "headers", "n_body", "n_held", "query", "receive", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self.receive = receive
+        # If a header is repeated, the first one counts.
+        self.headers: dict[str, str] = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in reversed(scope["headers"])
+        }
+        query = scope["query_string"].decode("latin-1")
+        self.query = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
+        self.facts: dict[str, Any] = {}  # what the log says about it
+        self.n_body: int | None = None  # bytes of its body, once they are being read
+        self.n_held = 0  # bytes of inputs and answers
+
+    @property
+    def media_type(self) -> str:
+        """The type of the body without parameters, such as "application/json"."""
+        return media_type(self.headers.get("content-type", ""))
+
+
+def media_type(header: str) -> str:
+    """Return a media type without its parameters."""
+    return header.partition(";")[0].strip().lower()
+
+
+class RequestLimits:
+    """Limits on requests: how many are in progress, how large they are and how long they take."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.n_requests = 0  # whose bodies are being read or worked on
+        self.n_bytes = 0  # of their bodies
+        self.n_held = 0  # bytes of their inputs and answers
+
+    async def read(self, request: Request) -> bytes:
+        """Return the body. The request counts as in progress until `release`."""
+        settings = self.settings
+        if self.n_requests >= settings.max_requests:
+            raise busy(f"{self.n_requests:,} requests are already in progress.")
+        max_bytes = settings.max_body_bytes
+        if request.media_type == JSON:
+            max_bytes = settings.max_json_bytes
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal():
+            _check_size(int(announced), max_bytes)
+        if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
+            raise HTTPException(415, "compressed bodies are not accepted: send the body as it is.")
+        self.n_requests += 1
+        request.n_body = 0
+        try:
+            async with asyncio.timeout(settings.body_seconds):
+                return await self._receive(request, max_bytes)
+        except TimeoutError as error:
+            raise HTTPException(
+                408,
+                f"the body did not arrive within {settings.body_seconds:g} seconds.",
+                {"Connection": "close"},
+            ) from error
+
+    async def _receive(self, request: Request, max_bytes: int) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise HTTPException(400, "the connection was closed before the body ended.")
+            part = message.get("body", b"")
+            size += len(part)
+            _check_size(size, max_bytes)
+            if self.n_bytes + len(part) > self.settings.max_waiting_bytes:
+                raise busy(f"Bodies of {self.n_bytes:,} bytes are already waiting.")
+            self.n_bytes += len(part)
+            request.n_body = size
+            parts.append(part)
+            if not message.get("more_body"):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def hold(self, request: Request, n_bytes: int) -> None:
+        """Count memory that a request needs beside its body, until `release`.
+
+        A request that is alone gets what it needs.
+        """
+        if self.n_held and self.n_held + n_bytes > self.settings.max_waiting_bytes:
+            raise busy(f"Requests of {self.n_held:,} bytes are already in progress.")
+        self.n_held += n_bytes
+        request.n_held += n_bytes
+
+    def release(self, request: Request) -> None:
+        """Stop counting a request: it was answered."""
+        if request.n_body is not None:
+            self.n_requests -= 1
+            self.n_bytes -= request.n_body
+        self.n_held -= request.n_held
+
+    def check_rows(self, n_rows: int, max_rows: int | None = None) -> None:
+        """Raise an error if a request has no rows, or too many."""
+        most = self.settings.max_rows if max_rows is None else max_rows
+        if not n_rows:
+            raise InputError("the request has no rows.")
+        if n_rows > most:
+            raise TooLargeError(
+                f"the request has {n_rows:,} rows; {most:,} are allowed. Send them in several "
+                "requests."
+            )
+
+    def check_predictions(self, n_rows: int, n_labels: int) -> int:
+        """Return rows times labels, or raise an error if that is too much for one answer."""
+        self.check_rows(n_rows)
+        if n_rows * n_labels > _MAX_VALUES and n_rows > 1:
+            raise TooLargeError(
+                f"an answer may have {_MAX_VALUES:,} logits, that is {_MAX_VALUES // n_labels:,} "
+                f"rows of {n_labels:,} labels; got {n_rows:,} rows. Send them in several requests."
+            )
+        return n_rows * n_labels
+
+    def check_texts(self, texts: list[str]) -> list[str]:
+        """Return the texts. Tokens take 100 times the memory of characters."""
+        self.check_rows(len(texts), MAX_TEXTS)
+        n_characters = sum(map(len, texts))
+        if n_characters > MAX_CHARACTERS:
+            raise TooLargeError(
+                f"the texts have {n_characters:,} characters; {MAX_CHARACTERS:,} are allowed. Send "
+                "them in several requests."
+            )
+        return texts
+
+    def check_json(self, data: bytes) -> None:
+        """Count the lists and numbers of a JSON body before it is decoded."""
+        max_lists = max(_MAX_LISTS, 4 * self.settings.max_rows)
+        for mark, most, what in ((b"[", max_lists, "lists"), (b",", _MAX_ITEMS, "numbers")):
+            # Counting takes a tenth of the time of decoding; a short body needs none.
+            if len(data) > most and data.count(mark) > most:
+                raise TooLargeError(
+                    f"the body has more than {most:,} {what}. Send it in several requests, or as "
+                    "safetensors."
+                )
+
+
+def busy(reason: str) -> HTTPException:
+    """Return the error for a request that should be repeated a second later."""
+    return HTTPException(503, f"{reason} Try again in one second.", {"Retry-After": "1"})
+
+
+def check_arrays(arrays: Collection[str]) -> None:
+    """Raise an error if a body has too many arrays."""
+    if len(arrays) > _MAX_ARRAYS:
+        raise TooLargeError(f"the body has {len(arrays):,} arrays; {_MAX_ARRAYS} are allowed.")
+
+
+def _check_size(n_bytes: int, max_bytes: int) -> None:
+    if n_bytes > max_bytes:
+        raise HTTPException(
+            413,
+            f"the body has more than {max_bytes:,} bytes. Send it in several requests; a "
+            "safetensors body may be four times as large as a JSON body.",
+        )
+
+
+# --- bodies -------------------------------------------------------------------------------------
+
+
+def decode_outputs(
+    kind: str, data: bytes, limits: RequestLimits, from_probs: bool | None = None
+) -> Outputs:
+    """Return the outputs in a body of JSON or safetensors; `from_probs` is that of detectors."""
+    outputs = _decode_outputs(kind, data, limits)
+    if from_probs:
+        return replace(outputs, logits=logits_from_probs(outputs.logits))
+    if from_probs is None:
+        try:
+            check_logits(outputs.logits)
+        except ProbabilitiesError as error:
+            raise ProbabilitiesError(
+                f"{without_advice(error)} To send probabilities, add ?from_probs=true to the "
+                "address. If they are logits, add ?from_probs=false."
+            ) from error
+    return outputs
+
+
+def without_advice(error: ProbabilitiesError) -> str:
+    """Return what the library says about a matrix, without what to do in Python."""
+    return str(error).partition(" Pass from_probs")[0]
+
+
+def _decode_outputs(kind: str, data: bytes, limits: RequestLimits) -> Outputs:
+    if kind == SAFETENSORS:
+        tensors, metadata = _decode_tensors(data)
+        check_arrays(tensors)
+        shapes = [tensors[name].shape for name in ("logits", "ids.ends") if name in tensors]
+        for shape in filter(None, shapes):
+            limits.check_rows(shape[0])
+        if len({shape[:1] for shape in shapes}) > 1:
+            raise InputError("there must be one id per row of the logits.")
+        for name, array in tensors.items():
+            # When scored, an array of single bytes would take eight times its size.
+            if name.startswith(_MATRICES) and array.dtype.kind != "f":
+                raise InputError(f"{name} must be floating point numbers, got {array.dtype}.")
+        # Answers have no kept columns, and outputs with different ones are not scored together.
+        return Outputs.from_tensors(tensors, metadata, _BODY, kept=False)
+    body: ScoreBody = _decode_json(data, ScoreBody, limits)
+    check_arrays(body.arrays or {})
+    limits.check_rows(len(body.logits))
+    return Outputs(
+        _matrix("logits", body.logits),
+        features=None if body.features is None else _matrix("features", body.features),
+        ids=body.ids,
+        label_names=body.label_names,
+        arrays={name: _matrix(name, rows) for name, rows in (body.arrays or {}).items()},
+    )
+
+
+def decode_inputs(kind: str, data: bytes, limits: RequestLimits) -> dict[str, Array] | list[str]:
+    """Return the inputs of a model by name, or texts, from a body of JSON or safetensors."""
+    if kind == SAFETENSORS:
+        return _decode_tensors(data)[0]
+    body: PredictBody = _decode_json(data, PredictBody, limits)
+    if (body.inputs is UNSET) == (body.texts is UNSET):
+        raise InputError('send either the inputs of the model by name, "inputs", or "texts".')
+    if body.inputs is UNSET:
+        return limits.check_texts(body.texts or [])
+    check_arrays(body.inputs)
+    return {name: _nested(name, value) for name, value in body.inputs.items()}
+
+
+def form_files(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
+    """Return the names and contents of the files of a form, which may hold nothing else."""
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    if not boundary:
+        raise FileFormatError(f"the header Content-Type has no boundary. {_FORM_EXAMPLE}")
+    files: list[tuple[str, bytes]] = []
+    ended: list[bool] = []
+
+    def add_file(file: Any) -> None:
+        if len(files) == MAX_FILES:
+            raise HTTPException(413, f"the form has more than {MAX_FILES} files.")
+        file.file_object.seek(0)
+        name = (file.file_name or b"file").decode("utf-8", "replace")
+        files.append((name[:200], file.file_object.read()))
+        file.close()
+
+    def refuse_field(field: Any) -> None:
+        name = (field.field_name or b"").decode("utf-8", "replace")
+        raise FileFormatError(
+            f"the field {name[:40]!r} of the form is not a file. {_FORM_EXAMPLE} (with @)"
+        )
+
+    # The body is within its limit already, so no file is written to the disk.
+    config = {"MAX_MEMORY_FILE_SIZE": len(body) + 1, "UPLOAD_ERROR_ON_BAD_CTE": True}
+    try:
+        parser = FormParser(
+            "multipart/form-data",
+            refuse_field,
+            add_file,
+            on_end=lambda: ended.append(True),
+            boundary=boundary,
+            config=config,
+        )
+        parser.write(body)
+        parser.finalize()
+    except (FormParserError, AssertionError) as error:
+        raise FileFormatError(f"the form in the body cannot be read: {error}.") from error
+    if not ended:
+        raise FileFormatError("the form in the body is incomplete: it has no closing boundary.")
+    if not files:
+        raise FileFormatError(f"the form in the body has no file. {_FORM_EXAMPLE}")
+    return files
+
+
+def _decode_tensors(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+    if int.from_bytes(data[:8], "little") > _MAX_HEADER_BYTES:
+        raise FileFormatError(
+            f"{_BODY} is not a safetensors file, or its header has more than "
+            f"{_MAX_HEADER_BYTES:,} bytes."
+        )
+    return decode_tensors(data, _BODY)
+
+
+def _decode_json(data: bytes, kind: Any, limits: RequestLimits) -> Any:
+    limits.check_json(data)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FileFormatError(
+            f"{_BODY} is not valid JSON for this path: {error}.{_hint(str(error), data)}"
+        ) from error
+
+
+def _hint(error: str, data: bytes) -> str:
+    """Return what to do about the usual mistakes."""
+    if "invalid character" in error and (b"NaN" in data or b"Infinity" in data):
+        return ' JSON has no NaN and no infinity: send null for NaN, and "-inf" for a masked label.'
+    if error.startswith("Expected `array`, got") and re.search(r"`\$\.\w+\[(\d+|\.\.\.)\]`", error):
+        return ' Send a list of rows, also for one row: {"logits": [[1.5, -2.0, 0.3]]}.'
+    if error.startswith("Expected `object`, got `array`"):
+        if "`$.inputs`" in error:
+            return ' Send the inputs of the model by name: {"inputs": {"NAME": [[...], [...]]}}.'
+        return ' Send an object such as {"logits": [[1.5, -2.0, 0.3]]}.'
+    if "Invalid enum value" in error:
+        return ' Send numbers, null for NaN, and "-inf" for a masked label.'
+    return ""
+
+
+def _matrix(name: str, rows: list[list[Any]]) -> NDArray[np.float64]:
+    lengths = set(map(len, rows))
+    if len(lengths) != 1:
+        found = f"rows of {min(lengths)} to {max(lengths)} numbers" if lengths else "no rows"
+        raise InputError(f"{name} must have one or more rows of the same length, got {found}.")
+    return np.array(rows, dtype=np.float64)
+
+
+def _nested(name: str, value: msgspec.Raw) -> Array:
+    """Return nested lists of numbers as an array; integers stay integers."""
+    what = f"input {name[:40]!r} must be a regular array of numbers"
+    if b'"' in bytes(value):  # NumPy would store every string at the length of the longest
+        raise InputError(f"{what}, got text.")
+    try:
+        array = np.array(msgspec.json.decode(value))
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise InputError(f"{what}.") from error
+    if array.dtype.kind not in "ifub":
+        raise InputError(f"{what}, got {array.dtype}.")
+    return array

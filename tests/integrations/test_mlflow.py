@@ -1,0 +1,399 @@
+"""Models and metrics in a real MLflow, whose store is a folder.
+
+All in one file, and imported by a fixture: MLflow takes seconds to import.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.own_detectors import ReAct
+from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
+from nescio.errors import ExportError, FileError, ParameterError
+from nescio.metrics.comparison import compare_outputs
+
+pandas = pytest.importorskip("pandas")
+torch = pytest.importorskip("torch")
+for package in ("onnx", "onnxruntime", "onnxscript"):
+    pytest.importorskip(package)
+
+NAMES = ["cat", "dog", "cow"]
+MLFLOWS_OWN = "ignore:Operation with range is deprecated"
+MEASURES = ["fpr95", "auroc", "aupr"]
+COLUMNS = ["predicted", "probs", "score", "p_value", "in_distribution"]
+NETWORK = """
+import torch
+
+class Network(torch.nn.Module):
+    def __init__(self, n_tokens):
+        super().__init__()
+        self.table, self.head = torch.nn.Embedding(n_tokens, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, input_ids, attention_mask):
+        return self.head((self.table(input_ids) * attention_mask[:, :, None]).sum(1))
+"""
+
+
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory):
+    """MLflow with a folder as its store."""
+    package = pytest.importorskip("mlflow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        before = package.get_tracking_uri()
+        package.set_tracking_uri((tmp_path_factory.mktemp("mlflow") / "store").as_uri())
+        yield package
+        package.set_tracking_uri(before)
+
+
+@pytest.fixture(scope="module")
+def registry(mlflow):
+    return pytest.importorskip("nescio.integrations.mlflow")
+
+
+def some_texts(n=400, seed=0):
+    draw = np.random.default_rng(seed)
+    return [" ".join(draw.choice(WORDS, draw.integers(6, 14))) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def wrapped(tmp_path_factory):
+    """A network of a module that is gone when the model is loaded. One export for all tests."""
+    folder = tmp_path_factory.mktemp("training")
+    (folder / "training_code.py").write_text(NETWORK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        module = __import__("training_code")
+        torch.manual_seed(0)
+        network = module.Network(N_TOKENS).eval()
+        sys.modules.pop("training_code")
+    (folder / "training_code.py").unlink()
+    wrapped = ns.wrap(network, label_names=NAMES, detector="react", tokenizer=word_tokenizer())
+    return wrapped.fit(some_texts(seed=1)).calibrate(some_texts(seed=2), tpr=0.8)
+
+
+@pytest.fixture(scope="module")
+def logged(wrapped, mlflow, registry):
+    """A registered model with one version."""
+    with mlflow.start_run():
+        return registry.log_model(
+            wrapped,
+            "tagger",
+            input_example=some_texts(3),
+            registered_model_name="tagger",
+            metadata={"team": "animals"},
+        )
+
+
+def assert_same_verdicts(frame, prediction):
+    np.testing.assert_allclose(frame["score"], prediction.assessment.scores, rtol=1e-4)
+    np.testing.assert_allclose(frame["p_value"], prediction.assessment.p_values, atol=0.01)
+    assert frame["in_distribution"].tolist() == prediction.in_distribution.tolist()
+    assert list(map(tuple, frame["predicted"])) == prediction.label_lists()
+    probs = pandas.DataFrame(frame["probs"].tolist())
+    assert list(probs.columns) == NAMES
+    np.testing.assert_allclose(probs, prediction.probs, rtol=1e-4)
+
+
+def test_a_registered_model_gives_labels_probabilities_and_verdicts(mlflow, wrapped, logged):
+    model = mlflow.pyfunc.load_model("models:/tagger/1")
+    texts = some_texts(50, seed=3)
+    frame = model.predict(texts)
+    assert list(frame.columns) == COLUMNS
+    assert_same_verdicts(frame, wrapped(texts))
+    assert 0 < frame["in_distribution"].sum() < 50
+
+
+def test_what_mlflow_shows_of_the_model(mlflow, wrapped, logged):
+    model = mlflow.pyfunc.load_model(logged.model_uri)
+    signature, facts = model.metadata.signature, model.metadata.metadata
+    assert [str(one.type) for one in signature.inputs.inputs] == ["DataType.string"]
+    assert signature.outputs.input_names() == COLUMNS
+    assert model.input_example == some_texts(3)
+    assert facts["team"] == "animals"
+    assert facts["nescio"]["detector"] == "react"
+    assert facts["nescio"]["threshold"] == wrapped.detector.calibration_.threshold_values
+    folder = Path(mlflow.artifacts.download_artifacts(logged.model_uri))
+    lines = (folder / "requirements.txt").read_text().splitlines()
+    needed = [line.partition("==")[0] for line in lines]
+    # onnx reads the last layer of the graph, which react needs
+    assert needed == ["nescio", "mlflow-skinny", "pandas", "onnxruntime", "onnx", "tokenizers"]
+
+
+def test_load_model_gives_the_wrapped_model_back(registry, wrapped, logged):
+    loaded = registry.load_model(logged.model_uri)
+    texts = some_texts(20, seed=3)
+    assert loaded.label_names == tuple(NAMES)
+    assert loaded.detector.calibration_.statement() == wrapped.detector.calibration_.statement()
+    scores = loaded.assess(texts).scores
+    np.testing.assert_allclose(scores, wrapped.assess(texts).scores, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_loading_needs_neither_the_training_code_nor_torch(mlflow, wrapped, logged, tmp_path):
+    texts = some_texts(20, seed=4)
+    code = (
+        "import sys, json, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'training_code'): raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        "import mlflow.pyfunc\n"
+        f"mlflow.set_tracking_uri({mlflow.get_tracking_uri()!r})\n"
+        "model = mlflow.pyfunc.load_model('models:/tagger/1')\n"
+        f"frame = model.predict({texts!r})\n"
+        "print(json.dumps(frame.to_dict('list')))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    frame = pandas.DataFrame(json.loads(found.stdout.splitlines()[-1]))
+    assert_same_verdicts(frame, wrapped(texts))
+
+
+def test_mlflows_scoring_server_answers(mlflow, wrapped, logged):
+    client = pytest.importorskip("starlette.testclient")
+    from mlflow.pyfunc import scoring_server
+
+    app = scoring_server.init(mlflow.pyfunc.load_model(logged.model_uri))
+    texts = some_texts(4, seed=5)
+    answer = client.TestClient(app).post("/invocations", json={"inputs": texts})
+    assert answer.status_code == 200
+    assert_same_verdicts(pandas.DataFrame(answer.json()["predictions"]), wrapped(texts))
+
+
+def test_tokens_of_any_length(mlflow, registry, wrapped, logged):
+    loaded, texts = registry.load_model(logged.model_uri), some_texts(3)
+    tokens = loaded.runner.tokenizer(texts).arrays
+    example = registry._as_example({**tokens, "labels": np.ones(3)}, loaded)
+    found = registry._signature(loaded, example)
+    expected = [("input_ids", (-1, -1)), ("attention_mask", (-1, -1))]
+    assert [(one.name, one.shape) for one in found.inputs.inputs] == expected
+    np.testing.assert_allclose(loaded.assess(tokens).scores, wrapped.assess(texts).scores, 1e-4)
+
+
+# --- scikit-learn -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table():
+    pytest.importorskip("skops")
+    frame = pandas.DataFrame(np.random.default_rng(6).normal(size=(600, 5)), columns=list("abcde"))
+    return frame, (frame[["a", "b", "c"]] > 0).to_numpy().astype(int)
+
+
+@pytest.mark.filterwarnings(MLFLOWS_OWN)
+def test_a_data_frame_in_and_out(mlflow, registry, table, tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    frame, labels = table
+    model = OneVsRestClassifier(LogisticRegression()).fit(frame[:100], labels[:100])
+    wrapped = ns.wrap(model, label_names=NAMES)
+    wrapped = wrapped.calibrate(frame[100:], groups="label_count")
+    registry.save_model(wrapped, tmp_path / "model", input_example=frame[:2])
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    rows = frame[7:17]
+    found = loaded.predict(rows)
+    assert list(found.columns) == [*COLUMNS, "group"]
+    assert found.index.tolist() == rows.index.tolist()
+    assert_same_verdicts(found, wrapped(rows))
+
+
+def test_texts(mlflow, registry, table, tmp_path):
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+
+    words = np.array(["cats purr", "dogs bark", "cows moo", "hens lay"])
+    labels = np.random.default_rng(0).integers(0, 2, (200, 4)).astype(bool)
+    texts = [" and ".join(words[row]) for row in labels]
+    model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    model.fit(texts[:50], labels[:50, :3].astype(int))
+    wrapped = ns.wrap(model, label_names=NAMES, detector="max_logit")
+    with pytest.warns(ns.errors.TiedScoresWarning):
+        wrapped = wrapped.calibrate(texts[50:])
+    some, column = texts[:5], pandas.Series(texts[:5], name="text")
+    registry.save_model(wrapped, tmp_path / "model", input_example=column)
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    for inputs in (some, np.array(some), column, column.to_frame()):
+        assert_same_verdicts(loaded.predict(inputs), wrapped(some))
+    with pytest.raises(ns.errors.InputError, match="1 of 1 inputs are not texts: rows 0"):
+        registry._Verdicts(wrapped).predict(pandas.DataFrame({"text": [None]}))
+
+
+@pytest.mark.filterwarnings(MLFLOWS_OWN)
+def test_trees_are_loaded_only_if_the_caller_trusts_them(mlflow, registry, table, tmp_path):
+    from sklearn.ensemble import RandomForestClassifier
+
+    frame, labels = table
+    model = RandomForestClassifier(3, random_state=0).fit(frame[:200], labels[:200])
+    with pytest.warns(ns.errors.TiedScoresWarning):
+        wrapped = ns.wrap(model, label_names=NAMES).calibrate(frame[200:])
+    path, tree = tmp_path / "model", "sklearn.tree._tree.Tree"
+    with pytest.raises(ParameterError, match=r"trusted=\['sklearn.tree._tree.Tree'\]"):
+        registry.save_model(wrapped, path, input_example=frame[:2])
+    assert not path.exists()
+    registry.save_model(wrapped, path, input_example=frame[:2], trusted=[tree])
+    assert_same_verdicts(mlflow.pyfunc.load_model(str(path)).predict(frame[:5]), wrapped(frame[:5]))
+    with pytest.raises(ParameterError, match="does not trust"):
+        registry.load_model(str(path))
+    assert len(registry.load_model(str(path), trusted=[tree])(frame[:5])) == 5
+
+
+@pytest.mark.filterwarnings(MLFLOWS_OWN)
+def test_with_verdict(mlflow, registry, table, tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    from nescio.integrations.sklearn import WithVerdict
+
+    frame, labels = table
+    named = pandas.DataFrame(labels, columns=NAMES)
+    model = WithVerdict(OneVsRestClassifier(LogisticRegression())).fit(frame, named)
+    registry.save_model(model, tmp_path / "model", input_example=frame[:2])
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert_same_verdicts(loaded.predict(frame[:9]), model.wrapped_(frame[:9]))
+
+
+# --- what cannot be logged ----------------------------------------------------------------------
+
+
+def test_what_cannot_be_logged(registry, wrapped, tmp_path):
+    path, texts = tmp_path / "model", some_texts(3)
+    learned, held_out = some_texts(seed=1), some_texts(seed=2)
+    model = wrapped.runner
+    refused = [
+        (wrapped.detector, ParameterError, "got ReAct: wrap it"),
+        (ns.wrap(model), ns.NotCalibratedError, "no calibrated detector"),
+        (
+            ns.wrap(model, detector=ReAct()).fit(learned).calibrate(held_out),
+            ParameterError,
+            "class of your own",
+        ),
+        (
+            ns.wrap(model).calibrate(held_out, groups=["day", "night"] * 200),
+            ParameterError,
+            "groups of your own",
+        ),
+        (
+            ns.wrap(model, detector="lof").fit(learned).calibrate(held_out),
+            ExportError,
+            "searches the training data",
+        ),
+    ]
+    for given, error, message in refused:
+        with pytest.raises(error, match=message):
+            registry.save_model(given, path, input_example=texts)
+        assert not path.exists()
+    for example, message in (((texts,), "got tuple"), (iter(texts), "got"), ({}, "no rows")):
+        with pytest.raises(ParameterError, match=message):
+            registry.save_model(wrapped, path, input_example=example)
+    path.mkdir()
+    with pytest.raises(FileError, match="exists already"):
+        registry.save_model(wrapped, path, input_example=texts)
+
+
+def test_a_model_of_someone_else_is_not_loaded(mlflow, registry, tmp_path):
+    mlflow.pyfunc.save_model(
+        str(tmp_path / "other"), loader_module="json", data_path=__file__, pip_requirements=[]
+    )
+    with pytest.raises(FileError, match="not a model that nescio"):
+        registry.load_model(str(tmp_path / "other"))
+
+
+# --- evaluations --------------------------------------------------------------------------------
+
+
+def some_outputs(mean, seed):
+    return ns.Outputs(np.random.default_rng(seed).normal(mean, 3, (150, 4)))
+
+
+def log(mlflow, registry, *arguments, **options):
+    """Log within a run; return the metrics that were reported, and what the run holds."""
+    with mlflow.start_run() as run:
+        found = registry.log_evaluation(*arguments, **options)
+    run = mlflow.get_run(run.info.run_id)
+    folder = Path(mlflow.artifacts.download_artifacts(run.info.artifact_uri))
+    return found, run.data, folder / "nescio"
+
+
+def test_metrics_parameters_and_the_report_of_a_run(mlflow, registry, tmp_path):
+    detector = ns.JointEnergy().calibrate(some_outputs(2, seed=1), tpr=0.9)
+    scores = [detector.score_samples(some_outputs(mean, seed=2)) for mean in (2, -2)]
+    result = ns.evaluate(*scores, n_bootstrap=20)
+    page = tmp_path / "report.html"
+    page.write_text("<p>report</p>")
+    metrics, run, folder = log(mlflow, registry, result, model=detector, report=page)
+    assert run.metrics == metrics
+    assert list(metrics) == [name + end for name in MEASURES for end in ("", "_low", "_high")]
+    assert metrics["auroc"] == result.auroc.value
+    assert (metrics["fpr95_low"], metrics["fpr95_high"]) == (result.fpr.low, result.fpr.high)
+    assert run.params["nescio.detector"] == "joint_energy"
+    assert run.params["nescio.tpr"] == "0.9"
+    assert run.params["nescio.n_calibration"] == "150"
+    assert json.loads(run.params["nescio.threshold"]) == {"all": detector.offset_}
+    assert run.tags["nescio.guarantee"] == detector.calibration_.statement()
+    assert (folder / "report.html").read_text() == page.read_text()
+    stored = json.loads((folder / "evaluation.json").read_text())
+    assert ns.Evaluation.from_dict(stored) == result
+
+
+def test_a_comparison_has_metrics_of_each_set_and_detector(mlflow, registry):
+    detectors = {"joint_energy": ns.JointEnergy(), "top k (k=2)": ns.TopKLogit(2), "vim": ns.ViM()}
+    unknown = {"photos: sea": some_outputs(-2, seed=3), "noise": some_outputs(0, seed=4)}
+    result = compare_outputs(detectors, some_outputs(2, seed=5), unknown, n_bootstrap=0)
+    metrics, run, folder = log(mlflow, registry, result, prefix="test/")
+    assert run.metrics == metrics
+    assert set(metrics) == {
+        f"test/{ood}/{name}/{measure}"
+        for ood in ("photos_ sea", "noise")
+        for name in ("joint_energy", "top k _k_2_")
+        for measure in MEASURES
+    }
+    expected = result.results["noise"]["top k (k=2)"].aupr.value
+    assert metrics["test/noise/top k _k_2_/aupr"] == expected
+    stored = json.loads((folder / "test" / "evaluation.json").read_text())
+    assert list(stored["skipped"]) == ["vim"]
+
+
+def test_two_models_in_one_run_need_two_prefixes(mlflow, registry, tmp_path):
+    models = [ns.JointEnergy(), ns.MaxLogit()]
+    for at, model in enumerate(models):
+        model.calibrate(some_outputs(2, seed=at))
+    first, second = (ns.evaluate([2.0, one], [1.0, 0.0], n_bootstrap=0) for one in (3.0, 0.5))
+    page = tmp_path / "report.html"
+    page.write_text("<p>report</p>")
+    with mlflow.start_run() as run:
+        registry.log_evaluation(first, model=models[0], prefix="a/", report=page)
+        registry.log_evaluation(second, model=models[1], prefix="b/", report=page)
+        before = mlflow.get_run(run.info.run_id).data.to_dictionary()
+        with pytest.raises(ParameterError, match=r"another model already.*'a/'"):
+            registry.log_evaluation(second, model=models[1], prefix="a/")
+    found = mlflow.get_run(run.info.run_id)
+    assert found.data.to_dictionary() == before
+    assert found.data.params["a/nescio.detector"] == "joint_energy"
+    assert found.data.params["b/nescio.detector"] == "max_logit"
+    assert {"a/nescio.guarantee", "b/nescio.guarantee"} <= set(found.data.tags)
+    folder = Path(mlflow.artifacts.download_artifacts(found.info.artifact_uri)) / "nescio"
+    stored = json.loads((folder / "a" / "evaluation.json").read_text())
+    assert ns.Evaluation.from_dict(stored) == first
+    assert (folder / "b" / "report.html").exists()
+
+
+def test_nothing_is_logged_of_what_is_wrong(mlflow, registry, tmp_path):
+    result = ns.evaluate([2.0, 3.0], [1.0, 0.0], n_bootstrap=0)
+    with mlflow.start_run() as run:
+        with pytest.raises(FileError, match="no file"):
+            registry.log_evaluation(result, report=tmp_path / "missing.html")
+        with pytest.raises(ns.NotCalibratedError, match="calibrated"):
+            registry.log_evaluation(result, model=ns.JointEnergy())
+        with pytest.raises(ParameterError, match="Evaluation or a Comparison"):
+            registry.log_evaluation({"auroc": 0.9})
+    assert mlflow.get_run(run.info.run_id).data.metrics == {}

@@ -1,0 +1,137 @@
+"""nescio.integrations.ray.Verdicts on batches, without Ray."""
+
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.errors import InputError, LabelMismatchError
+from nescio.integrations.ray import Verdicts
+
+pandas = pytest.importorskip("pandas")
+pyarrow = pytest.importorskip("pyarrow")
+
+NAMES = ["cat", "dog", "cow"]
+ADDED = ["score", "p_value", "in_distribution"]
+
+
+@pytest.fixture
+def detector(rng):
+    known = ns.Outputs(rng.normal(-1, 3, (900, 3)), label_names=NAMES)
+    return ns.JointEnergy().calibrate(known, groups="label_count")
+
+
+@pytest.fixture
+def logits(rng):
+    return rng.normal(-1, 3, (50, 3))
+
+
+@pytest.fixture
+def frame(logits):
+    """The labels in another order, and other columns."""
+    columns = {name: logits[:, NAMES.index(name)] for name in ("cow", "cat", "dog")}
+    return pandas.DataFrame({"file": [f"{at}.jpg" for at in range(50)], "user": 7, **columns})
+
+
+def kinds(frame):
+    yield frame, lambda found: found
+    yield pyarrow.Table.from_pandas(frame), lambda found: found.to_pandas()
+    yield {name: column.to_numpy() for name, column in frame.items()}, pandas.DataFrame
+
+
+def test_every_kind_of_batch_gets_the_verdicts_of_assess(detector, frame, logits):
+    expected = detector.assess(ns.Outputs(logits, label_names=NAMES)).columns()
+    for batch, to_frame in kinds(frame):
+        found = Verdicts(detector)(batch)
+        assert type(found) is type(batch)
+        table = to_frame(found)
+        assert list(table.columns) == [*frame.columns, *ADDED, "group"]
+        for name in (*ADDED, "group"):
+            assert table[name].tolist() == expected[name].tolist()
+        assert table["file"].tolist() == frame["file"].tolist()
+
+
+def test_the_file_is_read_and_the_object_carries_its_detector(detector, frame, tmp_path):
+    detector.save(tmp_path / "d.nescio")
+    made = Verdicts(tmp_path / "d.nescio")
+    (tmp_path / "d.nescio").unlink()
+    sent = pickle.loads(pickle.dumps(made))
+    assert sent(frame).equals(Verdicts(detector)(frame))
+
+
+def test_a_list_column_of_logits(logits, rng):
+    detector = ns.JointEnergy().calibrate(rng.normal(-1, 3, (900, 3)))
+    expected = detector.assess(logits).scores.tolist()
+    batch = {"id": np.arange(50), "logits": logits, "image": np.zeros((50, 4, 4, 3), np.uint8)}
+    assert Verdicts(detector)(batch)["score"].tolist() == expected
+    frame = pandas.DataFrame({"id": range(50), "logits": list(logits)})
+    assert Verdicts(detector)(frame)["score"].tolist() == expected
+    table = pyarrow.table({"id": range(50), "logits": logits.tolist()})
+    assert Verdicts(detector)(table)["score"].to_pylist() == expected
+    # Ray's own type of matrices, and pyarrow's.
+    tensor = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(logits)
+    images = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(batch["image"])
+    table = pyarrow.table({"logits": tensor, "image": images})
+    assert Verdicts(detector)(table)["score"].to_pylist() == expected
+
+
+def test_no_rows_have_the_same_columns(detector, frame):
+    for batch, to_frame in kinds(frame):
+        made = Verdicts(detector)
+        some, none = to_frame(made(batch)), to_frame(made(_first(batch, 0)))
+        assert (len(none), list(none.columns)) == (0, list(some.columns))
+    table = Verdicts(detector)(pyarrow.Table.from_pandas(frame))
+    assert Verdicts(detector)(pyarrow.Table.from_pandas(frame)[:0]).schema == table.schema
+
+
+def _first(batch, n):
+    return (
+        {name: column[:n] for name, column in batch.items()} if type(batch) is dict else batch[:n]
+    )
+
+
+def test_the_columns_to_return(detector, frame):
+    assert list(Verdicts(detector, keep="f*")(frame).columns) == ["file", *ADDED, "group"]
+    assert list(Verdicts(detector, keep=())(frame).columns) == [*ADDED, "group"]
+    with pytest.raises(InputError, match="no column 'name'"):
+        Verdicts(detector, keep="name")(frame)
+    with pytest.raises(InputError, match="a column 'score' already"):
+        Verdicts(detector)(frame.assign(score=1))
+    assert len(Verdicts(detector, keep="file")(frame.assign(score=1))) == 50
+
+
+def test_what_cannot_be_scored(detector, frame):
+    with pytest.raises(LabelMismatchError, match="Missing: 'cow'"):
+        Verdicts(detector)(frame.drop(columns="cow"))
+    with pytest.raises(InputError, match="expected a data frame"):
+        Verdicts(detector)([1, 2])
+    with pytest.raises(InputError, match="not a table"):
+        Verdicts(detector)({"cat": np.zeros(2), "dog": np.zeros(3)})
+    probs = frame.assign(**{name: 1 / (1 + np.exp(-frame[name])) for name in NAMES})
+    with pytest.raises(InputError, match="from_probs=True"):
+        Verdicts(detector)(probs)
+    np.testing.assert_allclose(
+        Verdicts(detector, from_probs=True)(probs)["score"], Verdicts(detector)(frame)["score"]
+    )
+    bad = frame.assign(cat=np.nan)
+    with pytest.raises(InputError, match="NaN"):
+        Verdicts(detector)(bad)
+    assert not Verdicts(detector, nonfinite="out")(bad)["in_distribution"].any()
+    assert detector.nonfinite == "raise"
+    groups = np.array(["a", "b"] * 450)
+    own = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(900, 3)), groups=groups)
+    with pytest.raises(InputError, match="your own groups"):
+        Verdicts(own)
+    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
+        Verdicts(ns.JointEnergy())
+    with pytest.raises(InputError, match="path of a saved detector, or a detector; got a int"):
+        Verdicts(3)
+
+
+def test_a_plain_loop_over_frames_as_mapinpandas_has_it(detector, frame):
+    made = Verdicts(detector, keep="file")
+    inspect.signature(made.over)  # Spark asks for it
+    found = pandas.concat(made.over(iter([frame[:20], frame[20:]])))
+    assert found.equals(made(frame))

@@ -1,0 +1,379 @@
+"""WithVerdict is a classifier like its estimator, and its verdicts keep their promise."""
+
+import pickle
+
+import numpy as np
+import pytest
+import sklearn
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import nescio as ns
+from nescio.errors import (
+    DefaultDetectorWarning,
+    IgnoredColumnsWarning,
+    InputError,
+    MissingInputError,
+    ShapeError,
+    TooFewSamplesError,
+)
+from nescio.integrations.sklearn import TableFeatures, WithVerdict
+
+LOGISTIC = MultiOutputClassifier(LogisticRegression())
+SCALED = make_pipeline(StandardScaler(), LOGISTIC)
+CHAIN = make_pipeline(StandardScaler(), ClassifierChain(LogisticRegression()))
+BOOSTING = MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=3))
+
+_ONE_COLUMN = "y is one column, and a multi-label classifier needs one per label"
+_NOT_MULTI_HOT = "y has other values than 0 and 1"
+_LISTS = "MultiOutputClassifier returns one matrix of probabilities per label"
+_NOT_MULTI_LABEL = {
+    "check_classifiers_one_label": _ONE_COLUMN,
+    "check_classifiers_one_label_sample_weights": _ONE_COLUMN,
+    "check_classifiers_classes": _ONE_COLUMN,
+    "check_classifiers_train": _ONE_COLUMN,
+    "check_classifier_not_supporting_multiclass": _ONE_COLUMN,
+    "check_transformer_data_not_an_array": _ONE_COLUMN,
+    "check_transformer_general": _ONE_COLUMN,
+    "check_transformer_preserve_dtypes": _ONE_COLUMN,
+    "check_estimators_dtypes": _NOT_MULTI_HOT,
+    "check_classifier_data_not_an_array": _NOT_MULTI_HOT,
+    "check_fit2d_1feature": _NOT_MULTI_HOT,
+    "check_estimator_sparse_array": _LISTS,
+    "check_estimator_sparse_matrix": _LISTS,
+    "check_methods_sample_order_invariance": _LISTS,
+}
+
+
+RECENT = tuple(map(int, sklearn.__version__.split(".")[:2])) >= (1, 9)  # before, no y was 0 and 1
+
+
+def checks():
+    # Their data has few samples: tpr=0.5 needs no more than one to calibrate.
+    for estimator, failing in (
+        (WithVerdict(LOGISTIC, tpr=0.5), _NOT_MULTI_LABEL),
+        (TableFeatures(), {}),
+    ):
+        yield from estimator_checks_generator(
+            estimator, expected_failed_checks=failing, mark="xfail"
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [*checks()] if RECENT else [],
+    ids=lambda one: getattr(getattr(one, "func", one), "__name__", type(one).__name__),
+)
+def test_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Inputs in different units, and labels that depend on them."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 5))
+    y = (x[:, :3] + 0.3 * rng.normal(size=(900, 3)) > 0).astype(int)
+    return x * [1, 10, 100, 1, 1] + [0, 50, 0, 0, 3], y
+
+
+@pytest.fixture(scope="module")
+def frame(table):
+    """The same as an ordinary shuffled frame, with words, times and missing values."""
+    pandas = pytest.importorskip("pandas")
+    x, y = table
+    found = pandas.DataFrame(x.copy(), columns=list("abcde"))
+    found["id"] = [f"r{row}" for row in range(len(x))]
+    found["when"] = pandas.date_range("2026-01-01", periods=len(x), freq="h")
+    found["kind"] = pandas.Categorical(np.where(x[:, 0] > 0, "red", "blue"))
+    found.loc[::20, "b"] = np.nan
+    labels = pandas.DataFrame(y, columns=["cold", "wet", "late"])
+    order = np.random.default_rng(1).permutation(len(x))
+    return found.iloc[order], labels.iloc[order]
+
+
+# --- predictions and verdicts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [LOGISTIC, SCALED, BOOSTING, CHAIN])
+def test_it_predicts_as_its_estimator_does_and_flags_what_is_far(estimator, table):
+    x, y = table
+    model = WithVerdict(estimator).fit(x[:700], y[:700])
+    np.testing.assert_array_equal(model.predict(x[700:]), model.estimator_.predict(x[700:]))
+    np.testing.assert_array_equal(
+        model.predict_proba(x[700:]), model.estimator_.predict_proba(x[700:])
+    )
+    assert model.score(x[700:], y[700:]) == model.estimator_.score(x[700:], y[700:])
+    assert isinstance(model.detector_, ns.NearestNeighbours)
+    assert "knn" in model.reason_
+    verdict = model.verdict(x[700:])
+    assert set(verdict) <= {-1, 1}
+    assert 0.88 < (verdict == 1).mean() < 1
+    assert (model.verdict(x[700:] * [1, 1, 1, 1, 30]) == 1).mean() < 0.2
+
+
+def test_the_estimator_never_sees_the_samples_that_calibrate(table):
+    x, y = table
+
+    class Remembers(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            self.seen_, self.weight_ = X, sample_weight
+            return super().fit(X, y, sample_weight)
+
+    model = WithVerdict(MultiOutputClassifier(Remembers()), held_out=0.4)
+    model.fit(x, y, sample_weight=x[:, 0] ** 2)
+    part = model.estimator_.estimators_[0]
+    assert len(part.seen_) == 540
+    assert model.detector_.calibration_.n_samples == 360
+    np.testing.assert_array_equal(part.weight_, part.seen_[:, 0] ** 2)  # divided like the rows
+    held_out = [row for row in x.tolist() if row not in part.seen_.tolist()]
+    scores = model.assess(held_out).scores
+    assert np.isclose(scores, model.detector_.offset_).any()  # the score of one of them
+    assert (scores >= model.detector_.offset_).mean() >= 0.95
+
+
+def test_a_fitted_model_is_not_fitted_again(table):
+    x, y = table
+    inner = clone(SCALED).fit(x[:300], y[:300])
+    model = WithVerdict(FrozenEstimator(inner), detector="mahalanobis").fit(x[300:], y[300:])
+    np.testing.assert_array_equal(model.predict(x), inner.predict(x))
+    assert model.estimator_[-1].estimators_[0] is inner[-1].estimators_[0]
+    assert model.verdict([[0, 1e4, 0, 0, 0]]) == [-1]
+
+
+def test_parameters_of_the_calibration_are_used(table):
+    careful = WithVerdict(LOGISTIC, "joint_energy", tpr=0.8, confidence=0.99).fit(*table)
+    usual = WithVerdict(LOGISTIC, "joint_energy", tpr=0.8).fit(*table)
+    assert careful.detector_.offset_ < usual.detector_.offset_
+    assert 0.7 < (usual.verdict(table[0]) == 1).mean() < 0.9
+    other = WithVerdict(LOGISTIC, "joint_energy", tpr=0.8, random_state=1).fit(*table)
+    assert other.detector_.offset_ != usual.detector_.offset_
+
+
+# --- data frames --------------------------------------------------------------------------------
+
+
+def test_an_ordinary_frame_needs_no_preparation(frame):
+    x, y = frame
+    x = x.drop(columns=["id", "when"])
+    boosting = MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=3))
+    model = WithVerdict(boosting).fit(x[:700], y[:700])
+    assert model.feature_names_in_.tolist() == [*"abcde", "kind"]
+    found = model.wrapped_(x[700:])
+    assert set().union(*found.label_lists()) == {"cold", "wet", "late"}
+    assert found.outputs.ids[0] == str(x.index[700])
+    assert (model.verdict(x[700:]) == 1).mean() > 0.88
+    assert (model.verdict(x[700:].assign(e=60.0)) == -1).all()
+    assert (model.verdict(x[700:].assign(a=np.nan, b=np.nan, c=np.nan, d=np.nan)) == -1).all()
+
+
+def test_the_detector_reads_what_a_pipeline_gives_its_classifier(frame):
+    x, y = frame
+    x = x.dropna()
+    columns = make_column_transformer(
+        (StandardScaler(), list("abcd")), (OneHotEncoder(sparse_output=False), ["kind"])
+    )
+    model = WithVerdict(make_pipeline(columns, LOGISTIC)).fit(x[:600], y.loc[x.index][:600])
+    assert "sparse" not in model.reason_
+    assert model.detector_.n_columns_["features"] == 13  # 6, whether each is missing, a constant
+    np.testing.assert_array_equal(model.verdict(x[600:]), model.verdict(x[600:].assign(e=60.0)))
+    assert (model.verdict(x[600:].assign(c=5000.0)) == -1).all()
+
+
+@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")  # few different texts
+def test_texts_have_no_table():
+    texts = ["red cat", "red dog", "blue cat", "blue dog"] * 50
+    truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
+    model = make_pipeline(TfidfVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    with pytest.warns(DefaultDetectorWarning, match="and there are 50"):
+        found = WithVerdict(model).fit(texts, truth)
+    assert "Chosen: joint energy" in found.reason_
+    assert "sparse_threshold=0" in found.reason_
+    assert found.predict(["a red cat"]).tolist() == [[1, 1]]
+    assert WithVerdict(model, "max_logit").fit(texts, truth).reason_ == ""
+
+
+def test_features_can_be_a_transformer_or_a_layer(table):
+    x, y = table
+    own = WithVerdict(SCALED, "knn", features=StandardScaler(with_mean=False)).fit(x, y)
+    fitted = own.wrapped_.runner.prepare
+    assert fitted.n_samples_seen_ == 675
+    assert own.detector_.n_columns_ == {"features": 5}
+    layer = WithVerdict(SCALED, "knn", features="penultimate").fit(x, y)
+    assert layer.wrapped_.runner.layers == ("penultimate",)
+    assert WithVerdict(SCALED, "joint_energy").fit(x, y).wrapped_.runner.layers == ()
+
+
+# --- in scikit-learn's tools --------------------------------------------------------------------
+
+
+def test_cross_validation(table):
+    x, y = table
+    model = WithVerdict(SCALED)
+    predicted = cross_val_predict(model, x, y, cv=2)
+    assert predicted.shape == y.shape
+    assert len(cross_val_predict(model, x, y, cv=2, method="predict_proba")) == 3
+
+    def kept(fitted, inputs, labels):
+        return (fitted.verdict(inputs) == 1).mean()
+
+    found = cross_validate(
+        model, x, y, cv=2, scoring={"kept": kept, "roc": "roc_auc"}, error_score="raise"
+    )
+    assert (found["test_kept"] > 0.85).all()
+    assert (found["test_roc"] > 0.9).all()
+
+
+def test_a_search_sets_parameters_of_the_estimator_and_of_the_detector(table):
+    x, y = table
+    strange = x * [1, 1, 1, 1, 3]
+
+    def flagged(fitted, inputs, labels):
+        return (fitted.verdict(strange) == -1).mean()
+
+    grid = {
+        "estimator__multioutputclassifier__estimator__C": [0.1],
+        "detector": [ns.JointEnergy(), ns.Mahalanobis()],
+    }
+    search = GridSearchCV(WithVerdict(SCALED), grid, cv=2, scoring=flagged).fit(x, y)
+    assert isinstance(search.best_params_["detector"], ns.Mahalanobis)
+    assert search.best_estimator_.estimator_[-1].estimator.C == 0.1
+    nested = clone(WithVerdict(LOGISTIC, ns.NearestNeighbours())).set_params(detector__k=9)
+    assert nested.fit(x, y).detector_.k == 9
+    assert nested.detector.k == 9
+    assert not hasattr(nested.detector, "offset_")  # the parameter itself is never fitted
+
+
+def test_the_columns_of_transform(frame):
+    x, y = frame
+    model = WithVerdict(BOOSTING).set_output(transform="pandas")
+    x = x.drop(columns=["id", "when", "kind"])
+    found = model.fit(x[:700], y[:700]).transform(x[700:])
+    assert found.columns.tolist() == ["score", "p_value", "verdict"]
+    assert found.index.equals(x.index[700:])
+    assessed = model.assess(x[700:])
+    np.testing.assert_array_equal(found["verdict"], model.verdict(x[700:]))
+    np.testing.assert_array_equal(found["p_value"], assessed.p_values)
+    np.testing.assert_array_equal(found["score"], assessed.scores)
+
+
+def test_the_end_of_a_pipeline(table):
+    x, y = table
+    pipeline = make_pipeline(StandardScaler(), WithVerdict(LOGISTIC)).fit(x, y)
+    assert pipeline.predict(x[:2]).shape == (2, 3)
+    np.testing.assert_array_equal(pipeline.transform([[0, 1e4, 0, 0, 0]])[:, 2], [-1])
+
+
+def test_weights_are_routed(table):
+    x, y = table
+    weights = (y[:, 0] == 1) + 1e-3
+    with sklearn.config_context(enable_metadata_routing=True):
+        tree = DecisionTreeClassifier(max_depth=2).set_fit_request(sample_weight="importance")
+        model = WithVerdict(tree).fit(x, y, importance=weights)
+        assert model.predict(x)[:, 0].all()
+        found = cross_validate(model, x, y, cv=2, params={"importance": weights})
+        assert np.isfinite(found["test_score"]).all()
+        with pytest.raises(TypeError, match="sample_weight"):
+            model.fit(x, y, sample_weight=weights)
+
+
+def test_it_can_be_pickled_and_wrapped(table):
+    x, y = table
+    model = WithVerdict(SCALED).fit(x, y)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.transform(x), model.transform(x))
+    wrapped = ns.wrap(again)
+    np.testing.assert_array_equal(wrapped(x).assessment.scores, model.transform(x)[:, 0])
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_labels_must_be_multi_hot(table):
+    x, y = table
+    for bad, message in (
+        (y[:, 0], r"a binary target of shape \(900,\). For a single label, pass y\[:, None\]"),
+        (None, "the target y is None"),
+    ):
+        with pytest.raises(InputError, match=message):
+            WithVerdict(LOGISTIC).fit(x, bad)
+    with pytest.raises(ShapeError):
+        WithVerdict(LOGISTIC).fit(x, y[:, 0])
+    with pytest.raises(InputError, match=r"each of them 0 or 1, got 2"):
+        WithVerdict(LOGISTIC).fit(x, y + (y == 1))
+    model = WithVerdict(OneVsRestClassifier(LogisticRegression())).fit(x, sparse.csr_array(y))
+    assert (model.verdict(x) == 1).mean() > 0.88
+
+
+def test_too_few_samples_name_the_parameter(table):
+    x, y = table
+    model = WithVerdict(LOGISTIC).fit(x, y)
+    before = model.transform(x)
+    with pytest.raises(TooFewSamplesError, match=r"needs at least 19.*held_out=0.25 of 60"):
+        model.fit(x[:60], y[:60])
+    np.testing.assert_array_equal(model.transform(x), before)
+    with pytest.raises(
+        TooFewSamplesError, match=r"got 8\. The calibration samples are held_out=8 of"
+    ):
+        WithVerdict(SCALED, held_out=8).fit(x, y)  # no hint about the array of its features
+
+
+def test_methods_that_the_estimator_lacks_are_missing():
+    assert not hasattr(WithVerdict(LOGISTIC), "decision_function")
+    assert hasattr(WithVerdict(OneVsRestClassifier(LogisticRegression())), "decision_function")
+
+
+# --- wrap ---------------------------------------------------------------------------------------
+
+
+def test_wrap_takes_a_fitted_transformer_as_features(frame, tmp_path):
+    x, y = frame
+    x = x.drop(columns=["id", "when"])
+    model = clone(BOOSTING).fit(x[:400], y[:400])
+    features = TableFeatures().fit(x[:400])
+    wrapped = ns.wrap(model, features=features, detector="knn").fit(x[:400], y[:400])
+    wrapped = wrapped.calibrate(x[400:700])
+    np.testing.assert_array_equal(wrapped.outputs(x).features, features.transform(x))
+    assert not wrapped(x[700:].assign(e=60.0)).in_distribution.any()
+    wrapped.save(tmp_path / "table.nescio")
+    with pytest.raises(MissingInputError, match="of which layer is not known"):
+        ns.wrap(model, detector=tmp_path / "table.nescio")
+    again = ns.wrap(model, detector=tmp_path / "table.nescio", features=features)
+    again = ns.wrap(again, label_names=["cold", "wet", "late"])  # made again, with the transformer
+    np.testing.assert_array_equal(again(x).assessment.scores, wrapped(x).assessment.scores)
+
+
+@pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")  # few trees
+def test_the_default_of_wrap_does_without_columns_that_no_detector_reads(frame):
+    x, y = frame
+    for columns in ("abcd", ["a", "kind"]):  # missing values; words
+        some = x[[*columns]]
+        model = clone(BOOSTING).fit(some[:400], y[:400])
+        wrapped = ns.wrap(model).fit(some[:400], y[:400]).calibrate(some[400:])
+        assert isinstance(wrapped.detector, ns.JointEnergy)
+        assert "features=nescio.TableFeatures().fit(train)" in wrapped.reason
+        with pytest.raises(InputError):
+            ns.wrap(model, detector="knn").fit(some[:400], y[:400])
+
+
+def test_an_id_that_increases_does_not_flag_new_rows(table):
+    pandas = pytest.importorskip("pandas")
+    x, y = table
+    frame = pandas.DataFrame(x, columns=list("abcde")).assign(id=np.arange(len(x)))
+    with pytest.warns(IgnoredColumnsWarning, match="'id' hold"):
+        model = WithVerdict(BOOSTING).fit(frame[:600], y[:600])
+    new = frame[600:].assign(id=lambda rows: rows["id"] + 10_000)
+    assert (model.verdict(new) == 1).mean() > 0.88

@@ -1,0 +1,120 @@
+"""Features for detectors from the columns of a table."""
+
+import numpy as np
+import pytest
+
+from nescio.errors import IgnoredColumnsWarning, InputError
+from nescio.integrations.sklearn import TableFeatures
+
+
+def test_the_features_of_a_table():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    x = pandas.DataFrame(rng.normal(5, 3, (300, 5)), columns=list("abcde"))
+    x["id"] = [f"r{row}" for row in range(len(x))]
+    x["when"] = pandas.date_range("2026-01-01", periods=len(x), freq="h")
+    x["kind"] = pandas.Categorical(np.where(x["a"] > 5, "red", "blue"))
+    x.loc[::20, "b"] = np.nan
+    found = TableFeatures().fit(x).transform(x)
+    # 5 numbers, whether each is missing, ids (all of them rare), 2 kinds and a constant
+    assert found.shape == (len(x), 5 + 5 + 1 + 2 + 1)
+    numbers = x[list("acde")].to_numpy()
+    np.testing.assert_allclose(found[:, [0, 2, 3, 4]], (numbers - numbers.mean(0)) / numbers.std(0))
+    gaps = x["b"].isna().to_numpy()
+    np.testing.assert_array_equal(found[:, 6], gaps)
+    assert (found[gaps, 1] == 0).all()
+    np.testing.assert_array_equal(found[:, 10], 1)
+    np.testing.assert_array_equal(found[:, 11:13].sum(1), 1)
+    np.testing.assert_allclose(found[:, 13], np.sqrt(7))
+
+
+def test_columns_of_0_and_1_and_columns_without_numbers_stay():
+    x = np.array([[0, 5.0, np.nan, 7.0], [1, 6.0, np.nan, 7.0], [0, 7.0, np.nan, 7.0]])
+    found = TableFeatures().fit(x).transform(x)
+    np.testing.assert_array_equal(found[:, 0], x[:, 0])
+    np.testing.assert_array_equal(found[:, [2, 3]], 0)
+    np.testing.assert_array_equal(found[:, 6], 1)
+
+
+def test_an_unknown_word_is_no_error():
+    pandas = pytest.importorskip("pandas")
+    features = TableFeatures().fit(pandas.DataFrame({"kind": ["x", "y", None] * 50}))
+    found = features.transform(pandas.DataFrame({"kind": ["x", "z", None]}))
+    np.testing.assert_array_equal(found[:, :3], [[0, 1, 0], [0, 0, 0], [1, 0, 0]])
+
+
+def test_times_are_left_out():
+    pandas = pytest.importorskip("pandas")
+    days = pandas.to_timedelta(np.arange(10), unit="D")
+    table = pandas.DataFrame({"a": range(10), "when": pandas.Timestamp("2026-01-01") + days})
+    assert TableFeatures().fit_transform(table.assign(lasted=days)).shape == (10, 3)
+
+
+def test_an_infinite_number_is_refused():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="infinity in 1 rows"):
+        TableFeatures().fit(pandas.DataFrame({"a": [1.0, np.inf, 3.0]}))
+
+
+def test_a_frame_after_an_array_and_an_array_after_a_frame():
+    pandas = pytest.importorskip("pandas")
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    frame = pandas.DataFrame(x, columns=["a", "b"])
+    for first, second in ((x, frame), (frame, x)):
+        features = TableFeatures().fit(first)
+        expected = features.transform(first)
+        with pytest.warns(UserWarning, match="feature names"):
+            np.testing.assert_array_equal(features.transform(second), expected)
+
+
+def test_whole_numbers_that_are_all_different_are_ids():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 9, (60, 2))
+    x = np.column_stack([numbers[:, 0], np.arange(60), numbers[:, 1]])
+    for given, name in ((x, "1"), (pandas.DataFrame(x, columns=["a", "id", "b"]), "'id'")):
+        with pytest.warns(IgnoredColumnsWarning, match=f"columns {name} hold .* to float"):
+            features = TableFeatures().fit(given)
+        expected = TableFeatures().fit_transform(numbers)
+        np.testing.assert_array_equal(features.transform(given), expected)
+    with pytest.warns(UserWarning, match="feature names"):
+        np.testing.assert_array_equal(features.transform(x), expected)
+    assert TableFeatures().fit_transform(x.astype(float)).shape == (60, 3 + 3 + 1)
+    assert TableFeatures().fit_transform(x[:50]).shape == (50, 3 + 3 + 1)
+    some = pandas.DataFrame({"id": pandas.array([None, *range(59)], dtype="Int64")})
+    with pytest.warns(IgnoredColumnsWarning):
+        assert TableFeatures().fit_transform(some).shape == (60, 1)
+
+
+def test_other_ordinary_columns():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame(
+        {
+            "when": pandas.date_range("2026-01-01", periods=60, tz="UTC"),
+            "month": pandas.period_range("2020-01", periods=60, freq="M"),
+            "constant": 7,
+            "yes": pandas.array([True, False, None] * 20, dtype="boolean"),
+            "missing": np.nan,
+            "none": pandas.Series([None] * 60, dtype=object),
+            "number": rng.normal(size=60),
+        }
+    )
+    found = TableFeatures().fit_transform(table)
+    assert found.shape == (60, 4 + 4 + 1 + 1)  # without the times
+    np.testing.assert_array_equal(found[:3, :3], [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(found[:3, 4:7], [[0, 0, 1], [0, 0, 1], [0, 1, 1]])
+    np.testing.assert_array_equal(found[:, 8], 1)
+
+
+def test_a_word_that_is_a_number_may_come_as_another_type():
+    pandas = pytest.importorskip("pandas")
+    fitted = pandas.DataFrame({"c": pandas.Categorical([1, 2] * 50)})
+    features = TableFeatures().fit(fitted)
+    expected = features.transform(fitted[:2])
+    assert expected[:, :2].tolist() == [[1, 0], [0, 1]]
+    for values in ([1.0, 2.0], ["1", "2"], np.array([1, 2], "f4"), pandas.Categorical([1.0, 2.0])):
+        found = features.transform(pandas.DataFrame({"c": values}))
+        np.testing.assert_array_equal(found, expected)
+    half = features.transform(pandas.DataFrame({"c": [1.5, np.nan]}))
+    np.testing.assert_array_equal(half[:, :2], 0)

@@ -1,0 +1,165 @@
+"""The paper's numbers: all there, as printed, and consistent where the paper repeats them."""
+
+from collections import Counter
+
+import pytest
+
+from nescio.detectors import DETECTORS
+from nescio.errors import ParameterError
+from nescio.lab.benchmark.paper import paper_cell, paper_tables
+from nescio.lab.benchmark.results import MEASURES
+
+SETS = ("MS-COCO", "PASCAL-VOC", "NUS-WIDE")
+NUMBERS = {
+    "main": 63,
+    "ablation": 45,
+    "max-sum": 6,
+    "resnet": 63,
+    "resnet-ablation": 45,
+    "texture": 63,
+    "texture-ablation": 45,
+    "topk": 57,
+}
+SUM = "(aggregate=sum)"
+BY_HAND = [  # first and last of each table, and some between, typed from the paper
+    ("main", "max_logit", "MS-COCO", "fpr", "43.53"),
+    ("main", "msp", "NUS-WIDE", "auroc", "60.81"),
+    ("main", "odin", "PASCAL-VOC", "aupr", "83.16"),
+    ("main", "mahalanobis_perturbed", "PASCAL-VOC", "fpr", "41.74"),
+    ("main", "isolation_forest", "NUS-WIDE", "aupr", "83.32"),
+    ("main", "joint_energy", "NUS-WIDE", "aupr", "96.40"),
+    ("ablation", "sum_logit", "MS-COCO", "fpr", "95.46"),
+    ("ablation", "sum_prob", "PASCAL-VOC", "fpr", "38.57"),
+    ("ablation", f"odin{SUM}", "NUS-WIDE", "auroc", "81.04"),
+    ("ablation", f"mahalanobis_perturbed{SUM}", "MS-COCO", "auroc", "87.52"),
+    ("ablation", "joint_energy", "NUS-WIDE", "aupr", "96.40"),
+    ("max-sum", "max_energy", "MS-COCO", "auroc", "89.11"),
+    ("max-sum", "joint_energy", "PASCAL-VOC", "auroc", "91.10"),
+    ("max-sum", "joint_energy", "NUS-WIDE", "auroc", "88.30"),
+    ("resnet", "max_logit", "MS-COCO", "fpr", "34.54"),
+    ("resnet", "odin", "MS-COCO", "auroc", "90.26"),
+    ("resnet", "lof", "PASCAL-VOC", "aupr", "55.35"),
+    ("resnet", "joint_energy", "NUS-WIDE", "aupr", "96.34"),
+    ("resnet-ablation", "sum_logit", "MS-COCO", "fpr", "95.63"),
+    ("resnet-ablation", f"odin{SUM}", "PASCAL-VOC", "auroc", "74.50"),
+    ("resnet-ablation", f"mahalanobis_perturbed{SUM}", "NUS-WIDE", "fpr", "62.79"),
+    ("resnet-ablation", "joint_energy", "NUS-WIDE", "aupr", "96.34"),
+    ("texture", "max_logit", "MS-COCO", "fpr", "14.63"),
+    ("texture", "isolation_forest", "PASCAL-VOC", "auroc", "20.89"),
+    ("texture", "mahalanobis_perturbed", "PASCAL-VOC", "aupr", "97.90"),
+    ("texture", "joint_energy", "NUS-WIDE", "aupr", "98.65"),
+    ("texture-ablation", "sum_logit", "MS-COCO", "fpr", "95.63"),
+    ("texture-ablation", "sum_prob", "NUS-WIDE", "aupr", "98.57"),
+    ("texture-ablation", f"mahalanobis_perturbed{SUM}", "PASCAL-VOC", "fpr", "19.45"),
+    ("texture-ablation", "joint_energy", "NUS-WIDE", "aupr", "98.65"),
+    ("topk", "joint_energy", "MS-COCO", "fpr", "33.48"),
+    ("topk", "top_k_joint_energy(k=mean_labels)", "PASCAL-VOC", "auroc", "90.39"),
+    ("topk", "top_k_joint_energy(k=40)", "PASCAL-VOC", "fpr", "-"),
+    ("topk", "top_k_joint_energy(k=60)", "NUS-WIDE", "fpr", "49.03"),
+    ("topk", "top_k_joint_energy(k=60)", "NUS-WIDE", "aupr", "96.40"),
+]
+
+
+def all_cells():
+    return [(key, cell) for key, table in paper_tables().items() for cell in table.cells]
+
+
+def test_every_number_is_there():
+    numbers = Counter(key for key, cell in all_cells() if cell.value is not None)
+    assert numbers == NUMBERS
+    assert list(paper_tables()) == list(NUMBERS)
+    assert numbers.total() == 387
+
+
+@pytest.mark.parametrize(("table", "detector", "id_name", "measure", "text"), BY_HAND)
+def test_numbers_typed_by_hand(table, detector, id_name, measure, text):
+    cell = paper_cell(table, detector, id_name, measure)
+    assert cell.text == text
+    assert cell.value == (None if text == "-" else float(text))
+
+
+def test_numbers_are_per_cent_with_two_decimals():
+    for key, cell in all_cells():
+        if cell.value is not None:
+            assert 0 < cell.value < 100, (key, cell)
+            assert cell.text == f"{cell.value:.2f}", (key, cell)
+
+
+def test_what_has_no_number():
+    missing = Counter((key, cell.row, cell.text) for key, cell in all_cells() if cell.value is None)
+    expected = {
+        (key, row, "N/A"): 9
+        for key in ("ablation", "resnet-ablation", "texture-ablation")
+        for row in ("LOF", "Isolation Forest")
+    }
+    expected |= {("topk", f"JointEnergy (top-{k})", "-"): 3 for k in (40, 60)}
+    assert missing == expected
+    dashes = {cell.id for _, cell in all_cells() if cell.text == "-"}
+    assert dashes == {"PASCAL-VOC"}
+
+
+def test_every_detector_is_one_of_nescios():
+    for key, cell in all_cells():
+        assert (cell.detector == "") == (cell.text == "N/A"), (key, cell)
+        if cell.detector:
+            assert cell.detector.partition("(")[0] in DETECTORS, (key, cell)
+
+
+def test_names():
+    assert {cell.id for _, cell in all_cells()} == set(SETS)
+    assert {cell.measure for _, cell in all_cells()} == set(MEASURES)
+    for key, cell in all_cells():
+        assert cell.ood == ("Textures" if key.startswith("texture") else "ImageNet")
+        assert cell.aggregation == ("sum" if key.endswith("ablation") else "")
+    numbers = [table.number for table in paper_tables().values()]
+    assert numbers == [f"Table {at}" for at in range(1, 9)]
+
+
+def column(table, detector, measure):
+    return [paper_cell(table, detector, id_name, measure).text for id_name in SETS]
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_joint_energy_is_the_same_wherever_the_paper_repeats_it(measure):
+    for one, other in (
+        ("main", "ablation"),
+        ("main", "topk"),
+        ("resnet", "resnet-ablation"),
+        ("texture", "texture-ablation"),
+    ):
+        assert column(one, "joint_energy", measure) == column(other, "joint_energy", measure)
+
+
+def test_table_3_repeats_table_1():
+    assert column("max-sum", "max_energy", "auroc") == column("main", "max_logit", "auroc")
+    assert column("max-sum", "joint_energy", "auroc") == column("main", "joint_energy", "auroc")
+
+
+def test_table_7_repeats_18_numbers_of_table_5_and_says_so():
+    tables = paper_tables()
+    theirs = {(c.row, c.id, c.measure): c.text for c in tables["resnet-ablation"].cells}
+    same = {
+        (c.row, c.id)
+        for c in tables["texture-ablation"].cells
+        if c.value is not None and theirs[c.row, c.id, c.measure] == c.text
+    }
+    rows = ("Logit", "Prob", "ODIN")
+    assert same == {(row, id_name) for row in rows for id_name in ("MS-COCO", "PASCAL-VOC")}
+    assert "Table 5" in tables["texture-ablation"].remark
+    assert [key for key, table in tables.items() if table.remark] == ["texture-ablation"]
+
+
+@pytest.mark.parametrize(
+    ("table", "detector", "id_name", "measure", "message"),
+    [
+        ("table1", "odin", "MS-COCO", "fpr", "no table 'table1'. Choose from: main, "),
+        ("main", "sum_prob", "MS-COCO", "fpr", "of max_logit, msp, odin, "),
+        ("ablation", "", "MS-COCO", "fpr", "of sum_logit, "),
+    ],
+)
+def test_what_is_not_there_is_an_error_that_says_what_is(
+    table, detector, id_name, measure, message
+):
+    with pytest.raises(ParameterError) as error:
+        paper_cell(table, detector, id_name, measure)
+    assert message in str(error.value)

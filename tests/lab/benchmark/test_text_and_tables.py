@@ -1,0 +1,185 @@
+"""benchmarks/detection/text_and_tables.py and its parts, on tiny generated data."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fixtures.labelled import labelled
+from nescio.detectors import DETECTORS
+from nescio.lab.benchmark.results import read_lines
+
+pytest.importorskip("torch")
+pd = pytest.importorskip("pandas")
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+NAMES = ("left_out", "problems", "real_tables", "real_text", "text_and_tables")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """The scripts of the folder by name; they import each other as scripts do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS / "detection"))
+        yield {name: importlib.import_module(name) for name in NAMES}
+    for name in NAMES:
+        del sys.modules[name]
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def test_held_out_topics_are_in_no_other_part(scripts, monkeypatch):
+    monkeypatch.setattr(scripts["real_text"], "FEWEST", 5)
+    rng = np.random.default_rng(0)
+    tagged = {
+        f"text {at}": {f"topic {topic}" for topic in rng.choice(10, size=2)} for at in range(300)
+    }
+    tagged["rare"] = {"topic of one text"}
+    at = {text: row for row, text in enumerate(sorted(tagged))}
+
+    def embed(texts):  # so that the features tell which text it was
+        return np.array([[at.get(text, -1)] for text in texts], float).reshape(-1, 1)
+
+    made = scripts["real_text"].TextSet(
+        tagged, {"other": ["unknown"], "absent": []}, (80, 20, 20), embed
+    )
+    held_out = []
+    for seed in range(3):
+        problem = made.problem(seed)
+        texts = {
+            name: [sorted(tagged)[int(row)] for row in x[:, 0]]
+            for name, x in {**{n: x for n, (x, _) in problem.parts.items()}, **problem.ood}.items()
+        }
+        held_out.append({f"topic {n}" for n in range(10)} - set(problem.label_names))
+        known = [texts[name] for name in ("train", "val", "test")]
+        assert [len(part) for part in known] == [80, 20, 20]
+        assert len(set().union(*known)) == 120
+        assert not any(tagged[text] & held_out[-1] for part in known for text in part)
+        assert len(texts["topics"]) > 0
+        assert all(tagged[text] <= held_out[-1] for text in texts["topics"])
+        names = np.array(problem.label_names)
+        labels = [set(names[row == 1]) for row in problem.parts["train"][1]]
+        assert labels == [tagged[text] for text in texts["train"]]
+        assert set(problem.ood) == {"topics", "words", "other"}
+    assert [len(labels) for labels in held_out] == [2, 2, 2]
+    assert len({frozenset(labels) for labels in held_out}) > 1
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def tiny_table(scripts, n=400):
+    rng = np.random.default_rng(0)
+    inputs = pd.DataFrame(
+        {"weight": rng.normal(70, 10, n), "height": rng.normal(170, 10, n), "row": range(n)}
+    )
+    inputs.loc[::7, "height"] = np.nan
+    labels = pd.DataFrame({"heavy": inputs["weight"] > 75, "light": inputs["weight"] < 65})
+    units = {"weight": lambda kilograms: kilograms * 2.2}
+    return scripts["real_tables"].Table(inputs, labels, units)
+
+
+def test_groups_and_parts_of_a_table_do_not_overlap(scripts):
+    table, numbers = tiny_table(scripts), np.arange(400)
+    problem = scripts["real_tables"].table_problem(
+        table,
+        {"last": numbers >= 350},
+        (230, 50, 50),  # all rows that are left
+        np.random.default_rng(1),
+        left_out=numbers < 20,
+    )
+    x = {name: part for name, (part, _) in problem.parts.items()}
+    assert np.allclose(x["train"].mean(0), 0)
+    assert np.allclose(x["train"].std(0), 1)  # imputed and standardised
+    column = np.concatenate([*x.values(), problem.ood["last"]])[:, 2]
+    assert np.ptp(np.diff(np.sort(column))) < 1e-9  # rows 20 to 399, each once
+    assert problem.ood["last"][:, 2].min() > max(part[:, 2].max() for part in x.values())
+    heavy = problem.parts["test"][1][:, 0] == 1
+    assert x["test"][heavy, 0].min() > x["test"][~heavy, 0].max()
+
+
+def test_far_rows_are_test_rows_changed_before_they_are_standardised(scripts, monkeypatch):
+    monkeypatch.setattr(scripts["real_tables"], "N_OOD", 50)
+    base, _, units = tiny_table(scripts, 50)
+    x = base.to_numpy()
+    far = scripts["real_tables"].far_sets(base, units, x, np.random.default_rng(0))
+    assert np.allclose(far["units"][:, 0], 2.2 * x[:, 0])
+    assert np.array_equal(far["units"][:, 1:], x[:, 1:], equal_nan=True)
+    assert np.array_equal(np.sort(far["columns"], axis=1), np.sort(x, axis=1), equal_nan=True)
+    assert not np.array_equal(far["columns"], x, equal_nan=True)
+    assert np.array_equal(np.sort(far["independent"], axis=0), np.sort(x, axis=0), equal_nan=True)
+    assert not np.array_equal(far["independent"], x, equal_nan=True)
+    assert far["noise"].shape == x.shape
+
+
+# --- models and results ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["two_layer_outputs", "boosting_outputs"])
+def test_models_learn_the_labels(scripts, model):
+    problem = scripts["real_tables"].table_problem(
+        tiny_table(scripts),
+        {"last": np.arange(400) >= 390},
+        (290, 50, 50),
+        np.random.default_rng(0),
+    )
+    made = getattr(scripts["problems"], model)(problem, 0)
+    assert set(made) == {"train", "val", "test"} | {f"ood-{name}" for name in problem.ood}
+    test = made["test"]
+    assert ((test.logits > 0) == test.labels).mean() > 0.8
+    assert np.allclose(test.features, problem.parts["test"][0])
+    if model == "two_layer_outputs":
+        again = test.arrays["penultimate"] @ test.head.weight.T + test.head.bias
+        assert np.allclose(again, test.logits, atol=1e-4)
+
+
+def test_outputs_give_tables_and_result_lines(scripts, tmp_path, monkeypatch, capsys):
+    bench = scripts["text_and_tables"]
+
+    def make(seed):
+        parts = {name: labelled(200, seed=3 * seed + at) for at, name in enumerate(bench.PARTS)}
+        return {**parts, **dict.fromkeys(("ood-far", "ood-group"), labelled(60, seed=9))}
+
+    monkeypatch.setattr(bench, "makers", lambda names: [("patients", make)])
+    results = tmp_path / "results.jsonl"
+    given = ["--save", str(tmp_path), "--results", str(results), "--seeds", "2"]
+    given += ["--only", "patients", "-d", "joint_energy", "-d", "odin"]
+    bench.main(given)
+    assert len(list(tmp_path.glob("patients-seed?-*.safetensors"))) == 10
+    out = capsys.readouterr().out
+    lines = read_lines(results)
+    found = {(one.ood, one.detector, one.seed) for one in lines}
+    assert found == {
+        (ood, detector, seed)
+        for ood in ("far", "group")
+        for detector in ("joint_energy", "odin")
+        for seed in (0, 1)
+    }
+    fprs = [100 * one.evaluation.fpr.value for one in lines if one.evaluation and one.ood == "far"]
+    mean, spread = np.mean(fprs), np.std(fprs, ddof=1)
+    cell = f"{mean:.1f} ± {spread:.1f}"
+    assert "| detector | group | far | mean |" in out  # near first
+    assert f"| `joint_energy` | {cell} | {cell} | {mean:.1f} |" in out
+    assert "| `odin` |  |  |  |" in out
+    assert "skipped: odin: it reads odin_max" in out
+
+
+def test_the_page_on_texts_shows_the_committed_results(scripts, capsys):
+    root = BENCHMARKS.parent
+    lines = read_lines(BENCHMARKS / "results" / "text-and-tables.jsonl")
+    packages = [one for one in lines if one.id == "packages"]
+    docstrings = read_lines(BENCHMARKS / "results" / "docstrings.jsonl")
+    assert {one.detector for one in docstrings} >= set(DETECTORS)
+    for one in (packages, docstrings):
+        scripts["text_and_tables"].print_tables(one)
+    rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("|")]
+    # The results also have detectors that nescio has no more.
+    rows = [
+        row for row in rows if row.split("`")[1:] and row.split("`")[1].split("(")[0] in DETECTORS
+    ]
+    assert len(rows) > 30
+    page = (root / "docs" / "explanation" / "text.md").read_text("utf-8")
+    assert [row for row in rows if row not in page.splitlines()] == []

@@ -1,0 +1,119 @@
+"""Spectral normalisation: what it promises, and that a saved network is a plain one."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+from torch import nn
+
+from nescio.errors import ParameterError
+from nescio.lab.networks.checkpoint import load_checkpoint
+from nescio.lab.networks.spectral import SpectralNorm
+from nescio.lab.training import train
+from nescio.lab.training.trainer import Trainer
+
+
+def spectral_norms(network):
+    """The largest singular value of each convolution and linear layer, by its name."""
+    return {
+        name: float(torch.linalg.matrix_norm(part.weight.detach().flatten(1), 2))
+        for name, part in network.named_modules()
+        if isinstance(part, nn.Conv2d | nn.Linear)
+    }
+
+
+@pytest.fixture
+def normalised(settings):
+    def make(freeze=False, **training):
+        model = {"spectral_norm": True, "freeze": freeze}
+        return settings(**training).updated({"model": model})
+
+    return make
+
+
+@pytest.mark.parametrize("freeze_batch_norm", [False, True])
+def test_the_spectral_norm_of_every_layer_is_one(
+    freeze_batch_norm, settings, normalised, train_and_val, tmp_path
+):
+    options = {"epochs": 3, "select": "last", "freeze_batch_norm": freeze_batch_norm}
+    run = train(normalised(**options), *train_and_val, tmp_path / "run")
+    found = spectral_norms(load_checkpoint(run.checkpoint).network)
+    assert set(found) == {
+        *("backbone.0", "backbone.4", "backbone.8"),
+        *("head.hidden.0", "head.labels"),
+    }
+    assert list(found.values()) == pytest.approx([1] * 5, abs=0.01)
+    plain = train(settings(**options), *train_and_val, tmp_path / "plain")
+    without = spectral_norms(load_checkpoint(plain.checkpoint).network)
+    assert max(without.values()) > 1.1
+
+
+def test_singular_values_are_tracked_while_batch_norm_is_frozen(
+    normalised, train_and_val, tmp_path, monkeypatch
+):
+    modes, validate = [], Trainer.validate
+
+    def spy(trainer):
+        layers = trainer.spectral.layers.values()
+        parts = [part for layer in layers for part in layer.parametrizations.modules()]
+        modes.append({part.training for part in parts})
+        modes.append({trainer.trained.head.hidden[1].training})
+        return validate(trainer)
+
+    monkeypatch.setattr(Trainer, "validate", spy)
+    train(normalised(epochs=2, freeze_batch_norm=True), *train_and_val, tmp_path / "run")
+    assert modes == [{True}, {True}, {True}, {False}]
+
+
+def test_what_was_validated_is_what_is_saved(normalised, train_and_val, tmp_path, monkeypatch):
+    """The same logits from the plain network of the file."""
+    outputs, validate = [], Trainer.validate
+    inputs = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+    def spy(trainer):
+        result = validate(trainer)
+        trainer.trained.eval()
+        with torch.inference_mode():
+            outputs.append(trainer.trained(inputs))
+        trainer.trained.train()
+        return result
+
+    monkeypatch.setattr(Trainer, "validate", spy)
+    run = train(normalised(epochs=2, select="last"), *train_and_val, tmp_path / "run")
+    network = load_checkpoint(run.checkpoint).network
+    assert not any("parametrizations" in name for name in network.state_dict())
+    with torch.inference_mode():
+        assert torch.equal(network(inputs), outputs[-1])
+
+
+def test_a_frozen_backbone_is_not_normalised(normalised, train_and_val, tmp_path):
+    chosen = normalised(True, epochs=1)
+    run = train(chosen, *train_and_val, tmp_path / "run")
+    network = load_checkpoint(run.checkpoint).network
+    torch.manual_seed(0)
+    fresh = chosen.model.architecture.build(3)
+    assert torch.equal(network.backbone[0].weight, fresh.backbone[0].weight)
+    found = spectral_norms(network.head)
+    assert list(found.values()) == pytest.approx([1, 1], abs=0.01)
+
+
+def test_layers_without_gradients_and_computed_weights_are_left_alone():
+    own = nn.Sequential(nn.Linear(3, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
+    own[0].requires_grad_(False)
+    with pytest.raises(ParameterError, match=r"needs a convolution or a linear layer to train"):
+        SpectralNorm(own, own)
+    network = own.append(nn.Linear(4, 2))
+    before = set(network.state_dict())
+    spectral = SpectralNorm(network, network)
+    assert set(spectral.layers) == {"2"}
+    assert set(spectral.plain_weights()) == before
+
+
+def test_plain_weights_do_not_change_what_training_goes_on_with():
+    network = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    spectral = SpectralNorm(network, network)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    spectral.plain_weights()
+    assert all(torch.equal(network.state_dict()[name], before[name]) for name in before)
+    assert all(part.training for part in network.modules())

@@ -1,0 +1,48 @@
+"""The figures of a report."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from fixtures.reports import Page, build
+from nescio import scores
+from nescio.lab.report import build_report
+from nescio.outputs import Outputs
+
+
+def test_the_corner_is_drawn_if_a_curve_gets_there(make_evidence, make_lines):
+    def corners(**detectors):
+        evidence = make_evidence(detectors=detectors)
+        page = build(make_lines(evidence, n_bootstrap=0), [evidence])
+        assert page.count("svg", aria_label="ROC curves, pets against stones") == 1
+        name = "ROC curves, pets against stones, upper left corner"
+        found = page.count("svg", aria_label=name)
+        assert ("Upper left corner" in page.text) == ("Whole" in page.text) == bool(found)
+        return found
+
+    def backwards(logits):
+        return -scores.joint_energy(logits)
+
+    assert corners(backwards=backwards) == 0
+    assert corners(same=lambda logits: np.ones(len(logits))) == 0  # the diagonal
+    assert corners(backwards=backwards, joint_energy=scores.joint_energy) == 1
+    assert corners(forwards=scores.joint_energy, backwards=backwards) == 1
+
+
+def test_many_labels_stay_small_and_the_rare_are_left_out(make_evidence, make_lines):
+    evidence = make_evidence(oods=("a", "b", "c"), n_labels=2000, n_samples=60)
+    truth = np.zeros((60, 2000), dtype=np.uint8)
+    truth[:, 1000:1100] = 1
+    truth[:2, 1100:] = 1
+    logits = evidence.id_outputs.logits
+    evidence = replace(evidence, id_outputs=Outputs(logits, labels=truth))
+    lines = make_lines(evidence, n_bootstrap=0)
+    page = build_report(lines, [evidence], title="Large")
+    assert len(page.encode()) < 5_000_000
+    drawn = re.findall(r"Densities of the energy of label (\d+), ID against OOD", page)
+    assert drawn == [str(at) for at in range(1000, 1100)]
+    said = "The 100 most frequent of the 2,000 labels are drawn."
+    assert said in Page(page).text
+    few = make_evidence(n_labels=100)
+    assert "most frequent of the" not in build_report(make_lines(few), [few], title="Few")

@@ -1,0 +1,344 @@
+"""ONNX files: their logits, inputs and outputs, and layers that are not among their outputs."""
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio.errors import (
+    FileError,
+    FileFormatError,
+    InputError,
+    MissingDependencyError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+)
+
+ort = pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+
+helper, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+
+
+@pytest.fixture
+def inputs(rng):
+    return rng.normal(size=(10, 6))
+
+
+@pytest.fixture
+def one_node(tmp_path):
+    """Write a graph of one node from "x" and some constants to "logits"."""
+
+    def make(operation, constants=(), kind=FLOAT, **options):
+        graph = helper.make_graph(
+            [helper.make_node(operation, ["x", *dict(constants)], ["logits"], **options)],
+            "small",
+            [helper.make_tensor_value_info("x", kind, ["n", None])],
+            [helper.make_tensor_value_info("logits", FLOAT, ["n", None])],
+            [onnx.numpy_helper.from_array(a, name) for name, a in dict(constants).items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        onnx.save(model, tmp_path / "small.onnx")
+        return tmp_path / "small.onnx"
+
+    return make
+
+
+def test_a_file_gives_its_logits(onnx_file, inputs):
+    path = onnx_file()
+    wrapped = ns.wrap(str(path))
+    outputs = wrapped.outputs(inputs, batch_size=4)  # float64, as NumPy has it
+    np.testing.assert_allclose(outputs.logits, onnx_file.compute(inputs), rtol=1e-5, atol=1e-6)
+    assert (wrapped.runner.kind, wrapped.runner.path, wrapped.runner.output) == (
+        "onnx",
+        path,
+        "logits",
+    )
+    assert wrapped.runner.input_names == ("x",)
+    assert outputs.manifest["model"] == "model.onnx"
+    assert outputs.manifest["model_hash"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_logits_are_the_sessions_own_to_the_bit(onnx_file, inputs):
+    session = ort.InferenceSession(onnx_file(), providers=["CPUExecutionProvider"])
+    wrapped = ns.wrap(session)
+    assert wrapped.runner.session is session
+    assert wrapped.runner.path is None
+    (expected,) = session.run(["logits"], {"x": inputs.astype(np.float32)})
+    np.testing.assert_array_equal(wrapped.outputs({"x": inputs}).logits, expected)
+    with pytest.raises(ParameterError, match="leave out device"):
+        ns.wrap(session, device="cpu")
+    with pytest.raises(ParameterError, match="device must be 'cpu' or 'cuda'"):
+        ns.wrap(onnx_file(), device="tpu")
+
+
+def test_features_are_another_output(onnx_file, inputs):
+    wrapped = ns.wrap(onnx_file(hidden="h2"), features="h2")
+    assert wrapped.runner.output == "logits"
+    outputs = wrapped.outputs(inputs, batch_size=3)
+    np.testing.assert_allclose(outputs.features, np.maximum(inputs, 0), rtol=1e-6)
+    truth = np.arange(10)[:, None] % 4 == np.arange(4)
+    held_out = np.random.default_rng(4).normal(size=(100, 6))
+    wrapped = ns.wrap(wrapped, detector="mahalanobis").fit(inputs, truth).calibrate(held_out)
+    assert not wrapped(inputs + 50).in_distribution.any()
+
+
+def test_which_output_is_said_or_found(onnx_file, inputs):
+    assert ns.wrap(onnx_file(logits="scores")).runner.output == "scores"
+    two = onnx_file("two.onnx", logits="scores", probs="probs")
+    with pytest.raises(ParameterError, match=r"--logits.*None.*scores \(tensor\(float\).*probs"):
+        ns.wrap(two)
+    expected = ns.wrap(two, output="scores").outputs(inputs).logits
+    found = ns.wrap(two, output="probs", from_probs=True).outputs(inputs).logits
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    with pytest.raises(ParameterError, match=r"output must be an output of the graph.*got 'sco'"):
+        ns.wrap(two, output="sco")
+    with pytest.raises(ParameterError, match=r"features must be an output of the graph.*got 'g'"):
+        ns.wrap(two, output="scores", features="g")
+
+
+def test_names_that_the_file_brings(onnx_file):
+    onnx = pytest.importorskip("onnx")
+    path = onnx_file()
+    model = onnx.load(path)
+    entry = model.metadata_props.add(key="nescio.label_names", value='["a", "b", "c", "d"]')
+    onnx.save(model, path)
+    assert ns.wrap(path).label_names == ("a", "b", "c", "d")
+    assert ns.wrap(path, label_names=["e", "f", "g", "h"]).label_names[0] == "e"
+    entry.value = "null"
+    onnx.save(model, path)
+    assert ns.wrap(path).label_names is None
+    entry.value = "[1"
+    onnx.save(model, path)
+    with pytest.raises(FileFormatError, match=r"nescio.label_names is damaged"):
+        ns.wrap(path)
+
+
+def test_a_graph_of_one_sample_runs_one_at_a_time(onnx_file, inputs):
+    found = ns.wrap(onnx_file("one.onnx", batch=1)).outputs(inputs).logits
+    np.testing.assert_allclose(found, onnx_file.compute(inputs), rtol=1e-5, atol=1e-6)
+    four = ns.wrap(onnx_file("four.onnx", batch=4))
+    assert len(four.outputs(inputs[:8])) == 8
+    with pytest.raises(ShapeError, match=r"takes exactly 4 samples at a time, got 2"):
+        four.outputs(inputs)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"y": np.zeros((2, 6))}, "takes the inputs x, got y"),
+        ((np.zeros((2, 6)), np.zeros((2, 6))), "takes the inputs x, got 0, 1"),
+        (np.zeros((2, 5), np.float32), "cannot run on these inputs"),
+        (np.array([["a"] * 6]), r"input 'x' must be tensor\(float\), got <U1"),
+        ("a text", "got text"),
+    ],
+)
+def test_inputs_that_do_not_fit(onnx_file, given, message):
+    with pytest.raises(InputError, match=message):
+        ns.wrap(onnx_file()).outputs(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("no.onnx", FileError, "there is no file"),
+        ("bert-base-uncased", ParameterError, "is not the path of an .onnx file"),
+    ],
+)
+def test_paths_that_lead_nowhere(tmp_path, name, error, message):
+    with pytest.raises(error, match=message):
+        ns.wrap(str(tmp_path / name))
+
+
+def test_a_file_that_is_no_onnx(tmp_path):
+    for content in (b"", b"no protobuf at all", b"\x08\x0a"):
+        (tmp_path / "bad.onnx").write_bytes(content)
+        with pytest.raises(FileFormatError, match=r"cannot read .*bad.onnx as ONNX"):
+            ns.wrap(tmp_path / "bad.onnx")
+
+
+def test_without_onnxruntime_it_says_what_to_install(onnx_file, monkeypatch):
+    path = onnx_file()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install '.\[onnx\]'"):
+        ns.wrap(path)
+
+
+@pytest.mark.slow
+def test_it_runs_without_torch(onnx_file):
+    code = (
+        "import sys, numpy as np, nescio as ns\n"
+        f"wrapped = ns.wrap({str(onnx_file())!r})\n"
+        "x = np.random.default_rng(0).normal(size=(100, 6))\n"
+        "wrapped.calibrate(x)(x)\n"
+        "print([m for m in ('torch', 'transformers', 'onnx') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_a_scikit_learn_model_that_was_converted(multi_label, tmp_path):
+    skl2onnx = pytest.importorskip("skl2onnx")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    inputs, truth = multi_label
+    model = OneVsRestClassifier(LogisticRegression()).fit(inputs, truth)
+    kind = skl2onnx.common.data_types.FloatTensorType([None, 6])
+    (tmp_path / "sk.onnx").write_bytes(
+        skl2onnx.convert_sklearn(
+            model, initial_types=[("x", kind)], options={id(model): {"zipmap": False}}
+        ).SerializeToString()
+    )
+    found = ns.wrap(tmp_path / "sk.onnx", from_probs=True).outputs(inputs).logits
+    probs = model.predict_proba(inputs)
+    np.testing.assert_allclose(ns.scores.label_prob(found), probs, atol=1e-5)
+
+
+def test_integers_in_a_graph_of_integers(one_node):
+    wrapped = ns.wrap(one_node("Cast", kind=INT64, to=FLOAT))
+    assert wrapped.outputs(np.array([[1, 2]], np.int32)).logits.tolist() == [[1.0, 2.0]]
+    with pytest.raises(InputError, match=r"must be tensor\(int64\), got float64"):
+        wrapped.outputs(np.array([[1.5, 2.0]]))
+
+
+@pytest.fixture
+def arrays(inputs, rng):
+    """The weights of a network with a head of two layers, and what its layers give."""
+    weights = {
+        "w1": rng.normal(size=(6, 8)).astype("f4"),
+        "b1": rng.normal(size=8).astype("f4"),
+        "w2": rng.normal(size=(8, 4)).astype("f4"),
+        "b2": rng.normal(size=4).astype("f4"),
+    }
+    body = np.exp(inputs.astype("f4"))
+    hidden = np.maximum(body @ weights["w1"] + weights["b1"], 0)
+    return weights, {"pooled": body, "penultimate": hidden}
+
+
+@pytest.fixture
+def network(arrays, tmp_path):
+    """Write a graph: a body, a head of two linear layers, and some nodes after or instead."""
+    weights, _ = arrays
+
+    def make(*last, body="Exp", constants_are_nodes=False, outputs=("logits",)):
+        tensors = {name: onnx.numpy_helper.from_array(a, name) for name, a in weights.items()}
+        nodes = [
+            helper.make_node(body, ["x"], ["e"]),
+            helper.make_node("Gemm", ["e", "w1", "b1"], ["g"]),
+            helper.make_node("Relu", ["g"], ["r"]),
+            helper.make_node("Dropout", ["r"], ["h"]),
+            helper.make_node("MatMul", ["h", "w2"], ["m"]),
+            *(last or [helper.make_node("Add", ["b2", "m"], ["logits"])]),
+        ]
+        if constants_are_nodes:
+            made = [
+                helper.make_node("Constant", [], [name], value=tensor)
+                for name, tensor in tensors.items()
+            ]
+            nodes, tensors = [*made, *nodes], {}
+        graph = helper.make_graph(
+            nodes,
+            "network",
+            [helper.make_tensor_value_info("x", FLOAT, ["n", 6])],
+            [helper.make_tensor_value_info(name, FLOAT, ["n", None]) for name in outputs],
+            list(tensors.values()),
+        )
+        opset = [helper.make_opsetid("", 18)]
+        onnx.save(
+            helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "net.onnx"
+        )
+        return tmp_path / "net.onnx"
+
+    return make
+
+
+@pytest.mark.parametrize("constants_are_nodes", [False, True])
+def test_layers_of_a_file_that_has_only_logits(network, arrays, inputs, constants_are_nodes):
+    weights, layers = arrays
+    path = network(constants_are_nodes=constants_are_nodes)
+    content = path.read_bytes()
+    wrapped = ns.wrap(path, features="pooled,penultimate,r")
+    outputs = wrapped.outputs(inputs, batch_size=4)
+    np.testing.assert_allclose(outputs.features, layers["pooled"], rtol=1e-5)
+    for name in ("penultimate", "r"):  # an inner tensor, by its own name
+        np.testing.assert_allclose(outputs.get(name), layers["penultimate"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs.head.weight, weights["w2"].T)
+    np.testing.assert_allclose(outputs.head.bias, weights["b2"])
+    expected = ns.wrap(path).outputs(inputs).logits
+    np.testing.assert_allclose(outputs.logits, expected, rtol=1e-4, atol=1e-5)
+    assert path.read_bytes() == content
+    assert wrapped.runner.output_names == ("logits",)
+    assert wrapped.runner.content_hash() == ns.wrap(path).runner.content_hash()
+
+
+def test_probabilities_come_from_the_same_layer(network, arrays, inputs):
+    add, sigmoid = (
+        helper.make_node("Add", ["m", "b2"], ["z"]),
+        helper.make_node("Sigmoid", ["z"], ["probs"]),
+    )
+    path = network(add, sigmoid, outputs=("probs",))
+    outputs = ns.wrap(path, features="penultimate", from_probs=True).outputs(inputs)
+    np.testing.assert_allclose(outputs.features, arrays[1]["penultimate"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_that_is_its_own_head(network, inputs):
+    """The linear layers read the input, so there is no representation before them."""
+    path = network(body="Relu")
+    with pytest.raises(ParameterError, match=r"got 'pooled'.*that follows other layers"):
+        ns.wrap(path, features="pooled")
+    assert ns.wrap(path, features="auto").runner.layers == ("penultimate",)
+
+
+def test_a_linear_layer_that_reads_the_input(one_node, inputs, arrays):
+    weights, _ = arrays
+    path = one_node("Gemm", {name: weights[name] for name in ("w1", "b1")})
+    outputs = ns.wrap(path, features="penultimate").outputs(inputs)
+    np.testing.assert_allclose(outputs.features, inputs, rtol=1e-6)
+    assert outputs.head is not None
+
+
+def test_a_graph_that_does_not_end_in_a_linear_layer(network, inputs):
+    path = network(helper.make_node("Softsign", ["m"], ["logits"]))
+    with pytest.raises(ParameterError, match="The graph does not end in a linear"):
+        ns.wrap(path, features="penultimate")
+    assert ns.wrap(path, features="auto").runner.layers == ()
+    with pytest.raises(MissingInputError, match=r"mahalanobis reads.*The file has the outputs log"):
+        ns.wrap(path, detector="mahalanobis")
+    assert ns.wrap(path, features="h").outputs(inputs).features.shape == (10, 8)
+    assert ns.wrap(path, detector="joint_energy").outputs(inputs).features is None
+
+
+def test_which_layer_is_taken_for_a_detector(network, onnx_file, inputs):
+    assert ns.wrap(network(), detector="mahalanobis").runner.layers == ("pooled",)
+    assert ns.wrap(onnx_file(), detector="mahalanobis").runner.layers == ("penultimate",)
+    # An output of that name comes first.
+    named = onnx_file(hidden="features")
+    assert ns.wrap(named, features="auto").runner.layers == ("features",)
+    assert ns.wrap(named, detector="mahalanobis").runner.layers == ("features",)
+
+
+def test_a_session_has_no_inner_tensors(onnx_file):
+    session = ort.InferenceSession(onnx_file(), providers=["CPUExecutionProvider"])
+    with pytest.raises(ParameterError, match=r"got 'penultimate'\. A session.*pass the path"):
+        ns.wrap(session, features="penultimate")
+    assert ns.wrap(session, features="auto").runner.layers == ()
+
+
+def test_the_pooled_layer_of_a_module_is_not_looked_up_in_a_graph(network, inputs, rng):
+    # A detector that a torch module was wrapped with: "pooled" of a graph may be another layer.
+    def given(n):
+        manifest = {"layers": ["pooled"]}
+        return ns.Outputs(rng.normal(size=(n, 4)), rng.normal(size=(n, 6)), manifest=manifest)
+
+    detector = ns.NearestNeighbours().fit(given(50)).calibrate(given(50))
+    path = network()
+    with pytest.raises(MissingInputError, match="features="):
+        ns.wrap(path, detector=detector)
+    chosen = ns.wrap(path, detector=detector, features="pooled")  # the user knows it is the same
+    assert chosen.outputs(inputs).features.shape == (10, 6)

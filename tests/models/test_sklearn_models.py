@@ -1,0 +1,242 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import nescio as ns
+from nescio.errors import InputError, ParameterError, ShapeError
+
+_SCALED = make_pipeline(StandardScaler(), MultiOutputClassifier(LogisticRegression()))
+DECISIONS = {
+    "one vs rest": OneVsRestClassifier(LogisticRegression()),
+    "ridge": RidgeClassifier(),
+    "chain": ClassifierChain(LogisticRegression()),
+    "multi-output": MultiOutputClassifier(LogisticRegression()),
+    "pipeline": _SCALED,
+    "boosting": MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=3)),
+    "chain of boosting": ClassifierChain(HistGradientBoostingClassifier(max_iter=3)),
+    "search": GridSearchCV(_SCALED, {"multioutputclassifier__estimator__C": [1.0]}, cv=2),
+}
+PROBS = {
+    "forest": RandomForestClassifier(5, random_state=0),
+    "multi-output forest": MultiOutputClassifier(RandomForestClassifier(5, random_state=0)),
+    "one vs rest forest": OneVsRestClassifier(RandomForestClassifier(5, random_state=0)),
+    "chain of forests": ClassifierChain(RandomForestClassifier(5, random_state=0)),
+    "calibrated": MultiOutputClassifier(CalibratedClassifierCV(LogisticRegression(), cv=2)),
+    "neighbours": KNeighborsClassifier(),
+    # The tolerance ends training after a few epochs on any processor; no solver has to converge.
+    "mlp": MLPClassifier([8], tol=10, n_iter_no_change=2, random_state=0),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", [*DECISIONS, *PROBS])
+def test_predictions_are_the_models_own(name, multi_label):
+    model = (DECISIONS | PROBS)[name].fit(*multi_label)
+    wrapped = ns.wrap(model)
+    assert wrapped.runner.output == ("decision_function" if name in DECISIONS else "predict_proba")
+    assert wrapped.runner.from_probs is (name in PROBS)
+    outputs = wrapped.outputs(multi_label[0], batch_size=64)
+    np.testing.assert_array_equal(outputs.logits > 0, model.predict(multi_label[0]) == 1)
+    assert outputs.manifest["kind"] == "sklearn"
+
+
+@pytest.mark.parametrize("name", ["multi-output", "pipeline", "search", "forest"])
+def test_probabilities_of_each_label_become_logits(name, multi_label):
+    model = (DECISIONS | PROBS)[name].fit(*multi_label)
+    probs = np.column_stack([part[:, 1] for part in model.predict_proba(multi_label[0])])
+    found = ns.wrap(model).outputs(multi_label[0]).logits
+    np.testing.assert_allclose(ns.scores.label_prob(found), probs, atol=1e-12)
+
+
+def test_probabilities_can_be_asked_for(multi_label):
+    model = DECISIONS["one vs rest"].fit(*multi_label)
+    for settings in ({"output": "predict_proba"}, {"from_probs": True}):
+        wrapped = ns.wrap(model, **settings)
+        assert (wrapped.runner.output, wrapped.runner.from_probs) == ("predict_proba", True)
+        expected = model.decision_function(multi_label[0])
+        np.testing.assert_allclose(wrapped.outputs(multi_label[0]).logits, expected, atol=1e-6)
+
+
+def test_a_label_that_was_never_seen_counts_nothing(multi_label):
+    inputs, truth = multi_label
+    truth = truth.copy()
+    truth[:, 1] = 0
+    with pytest.warns(UserWarning, match="not 1 is present"):
+        constant = OneVsRestClassifier(LogisticRegression()).fit(inputs, truth)
+    forest = RandomForestClassifier(5, random_state=0).fit(inputs, truth)
+    for model in (constant, forest):
+        found = ns.wrap(model).outputs(inputs).logits
+        assert np.isneginf(found[:, 1]).all()
+        assert np.isfinite(found[:, 0]).any()
+
+
+# --- inputs -----------------------------------------------------------------------------------
+
+
+def test_data_frames_and_sparse_matrices_are_taken(multi_label):
+    pandas = pytest.importorskip("pandas")
+    inputs, truth = multi_label
+    frame = pandas.DataFrame(inputs, columns=list("abcdef"))
+    model = OneVsRestClassifier(LogisticRegression())
+    model.fit(frame, truth)
+    expected = model.decision_function(frame)
+    found = ns.wrap(model).outputs(frame, batch_size=50).logits
+    np.testing.assert_allclose(found, expected)
+    assert ns.wrap(model).outputs(frame).ids is None
+    turned = ns.wrap(model).calibrate(frame).predict(frame[::-1])
+    assert turned.outputs.ids[:2].tolist() == [str(len(frame) - 1), str(len(frame) - 2)]
+    assert ns.wrap(model).outputs(frame[:2], ids=["a", "b"]).ids.tolist() == ["a", "b"]
+    model.fit(inputs, truth)
+    for matrix in (sparse.csr_array(inputs), sparse.coo_matrix(inputs)):
+        found = ns.wrap(model).outputs(matrix, batch_size=50).logits
+        np.testing.assert_allclose(found, expected)
+
+
+@pytest.fixture
+def of_texts():
+    texts = ["red cat", "red dog", "blue cat", "blue dog"] * 5
+    truth = np.array([["red" in text, "cat" in text] for text in texts]).astype(int)
+    model = make_pipeline(CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    return ns.wrap(model.fit(texts, truth)), texts
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), 3, ["red"]])
+@pytest.mark.parametrize("kind", [list, lambda texts: np.array(texts, dtype=object)])
+def test_rows_that_are_not_texts_are_named(of_texts, bad, kind):
+    wrapped, texts = of_texts
+    mixed = [*texts, bad, "red", bad]
+    with pytest.raises(InputError, match=r"2 of 23 inputs are not texts: rows 20, 22 \(row 20 is "):
+        wrapped.outputs(kind(mixed), batch_size=4)
+    if bad is None:
+        with pytest.raises(InputError, match=r"3 of 3 inputs are not texts: rows 0, 1, 2 \(row 0"):
+            wrapped.outputs(kind([None] * 3))
+
+
+def test_a_frame_of_texts_is_not_taken_for_the_names_of_its_columns(of_texts):
+    pandas = pytest.importorskip("pandas")
+    wrapped, texts = of_texts
+    with pytest.raises(ShapeError, match=r"returns 1 rows for 20 inputs.*frame\[\"text\"\]"):
+        wrapped.outputs(pandas.DataFrame({"text": texts}))
+    with pytest.raises(ShapeError, match="returns 1 rows for 20 inputs"):
+        ns.wrap(wrapped, features="penultimate").outputs(pandas.DataFrame({"text": texts}))
+
+
+def test_other_forms_of_texts(of_texts):
+    pandas = pytest.importorskip("pandas")
+    wrapped, texts = of_texts
+    expected = wrapped.outputs(texts).logits
+    assert len(wrapped.outputs(iter([texts[:2], texts[2:]]))) == 20
+    for given in (tuple(texts), iter(texts), pandas.Series(texts), np.array(texts)):
+        np.testing.assert_array_equal(wrapped.outputs(given).logits, expected)
+    with pytest.raises(InputError, match="row 2 is"):
+        wrapped.outputs(pandas.Series(["red", "cat", None]))
+    with pytest.raises(InputError, match=r"rows 0 \(row 0 is None\)"):
+        wrapped.outputs(text for text in (None, "red"))
+    with pytest.raises(InputError, match="the model cannot run on these inputs"):
+        wrapped.outputs([["red cat"]])
+    with pytest.raises(InputError, match="there are no inputs"):
+        wrapped.outputs([])
+
+
+def test_batches_come_with_labels(multi_label):
+    inputs, truth = multi_label
+    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(inputs, truth))
+    pairs = ((inputs[at : at + 100], truth[at : at + 100]) for at in range(0, 300, 100))
+    outputs = wrapped.outputs(pairs)
+    np.testing.assert_array_equal(outputs.labels, truth)
+    np.testing.assert_allclose(outputs.logits, wrapped.outputs(inputs).logits)
+
+
+def test_the_inputs_can_be_the_features(multi_label):
+    inputs, truth = multi_label
+    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(inputs, truth), features="input")
+    np.testing.assert_array_equal(wrapped.outputs(inputs).features, inputs)
+    np.testing.assert_array_equal(wrapped.outputs(sparse.csr_array(inputs)).features, inputs)
+    wrapped = ns.wrap(wrapped, detector="mahalanobis").fit(inputs[:200], truth[:200])
+    wrapped = wrapped.calibrate(inputs[200:])
+    assert not wrapped(inputs[:5] + 50).in_distribution.any()
+
+
+def test_inputs_of_another_width_are_refused(multi_label):
+    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(*multi_label))
+    with pytest.raises(InputError, match=r"cannot run on these inputs: X has 3 features"):
+        wrapped.outputs(np.zeros((2, 3)))
+    with pytest.raises(InputError, match=r"For texts, pass a pipeline that begins with a vect"):
+        wrapped.outputs("text")
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def refused(model, message, **settings):
+    with pytest.raises(ParameterError, match=message):
+        ns.wrap(model, **settings)
+
+
+def test_classifiers_whose_labels_exclude_each_other_are_refused(multi_label):
+    inputs, truth = multi_label
+    four = truth[:, 0] * 2 + truth[:, 1]
+    refused(LogisticRegression().fit(inputs, truth[:, 0]), "one of 2 classes that exclude")
+    refused(RandomForestClassifier(2).fit(inputs, four), "one of 4 classes that exclude")
+    refused(OneVsRestClassifier(LogisticRegression()).fit(inputs, four), "one of 4 classes")
+    refused(PROBS["mlp"].fit(inputs, truth[:, 0]), "one of 2 classes")
+    refused(make_pipeline(StandardScaler(), RidgeClassifier()).fit(inputs, four), "Pipeline")
+    many = MultiOutputClassifier(LogisticRegression()).fit(inputs, truth * 2)
+    refused(many, r"label 0 of this MultiOutputClassifier has the classes \[0, 2\]")
+
+
+def test_what_is_no_fitted_classifier_is_refused(multi_label):
+    refused(LinearRegression().fit(*multi_label), "is no classifier")
+    refused(OneVsRestClassifier(LogisticRegression()), "it is not fitted")
+    refused(RandomForestClassifier, "RandomForestClassifier is a class")
+    refused(object(), "cannot run a model of type object")
+
+
+def test_a_classifier_without_scores_is_refused(multi_label):
+    class OnlyLabels(BaseEstimator):
+        classes_ = [np.array([0, 1])] * 4
+
+        def predict(self, inputs):
+            return np.zeros((len(inputs), 4))
+
+    refused(OnlyLabels(), "neither decision_function nor predict_proba")
+    no_probs = OneVsRestClassifier(Perceptron()).fit(*multi_label)
+    refused(no_probs, "no predict_proba", from_probs=True)
+    refused(PROBS["forest"].fit(*multi_label), "no decision_function", output="decision_function")
+
+
+def test_settings_that_mean_nothing_here_are_refused(multi_label):
+    model = DECISIONS["one vs rest"].fit(*multi_label)
+    refused(model, "features can only be 'input'", features="head")
+    refused(model, "runs on the CPU", device="cuda")
+    refused(model, "output must be 'decision_function' or 'predict_proba'", output="logits")
+    refused(model, "leave out from_probs", output="decision_function", from_probs=True)
+
+
+@pytest.mark.slow
+def test_it_runs_without_torch():
+    code = (
+        "import sys, numpy as np, nescio as ns\n"
+        "from sklearn.ensemble import RandomForestClassifier\n"
+        "x = np.random.default_rng(0).normal(size=(100, 4))\n"
+        "model = RandomForestClassifier(3).fit(x, x > 0)\n"
+        "ns.wrap(model).calibrate(x)(x)\n"
+        "print([m for m in ('torch', 'transformers', 'onnxruntime') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,393 @@
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import nescio as ns
+from nescio.errors import (
+    InputError,
+    LabelMismatchError,
+    ParameterError,
+    ProbabilitiesError,
+    ShapeError,
+)
+
+torch = pytest.importorskip("torch")
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def small(n_labels=4):
+    """Batch norm, dropout and an activation in place: what a careless pass would change."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        OrderedDict(
+            conv=nn.Conv2d(3, 6, 3),
+            norm=nn.BatchNorm2d(6),
+            act=nn.ReLU(inplace=True),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flat=nn.Flatten(),
+            drop=nn.Dropout(0.5),
+            head=nn.Linear(6, n_labels),
+        )
+    )
+
+
+def images(n=10, size=8, seed=0):
+    return torch.randn(n, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def own_logits(model, *inputs, **named):
+    """What the model itself gives in eval mode."""
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    with torch.no_grad():
+        given = model(*inputs, **named)
+    for part, mode in modes.items():
+        part.training = mode
+    return getattr(given, "logits", given).numpy()
+
+
+def state(model):
+    """Everything that a pass must not change."""
+    return {
+        "modes": [part.training for part in model.modules()],
+        "tensors": {name: t.clone() for name, t in model.state_dict().items()},
+        "grads": [(p.requires_grad, p.grad) for p in model.parameters()],
+        "hooks": [
+            (dict(part._forward_hooks), dict(part._forward_pre_hooks)) for part in model.modules()
+        ],
+        "random": torch.get_rng_state(),
+        "grad mode": torch.is_grad_enabled(),
+    }
+
+
+def assert_same(before, after):
+    for name, tensor in before.pop("tensors").items():
+        assert torch.equal(tensor, after["tensors"][name]), name
+    after.pop("tensors")
+    assert torch.equal(before.pop("random"), after.pop("random"))
+    assert before == after
+
+
+# --- the same predictions, and nothing else changes -------------------------------------------
+
+
+@pytest.mark.parametrize("features", [None, "act", "head:input"])
+def test_a_pass_leaves_the_model_as_it_was(features):
+    model = small().train()
+    model.norm.eval()  # a frozen part of a model in training
+    model.conv.weight.requires_grad_(False)
+    model.act.register_forward_hook(lambda *_: None)
+    before, expected = state(model), own_logits(model, images())
+    ns.wrap(model, features=features).outputs(images(), batch_size=3)
+    np.testing.assert_array_equal(ns.wrap(model).outputs(images()).logits, expected)
+    assert_same(before, state(model))
+    assert model.training
+    assert not model.norm.training
+
+
+def test_an_error_in_the_middle_leaves_the_model_as_it_was():
+    class Fails(nn.Module):
+        def forward(self, x):
+            if x.shape[0] < 4:
+                raise RuntimeError("no room")
+            return x
+
+    model = nn.Sequential(OrderedDict(body=small(), fails=Fails())).train()
+    before = state(model)
+    with pytest.raises(InputError, match="no room") as raised:
+        ns.wrap(model, features="body.flat").outputs(images(10), batch_size=4)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert_same(before, state(model))
+
+
+def test_what_a_model_keeps_for_later_can_still_be_trained_with():
+    class Caches(nn.Module):
+        """It also draws random numbers, and counts the calls of its train method."""
+
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+            self.scale = None
+            self.calls = 0
+
+        def forward(self, x):
+            if self.scale is None:
+                self.scale = torch.ones(3)
+            return self.linear(x * self.scale + torch.randn_like(x))
+
+        def train(self, mode=True):
+            self.calls += 1
+            return super().train(mode)
+
+    model, before = Caches(), torch.get_rng_state()
+    ns.wrap(model).outputs(torch.zeros(4, 3))
+    assert model.calls == 0
+    assert torch.equal(before, torch.get_rng_state())
+    inputs = torch.ones(2, 3, requires_grad=True)
+    model(inputs).sum().backward()  # would fail for a tensor made in inference mode
+    assert inputs.grad is not None
+
+
+def test_passes_in_threads_do_not_meet():
+    model = small().train()
+    wrapped = ns.wrap(model, features="pool")
+    batches = [images(16, seed=seed) for seed in range(4)]
+    expected = [wrapped.outputs(batch) for batch in batches]
+    found = {}
+
+    def run(at):
+        found[at] = [wrapped.outputs(batches[at], batch_size=4) for _ in range(8)]
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for at, outputs in enumerate(expected):
+        for one in found[at]:
+            np.testing.assert_allclose(one.logits, outputs.logits, atol=1e-5)
+            np.testing.assert_allclose(one.features, outputs.features, atol=1e-5)
+    assert all(part.training for part in model.modules())
+
+
+# --- inputs -----------------------------------------------------------------------------------
+
+
+def test_a_loader_brings_inputs_and_labels():
+    truth = torch.eye(4).repeat(3, 1)[:10]
+    wrapped = ns.wrap(small())
+    loader = DataLoader(TensorDataset(images(), truth), batch_size=4)
+    outputs = wrapped.outputs(loader)
+    np.testing.assert_array_equal(outputs.labels, truth)
+    np.testing.assert_array_equal(outputs.logits, wrapped.outputs(images(), batch_size=4).logits)
+    with pytest.raises(InputError, match="pass them once"):
+        wrapped.outputs(loader, labels=truth)
+    alone = wrapped.outputs(DataLoader(TensorDataset(images()), batch_size=4))
+    assert alone.labels is None
+    assert len(alone) == 10
+
+
+def test_numpy_is_taken_in_any_precision_and_order():
+    wrapped = ns.wrap(small())
+    array = images().numpy()
+    expected = wrapped.outputs(array).logits
+    np.testing.assert_array_equal(wrapped.outputs(array.astype(np.float64)).logits, expected)
+    backwards = np.ascontiguousarray(array[::-1])[::-1]
+    backwards.setflags(write=False)
+    np.testing.assert_array_equal(wrapped.outputs(backwards).logits, expected)
+    assert ns.wrap(small().bfloat16()).outputs(array).logits.dtype == np.float32
+
+
+def test_several_inputs_by_position_or_by_name():
+    class Two(nn.Module):
+        def forward(self, left, right, *, double=False):
+            return (left + right) * (2 if double else 1)
+
+    left, right = torch.randn(5, 3), torch.randn(5, 3)
+    wrapped = ns.wrap(Two())
+    np.testing.assert_array_equal(wrapped.outputs((left, right), batch_size=2).logits, left + right)
+    named = {"right": right, "left": left, "double": True}
+    found = wrapped.outputs(named, batch_size=2).logits
+    np.testing.assert_array_equal(found, 2 * (left + right))
+    pairs = wrapped.outputs([((left, right), torch.ones(5, 3))])
+    np.testing.assert_array_equal(pairs.logits, left + right)
+
+
+def test_ids_labels_and_names_are_kept():
+    names = ["cat", "dog", "cow", "hen"]
+    wrapped = ns.wrap(small(), label_names=names)
+    outputs = wrapped.outputs(images(2), labels=np.eye(4)[:2], ids=["a", "b"])
+    assert outputs.label_names == tuple(names)
+    assert outputs.ids.tolist() == ["a", "b"]
+    assert outputs.labels.sum() == 2
+    assert outputs.manifest["kind"] == "torch"
+    assert outputs.manifest["model"] == "torch.nn.modules.container.Sequential"
+    assert outputs.manifest["nescio_version"] == ns.__version__
+
+
+# --- outputs and features ---------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    first: object
+    logits: object
+
+
+class Gives(nn.Module):
+    """A model that gives its logits inside of something."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def forward(self, x):
+        return {
+            "dict": {"out": x, "aux": x + 1},
+            "logits": {"logits": x, "loss": x.sum()},
+            "tuple": (x + 1, x),
+            "named": Pair(x + 1, x),
+            "one": x[:, 0],
+            "whole": x.long(),
+        }[self.form]
+
+
+@pytest.mark.parametrize(
+    ("form", "output"), [("dict", "out"), ("logits", None), ("tuple", 1), ("named", None)]
+)
+def test_logits_are_found_where_they_are(form, output):
+    x = torch.randn(3, 2)
+    np.testing.assert_array_equal(ns.wrap(Gives(form), output=output).outputs(x).logits, x)
+
+
+@pytest.mark.parametrize(
+    ("form", "output", "message"),
+    [
+        ("dict", None, r"got a dict with 'out', 'aux'. Choose one with output="),
+        ("dict", "aus", r"no output 'aus': it returned a dict with 'out', 'aux'"),
+        ("tuple", None, r"got a tuple of 2. Choose one with output="),
+        ("tuple", 2, r"no output 2: it returned a tuple of 2"),
+        ("one", None, r"got float32 of shape \(3,\)"),
+        ("whole", None, r"got int64 of shape"),
+    ],
+)
+def test_what_is_no_logits_is_refused(form, output, message):
+    with pytest.raises(ns.NescioError, match=message):
+        ns.wrap(Gives(form), output=output).outputs(torch.randn(3, 2))
+
+
+def test_features_are_what_a_layer_gives_or_reads():
+    model = small()
+    flat = ns.wrap(model, features="flat").outputs(images()).features
+    read = ns.wrap(model, features="head:input").outputs(images()).features
+    pooled = ns.wrap(model, features="pool").outputs(images()).features
+    assert flat.shape == (10, 6)
+    np.testing.assert_array_equal(flat, read)
+    np.testing.assert_array_equal(flat, pooled)
+
+
+def test_features_before_an_activation_in_place_are_those_before():
+    wrapped = ns.wrap(small(), features="norm")
+    # Averages of what is at least 0 would be at least 0.
+    assert wrapped.outputs(images()).features.min() < 0
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ("haed", r"no layer 'haed'. Nearest: head"),
+        ("haed:input", r"no layer 'haed'. Nearest: head"),
+        ("", r"must be the name of a layer, or several.*got ''"),
+        (3, r"must be the name of a layer.*got 3"),
+        ("norm,", r"must be the name of a layer.*got 'norm,'"),
+        (["norm", None], r"must be the name of a layer.*got \['norm', None\]"),
+        ([], r"must be the name of a layer"),
+        ("norm,haed", r"no layer 'haed'. Nearest: head"),
+        (("norm", "logits"), r"'logits' cannot be the name of a further array"),
+    ],
+)
+def test_a_layer_that_is_not_there(features, message):
+    with pytest.raises(ParameterError, match=message):
+        ns.wrap(small(), features=features)
+
+
+def test_a_layer_that_is_not_called_is_refused():
+    model = nn.Linear(3, 2)
+    model.idle = nn.ReLU()
+    with pytest.raises(ParameterError, match="'idle' was not called"):
+        ns.wrap(model, features="idle").outputs(torch.zeros(4, 3))
+
+
+def test_probabilities_are_converted_or_refused():
+    model = nn.Sequential(nn.Linear(3, 20), nn.Sigmoid())
+    x = torch.randn(8, 3)
+    logits = ns.wrap(model, from_probs=True).outputs(x).logits
+    np.testing.assert_allclose(logits, own_logits(model[0], x), atol=1e-4)
+    for call in (ns.wrap(model).outputs, ns.wrap(model, detector=made_for(20))):
+        with pytest.raises(ProbabilitiesError, match="from_probs=True"):
+            call(torch.randn(60, 3))
+    ns.wrap(model, from_probs=False).outputs(x)
+
+
+def made_for(n_labels, names=None):
+    """A detector of so many labels."""
+    logits = np.random.default_rng(0).normal(size=(200, n_labels))
+    return ns.JointEnergy().calibrate(ns.Outputs(logits, label_names=names))
+
+
+def test_a_detector_of_another_model():
+    detector = made_for(5, list("abcde"))
+    with pytest.raises(ShapeError, match=r"made for 5 labels \(a, b, c .*but the model returns 4"):
+        ns.wrap(small(), detector=detector)(images())
+    with pytest.raises(
+        LabelMismatchError,
+        match="the model does not have the labels of the detector",
+    ):
+        ns.wrap(small(), detector=detector, label_names=list("abcd"))
+
+
+# --- rubbish ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        (["a text"], InputError, "got text"),
+        ("a text", InputError, "got text"),
+        (7, InputError, "got a int"),
+        (pd.DataFrame({"a": [1.0]}), InputError, r"got a DataFrame.*frame\[names\]\.to_numpy"),
+        ([], ShapeError, "not a single sample"),
+        (torch.zeros(0, 3, 8, 8), ShapeError, "not a single sample"),
+        (torch.tensor(1.0), ShapeError, "one row per sample"),
+        ([(1, 2, 3)], InputError, "got 3 parts"),
+        ({"input": images(2), "other": images(3)}, ShapeError, "input: 2, other: 3"),
+        ({"flag": True}, InputError, "none of the inputs has rows"),
+        ([(images(2), torch.ones(3, 4))], ShapeError, "labels have 3 rows"),
+        ([(images(2), torch.ones(2, 4)), images(2)], InputError, "some of the batches"),
+        (np.array([["a"]]), InputError, "takes numbers"),
+        (images(2)[0, 0], InputError, r"float32 of shape \(8, 8\): .*a single one as x\[None\]"),
+        (images(2).byte(), InputError, r"uint8 of shape \(2, 3, 8, 8\): .* in the type"),
+        ([images(2)[0, 0]], InputError, "a list is taken as batches"),
+    ],
+)
+def test_inputs_that_cannot_be_used(inputs, error, message):
+    with pytest.raises(error, match=message):
+        ns.wrap(small()).outputs(inputs)
+
+
+def test_the_names_must_fit_the_logits():
+    with pytest.raises(
+        ShapeError, match="returns 4 outputs per sample, but there are 2 label names"
+    ):
+        ns.wrap(small(), label_names=["a", "b"]).outputs(images())
+    with pytest.raises(ParameterError, match="must be a sequence"):
+        ns.wrap(small(), label_names="ab")
+
+
+def test_the_device_is_the_models():
+    wrapped = ns.wrap(small(), device="cpu")
+    assert len(wrapped.outputs(images())) == 10
+    with pytest.raises(ParameterError, match=r"the model is on cpu.*model.to\('cuda'\)"):
+        ns.wrap(small(), device="cuda")
+    with pytest.raises(ParameterError, match="no device 'nowhere'"):
+        ns.wrap(small(), device="nowhere")
+
+
+# --- verdicts ---------------------------------------------------------------------------------
+
+
+def test_mahalanobis_reads_the_named_features():
+    model = small()
+    wrapped = ns.wrap(model, features="flat")
+    truth = np.arange(200)[:, None] % 4 == np.arange(4)
+    wrapped = ns.wrap(wrapped, detector="mahalanobis").fit(images(200), truth)
+    calibrated = wrapped.calibrate(images(100, seed=1))
+    assert calibrated(images(50, seed=2)).in_distribution.mean() > 0.8
+    assert not calibrated(images(5, seed=3) + 30).in_distribution.any()
+    # The detector remembers the layer.
+    again = ns.wrap(model, detector=calibrated.detector)
+    assert again.runner.layers == ("flat",)

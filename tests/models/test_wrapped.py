@@ -1,0 +1,238 @@
+"""A model with its detector: fit, calibrate, assess, predict, explain and save."""
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import nescio as ns
+from nescio.errors import LabelMismatchError, MissingInputError, ParameterError, ShapeError
+
+NAMES = ("cat", "dog", "cow", "hen")
+
+
+@pytest.fixture
+def model(multi_label):
+    return OneVsRestClassifier(LogisticRegression()).fit(*multi_label)
+
+
+@pytest.fixture
+def held_out():
+    return np.random.default_rng(3).normal(size=(200, 6))
+
+
+def test_fit_and_calibrate_are_all_that_a_feature_detector_needs(model, multi_label, held_out):
+    inputs, truth = multi_label
+    plain = ns.wrap(model, detector="mahalanobis", features="input")
+    fitted = plain.fit(inputs, truth)
+    wrapped = fitted.calibrate(held_out, tpr=0.9)
+    assert not wrapped(held_out + 50).in_distribution.any()
+    assert wrapped(held_out).in_distribution.mean() >= 0.9
+    # They are values: each step left the one before it unchanged.
+    assert not hasattr(plain.detector, "center_")
+    assert not hasattr(fitted.detector, "calibration_")
+    outputs = plain.outputs(inputs, labels=truth)
+    expected = ns.Mahalanobis().fit(outputs).calibrate(plain.outputs(held_out), tpr=0.9)
+    assert wrapped.detector.offset_ == expected.offset_
+    with pytest.raises(ns.NotCalibratedError, match="fit"):
+        plain.calibrate(held_out)
+    batches = [(inputs[:150], truth[:150]), (inputs[150:], truth[150:])]
+    again = plain.fit(iter(batches)).calibrate(held_out, tpr=0.9)
+    assert again.detector.offset_ == pytest.approx(expected.offset_)
+
+
+class Reading(ns.Detector):
+    """Reads the arrays that it is told to."""
+
+    name = "reading"
+
+    def __init__(self, reads=("logits",), *, tpr=0.95, nonfinite="raise"):
+        self.reads = reads
+        super().__init__(tpr=tpr, nonfinite=nonfinite)
+
+    @property
+    def scores_from(self):
+        return self.reads
+
+    def _score(self, arrays):
+        return arrays[self.reads[0]].sum(1)
+
+
+def test_features_are_chosen_if_the_detector_reads_them(model, multi_label, held_out):
+    inputs, truth = multi_label
+    wrapped = ns.wrap(model, detector="mahalanobis")
+    assert wrapped.runner.layers == ("input",)
+    fitted = wrapped.fit(inputs, truth).calibrate(held_out)
+    assert not fitted(held_out + 50).in_distribution.any()
+    # Nothing is computed for a detector of logits.
+    assert ns.wrap(model, detector="joint_energy").outputs(held_out).features is None
+    assert ns.wrap(model).calibrate(held_out).runner.layers == ()
+
+
+@pytest.mark.parametrize(
+    ("reads", "chosen", "layers"),
+    [
+        (("logits",), None, ()),
+        (("features",), None, ("pooled",)),
+        (("features", "penultimate", "head"), None, ("pooled", "penultimate")),
+        (("penultimate", "head"), None, ("penultimate", "penultimate")),
+        (("features", "head"), None, ("penultimate",)),  # features are the input of the head
+        (("0", "1"), None, ("0", "0", "1")),
+        (("features", "0"), "input", ("input", "0")),
+        (("features",), ("0", "1"), ("0", "1")),
+        (("1",), ("0", "1"), ("0", "1")),
+        (("features", "head"), "pooled", ("pooled",)),
+    ],
+)
+def test_layers_that_a_detector_reads_are_added(reads, chosen, layers):
+    torch = pytest.importorskip("torch")
+    network = torch.nn.Sequential(
+        *(torch.nn.Conv1d(3, 4, 1), torch.nn.Flatten(), torch.nn.Linear(8, 5), torch.nn.ReLU()),
+        torch.nn.Linear(5, 4),
+    )
+    model = ns.wrap(network, detector=Reading(reads), features=chosen)
+    assert model.runner.layers == layers
+    outputs = model.outputs(torch.randn(9, 3, 2)) if "0" not in layers else None
+    assert outputs is None or set(reads) <= {*outputs.names, "head"}
+
+
+def test_a_layer_that_a_model_does_not_have(model, held_out):
+    with pytest.raises(MissingInputError, match="reads conv, which a wrapped model does not give"):
+        ns.wrap(model, detector=Reading(("conv",)))
+    torch = pytest.importorskip("torch")
+    message = r"reads features, and the model has no layer that is known.*features="
+    with pytest.raises(MissingInputError, match=message):
+        ns.wrap(torch.nn.Conv1d(3, 4, 1), detector=Reading(("features",)))
+
+
+def test_a_detector_remembers_its_layers(model, held_out, multi_label, tmp_path):
+    """Features of another layer would be valid numbers, and wrong."""
+    inputs, truth = multi_label
+    pipeline = make_pipeline(StandardScaler(), model).fit(inputs, truth)
+    wrapped = ns.wrap(pipeline, detector="mahalanobis", features="input")
+    wrapped = wrapped.fit(inputs, truth).calibrate(held_out)
+    assert wrapped.detector.layers_ == ("input",)
+    wrapped.save(tmp_path / "d.nescio")
+    again = ns.wrap(pipeline, detector=tmp_path / "d.nescio")
+    assert again.runner.layers == ("input",)  # "auto" would be "penultimate"
+    np.testing.assert_array_equal(
+        again(held_out).assessment.p_values, wrapped(held_out).assessment.p_values
+    )
+    # Fitted on features of unknown origin, it forgets them, and no layer is guessed.
+    detector = wrapped.detector.fit(inputs, truth).calibrate(held_out)
+    assert not hasattr(detector, "layers_")
+    with pytest.raises(MissingInputError, match=r"of which layer is not known.*features="):
+        ns.wrap(pipeline, detector=detector)
+
+
+def test_assess_and_explain_are_the_detectors_own(model, held_out):
+    wrapped = ns.wrap(model, label_names=NAMES).calibrate(held_out)
+    outputs = wrapped.outputs(held_out)
+    assessment = wrapped.assess(held_out, fdr=0.1)
+    expected = wrapped.detector.assess(outputs, fdr=0.1)
+    np.testing.assert_array_equal(assessment.in_distribution, expected.in_distribution)
+    # The model may round the rows of another batch differently.
+    explained, expected = wrapped.explain(held_out[:3]), wrapped.detector.explain(outputs[:3])
+    np.testing.assert_allclose(explained.shares, expected.shares, rtol=1e-9)
+
+
+def test_without_a_calibrated_detector_there_is_no_verdict(model, held_out):
+    for detector in (None, ns.JointEnergy()):
+        with pytest.raises(ns.NotCalibratedError, match=r"wrap\(model, detector="):
+            ns.wrap(model, detector=detector)(held_out)
+    with pytest.raises(ParameterError, match="expected a detector, such as JointEnergy"):
+        ns.wrap(model, detector=7)
+    with pytest.raises(ParameterError, match="no detector 'joint_enery'"):
+        ns.wrap(model, detector="joint_enery")
+
+
+def test_calibrating_leaves_what_it_was_given(model, held_out):
+    wrapped, detector = ns.wrap(model), ns.MaxLogit()
+    calibrated = ns.wrap(model, detector=detector).calibrate(held_out, tpr=0.8)
+    assert wrapped.detector is None
+    assert not hasattr(detector, "offset_")
+    expected = ns.MaxLogit().calibrate(wrapped.outputs(held_out), tpr=0.8)
+    assert calibrated.detector.offset_ == expected.offset_
+    named = ns.wrap(wrapped, detector="top_k_joint_energy(k=2)").calibrate(held_out)
+    assert named.detector.k == 2
+
+
+def test_a_detector_of_other_labels_is_refused(model, held_out):
+    detector = ns.wrap(model, label_names=NAMES).calibrate(held_out).detector
+    with pytest.raises(LabelMismatchError, match="another order"):
+        ns.wrap(model, detector=detector, label_names=NAMES[::-1])
+    with pytest.raises(
+        LabelMismatchError, match=r"Missing: 'cat'\. Not known to the detector: 'ox'"
+    ):
+        ns.wrap(ns.wrap(model, label_names=("ox", *NAMES[1:])), detector=detector)
+    five = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(99, 5)))
+    with pytest.raises(ShapeError, match="made for 5 labels, got 4"):
+        ns.wrap(model, detector=five)(held_out)
+
+
+# --- wrapping again ---------------------------------------------------------------------------
+
+
+def test_a_wrapped_model_is_wrapped_anew(model, held_out):
+    first = ns.wrap(model, label_names=NAMES, features="input").calibrate(held_out)
+    again = ns.wrap(first)
+    assert again is not first
+    assert again.runner is first.runner
+    assert (again.detector, again.label_names) == (first.detector, NAMES)
+    assert ns.wrap(first, label_names=list("abcd"), detector="msp").runner.model is model
+    probs = ns.wrap(pytest.importorskip("torch").nn.Identity(), from_probs=True)
+    assert ns.wrap(probs).runner.from_probs is True
+    assert ns.wrap(probs, from_probs=False).runner.from_probs is False
+    other = ns.MaxLogit().calibrate(first.outputs(held_out))
+    assert ns.wrap(first, detector=other).detector is other
+
+
+def test_it_says_what_it_is(model, held_out):
+    text = repr(ns.wrap(model, features="input").calibrate(held_out))
+    assert text == (
+        "Wrapped(sklearn: sklearn.multiclass.OneVsRestClassifier, features='input', "
+        "detector=JointEnergy())"
+    )
+
+
+def test_the_default_learns_from_features_if_there_are_labels():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(900, 7)).astype("f4")
+    model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.ReLU(), torch.nn.Linear(9, 4))
+    with torch.no_grad():
+        logits = model(torch.tensor(inputs)).numpy()
+    labels = (logits > np.median(logits, axis=0)).astype(int)
+    guarded = ns.wrap(model).fit(inputs[:400], labels[:400]).calibrate(inputs[400:])
+    assert guarded.detector.name == "combined"
+    assert "linear probe" in guarded.reason
+    # In the other order, `fit` chooses again.
+    first = ns.wrap(model).calibrate(inputs[400:])
+    assert (first.detector.name, "training outputs" in first.reason) == ("joint_energy", True)
+    again = first.fit(inputs[:400], labels[:400])
+    assert again.detector.name == "combined"
+    # Too few held-out samples, as on the command line.
+    with pytest.warns(ns.errors.DefaultDetectorWarning, match="and there are 300"):
+        few = again.calibrate(inputs[400:700])
+    assert few.detector.name == "joint_energy"
+    assert "400 held-out samples, and there are 300" in few.reason
+    chosen = ns.wrap(model, detector="combined", features="penultimate")
+    kept = chosen.fit(inputs[:400], labels[:400]).calibrate(inputs[400:700])
+    assert (kept.detector.name, kept.reason) == ("combined", "")
+    assert guarded(inputs[:5]).in_distribution.shape == (5,)
+    assert ns.wrap(model).fit(inputs[:400]).detector.name == "joint_energy"  # without labels
+    assert ns.wrap(model).calibrate(inputs[400:]).detector.name == "joint_energy"
+
+
+def test_the_default_does_not_make_a_vocabulary_dense():
+    texts = [f"a{at} b{at} {'x' if at % 2 else 'y'}" for at in range(2100)]
+    labels = np.array([[at % 2, at % 3 == 0] for at in range(2100)])
+    model = make_pipeline(CountVectorizer(), OneVsRestClassifier(LogisticRegression()))
+    model.fit(texts, labels)
+    guarded = ns.wrap(model).fit(texts[:100], labels[:100])
+    assert guarded.runner.layers == ()
+    assert guarded.detector.name == "joint_energy"

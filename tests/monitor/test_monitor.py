@@ -1,0 +1,201 @@
+"""The monitor as a whole: what it finds, in which groups, and that blocks do not matter."""
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import nescio as ns
+from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_more_than
+from nescio.detectors.assessment import Assessment
+from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.monitor import Monitor
+from nescio.monitor.monitor import _MAX_POINTS, Trace
+
+
+def first_alarm(detector, before, after, **settings):
+    monitor = Monitor(detector, **settings)
+    fed(monitor, detector, before, labels=False)
+    assert not monitor.alarm
+    fed(monitor, detector, after, labels=False)
+    return None if monitor.alarm_at is None else monitor.alarm_at - len(before)
+
+
+def test_a_shift_is_found_early_and_late(detector, rng):
+    shifted = logits_of(rng, 3000, shift=-0.8)
+    assert first_alarm(detector, logits_of(rng, 10), shifted) < 300
+    assert first_alarm(detector, logits_of(rng, 50_000), shifted) < 300
+
+
+def test_a_few_strange_inputs_among_many_are_found(detector, rng):
+    after = logits_of(rng, 5000)
+    strange = rng.random(5000) < 0.05
+    after[strange] -= 5.0
+    assert first_alarm(detector, logits_of(rng, 5000), after) < 1000
+
+
+def test_a_small_lasting_shift_is_found(detector, rng):
+    assert first_alarm(detector, logits_of(rng, 5000), logits_of(rng, 20_000, shift=-0.15)) < 5000
+
+
+def test_flagged_means_below_the_threshold_also_with_fdr(detector, rng):
+    logits = logits_of(rng, 400)
+    monitor = Monitor(detector)
+    monitor.update(detector.assess(logits, fdr=0.1))
+    assert monitor.flagged == (detector.predict(logits) == -1).sum()
+
+
+def test_groups_have_their_own_bags(rng):
+    detector = grouped_detector(rng)
+    monitor = Monitor(detector)
+    groups = np.array(["night"] * 900 + ["day"] * 300)
+    logits = logits_of(rng, 1200) + (groups == "night")[:, None]
+    monitor.update(detector.assess(logits, groups=groups))
+    # Another mix of groups is no change.
+    assert not monitor.alarm
+    assert [bag.total for bag in monitor.bags.values()] == [400 + 300, 200 + 900]
+    swapped = np.array(["night", "day"] * 500)
+    monitor.update(detector.assess(logits_of(rng, 1000) - 1, groups=swapped))
+    assert monitor.alarm
+
+
+def same_state(a, b):
+    """Equal reports, up to the rounding of the evidence."""
+    first, second = a.report().as_dict(), b.report().as_dict()
+    for name in ("trace", "log10_martingale", "max_log10_martingale"):
+        np.testing.assert_allclose(first.pop(name), second.pop(name), rtol=0, atol=1e-9)
+    assert first == second
+
+
+def test_by_label_count_works_and_the_split_does_not_matter(rng):
+    detector = ns.JointEnergy().calibrate(logits_of(rng, 3000), groups="label_count")
+    assert len(detector.calibration_.thresholds) > 2
+    logits = logits_of(rng, 1500)
+    whole = fed(Monitor(detector), detector, logits)
+    parts = fed(Monitor(detector), detector, logits, [1, 499, 3, 997])
+    same_state(whole, parts)
+    assert whole.flagged == (detector.predict(logits) == -1).sum()
+
+
+@pytest.mark.slow
+def test_false_alarms_by_group_stay_below_alpha():
+    found = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        names = np.array(["a", "b"])[rng.integers(0, 2, 80)]
+        values = rng.normal(size=80) + 2 * (names == "b")
+        calibration = ns.Calibration.from_scores(values, tpr=0.8, groups=names)
+        groups = np.array(["a", "b"])[(rng.random(1500) < 0.9).astype(int)]
+        stream = rng.normal(size=1500) + 2 * (groups == "b")
+        assessment = Assessment(
+            stream, calibration.p_values(stream, groups), stream > 0, groups=groups
+        )
+        monitor = Monitor(Calibrated(calibration), alpha=0.1, seed=seed)
+        monitor.update(assessment)
+        found += monitor.alarm
+    assert not_more_than(found, 300, 0.1)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 30 + [970, 4000], [500, 4500], [256, 255, 257, 4232]])
+def test_one_call_or_many_give_the_same(detector, rng, sizes):
+    logits = np.concatenate([logits_of(rng, 3000), logits_of(rng, 2000, shift=-0.5)])
+    whole = fed(Monitor(detector), detector, logits)
+    assert whole.alarm
+    same_state(whole, fed(Monitor(detector), detector, logits, sizes))
+
+
+def test_the_seed_decides_the_random_ranks(detector, rng):
+    logits = logits_of(rng, 500)
+    first, same, other = (fed(Monitor(detector, seed=seed), detector, logits) for seed in (0, 0, 1))
+    assert first.log10_martingale == same.log10_martingale != other.log10_martingale
+
+
+def test_reset_starts_again_with_the_same_calibration(detector, rng):
+    monitor = fed(Monitor(detector), detector, logits_of(rng, 1000, shift=-2.0))
+    assert monitor.alarm
+    assert monitor.label_alarm
+    monitor.reset()
+    assert not monitor.alarm
+    assert not monitor.label_alarm
+    assert (monitor.n_samples, monitor.flagged, monitor.log10_martingale) == (0, 0, 0.0)
+    assert [bag.total for bag in monitor.bags.values()] == [1500]
+    fed(monitor, detector, logits_of(rng, 2000))
+    assert not monitor.alarm
+
+
+@given(st.lists(st.integers(0, 3000), max_size=5))
+def test_points_of_the_trace_do_not_depend_on_the_blocks(sizes):
+    evidence = np.arange(sum(sizes), dtype=float)
+    whole, parts, start = Trace(), Trace(), 0
+    whole.add(0, evidence)
+    for size in sizes:
+        parts.add(start, evidence[start : start + size])
+        start += size
+    assert parts.points() == whole.points()
+    assert len(whole.points()) <= _MAX_POINTS
+
+
+def test_logits_in_a_data_frame_are_matched_by_name(rng):
+    pandas = pytest.importorskip("pandas")
+    held_out = pandas.DataFrame(logits_of(rng, 500), columns=[*"abcdef"])
+    detector = ns.JointEnergy().calibrate(held_out)
+    new = pandas.DataFrame(logits_of(rng, 300), columns=[*"abcdef"])
+    assessment = detector.assess(new)
+    counts = []
+    for logits in (new.to_numpy(), new[[*"fedcba"]]):
+        monitor = Monitor(detector, window=1000)
+        monitor.update(assessment, logits)
+        counts.append(monitor.drift_watch.open.counts.tolist())
+    assert counts[0] == counts[1]
+    with pytest.raises(InputError, match="Missing: 'f'"):
+        Monitor(detector).update(assessment, new[[*"abcde"]])
+    new.index = [f"x{row}" for row in range(300)]
+    with pytest.raises(InputError, match="logits has the id 'x299', but row 0 of the assessment"):
+        Monitor(detector).update(detector.assess(new), new[::-1])
+
+
+def test_groups_that_do_not_fit_are_refused(rng):
+    detector = grouped_detector(rng)
+    monitor = Monitor(detector)
+    assessment = detector.assess(logits_of(rng, 5), groups=["day"] * 5)
+    values = assessment.scores, assessment.p_values, assessment.in_distribution
+    with pytest.raises(InputError, match="has no groups"):
+        monitor.update(Assessment(*values))
+    with pytest.raises(InputError, match="not calibrated for group 'dusk'"):
+        monitor.update(Assessment(*values, groups=np.array(["day"] * 4 + ["dusk"])))
+    with pytest.raises(ShapeError, match="groups"):
+        monitor.update(Assessment(*values, groups=np.array(["day"] * 4)))
+    assert monitor.n_samples == 0
+
+
+def test_verdicts_of_another_detector_change_nothing(detector, rng):
+    monitor, logits = Monitor(detector), logits_of(rng, 20)
+    other = ns.JointEnergy().calibrate(logits_of(rng, 1500, shift=1.0))
+    for strange in (ns.MaxLogit().calibrate(logits_of(rng, 1500)), other):
+        with pytest.raises(InputError, match="another detector"):
+            monitor.update(strange.assess(logits))
+    good = detector.assess(logits)
+    bad = np.where(np.arange(20) == 7, np.nan, good.scores)
+    ones = np.where(np.arange(20) == 7, 1.0, good.p_values)
+    with pytest.raises(InputError, match="does not match"):
+        monitor.update(Assessment(bad, ones, good.in_distribution))
+    with pytest.raises(ShapeError, match="same shape"):
+        monitor.update(Assessment(good.scores[:5], good.p_values, good.in_distribution))
+    for wrong in (logits[:5], logits[:, :3]):
+        with pytest.raises(ShapeError, match=r"shape \(20, 6\)"):
+            monitor.update(good, wrong)
+    assert monitor.n_samples == 0
+    assert monitor.log10_martingale == 0
+    monitor.update(good[:0], logits[:0])
+    assert monitor.n_samples == 0
+
+
+@pytest.mark.parametrize(
+    "settings", [{"alpha": 0}, {"alpha": 1.5}, {"window": 3}, {"seed": -1}, {"coverage": 1}]
+)
+def test_bad_parameters_are_rejected(detector, rng, settings):
+    with pytest.raises(ParameterError, match=next(iter(settings))):
+        Monitor(detector, **settings)
+    with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
+        Monitor(ns.JointEnergy(), **settings)
+    with pytest.raises(ShapeError, match="one entry per assessed input, 5, got 2"):
+        Monitor(detector).update(detector.assess(logits_of(rng, 5)), times=["a", "b"])

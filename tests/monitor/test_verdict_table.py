@@ -1,0 +1,142 @@
+"""Scored tables, and outputs of the same rows."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.streams import logits_of, read_scored
+from nescio._io.results import write_table
+from nescio.errors import FileError, InputError, LabelMismatchError, ParameterError
+from nescio.monitor.verdict_table import matching_logits
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_verdicts_are_read_as_they_were_written(tmp_path, rng, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    detector = ns.JointEnergy(nonfinite="out").calibrate(logits_of(rng, 800), groups="label_count")
+    logits = logits_of(rng, 30)
+    logits[4, 2] = np.nan
+    written = detector.assess(ns.Outputs(logits, ids=[f"photo {at}" for at in range(30)]))
+    written.save(tmp_path / f"scored{suffix}")
+    read = read_scored(tmp_path / f"scored{suffix}").assessment
+    for name, column in written.columns().items():
+        assert read.columns()[name].tolist() == column.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.csv", "score\n1\n", "no column p_value"),
+        ("a.csv", "", "is empty"),
+        ("a.csv", "score,p_value,in_distribution\n", "no rows"),
+        ("a.jsonl", "", "is empty"),
+        ("a.csv", "score,p_value,in_distribution\n1,low,True\n", "invalid value .low"),
+        ("a.csv", "score,p_value,in_distribution\n1,0.5,maybe\n", "two numbers and True or False"),
+        ("a.csv", "score,p_value,in_distribution\n0.5,1\n", "Expected 3 columns, got 2"),
+        ("a.csv", "score;p_value;in_distribution\n0.5;1;True\n", "separated by semicolons"),
+        ("a.jsonl", '{"p_value": 0.5}\n{"score": 1}\n', "has no column in_distribution"),
+        ("a.jsonl", "[1]\n", "cannot read"),
+        ("a.jsonl", "{\n", "cannot read"),
+        ("a.txt", "", "must end in"),
+    ],
+)
+def test_files_that_are_no_verdicts_are_refused(tmp_path, name, text, reason):
+    (tmp_path / name).write_text(text)
+    with pytest.raises((InputError, FileError, ParameterError), match=reason):
+        read_scored(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_missing_ids_and_times_are_empty(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"scored{suffix}"
+    when = np.array(["2026-01-02T03", "NaT"], "datetime64[ns]")
+    ids = np.array([2**53 + 1, None], dtype=object)
+    verdicts = {"score": [0.5, 1.5], "p_value": [0.5, 0.5], "in_distribution": [True, False]}
+    write_table(path, {**verdicts, "photo": ids, "when": when, "text": ["\u2028" * 200_000, None]})
+    assert read_scored(path, id_column="photo").assessment.ids.tolist() == ["9007199254740993", ""]
+    first, second = read_scored(path, time_column="when").times
+    assert (first[:13], second) == ("2026-01-02T03", "")
+    assert read_scored(path, time_column="text").times[1] == ""
+    with pytest.raises(ParameterError, match="has no column 'at'; it has 'score', 'p_value'"):
+        read_scored(path, time_column="at")
+
+
+@pytest.mark.parametrize(
+    ("times", "row"),
+    [
+        (["2026-01-02 03:00", "", "2026-01-02 04:00", "2026-01-02 03:30"], 3),
+        (["2026-01-02 03:00:00+01:00", "2026-01-02T02:30Z", "2026-01-02T02:00:00Z"], 2),
+        (["8", "9.5", "10", "9.75"], 3),
+        (["2026-01-02T03:00:00.123456789", "2026-01-02T03:00:00.123456790"], None),
+        (["2026-03-29 01:59:59+01:00", "2026-03-29 03:00:00+02:00"], None),
+        (["8", "9", "10", "10"], None),
+        (["Tuesday", "Monday"], None),
+        (["2026-01-02", "2026-01-01T00:00:00Z"], None),
+        (["", ""], None),
+    ],
+)
+def test_times_that_are_not_in_order_get_a_warning(tmp_path, times, row):
+    rows = "".join(f"1.5,0.5,True,{time}\n" for time in times)
+    (tmp_path / "x.csv").write_text(f"score,p_value,in_distribution,when\n{rows}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert read_scored(tmp_path / "x.csv", time_column="when").times == times
+    said = [str(one.message) for one in caught]
+    assert len(said) == (row is not None)
+    assert row is None or f"row {row} ({times[row]}) is earlier" in said[0]
+
+
+def test_logits_of_the_same_rows_are_taken(detector, rng):
+    outputs = ns.Outputs(logits_of(rng, 50), ids=[f"photo {at}" for at in range(50)])
+    assessment = detector.assess(outputs)
+    assert matching_logits(detector, assessment, outputs) is outputs.logits
+    nearly = ns.Outputs(outputs.logits * (1 + 1e-6))
+    assert matching_logits(detector, assessment, nearly) is nearly.logits
+
+
+def test_logits_of_other_rows_are_rejected(detector, rng):
+    logits, ids = logits_of(rng, 50), [f"photo {at}" for at in range(50)]
+    assessment = detector.assess(ns.Outputs(logits, ids=ids))
+    for outputs, reason in (
+        (ns.Outputs(logits, ids=ids[::-1]), "row 0 of the outputs is 'photo 49'"),
+        (ns.Outputs(logits[::-1].copy()), "same rows in the same order"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            matching_logits(detector, assessment, outputs)
+
+
+def test_logits_of_other_labels_are_rejected(rng):
+    held_out = ns.Outputs(logits_of(rng, 200), label_names=[*"abcdef"])
+    detector = ns.JointEnergy().calibrate(held_out)
+    turned = held_out.select_labels([*"fedcba"])
+    logits = matching_logits(detector, detector.assess(held_out), turned)
+    np.testing.assert_array_equal(logits, held_out.logits)
+    other = ns.Outputs(held_out.logits, label_names=[*"abcdex"])
+    with pytest.raises(LabelMismatchError, match="Missing: 'f'"):
+        matching_logits(detector, detector.assess(held_out), other)
+
+
+def test_without_features_the_scores_of_a_feature_detector_are_not_compared(rng):
+    features, logits = rng.normal(size=(200, 3)), rng.normal(size=(200, 2))
+    train = rng.normal(size=(200, 3))
+    detector = ns.Mahalanobis().fit(train, np.eye(2)[rng.integers(0, 2, 200)])
+    detector.calibrate(ns.Outputs(logits, features=features))
+    assessment = detector.assess(ns.Outputs(logits, features=features))
+    assert matching_logits(detector, assessment, ns.Outputs(logits)) is not None
+
+
+def test_ids_that_look_like_formulas_come_back(tmp_path, detector):
+    assessment = replace(
+        detector.assess(logits_of(np.random.default_rng(2), 3)),
+        ids=np.array(["=1+1", "-x", "plain"]),
+    )
+    for name in ("x.csv", "x.jsonl"):
+        assessment.save(tmp_path / name)
+        assert read_scored(tmp_path / name).assessment.ids.tolist() == ["=1+1", "-x", "plain"]
+    assert "'=1+1" in (tmp_path / "x.csv").read_text()

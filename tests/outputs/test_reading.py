@@ -1,0 +1,379 @@
+"""Outputs in blocks of rows: the same rows and the same rules as those of whole files."""
+
+import numpy as np
+import pytest
+
+from nescio._io.columns import Columns
+from nescio._io.tensors import write_tensors
+from nescio.errors import FileError, FileFormatError, InputError, ShapeError
+from nescio.outputs import Head, Outputs, reading as streams
+from nescio.outputs.reading import open_stream, read_outputs
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+ipc = pytest.importorskip("pyarrow.ipc")
+
+N = 1000
+SIZE = 128
+LABELS = ("cat", "dog", "zebra")
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_ROWS", SIZE)
+
+
+@pytest.fixture
+def table(rng):
+    """A table of logits, ids, and columns of other types."""
+    logits = {name: rng.normal(-1, 3, N).astype(np.float32) for name in LABELS}
+    return pyarrow.table(
+        {
+            "id": [f"image-{row}" for row in range(N)],
+            **logits,
+            "taken": pyarrow.array(np.arange(N), pyarrow.timestamp("ms", "Europe/Rome")),
+            "price": pyarrow.array(np.arange(N)).cast(pyarrow.decimal128(24, 2)),
+            "tags": [["a"] * (row % 3) for row in range(N)],
+        }
+    )
+
+
+def write_parquet(table, path, rows=177):
+    parquet.write_table(table, path, row_group_size=rows)
+
+
+def write_arrow(table, path, rows=177):
+    with ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+
+
+def read(address, columns=Columns(), first=0, **options):  # noqa: B008
+    """Return all blocks as one, with the kept columns of Arrow."""
+    blocks = list(open_stream(address, columns, **options).blocks(first))
+    assert [block.start for block in blocks] == [
+        SIZE * number for number in range(first, first + len(blocks))
+    ]
+    whole = Outputs.concat([block.with_ids() for block in blocks])
+    if whole.kept or not blocks[0].kept:
+        return whole, None
+    return whole, pyarrow.concat_tables([pyarrow.table(block.kept) for block in blocks])
+
+
+REST = Columns(labels=LABELS, keep_rest=True)
+
+
+@pytest.fixture(params=["one", "arrow", "feather", "glob", "folder", "hive", "memory", "file"])
+def source(request, table, tmp_path):
+    """Write the table in some way; return the address, and the table that it is."""
+    kind = request.param
+    if kind in ("one", "file"):
+        write_parquet(table, tmp_path / "x.parquet", 177 if kind == "file" else 500)
+        start = "" if kind == "one" else "file://"
+        return f"{start}{tmp_path}/x.parquet", table
+    if kind in ("arrow", "feather"):
+        write_arrow(table, tmp_path / f"x.{kind}", 50 if kind == "feather" else 500)
+        return f"{tmp_path}/x.{kind}", table
+    if kind == "memory":
+        fsspec = pytest.importorskip("fsspec")
+        write_parquet(table, tmp_path / "x.parquet")
+        system = fsspec.filesystem("memory")
+        system.rm("/", recursive=True) if system.ls("/") else None
+        system.put(str(tmp_path / "x.parquet"), "/in/x-1.parquet")
+        return "memory://in/*.parquet", table
+    for at, start in enumerate(range(0, N, 90)):  # 12 files: part-10 comes after part-9
+        folder = tmp_path / "parts" / (f"year={2020 + at // 6}" if kind == "hive" else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_parquet(table.slice(start, 90), folder / f"part-{at}.parquet", 50)
+    (tmp_path / "parts" / "_SUCCESS").touch()
+    if kind == "hive":
+        years = pyarrow.array(2020 + np.arange(N) // 90 // 6)
+        return str(tmp_path / "parts"), table.append_column("year", years)
+    return f"{tmp_path}/parts" + ("/*.parquet" if kind == "glob" else ""), table
+
+
+def test_blocks_are_the_rows_of_the_whole_file(source):
+    address, table = source
+    stream = open_stream(address, REST)
+    assert (stream.n_rows, stream.n_blocks, stream.block_rows) == (N, 8, SIZE)
+    found, kept = read(address, REST)
+    expected = np.column_stack([table[name] for name in LABELS])
+    np.testing.assert_array_equal(found.logits, expected)
+    assert found.logits.dtype == np.float32
+    assert found.label_names == LABELS
+    assert found.ids.tolist() == table["id"].to_pylist()
+    others = [name for name in table.column_names if name not in ("id", *LABELS)]
+    assert kept.equals(table.select(others))
+    later, later_kept = read(address, REST, first=5)
+    np.testing.assert_array_equal(later.logits, expected[5 * SIZE :])
+    assert later_kept.equals(kept.slice(5 * SIZE))
+    whole = Outputs.load(address, labels=LABELS)
+    np.testing.assert_array_equal(whole.logits, expected)
+
+
+def test_a_safetensors_file_is_read_in_blocks(tmp_path, rng):
+    outputs = Outputs(
+        rng.normal(size=(N, 3)).astype(np.float16),
+        features=rng.normal(size=(N, 5)),
+        labels=rng.integers(0, 2, (N, 3)),
+        ids=["é" * (row % 5) for row in range(N)],
+        label_names=LABELS,
+        head=Head(rng.normal(size=(3, 5)), rng.normal(size=3)),
+        arrays={"penultimate": rng.normal(size=(N, 5))},
+        kept={"text": np.array([f"t{row}" for row in range(N)]), "n": np.arange(N)},
+        manifest={"split": "val"},
+    )
+    outputs.save(tmp_path / "x.safetensors")
+    remote = f"file://{tmp_path}/x.safetensors"
+    for address, block in ((tmp_path / "x.safetensors", 0), (remote, 3)):
+        found, first = read(address, first=block)[0], block * SIZE
+        for name in ("logits", "features", "labels", "ids"):
+            given = getattr(outputs, name)[first:]
+            np.testing.assert_array_equal(getattr(found, name), given)
+        np.testing.assert_array_equal(found.get("penultimate"), outputs.get("penultimate")[first:])
+        assert {name: column.tolist() for name, column in found.kept.items()} == {
+            name: column[first:].tolist() for name, column in outputs.kept.items()
+        }
+        assert found.head.same_as(outputs.head)
+        assert (found.label_names, found.manifest) == (LABELS, {"split": "val"})
+    chosen, _ = read(tmp_path / "x.safetensors", Columns(labels=["zebra", "cat"]))
+    np.testing.assert_array_equal(chosen.logits, outputs.logits[:, [2, 0]])
+    damaged = bytearray((tmp_path / "x.safetensors").read_bytes())
+    damaged[-3] ^= 1
+    (tmp_path / "y.safetensors").write_bytes(damaged)
+    with pytest.raises(FileFormatError, match="do not match their checksum"):
+        open_stream(tmp_path / "y.safetensors")
+
+
+def test_brain_floats_are_widened_block_by_block(tmp_path):
+    ml_dtypes, numpy = pytest.importorskip("ml_dtypes"), pytest.importorskip("safetensors.numpy")
+    logits = np.arange(300.0).reshape(100, 3).astype(ml_dtypes.bfloat16)
+    numpy.save_file({"logits": logits}, tmp_path / "x.safetensors")
+    np.testing.assert_array_equal(read(tmp_path / "x.safetensors")[0].logits, logits.astype(float))
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.csv"])
+def test_other_files_are_streams_too(tmp_path, table, name):
+    logits = np.column_stack([table[label] for label in LABELS])
+    if name == "x.npy":
+        np.save(tmp_path / name, logits)
+    elif name == "x.npz":
+        np.savez(tmp_path / name, logits=logits)
+    else:
+        table.select(["id", *LABELS]).to_pandas().to_csv(tmp_path / name, index=False)
+    np.testing.assert_allclose(read(tmp_path / name)[0].logits, logits)
+
+
+def test_lists_are_logits_in_blocks(tmp_path, rng):
+    logits = rng.normal(size=(N, 4))
+    write_parquet(pyarrow.table({"logits": list(logits), "n": range(N)}), tmp_path / "x.parquet")
+    np.testing.assert_array_equal(read(tmp_path / "x.parquet")[0].logits, logits)
+    uneven = [[0.5] * (4 if row < 300 else 5) for row in range(384)]
+    write_parquet(pyarrow.table({"logits": uneven}), tmp_path / "y.parquet")
+    with pytest.raises(InputError, match=r"rows 256 to 383 .*: the lists of column 'logits' must"):
+        read(tmp_path / "y.parquet")
+    write_parquet(pyarrow.table({"logits": uneven[:256] + uneven[300:]}), tmp_path / "z.parquet")
+    with pytest.raises(ShapeError, match="the first rows have 4 labels, but these have 5"):
+        read(tmp_path / "z.parquet")
+
+
+# --- samples and columns ---
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.safetensors"])
+def test_a_sample_has_random_rows_in_their_order(tmp_path, table, name):
+    write_parquet(table.select(["id", *LABELS]), tmp_path / "x.parquet")
+    whole = Outputs.load(tmp_path / "x.parquet")
+    whole.save(tmp_path / "x.safetensors")
+    sample = read_outputs(tmp_path / name, from_probs=None, max_rows=300)
+    rows = [int(name.removeprefix("image-")) for name in sample.ids]
+    assert len(set(rows)) == 300
+    assert rows == sorted(rows)
+    assert 400 < np.mean(rows) < 600
+    np.testing.assert_array_equal(sample.logits, whole.logits[rows])
+    assert sample.manifest == {"sampled_from": N}
+    again, other = (
+        read_outputs(tmp_path / name, from_probs=None, max_rows=300, seed=seed) for seed in (0, 1)
+    )
+    assert again.ids.tolist() == sample.ids.tolist() != other.ids.tolist()
+    assert len(read_outputs(tmp_path / name, from_probs=None, max_rows=N)) == N
+
+
+def test_large_rows_make_a_smaller_sample(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.zeros((N, 10)) - 1)
+    monkeypatch.setattr(streams, "_MAX_BYTES", 80 * 50)
+    assert len(read_outputs(tmp_path / "x.npy", from_probs=None, max_rows=N)) == 50
+
+
+def test_columns_that_are_no_labels_are_an_error_before_any_row_is_read(tmp_path, table):
+    write_parquet(table, tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=r"x.parquet: the logits may be in the lists of 'tags'"):
+        open_stream(tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=r"'taken' .times., 'price' .decimal numbers"):
+        open_stream(tmp_path / "x.parquet", Columns(ignore="tags"))
+
+
+def test_probabilities_are_refused_unless_one_says_what_they_are(tmp_path, rng):
+    probs = {name: rng.uniform(size=N) for name in LABELS}
+    write_parquet(pyarrow.table(probs), tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=r"x.parquet: every value lies within \[0, 1\]"):
+        next(open_stream(tmp_path / "x.parquet", from_probs=None).blocks())
+    for from_probs in (True, False):
+        found = read(tmp_path / "x.parquet", from_probs=from_probs)[0]
+        whole = Outputs.load(tmp_path / "x.parquet", from_probs=from_probs)
+        np.testing.assert_array_equal(found.logits, whole.logits)
+    percent = pyarrow.table({name: 100 * column for name, column in probs.items()})
+    write_parquet(percent, tmp_path / "y.parquet")
+    with pytest.raises(InputError, match="these look like percentages"):
+        next(open_stream(tmp_path / "y.parquet", from_probs=None).blocks())
+
+
+def test_percentages_are_recognised(tmp_path):
+    values = np.random.default_rng(0).random((20, 5))
+
+    def refused(logits):
+        np.save(tmp_path / "x.npy", logits)
+        try:
+            list(open_stream(tmp_path / "x.npy", from_probs=None).blocks())
+        except InputError as error:
+            return "look like percentages" in str(error)
+        return False
+
+    assert refused(100 * values)
+    assert refused((100 * values).astype(int).astype(np.float32))
+    assert refused(np.where(values > 0.9, np.nan, 100 * values))
+    assert not refused(values)
+    assert not refused(100 * values[:2])
+    assert not refused(200 * values)
+    assert not refused(np.vstack([100 * values, -values]))
+    assert not refused(np.full((20, 5), np.nan))
+
+
+def test_an_index_of_pandas_is_the_ids_unless_it_is_the_default(tmp_path, table):
+    frame = table.select(LABELS).to_pandas()
+    frame.to_parquet(tmp_path / "x.parquet")
+    assert read(tmp_path / "x.parquet")[0].ids is None
+    frame.sample(frac=1, random_state=0).to_parquet(tmp_path / "y.parquet")
+    found = read(tmp_path / "y.parquet")[0]
+    assert found.ids.tolist() == Outputs.load(tmp_path / "y.parquet").ids.tolist()
+    assert read(tmp_path / "y.parquet", Columns(ignore="__index_level_0__"))[0].ids is None
+
+
+# --- files that do not fit, or are missing ---
+
+
+def test_files_with_other_columns_are_named(tmp_path, table):
+    small = table.select(LABELS)
+    write_parquet(small, tmp_path / "a.parquet")
+    for name, other in {
+        "'zebra' is missing here, and is float there": small.drop_columns("zebra"),
+        "'n' is int64 here, and is missing there": small.append_column(
+            "n", pyarrow.array(range(N))
+        ),
+        "'dog' is double here": small.set_column(1, "dog", small["dog"].cast("double")),
+    }.items():
+        write_parquet(other, tmp_path / "b.parquet")
+        with pytest.raises(InputError, match=r"b.parquet has other columns than ") as raised:
+            open_stream(tmp_path)
+        assert name in str(raised.value)
+    write_parquet(small.select(LABELS[::-1]), tmp_path / "b.parquet")  # another order does no harm
+    np.testing.assert_array_equal(np.diff(read(tmp_path)[0].logits.reshape(2, N, 3), axis=0), 0)
+
+
+def test_files_of_other_folders_are_named(tmp_path, table):
+    for name in ("year=1/a.parquet", "month=1/b.parquet"):
+        (tmp_path / name).parent.mkdir()
+        write_parquet(table, tmp_path / name)
+    with pytest.raises(InputError, match=r"year=1/a.parquet lies in other folders .* year, of"):
+        open_stream(tmp_path)
+
+
+def test_missing_files_are_explained(tmp_path, table):
+    for address, reason in {
+        tmp_path / "x.parquet": "there is no file",
+        tmp_path / "*.parquet": "no file matches",
+        tmp_path: "is a folder without .parquet",
+        "memory://nothing/x.parquet": "there is no file memory:",
+        "memory://nothing/*.parquet": "no file matches memory:",
+        "nosuch://x/y.parquet": "cannot open nosuch:",
+    }.items():
+        with pytest.raises(FileError, match=reason):
+            open_stream(address)
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    with pytest.raises(FileError, match=r"files that end in .npy. A pattern"):
+        open_stream(tmp_path / "*.npy")
+    with pytest.raises(FileError, match="NumPy files cannot be remote"):
+        open_stream(f"file://{tmp_path}/x.npy")
+
+
+def test_empty_files(tmp_path, table):
+    write_parquet(table.slice(0, 0), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="has no rows"):
+        list(open_stream(tmp_path, REST).blocks())
+    write_parquet(table, tmp_path / "b.parquet")
+    write_parquet(table.slice(0, 0), tmp_path / "c.parquet")
+    assert len(read(tmp_path, REST)[0]) == N
+    (tmp_path / "d.parquet").touch()
+    with pytest.raises(FileFormatError, match=r"cannot read .*d.parquet as Parquet"):
+        open_stream(tmp_path)
+    (tmp_path / "x.arrow").touch()
+    with pytest.raises(FileFormatError, match=r"cannot read .*x.arrow as Arrow"):
+        open_stream(tmp_path / "x.arrow")
+
+
+def test_files_that_differ_only_in_how_they_were_written_are_one_input(tmp_path, table):
+    """One cannot hold nulls, and each has its own categories, with numbers of one byte."""
+    for at, name in enumerate(("a.arrow", "b.arrow")):
+        kinds = pyarrow.array([f"{name}-{row % 100}" for row in range(N)]).dictionary_encode()
+        kinds = kinds.cast(pyarrow.dictionary(pyarrow.int8(), pyarrow.string()))
+        part = table.select(LABELS).append_column("kind", kinds)
+        fields = [field.with_nullable(at == 0) for field in part.schema]
+        write_arrow(part.cast(pyarrow.schema(fields)), tmp_path / name)
+    found, kept = read(tmp_path, Columns(labels=LABELS, keep="kind"))
+    assert len(found) == 2 * N
+    expected = [f"{name}-{row % 100}" for name in ("a.arrow", "b.arrow") for row in range(N)]
+    assert kept["kind"].to_pylist() == expected
+    assert Outputs.load(tmp_path, id_column="kind", labels=LABELS).ids.tolist() == expected
+
+
+def test_ids_that_are_decimal_numbers_are_not_rounded(tmp_path, table):
+    ids = [12345678901234567890 + row for row in range(N)]
+    stored = pyarrow.array(ids, pyarrow.decimal128(38, 0))
+    write_parquet(table.select(LABELS).append_column("id", stored), tmp_path / "x.parquet")
+    for found in (read(tmp_path / "x.parquet")[0], Outputs.load(tmp_path / "x.parquet")):
+        assert found.ids.tolist() == list(map(str, ids))
+
+
+def test_arrays_of_wrong_shapes_are_named(tmp_path, rng):
+    logits = rng.normal(size=(N, 3)).astype(np.float32)
+    ends = np.arange(1, N + 1, dtype=np.int64)
+    path = tmp_path / "x.safetensors"
+    ids = {"ids.ends": ends[:, None], "ids.utf8": np.full(N, 65, np.uint8)}
+    write_tensors(path, {"logits": logits, **ids}, {}, force=True)
+    assert read(path)[0].ids.tolist() == Outputs.load(path).ids.tolist()
+
+
+@pytest.mark.parametrize("lists", [[["a", "b"]] * N, [["a"] * (row % 3) for row in range(N)]])
+def test_lists_that_are_no_numbers_can_be_left_out_or_kept(tmp_path, rng, lists):
+    logits = rng.normal(-1, 3, (N, 3)).tolist()
+    path = tmp_path / "x.parquet"
+    write_parquet(pyarrow.table({"logits": logits, "tags": lists}), path)
+    for columns in (Columns(), Columns(keep_rest=True)):
+        with pytest.raises(InputError, match=r"column 'tags'.*pass --ignore tags"):
+            read(path, columns)
+    assert len(read(path, Columns(ignore="tags"))[0]) == N
+    assert read(path, Columns(keep="tags", keep_rest=True))[1]["tags"].to_pylist() == lists
+
+
+def test_blocks_of_large_rows_are_small():
+    """A row may have an image, or the logits of a hundred thousand labels."""
+    for row_bytes in (4, 1 << 10, 1 << 19):
+        assert streams._rows_per_block(row_bytes) * row_bytes <= streams._BLOCK_BYTES
+
+
+def test_a_folder_with_two_kinds_of_files_is_no_input(tmp_path, table):
+    write_parquet(table.select(LABELS), tmp_path / "a.parquet")
+    write_arrow(table.select(LABELS), tmp_path / "b.arrow")
+    with pytest.raises(FileError, match=r"\.arrow and \.parquet files.*Name a pattern"):
+        open_stream(tmp_path)
+    (tmp_path / "b.arrow").rename(tmp_path / "_b.arrow")
+    assert open_stream(tmp_path).n_rows == len(table)

@@ -1,0 +1,163 @@
+"""Figures on matplotlib: what they show, where they draw, and what they need."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from nescio._charts.style import palette
+from nescio.errors import InputError, MissingDependencyError, ParameterError
+from nescio.metrics import auroc
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("agg")
+pyplot = pytest.importorskip("matplotlib.pyplot")
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    return rng.normal(0, 3, (400, 6)), rng.normal(0, 3, (100, 6)), rng.normal(-4, 2, (100, 6))
+
+
+@pytest.fixture(scope="module")
+def detector(data):
+    return ns.JointEnergy().calibrate(data[0])
+
+
+def legend(display):
+    return [text.get_text() for text in display.ax_.get_legend().get_texts()]
+
+
+def drawn(data, detector):
+    """Every display, by the result or the detector that it is made from."""
+    _, new, far = data
+    monitor = ns.Monitor(detector, window=20)
+    monitor.update(detector.assess(far))
+    compared = ns.compare(new, far, ["joint_energy", "max_logit"], n_bootstrap=0)
+    explained = detector.explain(far)
+    pair = ["joint_energy", "max_logit"]
+    parts = ns.Combined(detectors=pair).calibrate(data[0]).explain(far[:1])
+    histogram, roc = ns.ScoreHistogramDisplay, ns.RocDisplay
+    return {
+        "detector": lambda ax: histogram.from_detector(detector, new, ood=far, ax=ax),
+        "assessment": lambda ax: detector.assess(far).plot(ax),
+        "few verdicts": lambda ax: detector.assess(far[:5]).plot(ax=ax),
+        "calibration": lambda ax: detector.calibration_.plot(ax),
+        "curve": lambda ax: roc.from_detector(detector, new, far, ax=ax),
+        "comparison": lambda ax: compared.plot(ax),
+        "explanation": lambda ax: explained.plot(ax, row=3),
+        "parts": lambda ax: parts.plot(ax),
+        "report": lambda ax: monitor.report().plot(ax),
+    }
+
+
+def test_all_draw_where_they_are_told_to_and_name_their_axes(data, detector):
+    for name, draw in drawn(data, detector).items():
+        _, (_, ax) = pyplot.subplots(1, 2)
+        display = draw(ax)
+        assert display.ax_ is ax, name
+        assert display.figure_ is ax.figure, name
+        assert ax.get_xlabel(), name
+        assert display.plot() is display, name
+        assert display.ax_ is not ax, name
+        pyplot.close("all")
+
+
+def test_a_legend_covers_no_data(data, detector):
+    found = drawn(data, detector)
+    for name in ("detector", "comparison", "explanation", "report"):
+        display = found[name](None)
+        display.figure_.draw_without_rendering()
+        legend_, axes = display.ax_.get_legend(), display.ax_
+        assert legend_.get_window_extent().x0 >= axes.get_window_extent().x1, name
+        assert legend_.get_window_extent().x1 <= display.figure_.bbox.x1, name
+
+
+def test_a_histogram_shows_the_threshold_and_every_set(data, detector):
+    _, new, far = data
+    display = ns.ScoreHistogramDisplay.from_detector(detector, new, ood={"far away": far})
+    threshold = f"threshold {detector.offset_:.4g}"
+    assert legend(display) == ["calibration (400)", "new data (100)", "far away (100)", threshold]
+    line = display.ax_.lines[0].get_xdata()
+    assert line[0] == pytest.approx(detector.offset_)
+    many = ns.JointEnergy().calibrate(data[0], groups=np.arange(400) % 3)
+    assert legend(many.calibration_.plot()) == ["calibration (400)", "3 thresholds"]
+
+
+def test_scores_beyond_the_axis_are_counted(data, detector):
+    scores = {"far": np.array([-np.inf, -1e9, 2.0] + [1.0] * 40)}
+    display = ns.ScoreHistogramDisplay.from_calibration(detector.calibration_, scores)
+    below = np.count_nonzero(detector.calibration_.scores < display.ax_.get_xlim()[0])
+    assert f"◀ {2 + below} lower" in [text.get_text() for text in display.ax_.texts]
+
+
+def test_curves_have_the_area_of_the_metric(data, detector):
+    _, new, far = data
+    scores = detector.score_samples(new).round(), detector.score_samples(far).round()  # with ties
+    display = ns.RocDisplay.from_scores(*scores, name="rounded")
+    assert display.curves["rounded"].auroc == pytest.approx(auroc(*scores), abs=1e-12)
+    assert legend(display) == [f"rounded ({100 * display.curves['rounded'].auroc:.2f})"]
+
+
+def test_a_comparison_shows_the_best_on_the_set_that_is_named(data):
+    _, new, far = data
+    sets = {"far": far, "new": new[::-1] - 1}
+    compared = ns.compare(new, sets, ["msp", "max_logit", "joint_energy"], n_bootstrap=0)
+    drawn = list(compared.plot(ood="new").curves)
+    assert drawn == compared.ranked("new") != list(compared.results["new"])
+    assert compared.plot().ood_name == "far"
+    with pytest.raises(ParameterError, match="no OOD set 'near'; the comparison has 'far', 'new'"):
+        compared.plot(ood="near")
+
+
+def test_an_explanation_has_its_bars_and_medians(data, detector):
+    reason = detector.explain(data[2])[0]
+    display = reason.plot(n_labels=4)
+    shown = reason.most_telling(4)
+    ticks = [text.get_text() for text in display.ax_.get_yticklabels()]
+    assert ticks == [label.label for label in shown]
+    lengths = [bar.get_width() for bar in display.ax_.patches]
+    np.testing.assert_allclose(lengths, [label.term for label in shown])
+    assert display.ax_.get_title("left").startswith("OUT. joint_energy")
+
+
+def test_a_monitor_shows_the_windows_and_the_alarm(data, detector):
+    monitor = ns.Monitor(detector, window=20)
+    monitor.update(detector.assess(data[2]))
+    report = monitor.report()
+    display = report.plot()
+    np.testing.assert_allclose(display.shares, [window.share for window in report.windows])
+    assert f"alarm at {report.alarm_at}" in legend(display)
+
+
+def test_the_colours_suit_the_background(detector):
+    for face, dark in (("white", False), ("#101010", True)):
+        _, ax = pyplot.subplots(facecolor=face)
+        ax.set_facecolor(face)
+        line = detector.calibration_.plot(ax).ax_.lines[0]
+        assert line.get_color() == palette(dark=dark)["ink"]
+
+
+def test_what_cannot_be_drawn_is_said(data, detector):
+    with pytest.raises(InputError, match="not calibrated"):
+        ns.ScoreHistogramDisplay.from_detector(ns.JointEnergy())
+    with pytest.raises(InputError, match="from_detector"):
+        detector.assess(data[1], fdr=0.1).plot()
+
+
+def test_matplotlib_is_needed_only_to_draw(monkeypatch, detector):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[report\]'"):
+        detector.calibration_.plot()
+    code = "import sys, nescio.displays; print('matplotlib' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

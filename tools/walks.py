@@ -1,0 +1,109 @@
+"""Print the files whose functions run on a walk through nescio, for the table in CONTRIBUTING.
+
+python tools/walks.py score
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import nescio as ns
+from nescio.checks import make_outputs
+from nescio.cli import main as run
+
+SOURCE = str(Path(ns.__file__).parent) + os.sep
+_FUNCTION = 2  # the flag of code that is neither a module nor the body of a class
+
+functions: dict[str, set[str]] = defaultdict(set)
+recording = False
+
+
+def record(frame: FrameType, event: str, _: Any) -> None:
+    """Note the function that is called."""
+    code = frame.f_code
+    ours = recording and event == "call" and code.co_filename.startswith(SOURCE)
+    if ours and code.co_flags & _FUNCTION and not code.co_name.startswith("<"):
+        functions[code.co_filename.removeprefix(SOURCE)].add(code.co_qualname)
+
+
+def walk(work: Callable[[], object]) -> None:
+    """Do the work and note what runs, in this thread and in those that start after `main`."""
+    global recording
+    recording = True
+    work()
+    recording = False
+
+
+def write_tables() -> None:
+    """Write training, held-out and new outputs as Parquet files with lists."""
+    for seed, (name, n) in enumerate({"train": 600, "val": 600, "new": 200}.items()):
+        outputs = make_outputs(n, seed=seed)
+        arrays = {key: getattr(outputs, key) for key in ("logits", "features", "labels")}
+        columns = {key: [row.tolist() for row in array] for key, array in arrays.items()}
+        pq.write_table(pa.table(columns), f"{name}.parquet")
+
+
+def fit() -> None:
+    """Wrap a classifier of scikit-learn."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    rows = np.random.default_rng(0).normal(size=(1500, 8))
+    labels = (rows[:, :4] > 0).astype(int)
+    model = OneVsRestClassifier(LogisticRegression()).fit(rows[:700], labels[:700])
+    walk(
+        lambda: ns.wrap(model, features="input").fit(rows[:700], labels[:700]).calibrate(rows[700:])
+    )
+
+
+def request() -> None:
+    """Send logits to the service."""
+    from starlette.testclient import TestClient
+
+    from nescio.service import Settings, make_app
+
+    body = {"logits": make_outputs(3).logits.tolist()}
+    with TestClient(make_app(Settings(Path("val.nescio")))) as client:
+        client.post("/v1/score", json=body)
+        walk(lambda: client.post("/v1/score", json=body))
+
+
+WALKS: dict[str, Callable[[], None]] = {
+    "score": lambda: walk(lambda: run(["score", "val.nescio", "new.parquet", "-o", "x.parquet"])),
+    "calibrate": lambda: walk(
+        lambda: run(["calibrate", "val.parquet", "--train", "train.parquet", "-o", "x.nescio"])
+    ),
+    "fit": fit,
+    "request": request,
+}
+
+
+def main() -> None:
+    """Print one walk."""
+    warnings.simplefilter("ignore")
+    threading.setprofile(record)
+    sys.setprofile(record)
+    os.chdir(tempfile.mkdtemp())
+    write_tables()
+    run(["calibrate", "val.parquet", "-o", "val.nescio"])
+    WALKS[sys.argv[1]]()
+    print(f"\n{sys.argv[1]}: {len(functions)} files")
+    for file, names in sorted(functions.items()):
+        print(f"  {file}: {', '.join(sorted(names)[:3])}")
+
+
+if __name__ == "__main__":
+    main()
