@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from nescio._io.frames import is_frame
+from nescio._io.columns import is_frame
 from nescio._validation import Array, check_matrix, to_numpy
 from nescio._version import __version__
 from nescio.errors import InputError, ParameterError, ShapeError

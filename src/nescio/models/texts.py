@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nescio._io.columns import is_frame
 from nescio._io.files import existing_file, replacing
-from nescio._io.frames import is_frame
 from nescio._optional import require
 from nescio._validation import Array
 from nescio.errors import FileFormatError, InputError, ParameterError, listed
