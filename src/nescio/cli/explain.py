@@ -138,8 +138,9 @@ def _train_ids(detector: Detector, train: Outputs) -> Array:
             "the detector has not learned from this data, or not with the rows in this order. Pass "
             "its training data to --train, in the same order."
         )
-    usable = inputs.usable_rows(inputs.read(train, detector.learns_from, detector).arrays, detector)
-    ids: Array = train.ids[usable]
+    arrays = inputs.read(detector, train, detector.learns_from).arrays
+    usable = inputs.usable_rows(arrays, detector)
+    ids: Array = train.ids if usable is None else train.ids[usable]
     return ids
 
 

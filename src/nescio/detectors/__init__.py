@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.base import Detector
-from nescio.detectors.fitting import NotCalibratedError
+from nescio.detectors.base import Detector, NotCalibratedError
 from nescio.detectors.inputs import Arrays
 from nescio.detectors.naming import (
     DETECTORS,

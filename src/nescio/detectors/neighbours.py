@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.detectors import fitting, inputs as reading
-from nescio.detectors.base import Detector
+from nescio.detectors import inputs as reading
+from nescio.detectors.base import Detector, NotCalibratedError
 from nescio.detectors.features import checked_layer, row_blocks, unit_rows
 from nescio.detectors.inputs import Arrays
 from nescio.errors import ParameterError, TooFewSamplesError
@@ -147,7 +147,7 @@ class BankDetector(Detector):
             with NaN or infinity.
         """
         if not hasattr(self, "bank_"):
-            raise fitting.NotCalibratedError(
+            raise NotCalibratedError(
                 f"{self.name} learns from data: call fit(training_data) first."
             )
         if checked_whole("n", n, minimum=1) > len(self.bank_):
@@ -155,10 +155,11 @@ class BankDetector(Detector):
                 f"n must be at most {len(self.bank_):,}, the number of training samples that "
                 f"{self.name} keeps, got {n}."
             )
-        given = fitting.read(self, X, self.scores_from).arrays
-        inputs: FloatArray = given[self.layer]
+        arrays = self._read(X, self.scores_from).arrays
+        inputs: FloatArray = arrays[self.layer]
         positions = np.full((len(inputs), n), -1)
-        rows = np.flatnonzero(reading.usable_rows(given, self) & inputs.any(1))
+        usable = reading.usable_rows(arrays, self)
+        rows = np.flatnonzero(inputs.any(1) if usable is None else usable & inputs.any(1))
         positions[rows] = self.rows_[self._nearest(inputs[rows], n).positions]
         return positions
 

@@ -16,8 +16,7 @@ import numpy as np
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_share, checked_whole
 from nescio.calibration import Calibration, Threshold
-from nescio.detectors.base import Detector
-from nescio.detectors.fitting import require_calibration
+from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.naming import DETECTORS
 from nescio.detectors.plausibility import Profile
 from nescio.errors import FileFormatError, ParameterError
