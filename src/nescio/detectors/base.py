@@ -8,7 +8,7 @@ means more in-distribution) and, if it learns from data, `_learn` (from training
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,8 +98,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     paper: ClassVar[str] = ""
     """The publication that the method comes from."""
 
-    learned: ClassVar[tuple[str, ...]] = ()
-    """The attributes that `_learn` and `_learn_held_out` set: arrays, or lists of detectors."""
+    learned: ClassVar[Collection[str]] = ()
+    """The attributes that `_learn` and `_learn_held_out` set: arrays, or lists of detectors.
+
+    A mapping also says what each array is, such as "float features labels": its kind (float, int or
+    bool), and the names of its axes. `load` checks them: values must be finite, axes of one name
+    equally long, and "features" as many as the columns of the first array in `scores_from`.
+    """
 
     accepts_masked: ClassVar[bool] = True
     """Whether a logit of -inf may mark a masked label."""
@@ -455,9 +460,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             self.label_names_ = given.label_names
         if given.columns is not None and not hasattr(self, "feature_names_in_"):
             self.feature_names_in_ = np.array(given.columns, dtype=object)
-        layers = given.manifest.get("layers")
-        if isinstance(layers, list | tuple):
-            self.layers_ = tuple(map(str, layers))
+        if given.layers:
+            self.layers_ = given.layers
         if not getattr(self, "_made_with", {}):
             self._made_with = plausibility.made_with(given)
 

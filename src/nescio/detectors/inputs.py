@@ -125,6 +125,12 @@ class Given:
         """What is known about the model that gave the data."""
         return self.data.manifest if isinstance(self.data, Outputs) else {}
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers of the model that features and further arrays were taken from, if known."""
+        layers = self.manifest.get("layers")
+        return tuple(map(str, layers)) if isinstance(layers, list | tuple) else ()
+
     def label_counts(self) -> Array | None:
         """Return how many labels the model predicts for each sample; None without logits."""
         return None if self.logits is None else np.asarray((self.logits > 0).sum(1))

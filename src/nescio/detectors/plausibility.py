@@ -110,14 +110,13 @@ def check_same_model(detector: Detector, given: Given) -> None:
     """
     if not given.manifest:
         return
-    listed_layers = given.manifest.get("layers")
-    theirs = tuple(map(str, listed_layers[:1])) if isinstance(listed_layers, list | tuple) else ()
-    ours = getattr(detector, "layers_", ())[:1]
-    known = ours and theirs and {*ours, *theirs} <= _KINDS_OF_LAYER
-    if known and ours != theirs and "features" in detector.scores_from:
+    layers = [*getattr(detector, "layers_", ())[:1], *given.layers[:1]]
+    two_kinds = len(set(layers)) == 2 and _KINDS_OF_LAYER.issuperset(layers)
+    if two_kinds and "features" in detector.scores_from:
+        ours, theirs = layers
         raise InputError(
-            f"the features are of the layer {theirs[0]!r}, but {detector.name} was made with those "
-            f"of {ours[0]!r}. Choose the same layer (features={ours[0]!r}, --features {ours[0]})."
+            f"the features are of the layer {theirs!r}, but {detector.name} was made with those "
+            f"of {ours!r}. Choose the same layer (features={ours!r}, --features {ours})."
         )
     before, now = getattr(detector, "_made_with", {}), made_with(given)
     if before.keys() != now.keys() or before.get("kind") != now.get("kind") or before == now:
