@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from nescio._io.addresses import Files
+from nescio._io.files import Files
 from nescio._io.results import is_null, to_values
 from nescio._optional import require
 from nescio._validation import Array

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nescio._io.file_format import FileKind
 from nescio._io.files import existing_file
+from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio._optional import require
 from nescio.detectors import Detector, load

@@ -24,8 +24,7 @@ import numpy as np
 
 from nescio import errors
 from nescio._io.arrow import ArrowTable
-from nescio._io.columns import Columns as TableColumns, matching_names
-from nescio._io.frames import frame_table
+from nescio._io.columns import Columns as TableColumns, frame_table, matching_names
 from nescio._optional import require
 from nescio._threads import limit_cpus
 from nescio._validation import Array
@@ -34,7 +33,7 @@ from nescio.calibration import CUSTOM
 from nescio.detectors import Assessment, Detector, NotCalibratedError, load
 from nescio.detectors.streaming import Columns, ScoreBlock, ScoreEngine, as_columns
 from nescio.errors import InputError, NescioError, ParameterError
-from nescio.outputs.files import from_content
+from nescio.outputs.outputs import from_content
 from nescio.outputs.reading import OutputsStream
 
 __all__ = ["Verdicts", "ray_scoring"]

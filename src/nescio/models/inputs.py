@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nescio._io.frames import is_frame
+from nescio._io.columns import is_frame
 from nescio.errors import InputError, ShapeError, listed
 
 

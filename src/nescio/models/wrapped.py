@@ -11,7 +11,7 @@ import numpy as np
 
 from nescio._charts.results import View, result_card
 from nescio._charts.style import cut, listed
-from nescio._io.frames import index_ids, index_of
+from nescio._io.columns import index_ids, index_of
 from nescio._validation import Array, check_logits, checked_whole, to_numpy
 from nescio.detectors import Detector, NotCalibratedError, load
 from nescio.detectors.assessment import Assessment

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.addresses import MANY, find_files
 from nescio._io.arrow import ArrowFiles, ArrowTable, as_ids, read_text_table, to_array
 from nescio._io.columns import Columns
+from nescio._io.files import MANY, find_files
 from nescio._io.results import without_quote
 from nescio._validation import Array, FloatArray
 from nescio.detectors.assessment import Assessment
@@ -26,7 +26,7 @@ from nescio.errors import (
     listed,
     warn,
 )
-from nescio.outputs.matching import match_labels
+from nescio.outputs.outputs import match_labels
 from nescio.outputs.reading import TABLES
 
 if TYPE_CHECKING:

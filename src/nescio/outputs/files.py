@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
-from nescio._io.addresses import Files
 from nescio._io.columns import MATRICES
-from nescio._io.file_format import FileKind
+from nescio._io.files import Files
 from nescio._io.results import to_values
-from nescio._io.tensors import Stacked, decode_tensors, read_tensors
+from nescio._io.tensors import FileKind, Stacked, decode_tensors, read_tensors
 from nescio._validation import Array
 from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError
 from nescio.outputs.outputs import MAX_ID_LENGTH, Head, Outputs, check_same_arrays, join_columns
-from nescio.scores import logits_from_probs
 
 ARRAYS = (".safetensors", ".npy", ".npz")
 """The endings of files that hold arrays and no table."""
@@ -52,13 +50,6 @@ def read_arrays(files: Files, *, verify: bool = True) -> dict[str, Any]:
     with files.open(path) as stream:
         tensors = decode_tensors(stream.read(), files.address)
     return parse_tensors(files.address, *tensors, verify=verify)
-
-
-def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
-    """Make outputs from their arguments, with logits that may be probabilities."""
-    if from_probs:
-        content["logits"] = logits_from_probs(content["logits"])
-    return Outputs(**content)
 
 
 def check_outputs_target(path: str | Path) -> None:

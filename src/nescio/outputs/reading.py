@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.addresses import MANY, Files, find_files
 from nescio._io.arrow import ArrowFiles, ArrowTable, as_ids, read_text_table
 from nescio._io.columns import Columns, content, label_content
+from nescio._io.files import MANY, Files, find_files
 from nescio._validation import Array, check_logits
 from nescio.errors import FileError, InputError, ShapeError, error_context
-from nescio.outputs.files import ARRAYS, from_content, read_arrays
-from nescio.outputs.matching import match_labels
-from nescio.outputs.outputs import Outputs
+from nescio.outputs.files import ARRAYS, read_arrays
+from nescio.outputs.outputs import Outputs, from_content, match_labels
 
 TEXTS = (".csv", ".tsv", ".jsonl")
 TABLES = (*MANY, *TEXTS, *(f"{suffix}.gz" for suffix in TEXTS))

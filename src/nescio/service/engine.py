@@ -26,7 +26,7 @@ from nescio.models.inputs import n_rows
 from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Outputs
-from nescio.outputs.matching import match_labels
+from nescio.outputs.outputs import match_labels
 from nescio.service.images import Decoding
 from nescio.service.logs import logger
 from nescio.service.requests import without_advice

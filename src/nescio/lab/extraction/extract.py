@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.file_format import FileKind
 from nescio._io.files import check_target, exclusive, locked
+from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, ExportError, FileError, FileFormatError, ParameterError
