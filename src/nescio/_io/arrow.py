@@ -7,12 +7,12 @@ TSV and JSON lines, also compressed with gzip) are read as a whole.
 from __future__ import annotations
 
 import csv
-import functools
 import gzip
 import io
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -37,66 +37,10 @@ _UNNAMED_COLUMN = "Unnamed: 0"  # as pandas calls the first column of a CSV file
 _MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"]
 # A sign or a fraction: such a cell in a first line is data, and not the name of a column.
 _DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+WHOLE_NUMBERS = "whole numbers"
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 _CACHE_BYTES = 1 << 18
 _JSON_BLOCK = 1 << 26  # bytes; a line must fit
-
-
-class ArrowTable:
-    """A table of pyarrow, or some of its rows.
-
-    Attributes
-    ----------
-    table : pyarrow.Table
-    names : tuple of str
-        The names of the columns.
-    index : tuple of str
-        The columns in which pandas stored an index.
-    lists, floats, numbers : frozenset of str
-        The columns that hold lists, floating-point numbers, and numbers of any kind.
-    partitions : frozenset of str
-        The columns whose values are in the names of folders.
-    own_index : pandas index or None
-        The index of a pandas frame, of any number of levels.
-    """
-
-    def __init__(
-        self,
-        table: Any,
-        what: object,
-        *,
-        partitions: Collection[str] = (),
-        index: Collection[str] | None = None,
-        own_index: Any = None,
-    ) -> None:
-        types = require("pyarrow.types", "files")
-        self.table = table
-        self._what = what
-        with arrow_errors(what):
-            table.validate(full=True)  # text that is not UTF-8, and offsets outside the data
-            self.names: tuple[str, ...] = tuple(table.column_names)
-        if len(set(self.names)) < len(self.names):
-            twice = next(name for name in self.names if self.names.count(name) > 1)
-            raise InputError(
-                f"{what} has two columns of the same name, {twice!r}. Names must be unique."
-            )
-        stored = _stored_index(table.schema) if index is None else index
-        self.index = tuple(name for name in self.names if name in stored)
-        self.lists = frozenset(field.name for field in table.schema if _is_list(field.type))
-        self.floats = frozenset(f.name for f in table.schema if types.is_floating(f.type))
-        whole = frozenset(f.name for f in table.schema if types.is_integer(f.type))
-        self.numbers = self.floats | whole
-        self.partitions = frozenset(partitions)
-        self.own_index = own_index
-
-    @property
-    def unnamed(self) -> set[str]:
-        """The columns of an index that have no name."""
-        return {n for n in self.index if n == _UNNAMED_COLUMN or re.fullmatch(_UNNAMED_LEVEL, n)}
-
-    def column(self, name: str) -> Any:
-        """Return a column as pyarrow has it."""
-        return self.table.column(name)
 
 
 class TableFiles:
@@ -107,8 +51,10 @@ class TableFiles:
 
     Attributes
     ----------
-    names : tuple of str
-        The names of the columns.
+    schema : pyarrow.Schema
+        The columns, those of folders last.
+    folders : dict
+        The columns of folders, with one value per file.
     n_rows : int
     """
 
@@ -122,7 +68,7 @@ class TableFiles:
         self._rows: list[int] = []
         self._schema: Any = None
         self._column_bytes: dict[str, float] = {}  # per row, approximately
-        self._folders = _folder_columns(files)
+        self.folders = _folder_columns(files)
         for path in files.paths:
             with self._opened(path) as file:
                 schema = _common(file.schema)
@@ -132,9 +78,12 @@ class TableFiles:
                 if file.n_rows and not self._column_bytes:
                     self._column_bytes = file.column_bytes()
         self.n_rows = sum(self._rows)
-        self.names: tuple[str, ...] = (*self._schema.names, *self._folders)
+        self.schema = self._schema
+        for name, values in self.folders.items():
+            self.schema = self.schema.append(require("pyarrow", "files").field(name, values.type))
+        unique_names(self.schema)
 
-    def blocks(self, size: int, start: int, names: Sequence[str]) -> Iterator[ArrowTable]:
+    def blocks(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give blocks of `size` rows from row `start` on; the last block may be shorter.
 
         The borders of files and row groups do not matter.
@@ -149,35 +98,31 @@ class TableFiles:
                 whole = pyarrow.concat_tables(waiting)
                 waiting = [whole.slice(size)] if n_waiting > size else []
                 n_waiting -= size
-                yield self._table(whole.slice(0, size))
+                yield self._valid(whole.slice(0, size))
                 del whole
         if n_waiting:
-            yield self._table(pyarrow.concat_tables(waiting))
+            yield self._valid(pyarrow.concat_tables(waiting))
 
-    def whole(self, names: Sequence[str]) -> ArrowTable:
+    def whole(self, names: Sequence[str]) -> Any:
         """Return some columns of all rows as one table."""
-        empty = self.empty().table.select(names)
+        empty = self.schema.empty_table().select(names)
         pieces = self._pieces(max(1, min(self.n_rows, 1 << 20)), 0, names)
-        return self._table(require("pyarrow", "files").concat_tables([empty, *pieces]))
-
-    def empty(self) -> ArrowTable:
-        """Return a table without rows."""
-        table = self._schema.empty_table()
-        for name, values in self._folders.items():
-            table = table.append_column(name, values[:0])
-        return self._table(table)
+        return self._valid(require("pyarrow", "files").concat_tables([empty, *pieces]))
 
     def row_bytes(self, names: Sequence[str]) -> float:
         """Return approximately how many bytes some columns of a row have in memory."""
         return sum(self._column_bytes.get(name, 0) for name in names)
 
-    def _table(self, table: Any) -> ArrowTable:
-        return ArrowTable(table, self._files.address, partitions=self._folders)
+    def _valid(self, table: Any) -> Any:
+        """Return a table; raise if text is not UTF-8, or offsets lie outside the data."""
+        with arrow_errors(self._files.address, self._kind):
+            table.validate(full=True)
+        return table
 
     def _pieces(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on, in pieces; those of Parquet have at most `size` rows."""
         pyarrow = require("pyarrow", "files")
-        of_file = [name for name in names if name not in self._folders]
+        of_file = [name for name in names if name not in self.folders]
         schema = pyarrow.schema([self._schema.field(name) for name in of_file])
         for number, (path, n_rows) in enumerate(zip(self._files.paths, self._rows, strict=True)):
             if start >= n_rows:
@@ -189,8 +134,8 @@ class TableFiles:
                     if table.schema != schema:
                         table = table.cast(schema)
                     for name in names:
-                        if name in self._folders:
-                            column = pyarrow.repeat(self._folders[name][number], len(table))
+                        if name in self.folders:
+                            column = pyarrow.repeat(self.folders[name][number], len(table))
                             table = table.append_column(name, column)
                     yield table.select(names).replace_schema_metadata(self._schema.metadata)
             start = 0
@@ -281,8 +226,8 @@ def _open_ipc(stream: IO[bytes], path: str | None) -> _RecordBatches:
     """Open an Arrow file; a local one is memory-mapped."""
     pyarrow, ipc = require("pyarrow", "files"), require("pyarrow.ipc", "files")
     reader = ipc.open_file(stream if path is None else pyarrow.memory_map(path))
-    read = functools.partial(map, reader.get_batch)
-    return _RecordBatches(reader.schema, lambda: read(range(reader.num_record_batches)))
+    numbers = range(reader.num_record_batches)
+    return _RecordBatches(reader.schema, lambda: map(reader.get_batch, numbers))
 
 
 def _from_row(batches: Iterable[Any], start: int) -> Iterator[Any]:
@@ -346,13 +291,25 @@ def arrow_errors(what: object, kind: str = "Parquet") -> Iterator[None]:
         raise FileFormatError(f"cannot read {what} as {kind}: {reason}") from error
 
 
-def _stored_index(schema: Any) -> set[str]:
-    """Return the names under which pandas stores an index, with or without its metadata."""
-    names = {n for n in schema.names if n == _UNNAMED_COLUMN or re.fullmatch(_UNNAMED_LEVEL, n)}
+def unique_names(schema: Any) -> tuple[str, ...]:
+    """Return the names of the columns; raise if two have the same name."""
+    name, count = Counter(schema.names).most_common(1)[0] if schema.names else ("", 0)
+    if count > 1:
+        raise InputError(f"there are two columns of the same name, {name!r}. Rename one of them.")
+    return tuple(schema.names)
+
+
+def stored_index(schema: Any) -> tuple[str, ...]:
+    """Return the columns in which pandas stored an index, with or without its metadata."""
+    stored: list[Any] = []
     with suppress(ValueError, AttributeError):  # not the metadata that pandas writes
         stored = (schema.pandas_metadata or {}).get("index_columns", [])
-        names |= {name for name in stored if isinstance(name, str)}
-    return names
+    return tuple(name for name in schema.names if is_unnamed_index(name) or name in stored)
+
+
+def is_unnamed_index(name: str) -> bool:
+    """Return whether pandas stores an index without a name under this name."""
+    return name == _UNNAMED_COLUMN or re.fullmatch(_UNNAMED_LEVEL, name) is not None
 
 
 # --- text files -------------------------------------------------------------------------------
@@ -376,7 +333,10 @@ def _read_text(files: Files, columns: Columns) -> Any:
             options = json.ReadOptions(block_size=min(_JSON_BLOCK, len(data) + 1))
             return json.read_json(pyarrow.BufferReader(data), options)
     separator = columns.sep or ("\t" if suffix == ".tsv" else ",")
-    return _read_csv(data, _csv_names(data, separator, what), separator, columns, what)
+    table = _read_csv(data, _csv_names(data, separator, what), separator, columns, what)
+    if not len(table):  # its columns have no types either
+        raise InputError("the table has no rows.")
+    return table
 
 
 def _read_csv(data: bytes, names: list[str], sep: str, columns: Columns, what: object) -> Any:
@@ -442,7 +402,8 @@ def _csv_names(data: bytes, separator: str, what: object) -> list[str]:
 # --- columns ----------------------------------------------------------------------------------
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Return whether a type of pyarrow is that of lists."""
     types = require("pyarrow.types", "files")
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
@@ -451,7 +412,7 @@ def kind_of(kind: Any) -> str:
     """Return what a column of this type holds, in words."""
     types = require("pyarrow.types", "files")
     words = {
-        "whole numbers": types.is_integer,
+        WHOLE_NUMBERS: types.is_integer,
         "text": lambda t: types.is_string(t) or types.is_large_string(t) or types.is_dictionary(t),
         "true or false": types.is_boolean,
         "times": types.is_temporal,
@@ -461,7 +422,7 @@ def kind_of(kind: Any) -> str:
     return next((word for word, is_kind in words.items() if is_kind(kind)), str(kind))
 
 
-def label_matrix(table: ArrowTable, names: Sequence[str]) -> Array:
+def label_matrix(table: Any, names: Sequence[str]) -> Array:
     """Return columns of numbers as a matrix, (n_rows, n_names); nulls are NaN."""
     columns = [_numbers(name, table.column(name)) for name in names]
     n_rows, n_columns = len(columns[0]), len(columns)
@@ -485,7 +446,7 @@ def _numbers(name: str, column: Any) -> Array:
     return np.asarray(column)
 
 
-def list_matrix(table: ArrowTable, name: str) -> Array:
+def list_matrix(table: Any, name: str) -> Array:
     """Return lists of equal length as the rows of a matrix; a null is a row of NaN."""
     compute, types = require("pyarrow.compute", "files"), require("pyarrow.types", "files")
     column = table.column(name)

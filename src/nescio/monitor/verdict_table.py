@@ -65,7 +65,7 @@ class ScoredTable:
             )
         self._table = TableFiles(self._files, Columns(labels=("score", "p_value")))
         self.n_rows = self._table.n_rows
-        names = self._table.names
+        names = self._table.schema.names
         missing = [name for name in _COLUMNS if name not in names]
         if missing:
             raise FileFormatError(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.arrow import ArrowTable, TableFiles, as_ids
+from nescio._io.arrow import TableFiles, as_ids
 from nescio._io.columns import Columns, content, label_content
 from nescio._io.files import MANY, Files, find_files
 from nescio._validation import Array, check_logits
@@ -53,13 +53,13 @@ class Block:
     stream : OutputsStream
     start : int
         The number of rows before this block.
-    rows : ArrowTable or Outputs
+    rows : pyarrow.Table or Outputs
         As they were read.
     """
 
     stream: OutputsStream
     start: int
-    rows: ArrowTable | Outputs
+    rows: Any
 
     @property
     def place(self) -> str:
@@ -108,9 +108,8 @@ class Block:
         """Return some of the rows as outputs, with ids and kept columns."""
         if isinstance(self.rows, Outputs):
             return self.rows[rows]
-        some = ArrowTable(self.rows.table.take(rows), self.stream.address)
         with error_context(self.place):
-            return self.stream.outputs(content(self.stream.roles, some))
+            return self.stream.outputs(content(self.stream.roles, self.rows.take(rows)))
 
 
 class OutputsStream:
@@ -142,7 +141,7 @@ class OutputsStream:
         self._table: TableFiles | None = None
         if files.suffix in TABLES:
             self._table = TableFiles(files, columns)
-            self.roles = columns.roles(self._table.empty())
+            self.roles = columns.roles(self._table.schema, self._table.folders)
             self.ignored = list(self.roles.ignored)
             self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
             row_bytes = self._table.row_bytes(self.roles.read)
@@ -187,7 +186,7 @@ class OutputsStream:
         self._check_logits(whole)
         return whole
 
-    def _read(self, first: int) -> Iterator[ArrowTable | Outputs]:
+    def _read(self, first: int) -> Iterator[Any]:
         if self._table is not None:
             start = first * self.block_rows
             yield from self._table.blocks(self.block_rows, start, self.roles.read)
