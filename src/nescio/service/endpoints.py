@@ -14,7 +14,7 @@ from nescio._validation import Array
 from nescio.detectors.assessment import Assessment
 from nescio.errors import DatasetError, NescioError
 from nescio.explain import Reason
-from nescio.models.base import n_rows
+from nescio.models.inputs import n_rows
 from nescio.scores import label_prob
 from nescio.service import charts, openapi
 from nescio.service.engine import BatchResult, Engine, Model
