@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.arrow import ArrowTable
-from nescio._io.columns import Columns as TableColumns, frame_table, matching_names
+from nescio._io.columns import Columns as TableColumns, matching_names
 from nescio._optional import require
 from nescio._threads import limit_cpus
 from nescio._validation import Array
@@ -126,11 +125,12 @@ class Verdicts:
 
     def _verdicts(self, batch: Any) -> dict[str, Array]:
         """Return the columns of the verdicts; those of a batch without rows are empty."""
-        table = _table(batch)
-        if not len(table.table):
+        n_rows = len(next(iter(batch.values()), ())) if isinstance(batch, Mapping) else len(batch)
+        if not n_rows:
             groups = None if self.detector.calibration_.by is None else np.empty(0, "U1")
             return Assessment(np.empty(0), np.empty(0), np.empty(0, bool), groups).columns()
-        outputs = from_content(self.columns.read(table), from_probs=bool(self.from_probs))
+        content = self.columns.read_frame(_frame(batch))
+        outputs = from_content(content, from_probs=bool(self.from_probs))
         asked = None if self.from_probs is None else False
         return self.detector.assess(outputs, from_probs=asked).columns()
 
@@ -139,13 +139,11 @@ class Verdicts:
         return map(self, batches)
 
 
-def _table(batch: Any) -> ArrowTable:
-    """Return a batch for the reader of tables; images in it are left out."""
+def _frame(batch: Any) -> Any:
+    """Return a batch for the reader of data frames; images in it are left out."""
     if isinstance(batch, Mapping):
-        return ArrowTable(_from_arrays(batch), "the batch")
-    if hasattr(batch, "column_names"):
-        return ArrowTable(_with_lists(batch), "the batch")
-    return frame_table(batch)
+        return _from_arrays(batch)
+    return _with_lists(batch) if hasattr(batch, "column_names") else batch
 
 
 def _from_arrays(batch: Mapping[str, Any]) -> Any:
