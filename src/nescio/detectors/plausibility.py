@@ -195,16 +195,6 @@ def check_held_out(detector: Detector, given: Given) -> None:
                 return
 
 
-def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
-    """Return whether these are the outputs that the detector has learned from, in their order."""
-    learned: dict[str, str] = getattr(detector, "_learned_from", {})
-    found = {name: outputs.get(name) for name in learned}
-    return bool(learned) and all(
-        matrix is not None and _fingerprint(matrix)[_WHOLE] == learned[name][_WHOLE]
-        for name, matrix in found.items()
-    )
-
-
 def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
     """Return a hash of each row, for float32 as for float64.
 
