@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from nescio._io.file_format import FileKind
-from nescio._io.tensors import Stacked, read_tensors, write_tensors
+from nescio._io.tensors import FileKind, Stacked, read_tensors, write_tensors
 from nescio.errors import FileFormatError
 
 KIND = FileKind("nescio.test", "test file", schema=2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nescio import JointEnergy, Outputs
-from nescio._io.frames import is_frame
+from nescio._io.columns import is_frame
 from nescio.errors import InputError, MissingDependencyError
 
 pandas = pytest.importorskip("pandas")

@@ -8,8 +8,14 @@ import pytest
 import nescio as ns
 from fixtures.own_detectors import ReAct
 from nescio.checks import make_outputs
-from nescio.errors import IgnoredLabelsWarning, InputError, LabelMismatchError, ShapeError
-from nescio.outputs.matching import label_difference, match_labels
+from nescio.errors import (
+    IgnoredLabelsWarning,
+    InputError,
+    LabelMismatchError,
+    ShapeError,
+    label_difference,
+)
+from nescio.outputs.outputs import match_labels
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError, error_context
 from nescio.outputs import Outputs
-from nescio.outputs.matching import match_labels
+from nescio.outputs.outputs import match_labels
 from nescio.outputs.reading import Block, OutputsStream
 from nescio.scores import label_prob
 

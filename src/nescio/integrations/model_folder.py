@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nescio._io.file_format import FileKind
 from nescio._io.files import existing_file
+from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio._optional import require
 from nescio.detectors import Detector, load
@@ -28,8 +28,8 @@ from nescio.detectors.saving import plain_params
 from nescio.errors import FileError, FileFormatError, NescioError, ParameterError
 from nescio.metrics import Comparison, Evaluation
 from nescio.models import Wrapped, make_runner, wrap
+from nescio.models.base import PREPARED
 from nescio.models.images import content_hash
-from nescio.models.layers import PREPARED
 
 SETTINGS_FILE = "nescio.json"
 DETECTOR_FILE = "detector.nescio"

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.file_format import FileKind
 from nescio._io.files import check_target, exclusive, locked
+from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, ExportError, FileError, FileFormatError, ParameterError
@@ -38,9 +38,7 @@ from nescio.lab.extraction.image_batches import (
 )
 from nescio.lab.extraction.perturb import Tuning, run_perturbed
 from nescio.lab.extraction.runtimes import AUTO, TORCH, RuntimeChoice, Runtimes, checked_run
-from nescio.models.base import Runner
-from nescio.models.layers import Layers
-from nescio.models.make_runner import make_runner
+from nescio.models.base import Layers, Runner, make_runner
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 
 if TYPE_CHECKING:
