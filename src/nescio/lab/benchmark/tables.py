@@ -296,7 +296,7 @@ def _result_table(lines: Sequence[Line]) -> Table:
     rows = []
     for name in sorted(summary, key=lambda name: summary[name]["fpr"].mean):
         spreads = summary[name]
-        named = {"detector": name, "n_seeds": spreads["fpr"].n_seeds}
+        named: dict[str, Any] = {"detector": name, "n_seeds": spreads["fpr"].n_seeds}
         parts = [
             TablePart(str(spreads[m]), name in best[m], values=_values(_NAMES[m], spreads[m]))
             for m in MEASURES
