@@ -137,7 +137,13 @@ class OptimiserSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """All settings of a training run, by section."""
+    """All settings of a training run, by section.
+
+    Examples
+    --------
+    >>> TrainSettings().training.epochs
+    50
+    """
 
     model: ModelSettings = field(default_factory=ModelSettings)
     images: ImageSettings = field(default_factory=ImageSettings)
