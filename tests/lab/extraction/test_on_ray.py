@@ -98,22 +98,16 @@ def job(checkpoint, class_tree, tmp_path):
     path = tmp_path / "net.safetensors"
     checkpoint().save(path)
     runner = _open_on(str(path), "cpu")
-    computation = extraction.Computation(load_folder(class_tree(), ""))
+    computation = extraction.Computation(load_folder(class_tree(), ""), 2)
     actors = extraction.Actors(None, Resources(1, 1, 0), str(path), _open_on)
     return actors(computation, runner, "torch").args[0]
 
 
 def logits_of(job):
     """The logits of two images by an actor."""
-    runner, batches = extraction._opened(job), [range(2)]
-    compute, _ = job.computation.by(runner, Runtimes(job.runtime), batches)
-    [part] = compute({0: batches}, lambda _: None)
-    return part.arrays["logits"]
-
-
-def test_a_node_without_the_file_gets_its_content(job, tmp_path):
-    (tmp_path / "net.safetensors").unlink()
-    assert logits_of(job).shape == (2, 3)
+    compute, _ = job.computation.by(extraction._opened(job), Runtimes(job.runtime))
+    [(_, arrays)] = compute({0: range(2)}, lambda _: None)
+    return arrays["logits"]
 
 
 def test_an_actor_runs_by_the_chosen_runtime(job):

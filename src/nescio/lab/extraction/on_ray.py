@@ -1,24 +1,21 @@
 """Extraction on a Ray cluster: actors run the model, and this process writes the parts.
 
-The nodes need the images and nescio. The model's file travels through Ray's object store, and so do
-the results: only the images have to be on disks that all nodes can read.
+The nodes need nescio. The images and the model's file have to be on disks that all nodes can read,
+under the same paths. The results travel through Ray's object store.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.errors import ParameterError
 from nescio.integrations.ray import Resources, Worker, connected, map_in_actors, resources
-from nescio.lab.data.split import BadFile
-from nescio.lab.extraction.extract import Computation, ComputeParts, OnImages, Part, Wanted
+from nescio.lab.extraction.extract import Arrays, Computation, ComputeParts, OnImages
 from nescio.lab.extraction.runtimes import Runtimes
 from nescio.models.base import Runner
 
@@ -37,8 +34,7 @@ def ray_engine(model: str, open_model: OpenModel, *, device: str = "auto") -> It
     Parameters
     ----------
     model : str
-        The path of a model's file, or a name that `open_model` knows. The file need not exist on
-        the other nodes.
+        The path of a model's file, or a name that `open_model` knows.
     open_model : callable
         From the model and "cpu" or "cuda" to a `Runner`: a function that the nodes can import.
     device : {"auto", "cpu", "cuda"}
@@ -71,24 +67,21 @@ class Actors:
 
     def __call__(self, computation: Computation, runner: Runner, runtime: str) -> ComputeParts:
         """Return how parts are computed with the model that a runner runs, by a runtime."""
-        path = Path(self.model)
-        content = path.read_bytes() if path.is_file() else None
-        open_model, identity = self.open_model, _identity(runner)
-        return partial(
-            self._parts,
-            _Job(self.model, content, open_model, self.device, identity, computation, runtime),
-        )
+        identity = _identity(runner)
+        job = _Job(self.model, self.open_model, self.device, identity, computation, runtime)
+        return partial(self._compute, job)
 
-    def _parts(self, job: _Job, wanted: Wanted, on_images: OnImages) -> Iterator[Part]:
+    def _compute(
+        self, job: _Job, parts: Mapping[int, range], on_images: OnImages
+    ) -> Iterator[tuple[int, Arrays]]:
         items = [
-            {"number": at, "start": of[0][0], "stop": of[-1][-1] + 1, "size": len(of[0])}
-            for at, of in wanted.items()
+            {"number": number, "start": images.start, "stop": images.stop}
+            for number, images in parts.items()
         ]
         for data in map_in_actors(self.ray, _PartWorker, job, items, self.size):
             arrays, metadata = decode_tensors(data, "a part")
-            bad = tuple(BadFile(**file) for file in metadata["bad"])
-            yield Part(metadata["number"], arrays, bad)
-            on_images(sum(map(len, wanted[metadata["number"]])))
+            yield metadata["number"], arrays
+            on_images(len(parts[metadata["number"]]))
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,6 @@ class _Job:
     """What an actor is told."""
 
     model: str
-    content: bytes | None  # of the model's file
     open_model: OpenModel
     device: str
     identity: dict[str, Any]
@@ -119,31 +111,18 @@ class _PartWorker(Worker):
     """Computes one part per call, in an actor that has loaded the model."""
 
     def open(self, job: _Job) -> None:
-        self._runner = _opened(job)
-        self._job = job
-        self._compute: ComputeParts | None = None
+        self._compute, _ = job.computation.by(_opened(job), Runtimes(job.runtime))
 
     def run(self, item: dict[str, int]) -> bytes:
-        start, stop, size = item["start"], item["stop"], item["size"]
-        batches = [range(at, min(at + size, stop)) for at in range(start, stop, size)]
-        if self._compute is None:
-            runtimes = Runtimes(self._job.runtime)
-            self._compute, _ = self._job.computation.by(self._runner, runtimes, batches)
-        [part] = self._compute({item["number"]: batches}, lambda _: None)
-        bad = [asdict(file) for file in part.bad]
-        return encode_tensors(part.arrays, {"number": part.number, "bad": bad})
+        images = range(item["start"], item["stop"])
+        [(number, arrays)] = self._compute({item["number"]: images}, lambda _: None)
+        return encode_tensors(arrays, {"number": number})
 
 
 def _opened(job: _Job) -> Runner:
     """Open the model in an actor; raise if it is not the one of the process that asked for it."""
-    with tempfile.TemporaryDirectory(prefix="nescio-") as folder:
-        model = job.model
-        if job.content is not None and not Path(model).is_file():
-            copy = Path(folder) / Path(model).name
-            copy.write_bytes(job.content)
-            model = str(copy)
-        runner = job.open_model(model, job.device)
-        ours = _identity(runner)
+    runner = job.open_model(job.model, job.device)
+    ours = _identity(runner)
     other = next((name for name in job.identity if ours.get(name) != job.identity[name]), None)
     if other is not None:
         raise ParameterError(
