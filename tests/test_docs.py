@@ -301,7 +301,9 @@ def section(name: str) -> str:
 
 
 def option_names(command) -> set[str]:
-    return {name for parameter in command.params for name in parameter.opts}
+    return {
+        name for parameter in command.params for name in parameter.opts + parameter.secondary_opts
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)

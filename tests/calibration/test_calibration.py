@@ -6,8 +6,7 @@ from scipy import stats
 
 import nescio as ns
 from fixtures.streams import logits_of
-from nescio._io.file_format import digest
-from nescio._io.tensors import read_tensors, write_tensors
+from nescio._io.tensors import digest, read_tensors, write_tensors
 from nescio.calibration import Calibration, Firing, Threshold, benjamini_hochberg
 from nescio.errors import (
     FileFormatError,

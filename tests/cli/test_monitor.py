@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._io.file_format import digest
 from nescio._io.files import exclusive
-from nescio._io.tensors import read_tensors, write_tensors
+from nescio._io.tensors import digest, read_tensors, write_tensors
 
 NAMES = ["cat", "dog", "car", "tree", "boat"]
 

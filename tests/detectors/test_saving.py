@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio._io.file_format import digest
-from nescio._io.tensors import read_tensors, write_tensors
+from nescio._io.tensors import digest, read_tensors, write_tensors
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import FileError, FileFormatError, ParameterError, ShapeError

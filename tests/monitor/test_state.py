@@ -5,8 +5,7 @@ import pytest
 
 import nescio as ns
 from fixtures.streams import fed, logits_of
-from nescio._io.file_format import digest
-from nescio._io.tensors import read_tensors, write_tensors
+from nescio._io.tensors import digest, read_tensors, write_tensors
 from nescio.errors import FileError, FileFormatError, InputError, ParameterError
 from nescio.monitor import Monitor
 from nescio.monitor.state import count_once, resume

@@ -20,8 +20,7 @@ import numpy as np
 
 from fuzzing.mutations import mutated, mutated_json
 from nescio import Outputs
-from nescio._io.file_format import digest
-from nescio._io.tensors import decode_tensors, encode_tensors
+from nescio._io.tensors import decode_tensors, digest, encode_tensors
 from nescio.errors import NescioError
 
 Read = Callable[[Path], object]

@@ -1,1 +1,1 @@
-"""Reading and writing of files: atomic replacement, tables, tensors, kinds of files."""
+"""Reading and writing of files: paths, tables, tensors, TOML."""

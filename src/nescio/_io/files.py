@@ -1,11 +1,13 @@
-"""Atomic writing of files, checks of the paths to read and write, and locks between processes.
+"""Files: checks of paths, atomic writing, the files of an input, and locks between processes.
 
-A file is written completely or not at all, and replaces an existing file only with `force`.
+A file is written completely or not at all, and replaces an existing file only with `force`. An
+input is a file, a pattern, a folder, or a remote address (through fsspec).
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
 import secrets
@@ -14,14 +16,39 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
-from nescio.errors import FileError
+from nescio._optional import require
+from nescio.errors import FileError, MissingDependencyError
 
+MANY = (".parquet", ".arrow", ".feather")
+"""The endings of files of which several can be one input."""
+
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://|[a-z][a-z0-9+.-]+::", re.IGNORECASE)
+_PATTERN = re.compile(r"[*?[]")
 _TEMPORARY = re.compile(r"\.nescio-[0-9a-f]{16}")
 _LEFT_OVER_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.2
 _HELD = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # by another process
+
+
+def existing_file(path: str | Path) -> Path:
+    """Return the path of a file that can be read, or raise an error that says why it cannot."""
+    path = Path(path)
+    with _explained("read", path):
+        if "\0" in str(path):
+            raise ValueError("a path cannot contain a NUL character")
+        if path.is_dir():
+            raise FileError(f"{path} is a directory, but a file is needed.")
+        if not path.exists():
+            raise FileError(f"there is no file {path}.")
+        if not path.is_file():
+            raise FileError(f"{path} is not a regular file.")
+        if not os.access(path, os.R_OK):
+            raise FileError(f"no permission to read {path}.")
+    return path
 
 
 def check_target(path: str | Path, *, force: bool) -> Path:
@@ -29,7 +56,7 @@ def check_target(path: str | Path, *, force: bool) -> Path:
 
     Call this before a long computation, so that it does not fail at the end.
     """
-    try:
+    with _explained("write", path):
         target = Path(os.path.realpath(path))
         if target.is_dir():
             raise FileError(f"cannot write {path}: it is a directory.")
@@ -42,11 +69,23 @@ def check_target(path: str | Path, *, force: bool) -> Path:
                 raise FileError(f"{path} exists already. Pass force=True to replace it.")
         if not target.parent.is_dir():
             raise FileError(f"cannot write {path}: there is no directory {target.parent}.")
-    except ValueError as error:
-        raise FileError(f"cannot write {str(path)!r}: {error}.") from error
-    except OSError as error:
-        raise _explained(f"cannot write {path}", error) from error
     return target
+
+
+@contextmanager
+def _explained(verb: str, path: object) -> Iterator[None]:
+    """Turn the errors of a file system, and those about impossible paths, into ours."""
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"cannot {verb} {path}: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise FileError(f"cannot {verb} {str(path)!r}: {error}.") from error
+
+
+# --- atomic writing -----------------------------------------------------------------------------
 
 
 @contextmanager
@@ -68,8 +107,10 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
             _sync_directory(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
+    except FileError:
+        raise
     except OSError as error:
-        raise _explained(f"cannot write {path}", error) from error
+        raise FileError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def temporary_name() -> str:
@@ -102,31 +143,152 @@ def _sync_directory(folder: Path) -> None:
             os.close(descriptor)
 
 
-def existing_file(path: str | Path) -> Path:
-    """Return the path of a file that can be read, or raise an error that says why it cannot."""
-    path = Path(path)
+# --- the files of an input ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one input, in the order in which their rows are read.
+
+    Attributes
+    ----------
+    address : str
+        As the user gave it.
+    paths : tuple of str
+        As the file system knows them, sorted by name; numbers in names count as numbers, so that
+        part-10 comes after part-9.
+    root : str
+        The folder below which names of folders may be columns, such as year=2026; empty for a
+        single file.
+    remote : fsspec file system, optional
+        None for local files.
+    """
+
+    address: str
+    paths: tuple[str, ...]
+    root: str = ""
+    remote: Any = None
+
+    @property
+    def suffix(self) -> str:
+        """The ending of all names, in lower case."""
+        return _suffix(self.paths[0])
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open one of the files to read its bytes."""
+        with _explained("read", path):
+            if self.remote is None:
+                return existing_file(path).open("rb")
+            # The readers ask for the bytes that they need: reading ahead would only waste them.
+            stream: IO[bytes] = self.remote.open(path, "rb", cache_type="none")
+            return stream
+
+    def folders(self, path: str) -> tuple[str, ...]:
+        """Return the names of the folders between the root and a file."""
+        return _below(path, self.root)[:-1] if self.root else ()
+
+
+def find_files(address: str | Path) -> Files:
+    """Return the files of an address; raise if there are none, or of several kinds."""
+    text = os.fspath(address)
+    system, path = _remote(text) if _REMOTE.match(text) else (None, text)
+    with _explained("read", text):
+        if system is None:
+            if "\0" not in path and os.path.isdir(path):
+                found = [str(file) for file in Path(path).rglob("*") if file.is_file()]
+                return _of_folder(Files(text, tuple(found), Path(path).as_posix()))
+            if os.path.lexists(path) or not _PATTERN.search(path):
+                return Files(text, (str(existing_file(path)),))
+            found = [file for file in glob.glob(path, recursive=True) if os.path.isfile(file)]
+        else:
+            if system.isdir(path):
+                return _of_folder(Files(text, tuple(system.find(path)), path, system))
+            if system.isfile(path):
+                return Files(text, (path,), "", system)
+            if not _PATTERN.search(path):
+                raise FileError(f"there is no file {text}.")
+            found = [file for file in system.glob(path) if system.isfile(file)]
+    root = PurePosixPath(Path(_PATTERN.split(path, maxsplit=1)[0] + "x").as_posix()).parent
+    return _of_pattern(Files(text, tuple(sorted(found, key=_natural)), str(root), system))
+
+
+def _remote(address: str) -> tuple[Any, str]:
+    """Return the fsspec file system of an address, and the path in it."""
+    core = require("fsspec.core", "files")
     try:
-        if "\0" in str(path):
-            raise ValueError("a path cannot contain a NUL character")
-        if path.is_dir():
-            raise FileError(f"{path} is a directory, but a file is needed.")
-        if not path.exists():
-            raise FileError(f"there is no file {path}.")
-        if not path.is_file():
-            raise FileError(f"{path} is not a regular file.")
-        if not os.access(path, os.R_OK):
-            raise FileError(f"no permission to read {path}.")
-    except ValueError as error:
-        raise FileError(f"cannot read {str(path)!r}: {error}.") from error
-    except OSError as error:
-        raise _explained(f"cannot read {path}", error) from error
-    return path
+        system, path = core.url_to_fs(address)
+    except ImportError as error:  # fsspec names the package
+        raise MissingDependencyError(f"cannot open {address}: {error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: an unknown protocol
+        raise FileError(f"cannot open {address}: {error}.") from error
+    return system, str(path)
 
 
-def _explained(what: str, error: OSError) -> FileError:
-    if isinstance(error, FileError):
-        return error
-    return FileError(f"{what}: {error.strerror or error}.")
+def _of_folder(files: Files) -> Files:
+    """Return the files of a folder that hold data: no name that starts with . or _."""
+    address = files.address
+    paths = [
+        path
+        for path in files.paths
+        if _suffix(path) in MANY
+        and not any(part.startswith((".", "_")) for part in _below(path, files.root))
+    ]
+    suffixes = sorted(set(map(_suffix, paths)))
+    if len(suffixes) > 1:
+        raise FileError(
+            f"{address} is a folder with {' and '.join(suffixes)} files, and only one kind can be "
+            f"an input. Name a pattern, such as {address}/*{suffixes[0]}."
+        )
+    if not paths:
+        raise FileError(
+            f"{address} is a folder without {', '.join(MANY[:-1])} or {MANY[-1]} files. Name a "
+            "file, or a folder that has such files."
+        )
+    return replace(files, paths=tuple(sorted(paths, key=_natural)))
+
+
+def _of_pattern(files: Files) -> Files:
+    """Return the files that match a pattern; raise unless they are of one kind."""
+    if not files.paths:
+        raise FileError(f"no file matches {files.address}.")
+    suffixes = sorted(set(map(_suffix, files.paths)))
+    if len(suffixes) > 1 or suffixes[0] not in MANY:
+        raise FileError(
+            f"{files.address} matches files that end in {', '.join(suffixes)}. A pattern must "
+            f"match files of one kind: {' or '.join(MANY)}."
+        )
+    return files
+
+
+def _suffix(path: str) -> str:
+    """Return the ending of a name, in lower case; of a compressed file, both endings."""
+    suffixes = PurePosixPath(path).suffixes
+    n_last = 2 if suffixes[-1:] == [".gz"] else 1
+    return "".join(suffixes[-n_last:]).lower()
+
+
+def _below(path: str, root: str) -> tuple[str, ...]:
+    return PurePosixPath(Path(path).as_posix()).relative_to(root).parts
+
+
+def _natural(path: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts names with their numbers as numbers.
+
+    Examples
+    --------
+    >>> sorted(["part-10", "part-9", "part-09a"], key=_natural)
+    ['part-09a', 'part-9', 'part-10']
+    """
+    pieces = re.split(r"(\d+)", path)
+    return [(0, int(text), text) if text.isdecimal() else (1, 0, text) for text in pieces if text]
+
+
+def same_file(a: str | Path, b: str | Path) -> bool:
+    """Return whether two paths refer to one file, or are the same address of files."""
+    try:
+        return os.path.samefile(a, b)
+    except OSError:  # one of them does not exist or cannot be accessed
+        return str(a) == str(b) and (_REMOTE.match(str(a)) is not None or glob.has_magic(str(a)))
 
 
 # --- locks ------------------------------------------------------------------------------------

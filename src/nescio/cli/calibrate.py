@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nescio._io.addresses import same_file
-from nescio._io.files import check_target
+from nescio._io.files import check_target, same_file
 from nescio.cli.options import (
     AsJson,
     Decimal,

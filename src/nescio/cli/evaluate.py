@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from nescio._io.addresses import same_file
-from nescio._io.files import check_target
+from nescio._io.files import check_target, same_file
 from nescio._optional import require
 from nescio.cli.options import (
     AsJson,

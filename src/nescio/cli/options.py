@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nescio._io.addresses import same_file
 from nescio._io.columns import Columns
-from nescio._io.files import existing_file
+from nescio._io.files import existing_file, same_file
 from nescio._optional import require
 from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_array
 
 from nescio._charts.style import cut
-from nescio._io.frames import is_frame, read_features, read_frame, read_truth
+from nescio._io.columns import is_frame, read_features, read_frame, read_truth
 from nescio._validation import (
     Array,
     BoolArray,
@@ -30,8 +30,7 @@ from nescio.errors import (
     listed,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.matching import match_labels
-from nescio.outputs.outputs import rows_of_index
+from nescio.outputs.outputs import match_labels, rows_of_index
 from nescio.scores import logits_from_probs
 
 _NOT_MATRICES = ("labels", "head")

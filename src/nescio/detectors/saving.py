@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nescio._io.file_format import FileKind
+from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_share, checked_whole
 from nescio.calibration import Calibration, Threshold
 from nescio.detectors.base import Detector

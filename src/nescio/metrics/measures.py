@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.frames import is_frame
+from nescio._io.columns import is_frame
 from nescio._validation import check_multi_hot, checked_choice, to_numpy
 from nescio.calibration import checked_scores
 from nescio.errors import InputError, ShapeError

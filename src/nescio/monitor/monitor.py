@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.frames import check_same_rows, is_frame, read_frame
+from nescio._io.columns import check_same_rows, is_frame, read_frame
 from nescio._validation import (
     BoolArray,
     check_matrix,

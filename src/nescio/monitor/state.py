@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nescio._io.addresses import find_files
-from nescio._io.file_format import FileKind
-from nescio._io.files import check_target
+from nescio._io.files import check_target, find_files
+from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio._validation import Array
 from nescio.calibration import Firing

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
-from nescio._io.addresses import Files
 from nescio._io.columns import MATRICES
-from nescio._io.file_format import FileKind
+from nescio._io.files import Files
 from nescio._io.results import to_values
-from nescio._io.tensors import Stacked, decode_tensors, read_tensors
+from nescio._io.tensors import FileKind, Stacked, decode_tensors, read_tensors, verify_checksum
 from nescio._validation import Array
 from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError
 from nescio.outputs.outputs import MAX_ID_LENGTH, Head, Outputs, check_same_arrays, join_columns
-from nescio.scores import logits_from_probs
 
 ARRAYS = (".safetensors", ".npy", ".npz")
 """The endings of files that hold arrays and no table."""
@@ -52,13 +50,6 @@ def read_arrays(files: Files, *, verify: bool = True) -> dict[str, Any]:
     with files.open(path) as stream:
         tensors = decode_tensors(stream.read(), files.address)
     return parse_tensors(files.address, *tensors, verify=verify)
-
-
-def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
-    """Make outputs from their arguments, with logits that may be probabilities."""
-    if from_probs:
-        content["logits"] = logits_from_probs(content["logits"])
-    return Outputs(**content)
 
 
 def check_outputs_target(path: str | Path) -> None:
@@ -133,7 +124,7 @@ def parse_tensors(
     if not _OUR_HEADER.isdisjoint(metadata):  # other programs may write our metadata without it
         _KIND.check(metadata, path)
         if verify:
-            _KIND.verify(tensors, metadata, path)
+            verify_checksum(tensors, metadata, path)
     if "logits" not in tensors:
         raise FileFormatError(f"{path} has no array named logits; it has {sorted(tensors)}.")
     content: dict[str, Any] = {name: tensors[name] for name in MATRICES if name in tensors}

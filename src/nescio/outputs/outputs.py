@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 from nescio._charts.results import Result, View
 from nescio._charts.style import listed
 from nescio._charts.svg import CARD_BARS, BarRow, Markup
-from nescio._io.columns import MATRICES, Columns
-from nescio._io.frames import (
+from nescio._io.columns import (
+    MATRICES,
+    Columns,
     check_same_rows,
-    frame_table,
     is_frame,
     read_features,
     read_frame,
     read_truth,
+    warn_of_ignored,
 )
 from nescio._io.results import joined, label_columns
 from nescio._validation import (
@@ -38,7 +39,9 @@ from nescio.errors import (
     LabelMismatchError,
     ShapeError,
     error_context,
+    label_difference,
 )
+from nescio.scores import logits_from_probs
 
 TEXT = "text"
 """The name of the kept column with the texts that the samples are, if they are texts."""
@@ -50,6 +53,10 @@ PENULTIMATE = "penultimate"
 """The name of the array that is the input of the head."""
 
 MAX_ID_LENGTH = 1024
+# Logits for perturbed inputs have one column per label; features for perturbed inputs have none.
+_PERTURBED_LOGITS = ("odin_max", "odin_sum")
+_PERTURBED_FEATURES = ("mahalanobis_max", "mahalanobis_sum")
+
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
 
@@ -440,9 +447,7 @@ class Outputs(Result):
         from_probs : bool
             Whether the values are probabilities, which are converted to logits.
         """
-        from nescio.outputs.files import from_content
-
-        content = Columns(id_column, labels, ignore, keep).read(frame_table(frame))
+        content = Columns(id_column, labels, ignore, keep).read_frame(frame)
         return from_content(content, from_probs=from_probs)
 
     @classmethod
@@ -461,6 +466,13 @@ class Outputs(Result):
         from nescio.outputs.files import parse_tensors
 
         return cls(**parse_tensors(what, tensors, metadata, kept=kept))
+
+
+def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
+    """Make outputs from their arguments, with logits that may be probabilities."""
+    if from_probs:
+        content["logits"] = logits_from_probs(content["logits"])
+    return Outputs(**content)
 
 
 # --- checks of the parts ---------------------------------------------------------------------
@@ -532,6 +544,67 @@ def as_multi_hot(
         )
     check_multi_hot(array)
     return array.astype(np.uint8, copy=False)
+
+
+# --- labels matched by name ----------------------------------------------------------------------
+
+
+def match_labels(
+    outputs: Outputs, names: Sequence[str], reads: Sequence[str] = (), *, quiet: bool = False
+) -> Outputs:
+    """Return the outputs with the labels `names`, in this order.
+
+    Logits, labels and head are matched together; features and other layers have no labels. Other
+    labels of the outputs are ignored with a warning. Of the further arrays only layers and those in
+    `reads` are kept.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Outputs that know their label names.
+    names : sequence of str
+        The labels that the detector was made for.
+    reads : sequence of str
+        The arrays that the detector reads. It is an error if one of them cannot be matched.
+    quiet : bool
+        Whether the warning is left out, because an earlier block has given it.
+    """
+    theirs = outputs.label_names or ()
+    if theirs == tuple(names):
+        return outputs
+    position = {name: at for at, name in enumerate(theirs)}
+    if any(name not in position for name in names):
+        raise LabelMismatchError(label_difference(names, theirs))
+    at = [position[name] for name in names]
+    arrays = {
+        name: _matched(name, outputs.arrays[name], at, len(theirs))
+        for name in reads
+        if name in outputs.arrays and name not in outputs.layers
+    }
+    if not quiet:
+        expected = set(names)
+        warn_of_ignored([name for name in theirs if name not in expected], "label")
+    matched = outputs.select_labels(at)
+    return replace(matched, arrays={**matched.arrays, **arrays})
+
+
+def _matched(name: str, array: Array, at: Sequence[int], n_theirs: int) -> Array:
+    """Return an array that the caller named, with its columns in the order of the labels."""
+    if name in _PERTURBED_FEATURES:
+        return array
+    if name not in _PERTURBED_LOGITS or array.shape[1] != n_theirs:
+        raise InputError(
+            f"the labels of the data and of the detector differ, and nescio does not know which "
+            f"columns of {name!r} belong to which label. Pass outputs that have the labels of the "
+            "detector, in the same order."
+        )
+    if len(at) != n_theirs:
+        raise InputError(
+            f"{name} was computed with all {n_theirs} labels of the data, but the detector was "
+            f"made for {len(at)} of them: the other labels cannot be left out afterwards, because "
+            "the perturbation depends on them. Calibrate the detector on all labels."
+        )
+    return array[:, at]
 
 
 # --- joining ---------------------------------------------------------------------------------

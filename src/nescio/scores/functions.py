@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from nescio._io.frames import float_values
+from nescio._io.columns import float_values
 from nescio._threads import RowKernel, accumulator, map_rows
 from nescio._validation import (
     FloatArray,

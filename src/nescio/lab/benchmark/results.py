@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.file_format import FileKind
 from nescio._io.files import existing_file, replacing
+from nescio._io.tensors import FileKind
 from nescio.errors import FileError, FileFormatError
 from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison, Scored

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._io.file_format import FileKind
 from nescio._io.files import check_target, exclusive, locked
+from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_choice, checked_whole
 from nescio.detectors import Mahalanobis
 from nescio.errors import FileError, FileFormatError, ParameterError
@@ -32,13 +32,11 @@ from nescio.lab.data.split import BadFile, Split
 from nescio.lab.extraction.image_batches import CorruptedReader, Indices, Reader, in_batches
 from nescio.lab.extraction.perturb import Tuning, run_perturbed
 from nescio.lab.extraction.runtimes import AUTO, TORCH, RuntimeChoice, Runtimes
-from nescio.models.base import Runner
-from nescio.models.layers import Layers
-from nescio.models.make_runner import make_runner
+from nescio.models.base import Layers, Runner, make_runner
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 
 if TYPE_CHECKING:
-    from nescio.lab.extraction.on_ray import Actors
+    from nescio.lab.extraction.on_ray import OnCluster
     from nescio.lab.networks.checkpoint import Checkpoint
 
 EXTRACTION_VERSION = 2
@@ -98,7 +96,7 @@ def extract(
     runtime: str | Runtimes = AUTO,
     force: bool = False,
     on_images: OnImages = lambda count: None,
-    engine: Actors | None = None,
+    engine: OnCluster | None = None,
 ) -> Extraction:
     """Write the `Outputs` of a model on a split of images.
 
@@ -137,7 +135,7 @@ def extract(
         sets.
     on_images : callable
         Called with the number of images just done.
-    engine : Actors, optional
+    engine : OnCluster, optional
         Computes the outputs on a Ray cluster: what `nescio.lab.extraction.on_ray.ray_engine` gives.
         By default, this process computes them.
     """

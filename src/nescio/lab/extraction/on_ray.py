@@ -1,4 +1,4 @@
-"""Extraction on a Ray cluster: actors run the model, and this process writes the parts.
+"""Extraction on a Ray cluster: its processes run the model, and this one writes the parts.
 
 The nodes need nescio. The images and the model's file have to be on disks that all nodes can read,
 under the same paths. The results travel through Ray's object store.
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.errors import ParameterError
-from nescio.integrations.ray import Resources, Worker, connected, map_in_actors, resources
+from nescio.integrations.ray import Resources, Work, connected, map_on_cluster, resources
 from nescio.lab.extraction.extract import Arrays, Computation, ComputeParts, OnImages
 from nescio.lab.extraction.runtimes import Runtimes
 from nescio.models.base import Runner
@@ -24,11 +23,11 @@ OpenModel = Callable[[str, str], Runner]
 
 
 @contextmanager
-def ray_engine(model: str, open_model: OpenModel, *, device: str = "auto") -> Iterator[Actors]:
+def ray_engine(model: str, open_model: OpenModel, *, device: str = "auto") -> Iterator[OnCluster]:
     """Give an `engine` for `nescio.lab.extraction.extract` that runs a model on a Ray cluster.
 
     The cluster is the one at the address in the environment variable RAY_ADDRESS, or a temporary
-    one on this machine. Each actor loads the model once. It has one GPU if the cluster has any,
+    one on this machine. Each process loads the model once. It has one GPU if the cluster has any,
     otherwise one processor.
 
     Parameters
@@ -48,11 +47,11 @@ def ray_engine(model: str, open_model: OpenModel, *, device: str = "auto") -> It
         size = resources(ray, gpus=device != "cpu")
         if device == "cuda" and not size.num_gpus:
             raise ParameterError("device is cuda, but the Ray cluster has no GPUs.")
-        yield Actors(ray, size, model, open_model)
+        yield OnCluster(ray, size, model, open_model)
 
 
 @dataclass(frozen=True)
-class Actors:
+class OnCluster:
     """An `engine` of `nescio.lab.extraction.extract`; see `ray_engine`."""
 
     ray: Any
@@ -74,19 +73,15 @@ class Actors:
     def _compute(
         self, job: _Job, parts: Mapping[int, range], on_images: OnImages
     ) -> Iterator[tuple[int, Arrays]]:
-        items = [
-            {"number": number, "start": images.start, "stop": images.stop}
-            for number, images in parts.items()
-        ]
-        for data in map_in_actors(self.ray, _PartWorker, job, items, self.size):
-            arrays, metadata = decode_tensors(data, "a part")
-            yield metadata["number"], arrays
-            on_images(len(parts[metadata["number"]]))
+        items = list(parts.items())
+        for number, arrays in map_on_cluster(self.ray, _open_job, job, items, self.size):
+            yield number, arrays
+            on_images(len(parts[number]))
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What an actor is told."""
+    """What a process is told."""
 
     model: str
     open_model: OpenModel
@@ -107,20 +102,19 @@ def _identity(runner: Runner) -> dict[str, Any]:
     return {**described, "hash": runner.content_hash(), "preprocessing": preprocessing}
 
 
-class _PartWorker(Worker):
-    """Computes one part per call, in an actor that has loaded the model."""
+def _open_job(job: _Job) -> Work:
+    """Open the model; return the function that computes one part."""
+    compute, _ = job.computation.by(_opened(job), Runtimes(job.runtime))
 
-    def open(self, job: _Job) -> None:
-        self._compute, _ = job.computation.by(_opened(job), Runtimes(job.runtime))
+    def work(item: tuple[int, range]) -> tuple[int, Arrays]:
+        [part] = compute(dict([item]), lambda _: None)
+        return part
 
-    def run(self, item: dict[str, int]) -> bytes:
-        images = range(item["start"], item["stop"])
-        [(number, arrays)] = self._compute({item["number"]: images}, lambda _: None)
-        return encode_tensors(arrays, {"number": number})
+    return work
 
 
 def _opened(job: _Job) -> Runner:
-    """Open the model in an actor; raise if it is not the one of the process that asked for it."""
+    """Open the model in a process; raise if it is not the one of the process that asked for it."""
     runner = job.open_model(job.model, job.device)
     ours = _identity(runner)
     other = next((name for name in job.identity if ours.get(name) != job.identity[name]), None)

@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nescio._io.file_format import FileKind
 from nescio._io.files import existing_file, replacing
+from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table, from_toml, read_toml
 from nescio._validation import Array, checked_choice, checked_whole, to_numpy
 from nescio.detectors import Mahalanobis

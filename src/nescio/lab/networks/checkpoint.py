@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nescio._io.file_format import FileKind
+from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio._validation import Array
 from nescio.errors import FileFormatError, ParameterError
 from nescio.lab.networks.network import HIDDEN_UNITS, OWN, Network, build_network, prepared
 from nescio.lab.networks.weights import load_state, read_state_dict
 from nescio.models import Runner
+from nescio.models.base import INPUT, PENULTIMATE, POOLED
 from nescio.models.images import Preprocessing
-from nescio.models.layers import INPUT, PENULTIMATE, POOLED
 from nescio.models.torch_layers import Tap
 from nescio.models.torch_models import TorchRunner, arrays_of, weights_hash
 from nescio.outputs import check_label_names
