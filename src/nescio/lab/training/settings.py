@@ -138,7 +138,14 @@ class OptimiserSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """All settings of a training run, by section."""
+    """All settings of a training run, by section.
+
+    Examples
+    --------
+    >>> settings = TrainSettings().updated({"training": {"epochs": 3}})
+    >>> settings.training.epochs, settings.model.name
+    (3, 'densenet121')
+    """
 
     model: ModelSettings = field(default_factory=ModelSettings)
     images: ImageSettings = field(default_factory=ImageSettings)
