@@ -167,10 +167,10 @@ def tables(
 
     Examples: nescio tables nescio-bench/coco70 -f latex, nescio tables --paper main
     """
-    from nescio.lab.benchmark.formats import FORMATS
     from nescio.lab.benchmark.paper import find_paper_table, paper_tables
     from nescio.lab.benchmark.results import BenchmarkRun, read_lines
     from nescio.lab.benchmark.tables import (
+        FORMATS,
         network_table,
         paper_comparison,
         paper_table,

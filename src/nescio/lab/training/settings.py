@@ -142,9 +142,8 @@ class TrainSettings:
 
     Examples
     --------
-    >>> settings = TrainSettings().updated({"training": {"epochs": 3}})
-    >>> settings.training.epochs, settings.model.name
-    (3, 'densenet121')
+    >>> TrainSettings().training.epochs
+    50
     """
 
     model: ModelSettings = field(default_factory=ModelSettings)
