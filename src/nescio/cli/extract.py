@@ -23,6 +23,7 @@ from nescio.cli.vision import (
     SkipBad,
     is_onnx,
     read_label_names,
+    readable,
     require_vision,
 )
 from nescio.errors import FileError, ParameterError
@@ -98,7 +99,8 @@ def extract(
 
         tuning = Tuning.load(tuned)
     train_outputs = None if train is None else Outputs.load(train)
-    splits = [load(address, skip_bad=skip_bad) for address in data]
+    indexed = [load(address, skip_bad=skip_bad) for address in data]
+    splits = [readable(split, skip_bad=skip_bad) for split in indexed]
     title, count = Counter(split.title for split in splits).most_common(1)[0]
     if count > 1:
         raise ParameterError(
@@ -131,8 +133,6 @@ def extract(
                     corruption=corrupted,
                     batch_size=run.batch_size,
                     runtime=runtimes,
-                    cache=Path(model).parent,
-                    skip_bad=skip_bad,
                     force=force,
                     on_images=advance,
                     engine=cluster,

@@ -110,7 +110,7 @@ def train(
     )
     train_split, val_split = data.load()
     speaks = World.from_environment().leads
-    n_passes = settings.training.epochs + settings.model.freeze + data.skip_bad
+    n_passes = settings.training.epochs + settings.model.freeze
     quiet = as_json or not speaks
     bar = None if quiet else progress_bar("training", n_passes * len(train_split))
     with bar or nullcontext(lambda count: None) as advance:
@@ -122,10 +122,8 @@ def train(
             device=where,
             resume=resume,
             force=force,
-            skip_bad=data.skip_bad,
             cache=cache,
             runtime=runtime,
-            on_reading=advance,
             on_images=advance,
             on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),
         )
@@ -183,7 +181,6 @@ def tune(
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
     require_vision()
-    from nescio.lab.data.check import without_damaged
     from nescio.lab.extraction import extract
     from nescio.lab.extraction.perturb import AGGREGATES, TuneSettings
     from nescio.lab.extraction.runtimes import Runtimes
@@ -212,12 +209,9 @@ def tune(
             device=where,
             batch_size=run.batch_size,
             runtime=runtimes,
-            skip_bad=data.skip_bad,
             force=force,
             on_images=advance,
         )
-    if data.skip_bad:
-        val_split = without_damaged(val_split)
     with progress_bar("tuning", settings.n_steps(len(val_split))) as advance:
         tuning = run_tuning(
             checkpoint,

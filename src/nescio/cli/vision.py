@@ -12,8 +12,9 @@ import typer
 
 from nescio._optional import require
 from nescio.cli.options import read_names
+from nescio.cli.printing import progress_bar
 from nescio.errors import ParameterError
-from nescio.lab.data import DATASETS, Split, load, parse_address
+from nescio.lab.data import DATASETS, Split, load, parse_address, without_damaged
 from nescio.models.images import Preprocessing
 
 if TYPE_CHECKING:
@@ -230,9 +231,8 @@ class TrainingData:
 
     def load(self) -> tuple[Split, Split]:
         """Return the training and the validation data."""
-        train, val = (
-            self._part(part, named) for part, named in (("train", self.train), ("val", self.val))
-        )
+        splits = self._part("train", self.train), self._part("val", self.val)
+        train, val = (readable(split, skip_bad=self.skip_bad) for split in splits)
         return train, val
 
     def _part(self, part: str, named: str | None) -> Split:
@@ -253,6 +253,14 @@ def _load_named(address: str, part: str, *, skip_bad: bool) -> Split:
     parsed = parse_address(address)
     whole = parsed.split or not DATASETS[parsed.kind].splits
     return load(address, split=None if whole else part, skip_bad=skip_bad)
+
+
+def readable(split: Split, *, skip_bad: bool) -> Split:
+    """Return the split without the images that cannot be read, if these may be left out."""
+    if not skip_bad:
+        return split
+    with progress_bar(f"checking {split.title}", len(split)) as advance:
+        return without_damaged(split, advance)
 
 
 def read_label_names(source: str) -> tuple[str, ...]:

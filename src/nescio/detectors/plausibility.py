@@ -28,8 +28,7 @@ _COMPARED_ROWS = 64
 _ENOUGH_VALUES = 50
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
 _ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
-# The parts of a fingerprint: what does not depend on the order of the rows, and the lowest hashes of
-# single rows.
+# The parts of a fingerprint: what does not depend on the order of rows, and the lowest hashes.
 _IN_ANY_ORDER, _LOWEST = slice(64), slice(128, None)
 _N_LOWEST = 256
 _FEWEST_COMPARED = 8
