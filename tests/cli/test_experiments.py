@@ -150,7 +150,7 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
     assert "one seed" in out
     assert "Chosen: joint energy, the similarity" in out
     assert "combined lets through " in out
-    assert out.count("in hindsight") in (1, 2)
+    assert "in hindsight" in out
     assert f"Report, with pictures: {folder / 'report.html'}" in out
     page = (folder / "report.html").read_text("utf-8")
     assert page.count("data:image/jpeg;base64,") >= 4 * 6

@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,6 @@ from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
     from nescio.lab.data import Finding
-    from nescio.lab.data.check import SplitSummary
 
 data_app = typer.Typer(
     help="Image data sets: list the kinds, check the data of a benchmark.",
@@ -168,10 +167,10 @@ def tables(
 
     Examples: nescio tables nescio-bench/coco70 -f latex, nescio tables --paper main
     """
-    from nescio.lab.benchmark.formats import FORMATS
     from nescio.lab.benchmark.paper import find_paper_table, paper_tables
     from nescio.lab.benchmark.results import BenchmarkRun, read_lines
     from nescio.lab.benchmark.tables import (
+        FORMATS,
         network_table,
         paper_comparison,
         paper_table,
@@ -247,7 +246,7 @@ def check(
     if as_json:
         print_json(report.as_dict())
     else:
-        titles = ("set", "role", "images", "labels", "without label", "images per label")
+        titles = ("set", "role", "images", "labels")
         print_table(titles, map(_cells, report.splits), numbers=titles[2:])
         say(*map(_line, report.findings), *(["No errors."] if report.ok else []))
     if not report.ok:
@@ -274,16 +273,9 @@ def list_kinds(as_json: AsJson = False) -> None:
     )
 
 
-def _cells(split: SplitSummary) -> list[str]:
-    fewest, median, most = split.class_counts or (None, None, None)
-    return [
-        split.title,
-        split.role,
-        f"{split.n_images:,}",
-        "-" if split.n_labels is None else f"{split.n_labels:,}",
-        "-" if split.n_unlabelled is None else f"{split.n_unlabelled:,}",
-        "-" if median is None else f"{fewest:,} to {most:,}, median {median:,.0f}",
-    ]
+def _cells(split: dict[str, Any]) -> list[str]:
+    numbers = (split[name] for name in ("n_images", "n_labels"))
+    return [split["title"], split["role"], *("-" if n is None else f"{n:,}" for n in numbers)]
 
 
 def _line(finding: Finding) -> str:

@@ -31,6 +31,7 @@ from nescio.cli.vision import (
     is_onnx,
     open_runner,
     read_label_names,
+    readable,
     require_vision,
 )
 from nescio.errors import FileError, ParameterError
@@ -90,14 +91,6 @@ def extract(
     device: Device = "auto",
     batch_size: BatchSize = 16,
     runtime: Runtime = "auto",
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False,
-            help="A folder with features from 'nescio train --freeze'. Default: the folder of the "
-            "network. If it has those of a data set, only the head runs.",
-        ),
-    ] = None,
     module: Module = None,
     skip_bad: SkipBad = False,
     engine: Engine = "local",
@@ -135,7 +128,8 @@ def extract(
 
         tuning = Tuning.load(tuned)
     train_outputs = None if train is None else Outputs.load(train)
-    splits = [load(address, skip_bad=skip_bad) for address in data]
+    indexed = [load(address, skip_bad=skip_bad) for address in data]
+    splits = [readable(split, skip_bad=skip_bad) for split in indexed]
     title, count = Counter(split.title for split in splits).most_common(1)[0]
     if count > 1:
         raise ParameterError(
@@ -168,8 +162,6 @@ def extract(
                     corruption=corrupted,
                     batch_size=batch_size,
                     runtime=runtimes,
-                    cache=cache or Path(model).parent,
-                    skip_bad=skip_bad,
                     force=force,
                     on_images=advance,
                     engine=cluster,

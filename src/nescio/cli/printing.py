@@ -20,7 +20,7 @@ from rich.text import Text
 from nescio._io.results import to_json
 
 if TYPE_CHECKING:
-    from nescio.lab.benchmark import formats
+    from nescio.lab.benchmark import tables
 
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
@@ -66,10 +66,10 @@ def print_table(
     terminal().print(table)
 
 
-def print_result_table(table: formats.Table) -> None:
+def print_result_table(table: tables.Table) -> None:
     """Print a table of a benchmark, with the best values in bold and the notes below."""
 
-    def text(cell: formats.TableCell) -> Text:
+    def text(cell: tables.TableCell) -> Text:
         return Text(" / ").join(Text(part.text, "bold" if part.best else "") for part in cell)
 
     print_table(

@@ -123,7 +123,7 @@ def train(
     )
     train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
     speaks = World.from_environment().leads
-    n_passes = settings.training.epochs + settings.model.freeze + skip_bad
+    n_passes = settings.training.epochs + settings.model.freeze
     quiet = as_json or not speaks
     bar = None if quiet else progress_bar("training", n_passes * len(train_split))
     with bar or nullcontext(lambda count: None) as advance:
@@ -135,10 +135,8 @@ def train(
             device=where,
             resume=resume,
             force=force,
-            skip_bad=skip_bad,
             cache=cache,
             runtime=runtime,
-            on_reading=advance,
             on_images=advance,
             on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),
         )
@@ -202,7 +200,6 @@ def tune(
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
     require_vision()
-    from nescio.lab.data.check import without_damaged
     from nescio.lab.extraction import extract
     from nescio.lab.extraction.perturb import AGGREGATES, TuneSettings
     from nescio.lab.extraction.runtimes import Runtimes
@@ -231,12 +228,9 @@ def tune(
             device=where,
             batch_size=batch_size,
             runtime=runtimes,
-            skip_bad=skip_bad,
             force=force,
             on_images=advance,
         )
-    if skip_bad:
-        val_split = without_damaged(val_split)
     with progress_bar("tuning", settings.n_steps(len(val_split))) as advance:
         tuning = run_tuning(
             checkpoint,

@@ -11,8 +11,9 @@ import typer
 
 from nescio._optional import require
 from nescio.cli.options import read_names
+from nescio.cli.printing import progress_bar
 from nescio.errors import ParameterError
-from nescio.lab.data import DATASETS, Split, load, parse_address
+from nescio.lab.data import DATASETS, Split, load, parse_address, without_damaged
 from nescio.models.images import Preprocessing
 
 if TYPE_CHECKING:
@@ -229,7 +230,15 @@ def chosen_splits(
             )
         else:
             splits.append(load(address, split=part, skip_bad=skip_bad))
-    return splits[0], splits[1]
+    return readable(splits[0], skip_bad=skip_bad), readable(splits[1], skip_bad=skip_bad)
+
+
+def readable(split: Split, *, skip_bad: bool) -> Split:
+    """Return the split without the images that cannot be read, if these may be left out."""
+    if not skip_bad:
+        return split
+    with progress_bar(f"checking {split.title}", len(split)) as advance:
+        return without_damaged(split, advance)
 
 
 def read_label_names(source: str) -> tuple[str, ...]:
