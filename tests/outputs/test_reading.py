@@ -227,37 +227,6 @@ def test_probabilities_are_refused_unless_one_says_what_they_are(tmp_path, rng):
         next(open_stream(tmp_path / "y.parquet", from_probs=None).blocks())
 
 
-def test_percentages_are_recognised(tmp_path):
-    values = np.random.default_rng(0).random((20, 5))
-
-    def refused(logits):
-        np.save(tmp_path / "x.npy", logits)
-        try:
-            list(open_stream(tmp_path / "x.npy", from_probs=None).blocks())
-        except InputError as error:
-            return "look like percentages" in str(error)
-        return False
-
-    assert refused(100 * values)
-    assert refused((100 * values).astype(int).astype(np.float32))
-    assert refused(np.where(values > 0.9, np.nan, 100 * values))
-    assert not refused(values)
-    assert not refused(100 * values[:2])
-    assert not refused(200 * values)
-    assert not refused(np.vstack([100 * values, -values]))
-    assert not refused(np.full((20, 5), np.nan))
-
-
-def test_an_index_of_pandas_is_the_ids_unless_it_is_the_default(tmp_path, table):
-    frame = table.select(LABELS).to_pandas()
-    frame.to_parquet(tmp_path / "x.parquet")
-    assert read(tmp_path / "x.parquet")[0].ids is None
-    frame.sample(frac=1, random_state=0).to_parquet(tmp_path / "y.parquet")
-    found = read(tmp_path / "y.parquet")[0]
-    assert found.ids.tolist() == Outputs.load(tmp_path / "y.parquet").ids.tolist()
-    assert read(tmp_path / "y.parquet", Columns(ignore="__index_level_0__"))[0].ids is None
-
-
 # --- files that do not fit, or are missing ---
 
 
@@ -333,14 +302,6 @@ def test_files_that_differ_only_in_how_they_were_written_are_one_input(tmp_path,
     expected = [f"{name}-{row % 100}" for name in ("a.arrow", "b.arrow") for row in range(N)]
     assert kept["kind"].to_pylist() == expected
     assert Outputs.load(tmp_path, id_column="kind", labels=LABELS).ids.tolist() == expected
-
-
-def test_ids_that_are_decimal_numbers_are_not_rounded(tmp_path, table):
-    ids = [12345678901234567890 + row for row in range(N)]
-    stored = pyarrow.array(ids, pyarrow.decimal128(38, 0))
-    write_parquet(table.select(LABELS).append_column("id", stored), tmp_path / "x.parquet")
-    for found in (read(tmp_path / "x.parquet")[0], Outputs.load(tmp_path / "x.parquet")):
-        assert found.ids.tolist() == list(map(str, ids))
 
 
 def test_arrays_of_wrong_shapes_are_named(tmp_path, rng):

@@ -377,10 +377,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         decided = self._decide(X, groups, from_probs=from_probs)
         assert self.profile_.medians is not None  # there are terms
         return Explanation.from_logits(
-            self.name,
             terms,
             decided.given.arrays.logits,
             self.profile_.medians,
+            detector=self.name,
             scores=decided.scores,
             thresholds=np.broadcast_to(decided.threshold, decided.scores.shape),
             p_values=self.calibration_.p_values(decided.scores, decided.groups),

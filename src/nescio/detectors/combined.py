@@ -257,17 +257,17 @@ class Combined(Detector):
         p_values = self._p_values(scores)
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
         explanation = PartsExplanation(
-            self.name,
-            tuple(written(part, defaults=False) for part in self.detectors_),
-            scores,
-            p_values,
-            self._shares(self._terms(p_values)),
-            tuple(part.explain(arrays) if part.explains else None for part in parts),
-            tuple(_nearest(part, arrays) for part in parts),
-            decided.scores,
-            np.broadcast_to(decided.threshold, decided.scores.shape),
-            self.calibration_.p_values(decided.scores, decided.groups),
-            decided.groups,
+            detector=self.name,
+            parts=tuple(written(part, defaults=False) for part in self.detectors_),
+            part_scores=scores,
+            part_p_values=p_values,
+            shares=self._shares(self._terms(p_values)),
+            explanations=tuple(part.explain(arrays) if part.explains else None for part in parts),
+            nearest=tuple(_nearest(part, arrays) for part in parts),
+            scores=decided.scores,
+            thresholds=np.broadcast_to(decided.threshold, decided.scores.shape),
+            p_values=self.calibration_.p_values(decided.scores, decided.groups),
+            groups=decided.groups,
         )
         names = self.label_names_ or decided.given.label_names
         return explanation.named(decided.given.ids, names, decided.given.index)

@@ -148,16 +148,6 @@ def remember_learned_data(detector: Detector, given: Given) -> None:
     detector._learned_from = {name: _fingerprint(matrix) for name, matrix in matrices.items()}
 
 
-def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
-    """Return whether these are the outputs that the detector has learned from, in their order."""
-    learned: dict[str, Any] = getattr(detector, "_learned_from", {})
-    matrices = {name: outputs.get(name) for name in learned}
-    return bool(learned) and all(
-        matrix is not None and _fingerprint(matrix) == learned[name]
-        for name, matrix in matrices.items()
-    )
-
-
 def check_held_out(detector: Detector, given: Given) -> None:
     """Raise if the detector has learned from this very data; warn if from many of its samples.
 
@@ -177,7 +167,7 @@ def check_held_out(detector: Detector, given: Given) -> None:
                 f"{detector.name} has learned from this very data ({len(rows):,} samples). "
                 "Calibrating on it would void the guarantee: calibrate on held-out data."
             )
-        lowest = np.array(learned[3], np.uint64)
+        lowest = np.array(learned[2], np.uint64)
         rows = rows[rows > 0]  # rows of zeros are equal by nature, and always among the lowest
         if len(lowest) == _N_LOWEST:
             rows = rows[rows <= lowest[-1]]
@@ -193,10 +183,9 @@ def check_held_out(detector: Detector, given: Given) -> None:
 
 
 def _fingerprint(matrix: Array) -> list[Any]:
-    """Return the number of rows, their hash in any order, their hash in theirs, and the lowest."""
+    """Return the number of rows, the sum of their hashes, and the lowest of these."""
     rows = _row_hashes(matrix)
-    in_order = rows @ np.arange(1, len(rows) + 1, dtype=np.uint64)
-    return [len(rows), int(rows.sum()), int(in_order), np.unique(rows)[:_N_LOWEST].tolist()]
+    return [len(rows), int(rows.sum()), np.unique(rows)[:_N_LOWEST].tolist()]
 
 
 def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
