@@ -10,7 +10,7 @@ from nescio.explain.explanation import (
     PartsExplanation,
     Reason,
 )
-from nescio.explain.terms import Medians, Terms, checked_terms, terms_of
+from nescio.explain.terms import Medians, Terms
 
 __all__ = [
     "ExplainedVerdicts",
@@ -21,6 +21,4 @@ __all__ = [
     "PartsExplanation",
     "Reason",
     "Terms",
-    "checked_terms",
-    "terms_of",
 ]

@@ -27,7 +27,7 @@ from nescio._charts.svg import CARD_BARS, BarRow, Markup
 from nescio._io.results import by_name, joined, label_columns
 from nescio._validation import Array, BoolArray, FloatArray
 from nescio.errors import InputError
-from nescio.explain.terms import Floats, Medians, Terms, terms_of
+from nescio.explain.terms import Floats, Medians, Terms
 
 _SHOWN_LABELS = 8
 _SHOWN_TEXTS = 3
@@ -120,11 +120,15 @@ class PartReason:
     reason: Reason | None
     nearest: tuple[int | str, ...]
 
-    def nearest_text(self) -> str:
-        """Return the nearest training samples as text; empty if they are not known."""
-        if not self.nearest:
-            return ""
-        return f"{self.detector}: nearest training samples {', '.join(map(str, self.nearest))}"
+    def notes(self) -> list[str]:
+        """Return what else is known about the part: nearest samples, and its largest term."""
+        texts = []
+        if self.nearest:
+            nearest = ", ".join(map(str, self.nearest))
+            texts.append(f"{self.detector}: nearest training samples {nearest}")
+        if self.reason is not None:
+            texts.append(f"{self.detector} alone: {self.reason.summary()}")
+        return texts
 
     def cells(self) -> tuple[str, str, str]:
         """Write the score, the p-value and the share."""
@@ -262,7 +266,7 @@ class Reason(Result):
         if self.parts:
             titles = ["part", "score", "p_value", "share"]
             rows = [(cut(part.detector, _LONGEST_NAME), *part.cells()) for part in self.parts]
-            notes = [text for part in self.parts for text in _part_notes(part)][:_SHOWN_TEXTS]
+            notes = [text for part in self.parts for text in part.notes()][:_SHOWN_TEXTS]
         else:
             shown = self.most_telling(_SHOWN_LABELS)
             titles = ["label", self.term, "share", "median", "rank median"]
@@ -282,11 +286,6 @@ class Reason(Result):
         from nescio.displays import ExplanationDisplay
 
         return ExplanationDisplay.from_reason(self, ax=ax, **options)
-
-
-def _part_notes(part: PartReason) -> list[str]:
-    alone = "" if part.reason is None else f"{part.detector} alone: {part.reason.summary()}"
-    return [text for text in (part.nearest_text(), alone) if text]
 
 
 def _label_bars(reason: Reason) -> Markup:
@@ -447,7 +446,8 @@ class Explanation(ExplainedVerdicts):
     ) -> Explanation:
         """Split logits into terms, next to the medians of the group of each sample."""
         labels, ranks = medians.of_samples(verdicts["groups"], len(logits))
-        terms = terms_of(how, logits)
+        terms = np.array(how.of(logits.astype(np.float64)), dtype=np.float64)
+        terms[np.isnan(logits) | np.isposinf(logits)] = np.nan
         return cls(how=how, terms=terms, medians=labels, rank_medians=ranks, **verdicts)
 
     def named(self, ids: Any, label_names: tuple[str, ...] | None, index: Any = None) -> Self:

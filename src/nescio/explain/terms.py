@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import BoolArray, FloatArray
-from nescio.errors import ParameterError
 
 Floats = NDArray[np.float64]
 
@@ -38,38 +37,6 @@ class Terms:
     name: str
     of: Callable[[Any], Any]
     largest: int | None = None
-
-
-def checked_terms(terms: Terms | None, detector: str) -> Terms:
-    """Return the terms of a detector; raise if its score is not made of labels.
-
-    Examples
-    --------
-    >>> from nescio import MaxLogit
-    >>> checked_terms(MaxLogit().label_terms(), "max_logit").largest
-    1
-    """
-    if terms is None:
-        raise ParameterError(
-            f"{detector} cannot be explained: its score is not made of labels. A sum, a maximum or "
-            "a top-k over labels is: calibrate joint_energy on the same logits, and explain "
-            "with it."
-        )
-    return terms
-
-
-def terms_of(terms: Terms, logits: FloatArray) -> Floats:
-    """Compute each label's term in float64; NaN where the logit is NaN or plus infinity.
-
-    Examples
-    --------
-    >>> from nescio import JointEnergy
-    >>> terms_of(JointEnergy().label_terms(), np.array([[0.0, 5.0]])).round(2)
-    array([[0.69, 5.01]])
-    """
-    values = np.array(terms.of(logits.astype(np.float64)), dtype=np.float64)
-    values[np.isnan(logits) | np.isposinf(logits)] = np.nan
-    return values
 
 
 @dataclass(frozen=True, eq=False)
