@@ -5,12 +5,11 @@ from __future__ import annotations
 from nescio.explain.explanation import (
     ExplainedVerdicts,
     Explanation,
-    LabelTerm,
-    PartReason,
+    Medians,
     PartsExplanation,
-    Reason,
+    Terms,
 )
-from nescio.explain.terms import Medians, Terms
+from nescio.explain.reason import LabelTerm, PartReason, Reason
 
 __all__ = [
     "ExplainedVerdicts",
