@@ -20,11 +20,12 @@ from rich.text import Text
 from nescio._io.results import to_json
 
 if TYPE_CHECKING:
-    from nescio.lab.benchmark import formats
+    from nescio.lab.benchmark import tables
 
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 _WIDEST_NAME = 40  # a longer first column is folded
+_NAMED_LABELS = 12  # that are printed
 
 Advance = Callable[[int], object]
 Watch = Callable[[str, int], AbstractContextManager[Advance]]
@@ -40,6 +41,20 @@ def say(*lines: str | Text) -> None:
     console = terminal()
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def describe(
+    n_rows: int, n_labels: int, names: Sequence[str] | None, ignored: Sequence[str]
+) -> str:
+    """Describe what was read in one line: rows, labels and the columns that were ignored."""
+    shown = ""
+    if names is not None:
+        n_more = len(names) - _NAMED_LABELS
+        more = f" and {n_more:,} more" if n_more > 0 else ""
+        shown = f" ({', '.join(names[:_NAMED_LABELS])}{more})"
+    labels = "label" if n_labels == 1 else "labels"
+    line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
+    return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 
 def print_table(
@@ -66,10 +81,10 @@ def print_table(
     terminal().print(table)
 
 
-def print_result_table(table: formats.Table) -> None:
+def print_result_table(table: tables.Table) -> None:
     """Print a table of a benchmark, with the best values in bold and the notes below."""
 
-    def text(cell: formats.TableCell) -> Text:
+    def text(cell: tables.TableCell) -> Text:
         return Text(" / ").join(Text(part.text, "bold" if part.best else "") for part in cell)
 
     print_table(

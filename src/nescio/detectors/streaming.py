@@ -255,8 +255,3 @@ def _most_suspicious(scores: Array, p_values: Array) -> Array:
     if len(scores) > _LOWEST:  # sort only rows that can be among them
         rows = np.flatnonzero(p_values <= np.partition(p_values, _LOWEST - 1)[_LOWEST - 1])
     return rows[np.lexsort((scores[rows], p_values[rows]))[:_LOWEST]]
-
-
-def as_columns(table: Any) -> Columns:
-    """Return the columns of a table of pyarrow by name."""
-    return dict(zip(table.column_names, table.columns, strict=True))

@@ -14,7 +14,6 @@ from nescio._charts.style import JOINT, set_style
 from nescio._charts.svg import percent
 from nescio.detectors import Detector
 from nescio.errors import InputError
-from nescio.lab.benchmark.formats import Table
 from nescio.lab.benchmark.results import (
     BenchmarkRun,
     Evidence,
@@ -24,6 +23,7 @@ from nescio.lab.benchmark.results import (
     read_lines,
     summarise,
 )
+from nescio.lab.benchmark.tables import Table
 from nescio.lab.report.cases import (
     case_groups,
     false_alarms,

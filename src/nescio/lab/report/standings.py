@@ -9,7 +9,6 @@ from typing import Any
 from nescio._charts.results import strip
 from nescio._charts.style import JOINT
 from nescio._charts.svg import Markup
-from nescio.lab.benchmark.formats import listed
 from nescio.lab.benchmark.results import MEASURES, Evidence, Line, Spread
 from nescio.metrics import Estimate, Evaluation
 from nescio.metrics.comparison import find_lead
@@ -75,7 +74,7 @@ def _sentence(
     if JOINT in leaders:
         leaders = [JOINT, *(name for name in leaders if name != JOINT)]
     have = "has" if len(leaders) == 1 else "have"
-    head = f"{listed(leaders)} {have} the lowest {fpr_name} ({best}{over})"
+    head = f"{', '.join(leaders)} {have} the lowest {fpr_name} ({best}{over})"
     if JOINT not in fpr:
         detectors = "one detector" if len(ranked) == 1 else f"{len(ranked)} detectors"
         return f"{pair}{head}; {JOINT} is not among the {detectors}."
