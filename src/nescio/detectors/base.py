@@ -38,7 +38,7 @@ from nescio.errors import (
     ParameterError,
     TooFewSamplesError,
 )
-from nescio.explain import Explanation, PartsExplanation, Terms, checked_terms
+from nescio.explain import Explanation, PartsExplanation, Terms
 
 
 class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
@@ -373,7 +373,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
         `assess`. For one sample, pass a single row: outputs[[7]].
         """
-        terms = checked_terms(self.label_terms(), self.name)
+        terms = self.label_terms()
+        if terms is None:
+            raise ParameterError(
+                f"{self.name} cannot be explained: its score is not made of labels. A sum, a "
+                "maximum or a top-k over labels is: calibrate joint_energy on the same logits, and "
+                "explain with it."
+            )
         decided = self._decide(X, groups, from_probs=from_probs)
         assert self.profile_.medians is not None  # there are terms
         return Explanation.from_logits(
