@@ -93,8 +93,9 @@ class ScoredTable:
                     warn(
                         f"the rows of {self.path} are not in order of time: row "
                         f"{number * size + row - 1} ({times[row - 1]}) is earlier than a row "
-                        "before it. A monitor reads the rows in their order, so it cannot say when a "
-                        f"change began. Sort the table by {self._time!r}, and the outputs alike.",
+                        "before it. A monitor reads the rows in their order, so it cannot say "
+                        f"when a change began. Sort the table by {self._time!r}, and the outputs "
+                        "alike.",
                         NescioWarning,
                     )
             yield self._assessment(columns), times
