@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,20 +80,24 @@ def evaluate_detectors(
     from nescio.metrics import compare
 
     columns = chosen_columns(id_column, labels, ignore)
-    comparison = compare(
-        id_path,
-        ood_paths,
-        {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names or [_ALL])},
-        train=train,
-        held_out=held_out,
-        tpr=tpr,
-        n_bootstrap=bootstrap,
-        from_probs=from_probs,
-        id_column=columns.id_column,
-        labels=columns.labels,
-        ignore=columns.ignore,
-        progress=partial(progress_bar, "evaluating"),
-    )
+    detectors = {
+        name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names or [_ALL])
+    }
+    with progress_bar("evaluating", len(detectors) * len(ood_paths)) as advance:
+        comparison = compare(
+            id_path,
+            ood_paths,
+            detectors,
+            train=train,
+            held_out=held_out,
+            tpr=tpr,
+            n_bootstrap=bootstrap,
+            from_probs=from_probs,
+            id_column=columns.id_column,
+            labels=columns.labels,
+            ignore=columns.ignore,
+            on_step=advance,
+        )
     if as_json:
         print_json(comparison.as_dict())
     else:
