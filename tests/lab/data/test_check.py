@@ -44,12 +44,11 @@ def test_a_sound_protocol(split):
     report = check_protocol([split("set-train"), split("set-val")], [split("ood", ("ant", "emu"))])
     assert report.ok
     assert found(report) == {}
-    assert [(s.title, s.role, s.n_images) for s in report.splits] == [
-        ("set-train", "id", 2),
-        ("set-val", "id", 2),
-        ("ood", "ood", 2),
+    assert [tuple(split.values()) for split in report.splits] == [
+        ("set-train", "id", 2, 2),
+        ("set-val", "id", 2, 2),
+        ("ood", "ood", 2, 2),
     ]
-    assert report.splits[0].class_counts == (1, 1.0, 1)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,6 @@ def test_the_same_image_in_two_parts_is_an_error(split, tmp_path):
         ),
         ("error", ("set-val", "ood"), (f"{tmp_path}/set-val/0.jpg = {tmp_path}/ood/1.jpg",)),
     ]
-    assert check_protocol([train, val], [ood], hash_images=False).ok
 
 
 def test_the_same_image_in_one_part_or_in_two_ood_sets_does_no_harm(split):
@@ -137,14 +135,12 @@ def test_gaps(split):
         "labels without images": ("dog",),
         "skipped files": ("z.jpg: missing",),
     }
-    assert report.splits[0].n_unlabelled == 1
-    assert report.splits[0].class_counts == (0, 1.0, 2)
 
 
 def test_a_set_without_labels(split):
     report = check_protocol([split("set-test", labels=None)], [split("ood", None, labels=None)])
     assert report.findings == ()
-    assert (report.splits[0].n_labels, report.splits[1].n_labels) == (2, None)
+    assert [split["n_labels"] for split in report.splits] == [2, None]
 
 
 def test_errors_come_first_and_all_of_it_is_json(split):

@@ -14,7 +14,6 @@ from nescio.errors import MissingDependencyError, ParameterError
 from nescio.integrations import ray as cluster
 from nescio.integrations.ray import Resources, resources
 from nescio.lab.extraction import on_ray as extraction
-from nescio.lab.extraction.runtimes import Runtimes
 from nescio.outputs import Outputs
 
 
@@ -85,28 +84,21 @@ def test_a_bad_image_ends_the_command_or_is_left_out(nescio, checkpoint, class_t
 @pytest.fixture
 def job(checkpoint, class_tree, tmp_path):
     """What a process is told about a network."""
-    from nescio.cli.extract import _open_on
+    from nescio.cli.vision import ModelOptions
     from nescio.lab.data import load_folder
 
     path = tmp_path / "net.safetensors"
     checkpoint().save(path)
-    runner = _open_on(str(path), "cpu")
-    computation = extraction.Computation(load_folder(class_tree(), ""))
-    engine = extraction.OnCluster(None, Resources(1, 1, 0), str(path), _open_on)
+    open_model = ModelOptions().open
+    runner = open_model(str(path), "cpu")
+    computation = extraction.Computation(load_folder(class_tree(), ""), 2)
+    engine = extraction.OnCluster(None, Resources(1, 1, 0), str(path), open_model)
     return engine(computation, runner, "torch").args[0]
 
 
 def logits_of(job):
     """The logits of two images by a process."""
-    runner, batches = extraction._opened(job), [range(2)]
-    compute, _ = job.computation.by(runner, Runtimes(job.runtime), batches)
-    [part] = compute({0: batches}, lambda _: None)
-    return part.arrays["logits"]
-
-
-def test_a_node_without_the_file_gets_its_content(job, tmp_path):
-    (tmp_path / "net.safetensors").unlink()
-    assert logits_of(job).shape == (2, 3)
+    return extraction._open_job(job)((0, range(2)))[1]["logits"]
 
 
 def test_a_process_runs_by_the_chosen_runtime(job):

@@ -21,7 +21,7 @@ from nescio.lab.extraction.perturb import (
     find_directions,
     step,
 )
-from nescio.lab.networks.runner import CheckpointRunner
+from nescio.lab.networks.checkpoint import CheckpointRunner
 from nescio.lab.training.tuning import (
     MAHALANOBIS_EPSILONS,
     TEMPERATURES,
@@ -145,12 +145,12 @@ def test_the_step_raises_the_confidence(checkpoint, rng):
     inputs = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)))
     module = as_module(made)
     found = find_directions(module, inputs, made.preprocessing)
-    before = found.outputs.logits
-    after = step(module, inputs, found, "max", epsilon).logits
+    before = found.outputs[0]
+    after = step(module, inputs, found, "max", epsilon)[0]
     assert (after.amax(1) > before.amax(1)).all()
     labels = (before > 0).double()
     loss = torch.nn.BCEWithLogitsLoss(reduction="none")
-    after = step(module, inputs, found, "sum", epsilon).logits
+    after = step(module, inputs, found, "sum", epsilon)[0]
     assert (loss(after, labels).sum(1) < loss(before, labels).sum(1)).all()
 
 
@@ -164,9 +164,9 @@ def test_with_the_predicted_label_the_step_lowers_a_negative_top_logit(checkpoin
     inputs = torch.from_numpy(rng.normal(size=(6, 3, 32, 32)))
     module = as_module(made)
     found = find_directions(module, inputs, made.preprocessing, ("max", "predicted_max"))
-    before = found.outputs.logits.amax(1)
+    before = found.outputs[0].amax(1)
     assert ((before > 0) == (bias > 0)).all()
-    after = step(module, inputs, found, "predicted_max", epsilon).logits.amax(1)
+    after = step(module, inputs, found, "predicted_max", epsilon)[0].amax(1)
     assert ((after > before) == (bias > 0)).all()
     sign = 1 if bias > 0 else -1
     assert torch.equal(found.directions["predicted_max"], sign * found.directions["max"])
@@ -195,13 +195,13 @@ def test_towards_the_nearest_mean(checkpoint, rng):
     std = preprocessing.per_colour(preprocessing.std, inputs)
     same = (found.directions["gaussian"] == x.grad.sign() / std).double().mean()
     assert same > 0.999  # but for the sign of what rounds to zero
-    after = detector.score_samples(step(module, inputs, found, "gaussian", epsilon).features)
-    assert (after > detector.score_samples(found.outputs.features)).all()
+    after = detector.score_samples(step(module, inputs, found, "gaussian", epsilon)[1])
+    assert (after > detector.score_samples(found.outputs[1])).all()
     settings = TuneSettings(mahalanobis=MahalanobisSettings("gaussian"))
     scored = grid_scores(module, inputs, preprocessing, {"max": detector}, settings)
     np.testing.assert_allclose(
         scored["mahalanobis", "max", 0.002, None],
-        detector.score_samples(step(module, inputs, found, "gaussian", 0.002).features),
+        detector.score_samples(step(module, inputs, found, "gaussian", 0.002)[1]),
     )
 
 

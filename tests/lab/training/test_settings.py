@@ -74,10 +74,3 @@ def test_changes_keep_all_other_values():
     assert (again.training.epochs, again.training.seed) == (3, 4)
     assert again.training.betas == (0.5, 0.9)
     assert again.model == settings.model
-
-
-def test_an_add_on_is_recorded_only_if_it_is_used():
-    plain = TrainSettings()
-    assert "loss" not in plain.as_dict()["training"]
-    used = plain.updated({"model": {"spectral_norm": True}})
-    assert used.as_dict()["model"] == plain.as_dict()["model"] | {"spectral_norm": True}

@@ -11,16 +11,6 @@ from nescio.lab.training import train
 from nescio.lab.training.trainer import Trainer
 
 
-def test_tensorboard_shows_every_epoch_once_after_a_resume(settings, train_and_val, tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    train(settings(epochs=2), *train_and_val, tmp_path / "run")
-    run = train(settings(epochs=3), *train_and_val, tmp_path / "run", resume=True)
-    shown = events.EventAccumulator(str(run.folder / "tensorboard")).Reload()
-    for tag, name in (("train/loss", "train_loss"), ("val/map", "val_map")):
-        found = {event.step: event.value for event in shown.Scalars(tag)}
-        assert found == pytest.approx({e.epoch: getattr(e, name) for e in run.history})
-
-
 def test_select_by_map(settings, train_and_val, tmp_path):
     run = train(settings(epochs=5, select="val_map"), *train_and_val, tmp_path / "run")
     assert run.best.val_map == max(epoch.val_map for epoch in run.history)

@@ -1,22 +1,20 @@
 """Extraction on a Ray cluster: its processes run the model, and this one writes the parts.
 
-The nodes need the images and nescio. The model's file travels through Ray's object store, and so do
-the results: only the images have to be on disks that all nodes can read.
+The nodes need nescio. The images and the model's file have to be on disks that all nodes can read,
+under the same paths. The results travel through Ray's object store.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from nescio.errors import ParameterError
 from nescio.integrations.ray import Resources, Work, connected, map_on_cluster, resources
-from nescio.lab.extraction.extract import Computation, ComputeParts, OnImages, Part, Wanted
+from nescio.lab.extraction.extract import Arrays, Computation, ComputeParts, OnImages
 from nescio.lab.extraction.runtimes import Runtimes
 from nescio.models.base import Runner
 
@@ -35,8 +33,7 @@ def ray_engine(model: str, open_model: OpenModel, *, device: str = "auto") -> It
     Parameters
     ----------
     model : str
-        The path of a model's file, or a name that `open_model` knows. The file need not exist on
-        the other nodes.
+        The path of a model's file, or a name that `open_model` knows.
     open_model : callable
         From the model and "cpu" or "cuda" to a `Runner`: a function that the nodes can import.
     device : {"auto", "cpu", "cuda"}
@@ -69,18 +66,17 @@ class OnCluster:
 
     def __call__(self, computation: Computation, runner: Runner, runtime: str) -> ComputeParts:
         """Return how parts are computed with the model that a runner runs, by a runtime."""
-        path = Path(self.model)
-        content = path.read_bytes() if path.is_file() else None
-        open_model, identity = self.open_model, _identity(runner)
-        return partial(
-            self._parts,
-            _Job(self.model, content, open_model, self.device, identity, computation, runtime),
-        )
+        identity = _identity(runner)
+        job = _Job(self.model, self.open_model, self.device, identity, computation, runtime)
+        return partial(self._compute, job)
 
-    def _parts(self, job: _Job, wanted: Wanted, on_images: OnImages) -> Iterator[Part]:
-        for part in map_on_cluster(self.ray, _open_job, job, list(wanted.items()), self.size):
-            yield part
-            on_images(sum(map(len, wanted[part.number])))
+    def _compute(
+        self, job: _Job, parts: Mapping[int, range], on_images: OnImages
+    ) -> Iterator[tuple[int, Arrays]]:
+        items = list(parts.items())
+        for number, arrays in map_on_cluster(self.ray, _open_job, job, items, self.size):
+            yield number, arrays
+            on_images(len(parts[number]))
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,6 @@ class _Job:
     """What a process is told."""
 
     model: str
-    content: bytes | None  # of the model's file
     open_model: OpenModel
     device: str
     identity: dict[str, Any]
@@ -109,16 +104,10 @@ def _identity(runner: Runner) -> dict[str, Any]:
 
 def _open_job(job: _Job) -> Work:
     """Open the model; return the function that computes one part."""
-    runner = _opened(job)
-    runtimes = Runtimes(job.runtime)
-    compute: ComputeParts | None = None
+    compute, _ = job.computation.by(_opened(job), Runtimes(job.runtime))
 
-    def work(item: tuple[int, Any]) -> Part:
-        nonlocal compute
-        number, batches = item
-        if compute is None:
-            compute, _ = job.computation.by(runner, runtimes, batches)
-        [part] = compute({number: batches}, lambda _: None)
+    def work(item: tuple[int, range]) -> tuple[int, Arrays]:
+        [part] = compute(dict([item]), lambda _: None)
         return part
 
     return work
@@ -126,14 +115,8 @@ def _open_job(job: _Job) -> Work:
 
 def _opened(job: _Job) -> Runner:
     """Open the model in a process; raise if it is not the one of the process that asked for it."""
-    with tempfile.TemporaryDirectory(prefix="nescio-") as folder:
-        model = job.model
-        if job.content is not None and not Path(model).is_file():
-            copy = Path(folder) / Path(model).name
-            copy.write_bytes(job.content)
-            model = str(copy)
-        runner = job.open_model(model, job.device)
-        ours = _identity(runner)
+    runner = job.open_model(job.model, job.device)
+    ours = _identity(runner)
     other = next((name for name in job.identity if ours.get(name) != job.identity[name]), None)
     if other is not None:
         raise ParameterError(

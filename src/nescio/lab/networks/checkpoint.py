@@ -21,11 +21,13 @@ from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio._validation import Array
 from nescio.errors import FileFormatError, ParameterError
-from nescio.lab.networks.network import HIDDEN_UNITS, OWN, Network, build_network
+from nescio.lab.networks.network import HIDDEN_UNITS, OWN, Network, build_network, prepared
 from nescio.lab.networks.weights import load_state, read_state_dict
 from nescio.models import Runner
+from nescio.models.base import INPUT, PENULTIMATE, POOLED
 from nescio.models.images import Preprocessing
-from nescio.models.torch_models import arrays_of, weights_hash
+from nescio.models.torch_layers import Tap
+from nescio.models.torch_models import TorchRunner, arrays_of, weights_hash
 from nescio.outputs import check_label_names
 
 _KIND = FileKind("nescio.checkpoint", "network saved by nescio train or nescio convert")
@@ -87,8 +89,6 @@ class Checkpoint:
 
     def make_runner(self, **settings: Any) -> Runner:
         """Return a runner of the network: what `nescio.models.make_runner` asks a model for."""
-        from nescio.lab.networks.runner import CheckpointRunner
-
         return CheckpointRunner(self, **settings)
 
     def content_hash(self) -> str:
@@ -104,18 +104,6 @@ class Checkpoint:
         """A SHA-256 of the backbone's weights; None if the network has no backbone and head."""
         network = self.network
         return weights_hash(network.backbone) if isinstance(network, Network) else None
-
-    def layer(self, features: str) -> str:
-        """Return the layer that "pooled" or "penultimate" stands for; other names are unchanged.
-
-        "pooled" is what the head reads, and "penultimate" what the head's last layer reads. In the
-        user's own module, "pooled" is the output of the layer that the architecture names.
-        """
-        if isinstance(self.network, Network):
-            known = {"pooled": "backbone", "penultimate": "head.labels:input"}
-        else:
-            known = {"pooled": self.architecture.features or ""}
-        return known.get(features, features)
 
     def save(
         self,
@@ -141,6 +129,69 @@ class Checkpoint:
             "label_names": list(self.label_names),
             "preprocessing": asdict(self.preprocessing),
         }
+
+
+class CheckpointRunner(TorchRunner):
+    """Runs the network of a checkpoint, which it moves to its device and puts in eval mode.
+
+    Parameters
+    ----------
+    model : Checkpoint
+    features : str or sequence of str
+        "pooled" (what the head reads), "penultimate" (what the head's last layer reads), "input",
+        or the name of a layer. The default is "pooled,penultimate"; for a module of the user's own,
+        "pooled".
+    device : optional
+        The CPU if not given.
+    """
+
+    channels_last = True
+
+    def __init__(self, model: Checkpoint, **settings: Any) -> None:
+        self.checkpoint = model
+        own = not isinstance(model.network, Network)
+        default = settings.get("features") is None
+        if default:
+            settings["features"] = POOLED if own else (POOLED, PENULTIMATE)
+        settings["label_names"] = settings.get("label_names") or model.label_names
+        settings["preprocessing"] = settings.get("preprocessing") or model.preprocessing
+        network = prepared(model.network, settings.get("device") or "cpu")
+        super().__init__(network, **settings)
+        self.source = model
+        self.layers_are_default = default
+
+    def _tap_of(self, layer: str) -> Tap:
+        if isinstance(self.model, Network):
+            layers = {POOLED: "backbone", PENULTIMATE: "head.labels:input"}
+        else:
+            layers = {POOLED: self.checkpoint.architecture.features or ""}
+        return Tap.parse(layers.get(layer, layer), self.model)
+
+    def content_hash(self) -> str:
+        """Return the checkpoint's hash."""
+        if self.preprocessing != self.checkpoint.preprocessing:
+            raise ParameterError("a checkpoint has its own preprocessing: pass no other.")
+        return self.checkpoint.content_hash()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the network."""
+        return {**super().describe(), "model": self.checkpoint.architecture.name}
+
+    @property
+    def is_after_backbone(self) -> bool:
+        """Whether logits and layers can be computed from the features of the backbone."""
+        return isinstance(self.model, Network) and {*self.layers} <= {POOLED, PENULTIMATE}
+
+    def head_runner(self) -> TorchRunner:
+        """Return a runner of the head, whose input are the pooled features."""
+        return _HeadRunner(self.model.head, features=self.layers)
+
+
+class _HeadRunner(TorchRunner):
+    """Runs the head of a network, whose input are the pooled features."""
+
+    def _tap_of(self, layer: str) -> Tap:
+        return super()._tap_of(INPUT if layer == POOLED else layer)
 
 
 def load_checkpoint(path: str | Path, *, module: str | None = None) -> Checkpoint:

@@ -5,6 +5,7 @@ One TOML file holds them. It has the sections [model], [images], [augmentation] 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -173,8 +174,6 @@ class TrainSettings:
         return from_table(TrainSettings, changes, where=where, base=self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings as plain data, for JSON; spectral_norm only if it is used."""
-        settings = asdict(self)
-        if not self.model.spectral_norm:  # as before the setting existed
-            del settings["model"]["spectral_norm"]
-        return settings
+        """Return the settings as plain data, as JSON holds them."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
