@@ -56,6 +56,43 @@ class Estimate:
         return f"{self.value * 100:.2f} [{self.low * 100:.2f}, {self.high * 100:.2f}]"
 
 
+@dataclass(frozen=True)
+class Spread:
+    """A measure over seeds or folds; the values are between 0 and 1, its text is in per cent.
+
+    Attributes
+    ----------
+    mean : float
+    deviation : float or None
+        The sample standard deviation; None for one value.
+    n : int
+        The number of values.
+    """
+
+    mean: float
+    deviation: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the mean and the sample standard deviation of some values."""
+        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), deviation, len(values))
+
+    @property
+    def printed(self) -> float:
+        """The mean in per cent, rounded as printed; equal ones are ranked as equal."""
+        return round(100 * self.mean, 2)
+
+    def text(self, unit: float = 100, digits: int = 2) -> str:
+        """Write the mean ± the standard deviation, by default in per cent."""
+        mean = f"{unit * self.mean:.{digits}f}"
+        return mean if self.deviation is None else f"{mean} ± {unit * self.deviation:.{digits}f}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+
 @dataclass(frozen=True, repr=False)
 class Evaluation(Result):
     """The result of `evaluate`. Values are shares from 0 to 1; printed text is in per cent.
@@ -215,13 +252,14 @@ def evaluate(
 
 
 def chance_note(evaluations: Mapping[str, Sequence[Evaluation]]) -> tuple[str, bool]:
-    """Return a note on detectors with an AUROC below 50 %, and whether the data is the likely cause.
+    """Return a note on detectors worse than chance, and whether the data is the likely cause.
 
     A detector has one evaluation or, over seeds, several. It is worse than chance if all of them
     are.
     """
     n = len(evaluations)
-    worse, unsure = [], []
+    worse: list[str] = []
+    unsure: list[str] = []
     for name, own in evaluations.items():
         if np.mean([evaluation.auroc.value for evaluation in own]) < 0.5:
             certain = all(evaluation.worse_than_chance for evaluation in own)

@@ -9,10 +9,10 @@ from typing import Any
 from nescio._charts.results import strip
 from nescio._charts.style import JOINT
 from nescio._charts.svg import Markup
-from nescio.lab.benchmark.results import MEASURES, Evidence, Line, Spread
+from nescio.lab.benchmark.results import MEASURES, Evidence, Line
 from nescio.metrics import Estimate, Evaluation
 from nescio.metrics.comparison import find_lead
-from nescio.metrics.evaluation import chance_note
+from nescio.metrics.evaluation import Spread, chance_note
 
 _LEVEL = 0.05
 
@@ -75,7 +75,7 @@ def _sentence(
         return pair + "no detector could run."
     fpr = {name: spreads[name]["fpr"] for name in ranked}
     best = fpr[ranked[0]]
-    over = f" over {best.n_seeds} seeds" if best.n_seeds > 1 else ""
+    over = f" over {best.n} seeds" if best.n > 1 else ""
     leaders = [name for name in ranked if fpr[name].printed == best.printed]
     if JOINT in leaders:
         leaders = [JOINT, *(name for name in leaders if name != JOINT)]
@@ -120,7 +120,7 @@ def _interval(spread: Spread, estimate: Estimate) -> str:
     """Write the interval; for several seeds, with the value of the first seed."""
     if estimate.low is None or estimate.high is None:
         return ""
-    if spread.n_seeds > 1:
+    if spread.n > 1:
         return str(estimate)
     return f"[{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
 
