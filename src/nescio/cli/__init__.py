@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from nescio._version import __version__
 from nescio.cli import (
@@ -31,7 +32,7 @@ from nescio.cli import (
     score,
     training,
 )
-from nescio.cli.options import with_groups
+from nescio.cli.options import for_typer
 from nescio.cli.printing import plain_text
 from nescio.errors import NescioError, ParameterError
 
@@ -62,34 +63,49 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=_HELP,
 )
-_VERDICTS: dict[str, Callable[..., None]] = {
-    "calibrate": calibrate.calibrate,
-    "score": score.score,
-    "explain": explain.explain,
-    "monitor": monitor.monitor,
-    "eval": evaluate.evaluate_detectors,
-    "choose": evaluate.choose,
-    "detectors": listing.detectors,
-    "info": listing.info,
-    "report": evaluate.report,
-    "export": deploy.export,
-    "serve": deploy.serve,
-    "demo": experiments.demo,
-}
-_EXPERIMENTS: dict[str, Callable[..., None]] = {
-    "train": training.train,
-    "tune": training.tune,
-    "extract": extract.extract,
-    "convert": training.convert,
-    "bench": experiments.bench,
-    "tables": experiments.tables,
-}
-for _name, _function in _VERDICTS.items():
-    app.command(_name, rich_help_panel="Verdicts")(with_groups(_function))
+data_app = typer.Typer(
+    help="Image data sets: list the kinds, check the data of a benchmark.",
+    no_args_is_help=True,
+    context_settings=_HELP,
+)
 _PAPER = "Experiments of the paper"
-app.add_typer(experiments.data_app, name="data", rich_help_panel=_PAPER)
-for _name, _function in _EXPERIMENTS.items():
-    app.command(_name, rich_help_panel=_PAPER)(with_groups(_function))
+app.add_typer(data_app, name="data", rich_help_panel=_PAPER)
+
+for _app, _panel, _commands in (
+    (
+        app,
+        "Verdicts",
+        {
+            "calibrate": calibrate.calibrate,
+            "score": score.score,
+            "explain": explain.explain,
+            "monitor": monitor.monitor,
+            "eval": evaluate.evaluate_detectors,
+            "choose": evaluate.choose,
+            "detectors": listing.detectors,
+            "info": listing.info,
+            "report": evaluate.report,
+            "export": deploy.export,
+            "serve": deploy.serve,
+            "demo": experiments.demo,
+        },
+    ),
+    (
+        app,
+        _PAPER,
+        {
+            "train": training.train,
+            "tune": training.tune,
+            "extract": extract.extract,
+            "convert": training.convert,
+            "bench": experiments.bench,
+            "tables": experiments.tables,
+        },
+    ),
+    (data_app, None, {"check": experiments.check_data, "list": experiments.list_data}),
+):
+    for _name, _function in _commands.items():
+        _app.command(_name, rich_help_panel=_panel)(for_typer(_function))
 
 
 def _print_version(wanted: bool) -> None:
@@ -102,13 +118,11 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
     use: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="PACKAGE.MODULE:CLASS",
             help="A detector of your own, for commands that read a file which holds one. May be "
             "repeated.",

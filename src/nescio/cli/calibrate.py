@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
 from nescio.cli.options import (
@@ -16,7 +16,6 @@ from nescio.cli.options import (
     Nonfinite,
     calibration_facts,
     detector_names,
-    output_option,
     refuse_overwriting,
 )
 from nescio.cli.printing import describe, print_json, say, working
@@ -27,18 +26,18 @@ from nescio.outputs.reading import MAX_ROWS
 def calibrate(
     held_out: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="HELD_OUT",
             help="Held-out in-distribution data to calibrate on: the model's logits, and features "
             "if the detector reads them. A file, a pattern or a folder of Parquet files, or a "
             "remote address. Of more than 4,194,304 rows, a random sample is used.",
         ),
     ],
-    output: Annotated[Path, output_option("Where to save the detector.")],
+    output: Annotated[Path, "Where to save the detector."],
     files: DataOptions,
     detector: Annotated[
         str,
-        typer.Option(
+        Option(
             "--detector",
             "-d",
             help="The name of the detector, with parameters if needed: top_k_joint_energy(k=5). "
@@ -48,30 +47,21 @@ def calibrate(
             autocompletion=detector_names,
         ),
     ] = "auto",
-    tpr: Annotated[
-        float, typer.Option(help="The share of in-distribution samples to keep.")
-    ] = 0.95,
+    tpr: Annotated[float, "The share of in-distribution samples to keep."] = 0.95,
     confidence: Annotated[
         float | None,
-        typer.Option(
-            help="Choose the threshold so that the long-run share kept is at least --tpr with this "
-            "confidence, e.g. 0.99. Without it, it is at least --tpr on average."
-        ),
+        "Choose the threshold so that the long-run share kept is at least --tpr with this "
+        "confidence, e.g. 0.99. Without it, it is at least --tpr on average.",
     ] = None,
     by_label_count: Annotated[
         bool,
-        typer.Option(
-            "--by-label-count",
-            help="Use one threshold per number of predicted labels, so that samples with few "
-            "labels do not get most of the false alarms.",
-        ),
+        "Use one threshold per number of predicted labels, so that samples with few "
+        "labels do not get most of the false alarms.",
     ] = False,
     train: Annotated[
         str | None,
-        typer.Option(
-            help="Training outputs, for a detector that learns from data. With features and "
-            "labels, the default is better than with logits alone.",
-        ),
+        "Training outputs, for a detector that learns from data. With features and "
+        "labels, the default is better than with logits alone.",
     ] = None,
     nonfinite: Nonfinite = "raise",
     force: Force = False,

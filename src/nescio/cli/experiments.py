@@ -10,22 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from nescio._optional import require
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force, detectors_option, output_option
+from nescio.cli.options import AsJson, Force, detectors_option
 from nescio.cli.printing import print_json, print_result_table, print_table, say, stages, working
 from nescio.cli.vision import RunOptions, SkipBad, require_vision
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
     from nescio.lab.data import Finding
-
-data_app = typer.Typer(
-    help="Image data sets: list the kinds, check the data of a benchmark.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 _EXAMPLES = 3
 _TEXT = "text"
@@ -37,33 +32,29 @@ def bench(
     run: RunOptions,
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="SPEC",
             help="A shipped benchmark or a .toml file. Without it, the shipped ones are listed.",
         ),
     ] = None,
-    output: Annotated[Path, output_option("The folder for the results and the cache.")] = Path(
-        "nescio-bench"
-    ),
+    output: Annotated[Path, "The folder for the results and the cache."] = Path("nescio-bench"),
     data: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the data sets: {data} in the benchmark's file."),
+        Path | None, "The folder of the data sets: {data} in the benchmark's file."
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Run only this in-distribution set. May be repeated."),
+        Option("--set", help="Run only this in-distribution set. May be repeated."),
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="Run only this seed. May be repeated.")
+        list[int] | None, Option("--seed", help="Run only this seed. May be repeated.")
     ] = None,
     protocol: Annotated[
-        str | None,
-        typer.Option(help="'paper' or 'authors'. Default: as the benchmark's file says."),
+        str | None, "'paper' or 'authors'. Default: as the benchmark's file says."
     ] = None,
     skip_bad: SkipBad = False,
     jobs: Annotated[
         int,
-        typer.Option(
+        Option(
             "--jobs",
             "-j",
             min=1,
@@ -71,9 +62,7 @@ def bench(
             "are several, on a GPU of its own.",
         ),
     ] = 1,
-    show: Annotated[
-        bool, typer.Option("--show", help="Print the benchmark's file and exit.")
-    ] = False,
+    show: Annotated[bool, "Print the benchmark's file and exit."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train, tune, extract and evaluate, and compare the results with the paper's.
@@ -140,7 +129,7 @@ def bench(
 def tables(
     results: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="RESULTS",
             help="The folder of a benchmark, or its results.jsonl. Without it, the paper's "
             "tables are printed.",
@@ -148,16 +137,14 @@ def tables(
     ] = None,
     paper: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--paper",
             metavar="TABLE",
             help="A table of the paper, to compare the results with: main, ablation, max-sum, "
             "resnet, resnet-ablation, texture, texture-ablation or topk. May be repeated.",
         ),
     ] = None,
-    format_: Annotated[
-        str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")
-    ] = _TEXT,
+    format_: Annotated[str, Option("--format", "-f", help="text, markdown, latex or csv.")] = _TEXT,
 ) -> None:
     """Print results as tables, or beside the numbers of the paper's tables.
 
@@ -196,11 +183,10 @@ def tables(
 # --- data -----------------------------------------------------------------------------------------
 
 
-@data_app.command("check")
-def check(
+def check_data(
     id_addresses: Annotated[
         list[str],
-        typer.Option(
+        Option(
             "--id",
             metavar="ADDRESS",
             help="A split of the in-distribution set, such as coco@val:/data/coco. Repeat it for "
@@ -209,7 +195,7 @@ def check(
     ],
     ood_addresses: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--ood",
             metavar="ADDRESS",
             help="An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
@@ -242,8 +228,7 @@ def check(
         raise typer.Exit(1)
 
 
-@data_app.command("list")
-def list_kinds(as_json: AsJson = False) -> None:
+def list_data(as_json: AsJson = False) -> None:
     """List the kinds of data sets, with their splits and the path that they need."""
     from nescio.lab.data import DATASETS
 
@@ -279,13 +264,11 @@ def _line(finding: Finding) -> str:
 
 
 def demo(
-    output: Annotated[Path, output_option("The folder for the report and all other files.")] = Path(
-        "nescio-demo"
-    ),
+    output: Annotated[Path, "The folder for the report and all other files."] = Path("nescio-demo"),
     detectors: Annotated[
         list[str] | None, detectors_option("Show this detector too, or 'all' of them.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many networks to train.")] = 1,
+    seeds: Annotated[int, Option(min=1, help="How many networks to train.")] = 1,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

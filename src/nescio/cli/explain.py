@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import typer
+from typer import Argument, Option
 
 from nescio.cli.options import AsJson, DataOptions, DetectorFile, Nonfinite, load_detector
 from nescio.cli.printing import print_json, say, working
@@ -22,18 +22,16 @@ def explain(
     detector: DetectorFile,
     data: Annotated[
         Path,
-        typer.Argument(metavar="DATA", help="The logits of the model. One input is explained."),
+        Argument(metavar="DATA", help="The logits of the model. One input is explained."),
     ],
     files: DataOptions,
     row: Annotated[
         int | None,
-        typer.Option(
-            help="The row of the input to explain; the first is 0. Default: the input furthest "
-            "below its threshold."
-        ),
+        "The row of the input to explain; the first is 0. Default: the input furthest "
+        "below its threshold.",
     ] = None,
     sample_id: Annotated[
-        str | None, typer.Option("--id", metavar="NAME", help="The id of the input to explain.")
+        str | None, Option("--id", metavar="NAME", help="The id of the input to explain.")
     ] = None,
     nonfinite: Nonfinite = None,
     as_json: AsJson = False,

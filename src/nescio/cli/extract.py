@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument
 
-from nescio.cli.options import AsJson, Engine, Force, is_ray, output_option
+from nescio.cli.options import AsJson, Engine, Force, is_ray
 from nescio.cli.printing import print_json, progress_bar, say
 from nescio.cli.vision import (
     MODEL_HELP,
@@ -35,41 +35,30 @@ if TYPE_CHECKING:
 
 
 def extract(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"The model: {MODEL_HELP}.")],
+    model: Annotated[str, Argument(metavar="MODEL", help=f"The model: {MODEL_HELP}.")],
     data: Annotated[
         list[str],
-        typer.Argument(
-            metavar="DATA...", help="Data sets, as coco@test:/data/coco textures:/data/dtd."
-        ),
+        Argument(metavar="DATA...", help="Data sets, as coco@test:/data/coco textures:/data/dtd."),
     ],
-    output: Annotated[Path, output_option("A folder; one file is written per data set.")],
+    output: Annotated[Path, "A folder; one file is written per data set."],
     options: ModelOptions,
     run: RunOptions,
     tuned: Annotated[
-        Path | None,
-        typer.Option(
-            help="Settings from 'nescio tune': adds what ODIN and perturbed Mahalanobis read."
-        ),
+        Path | None, "Settings from 'nescio tune': adds what ODIN and perturbed Mahalanobis read."
     ] = None,
     train: Annotated[
         Path | None,
-        typer.Option(
-            help="The training outputs that 'nescio tune' has written, if the settings need them."
-        ),
+        "The training outputs that 'nescio tune' has written, if the settings need them.",
     ] = None,
     corruption: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Corrupt the images first, for 'nescio choose --far': "
-            f"{', '.join(CORRUPTIONS)}. May be repeated; one file is written per corruption."
-        ),
+        "Corrupt the images first, for 'nescio choose --far': "
+        f"{', '.join(CORRUPTIONS)}. May be repeated; one file is written per corruption.",
     ] = None,
     labels: Annotated[
         str | None,
-        typer.Option(
-            help="The label names in the model's order: a data set, or a text file with one name "
-            "per line. nescio's networks have their own."
-        ),
+        "The label names in the model's order: a data set, or a text file with one name "
+        "per line. nescio's networks have their own.",
     ] = None,
     module: Module = None,
     skip_bad: SkipBad = False,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from nescio._io.results import check_table_target, to_values
 from nescio.cli.options import (
@@ -20,7 +20,6 @@ from nescio.cli.options import (
     Nonfinite,
     is_ray,
     load_detector,
-    output_option,
     refuse_overwriting,
 )
 from nescio.cli.printing import describe, print_json, print_table, progress_bar, say
@@ -33,31 +32,23 @@ if TYPE_CHECKING:
 def score(
     detector: DetectorFile,
     data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="The model's logits for the inputs to assess."),
+        str, Argument(metavar="DATA", help="The model's logits for the inputs to assess.")
     ],
     files: DataOptions,
-    output: Annotated[
-        Path | None, output_option("Where to write the verdicts: .parquet, .csv or .jsonl.")
-    ] = None,
+    output: Annotated[Path | None, "Where to write the verdicts: .parquet, .csv or .jsonl."] = None,
     fdr: Annotated[
         float | None,
-        typer.Option(
-            help="Instead of the threshold: flag as many of this batch as keep the expected share "
-            "of false alarms among the flagged at most this (Benjamini-Hochberg)."
-        ),
+        "Instead of the threshold: flag as many of this batch as keep the expected share "
+        "of false alarms among the flagged at most this (Benjamini-Hochberg).",
     ] = None,
     with_labels: Annotated[
         bool,
-        typer.Option(
-            "--with-labels",
-            help="Add the labels that the model predicts (probability above 0.5) as the column "
-            "predicted, and the probability of each label as prob_NAME.",
-        ),
+        "Add the labels that the model predicts (probability above 0.5) as the column "
+        "predicted, and the probability of each label as prob_NAME.",
     ] = False,
     keep: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAMES",
             help="Of the columns that are neither labels nor ids, copy only these to the output: "
             "names or patterns with commas between them. May be repeated. Default: all of them, "

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force, output_option
+from nescio.cli.options import AsJson, Force
 from nescio.cli.printing import print_json, print_table, progress_bar, say
 from nescio.cli.vision import (
     Device,
@@ -42,45 +42,31 @@ if TYPE_CHECKING:
 
 
 def train(
-    output: Annotated[Path, output_option("The folder of the run.")],
+    output: Annotated[Path, "The folder of the run."],
     data: TrainingData,
     config: Annotated[
-        Path | None,
-        typer.Option(help="A TOML file with settings. The defaults are those of the paper."),
+        Path | None, "A TOML file with settings. The defaults are those of the paper."
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="densenet121 (default), resnet101 or another torchvision model, timm/NAME, "
-            "efficientnet-lite0, or module:PACKAGE.MODULE:FACTORY."
-        ),
+        "densenet121 (default), resnet101 or another torchvision model, timm/NAME, "
+        "efficientnet-lite0, or module:PACKAGE.MODULE:FACTORY.",
     ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="Initial weights: imagenet (default), a file, or none."),
-    ] = None,
-    freeze: Annotated[
-        bool,
-        typer.Option("--freeze", help="Train only the head, on features that are computed once."),
-    ] = False,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs; default 50.")] = None,
+    weights: Annotated[str | None, "Initial weights: imagenet (default), a file, or none."] = None,
+    freeze: Annotated[bool, "Train only the head, on features that are computed once."] = False,
+    epochs: Annotated[int | None, Option(min=1, help="Number of epochs; default 50.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=2, help="Images per batch, over all processes; default 64.")
+        int | None, Option(min=2, help="Images per batch, over all processes; default 64.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Random seed; default 0.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Random seed; default 0.")] = None,
     device: Device = "auto",
     cache: Annotated[
         Path | None,
-        typer.Option(
-            help="The folder for the features of --freeze, which runs can share; default: the "
-            "run's folder."
-        ),
+        "The folder for the features of --freeze, which runs can share; default: the run's folder.",
     ] = None,
     runtime: Runtime = "auto",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
+    resume: Annotated[bool, "Continue the run in the folder, if there is one."] = False,
+    force: Annotated[bool, "Replace the run in the folder."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a multi-label network on images, with the paper's settings by default.
@@ -156,18 +142,16 @@ def _print_epoch(settings: TrainSettings, done: Epoch) -> None:
 def tune(
     model: Annotated[
         Path,
-        typer.Argument(metavar="MODEL", help="A network from 'nescio train' or 'nescio convert'."),
+        Argument(metavar="MODEL", help="A network from 'nescio train' or 'nescio convert'."),
     ],
-    output: Annotated[Path, output_option("The file of settings to write.")],
+    output: Annotated[Path, "The file of settings to write."],
     data: TrainingData,
     run: RunOptions,
     aggregates: Annotated[
         list[str] | None,
-        typer.Option(
-            "--aggregate", help="Tune for 'max' or 'sum' only. May be repeated. Default: both."
-        ),
+        Option("--aggregate", help="Tune for 'max' or 'sum' only. May be repeated. Default: both."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    config: Annotated[Path | None, "A TOML file of settings."] = None,
     module: Module = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -256,35 +240,24 @@ def _print_tuning(tuning: Tuning) -> None:
 def convert(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="NAME",
             help="densenet121 or resnet101 for a checkpoint of the paper's repository, or "
             "module:PACKAGE.MODULE:FACTORY for your own network.",
         ),
     ],
-    weights: Annotated[
-        Path,
-        typer.Option(help="Its state dict; for the paper's, that of the backbone."),
-    ],
+    weights: Annotated[Path, "Its state dict; for the paper's, that of the backbone."],
     labels: Annotated[
-        str,
-        typer.Option(
-            help="The label names in order: a data set, or a text file with one name per line."
-        ),
+        str, "The label names in order: a data set, or a text file with one name per line."
     ],
-    output: Annotated[Path, output_option("The file to write.")],
-    head: Annotated[
-        Path | None, typer.Option(help="The state dict of the paper's classifier.")
-    ] = None,
+    output: Annotated[Path, "The file to write."],
+    head: Annotated[Path | None, "The state dict of the paper's classifier."] = None,
     features: Annotated[
-        str | None,
-        typer.Option(help="The layer of your own network whose output is the features."),
+        str | None, "The layer of your own network whose output is the features."
     ] = None,
     image_size: Annotated[
         int,
-        typer.Option(
-            min=8, help="Side length in pixels of the images that the network was trained on."
-        ),
+        Option(min=8, help="Side length in pixels of the images that the network was trained on."),
     ] = 256,
     mean: Mean = None,
     std: Std = None,
