@@ -20,18 +20,7 @@ import typer
 from typer import Option
 
 from nescio._version import __version__
-from nescio.cli import (
-    calibrate,
-    deploy,
-    evaluate,
-    experiments,
-    explain,
-    extract,
-    listing,
-    monitor,
-    score,
-    training,
-)
+from nescio.cli import deploy, evaluate, experiments, monitor, networks, verdicts
 from nescio.cli.options import for_typer
 from nescio.cli.printing import plain_text
 from nescio.errors import NescioError, ParameterError
@@ -70,39 +59,36 @@ data_app = typer.Typer(
 )
 _PAPER = "Experiments of the paper"
 app.add_typer(data_app, name="data", rich_help_panel=_PAPER)
-
+_VERDICTS: dict[str, Callable[..., None]] = {
+    "calibrate": verdicts.calibrate,
+    "score": verdicts.score,
+    "explain": verdicts.explain,
+    "monitor": monitor.monitor,
+    "eval": evaluate.evaluate_detectors,
+    "choose": evaluate.choose,
+    "detectors": verdicts.detectors,
+    "info": verdicts.info,
+    "report": evaluate.report,
+    "export": deploy.export,
+    "serve": deploy.serve,
+    "demo": experiments.demo,
+}
+_EXPERIMENTS: dict[str, Callable[..., None]] = {
+    "train": networks.train,
+    "tune": networks.tune,
+    "extract": networks.extract,
+    "convert": networks.convert,
+    "bench": experiments.bench,
+    "tables": experiments.tables,
+}
+_DATA: dict[str, Callable[..., None]] = {
+    "check": experiments.check_data,
+    "list": experiments.list_data,
+}
 for _app, _panel, _commands in (
-    (
-        app,
-        "Verdicts",
-        {
-            "calibrate": calibrate.calibrate,
-            "score": score.score,
-            "explain": explain.explain,
-            "monitor": monitor.monitor,
-            "eval": evaluate.evaluate_detectors,
-            "choose": evaluate.choose,
-            "detectors": listing.detectors,
-            "info": listing.info,
-            "report": evaluate.report,
-            "export": deploy.export,
-            "serve": deploy.serve,
-            "demo": experiments.demo,
-        },
-    ),
-    (
-        app,
-        _PAPER,
-        {
-            "train": training.train,
-            "tune": training.tune,
-            "extract": extract.extract,
-            "convert": training.convert,
-            "bench": experiments.bench,
-            "tables": experiments.tables,
-        },
-    ),
-    (data_app, None, {"check": experiments.check_data, "list": experiments.list_data}),
+    (app, "Verdicts", _VERDICTS),
+    (app, _PAPER, _EXPERIMENTS),
+    (data_app, None, _DATA),
 ):
     for _name, _function in _commands.items():
         _app.command(_name, rich_help_panel=_panel)(for_typer(_function))

@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -15,7 +15,7 @@ from typer import Argument, Option
 from nescio._optional import require
 from nescio._validation import checked_choice
 from nescio.cli.options import AsJson, Force, detectors_option
-from nescio.cli.printing import print_json, print_result_table, print_table, say, stages, working
+from nescio.cli.printing import print_json, print_result_table, print_rows, say, stages, working
 from nescio.cli.vision import RunOptions, SkipBad, require_vision
 from nescio.errors import ParameterError
 
@@ -75,20 +75,20 @@ def bench(
     from nescio.lab.benchmark.spec import load_spec, shipped_specs
 
     if name is None:
-        specs = [load_spec(shipped) for shipped in shipped_specs()]
-        names = ("name", "title", "sets", "seeds", "detectors")
         rows = [
-            (spec.name, spec.title, [part.name for part in spec.sets], spec.seeds, spec.detectors)
-            for spec in specs
+            {
+                "name": spec.name,
+                "title": spec.title,
+                "sets": [part.name for part in spec.sets],
+                "seeds": spec.seeds,
+                "detectors": spec.detectors,
+            }
+            for spec in map(load_spec, shipped_specs())
         ]
         if as_json:
-            print_json([dict(zip(names, row, strict=True)) for row in rows])
-            return
-        print_table(
-            ("name", "what", "sets", "seeds", "detectors"),
-            [(a, b, ", ".join(sets), str(len(c)), str(len(d))) for a, b, sets, c, d in rows],
-            title="nescio bench NAME",
-        )
+            print_json(rows)
+        else:
+            print_rows(rows, without=("seeds", "detectors"), title="nescio bench NAME")
         return
     if show:
         if name not in shipped_specs():
@@ -221,8 +221,7 @@ def check_data(
     if as_json:
         print_json(report.as_dict())
     else:
-        titles = ("set", "role", "images", "labels")
-        print_table(titles, map(_cells, report.splits), numbers=titles[2:])
+        print_rows(report.splits)
         say(*map(_line, report.findings), *(["No errors."] if report.ok else []))
     if not report.ok:
         raise typer.Exit(1)
@@ -232,24 +231,14 @@ def list_data(as_json: AsJson = False) -> None:
     """List the kinds of data sets, with their splits and the path that they need."""
     from nescio.lab.data import DATASETS
 
-    rows = [(kind.name, kind.splits, kind.what, kind.root_help) for kind in DATASETS.values()]
+    rows = [
+        {"name": kind.name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
+        for kind in DATASETS.values()
+    ]
     if as_json:
-        keys = ("name", "splits", "what", "path")
-        print_json([dict(zip(keys, row, strict=True)) for row in rows])
-        return
-    column = "those of its column split"
-    print_table(
-        ("name", "splits", "what it is", "the path"),
-        [
-            (name, column if splits is None else ", ".join(splits) or "-", what, path)
-            for name, splits, what, path in rows
-        ],
-    )
-
-
-def _cells(split: dict[str, Any]) -> list[str]:
-    numbers = (split[name] for name in ("n_images", "n_labels"))
-    return [split["title"], split["role"], *("-" if n is None else f"{n:,}" for n in numbers)]
+        print_json(rows)
+    else:
+        print_rows(rows)
 
 
 def _line(finding: Finding) -> str:

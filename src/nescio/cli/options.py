@@ -22,7 +22,6 @@ from nescio.outputs import Outputs
 from nescio.outputs.reading import read_others, read_outputs
 
 if TYPE_CHECKING:
-    from nescio.calibration import Calibration
     from nescio.detectors import Detector
     from nescio.metrics.comparison import Sets
 
@@ -275,13 +274,3 @@ def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
     if nonfinite is not None:
         detector.set_params(nonfinite=nonfinite)
     return detector
-
-
-def calibration_facts(calibration: Calibration) -> dict[str, Any]:
-    """Return the settings and results of a calibration by group, for JSON."""
-    return {
-        **calibration.facts(),
-        "tpr_interval_99": {
-            name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
-        },
-    }
