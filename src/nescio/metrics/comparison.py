@@ -20,7 +20,6 @@ from nescio._io.files import same_file
 from nescio._io.results import by_name
 from nescio._validation import to_numpy
 from nescio.calibration import Scores
-from nescio.detectors import fitting
 from nescio.detectors.base import Detector
 from nescio.detectors.default import AUTO, default_detector
 from nescio.detectors.naming import DETECTORS, as_detector, written
@@ -551,7 +550,7 @@ def obstacle(
         missing_input(detector, outputs, name, "reads", detector.scores_from)
         for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items()
     ]
-    in_calibration = fitting.read_in_calibration(detector) if detector.learns_from_held_out else ()
+    in_calibration = detector.calibrates_from if detector.learns_from_held_out else ()
     for outputs, kind, names, missing in (
         (train, "training", detector.learns_from, "data: pass training outputs (--train)."),
         (held_out, "held-out", in_calibration, "held-out data: pass such outputs (--held-out)."),
