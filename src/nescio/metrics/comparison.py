@@ -20,7 +20,6 @@ from nescio._io.files import same_file
 from nescio._io.results import by_name
 from nescio._validation import to_numpy
 from nescio.calibration import Scores
-from nescio.detectors import fitting
 from nescio.detectors.base import Detector
 from nescio.detectors.default import AUTO, default_detector
 from nescio.detectors.naming import DETECTORS, as_detector, written
@@ -254,7 +253,8 @@ def read_sets(
     roles += [("held-out data (--held-out)", held_out)]
     roles += [("OOD data (--ood)", data) for data in named.values()]
     for (role, data), (other_role, other) in combinations(roles, 2):
-        _check_different(data, other, role, other_role)
+        if role != other_role:
+            _check_different(data, other, role, other_role)
     first = _read(id_data, from_probs, columns, max_rows)
 
     def read(data: Any, name: str, columns: Columns) -> Outputs:
@@ -541,7 +541,7 @@ def obstacle(
     held_out: Outputs | None,
 ) -> str | None:
     """Return the reason why a detector cannot run on this data, or None if it can."""
-    in_calibration = fitting.read_in_calibration(detector) if detector.learns_from_held_out else ()
+    in_calibration = detector.calibrates_from if detector.learns_from_held_out else ()
     given: dict[str, tuple[Outputs | None, str, Sequence[str]]] = {
         name: (outputs, "reads", detector.scores_from)
         for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items()
