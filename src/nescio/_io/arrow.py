@@ -39,7 +39,6 @@ _MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>"
 _DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
 WHOLE_NUMBERS = "whole numbers"
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
-_CACHE_BYTES = 1 << 18
 _JSON_BLOCK = 1 << 26  # bytes; a line must fit
 
 
@@ -424,16 +423,7 @@ def kind_of(kind: Any) -> str:
 
 def label_matrix(table: Any, names: Sequence[str]) -> Array:
     """Return columns of numbers as a matrix, (n_rows, n_names); nulls are NaN."""
-    columns = [_numbers(name, table.column(name)) for name in names]
-    n_rows, n_columns = len(columns[0]), len(columns)
-    matrix = np.empty((n_rows, n_columns), np.result_type(*{column.dtype for column in columns}))
-    # Few rows at a time, so that they stay in the cache until all columns are written.
-    step = max(1, _CACHE_BYTES // (n_columns * matrix.itemsize))
-    for start in range(0, n_rows, step):
-        rows = slice(start, start + step)
-        for at, column in enumerate(columns):
-            matrix[rows, at] = column[rows]
-    return matrix
+    return np.stack([_numbers(name, table.column(name)) for name in names], axis=1)
 
 
 def _numbers(name: str, column: Any) -> Array:

@@ -31,6 +31,7 @@ from nescio.cli import (
     score,
     training,
 )
+from nescio.cli.options import with_groups
 from nescio.cli.printing import plain_text
 from nescio.errors import NescioError, ParameterError
 
@@ -84,11 +85,11 @@ _EXPERIMENTS: dict[str, Callable[..., None]] = {
     "tables": experiments.tables,
 }
 for _name, _function in _VERDICTS.items():
-    app.command(_name, rich_help_panel="Verdicts")(_function)
+    app.command(_name, rich_help_panel="Verdicts")(with_groups(_function))
 _PAPER = "Experiments of the paper"
 app.add_typer(experiments.data_app, name="data", rich_help_panel=_PAPER)
 for _name, _function in _EXPERIMENTS.items():
-    app.command(_name, rich_help_panel=_PAPER)(_function)
+    app.command(_name, rich_help_panel=_PAPER)(with_groups(_function))
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,28 +11,17 @@ import typer
 from nescio._io.files import check_target, same_file
 from nescio.cli.options import (
     AsJson,
-    Decimal,
+    DataOptions,
     Force,
-    FromProbs,
-    IdColumn,
-    IgnoreColumns,
-    LabelColumns,
     Nonfinite,
-    Separator,
     calibration_facts,
-    chosen_columns,
-    describe,
     detector_names,
+    output_option,
     refuse_overwriting,
 )
-from nescio.cli.printing import print_json, say, working
-from nescio.errors import (
-    DefaultDetectorWarning,
-    MissingInputError,
-    ParameterError,
-    error_context,
-)
-from nescio.outputs.reading import MAX_ROWS, read_others, read_outputs
+from nescio.cli.printing import describe, print_json, say, working
+from nescio.errors import DefaultDetectorWarning, MissingInputError, ParameterError, error_context
+from nescio.outputs.reading import MAX_ROWS
 
 
 def calibrate(
@@ -45,7 +34,8 @@ def calibrate(
             "remote address. Of more than 4,194,304 rows, a random sample is used.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the detector.")],
+    output: Annotated[Path, output_option("Where to save the detector.")],
+    files: DataOptions,
     detector: Annotated[
         str,
         typer.Option(
@@ -84,12 +74,6 @@ def calibrate(
         ),
     ] = None,
     nonfinite: Nonfinite = "raise",
-    id_column: IdColumn = None,
-    labels: LabelColumns = None,
-    ignore: IgnoreColumns = None,
-    sep: Separator = None,
-    decimal: Decimal = ".",
-    from_probs: FromProbs = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -104,7 +88,6 @@ def calibrate(
 
     check_target(output, force=force)
     refuse_overwriting(output, held_out, train)
-    columns = chosen_columns(id_column, labels, ignore, sep=sep, decimal=decimal)
     if train is not None and same_file(train, held_out):
         raise ParameterError(
             "--train and the held-out data are the same file. Calibrating on data that the "
@@ -118,14 +101,10 @@ def calibrate(
                 f"{detector} learns from data: pass training outputs with --train. (Calibrating "
                 "on data that it has learned from would void the guarantee.)"
             )
-        if train is not None and not made.learns_from:
-            raise ParameterError(f"{detector} does not learn from training data: omit --train.")
-    data = read_outputs(held_out, from_probs=from_probs, columns=columns, max_rows=MAX_ROWS)
+    data = files.read(held_out, max_rows=MAX_ROWS)
     learned_from = None
     if train is not None:
-        learned_from = read_others(
-            train, data, from_probs=from_probs, columns=columns, max_rows=MAX_ROWS
-        )
+        learned_from = files.read(train, first=data, max_rows=MAX_ROWS)
     reason = ""
     if made is None:
         with warnings.catch_warnings():

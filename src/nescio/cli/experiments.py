@@ -13,9 +13,9 @@ import typer
 
 from nescio._optional import require
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force
+from nescio.cli.options import AsJson, Force, detectors_option, output_option
 from nescio.cli.printing import print_json, print_result_table, print_table, say, stages, working
-from nescio.cli.vision import BatchSize, Device, Runtime, SkipBad, require_vision
+from nescio.cli.vision import RunOptions, SkipBad, require_vision
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _TEXT = "text"
 
 
 def bench(
+    run: RunOptions,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -41,9 +42,9 @@ def bench(
             help="A shipped benchmark or a .toml file. Without it, the shipped ones are listed.",
         ),
     ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder for the results and the cache.")
-    ] = Path("nescio-bench"),
+    output: Annotated[Path, output_option("The folder for the results and the cache.")] = Path(
+        "nescio-bench"
+    ),
     data: Annotated[
         Path | None,
         typer.Option(help="The folder of the data sets: {data} in the benchmark's file."),
@@ -59,9 +60,6 @@ def bench(
         str | None,
         typer.Option(help="'paper' or 'authors'. Default: as the benchmark's file says."),
     ] = None,
-    device: Device = "auto",
-    batch_size: BatchSize = 16,
-    runtime: Runtime = "auto",
     skip_bad: SkipBad = False,
     jobs: Annotated[
         int,
@@ -118,25 +116,24 @@ def bench(
     from nescio.models.torch_models import choose_device
 
     with stages() as watch:
-        where = choose_device(device)
-        run = run_benchmark(
+        done = run_benchmark(
             spec,
             output,
-            device=where,
-            batch_size=batch_size,
-            runtime=runtime,
+            device=choose_device(run.device),
+            batch_size=run.batch_size,
+            runtime=run.runtime,
             jobs=jobs,
             watch=watch,
         )
     if as_json:
-        print_json([line.as_dict() for line in run.lines])
+        print_json([line.as_dict() for line in done.lines])
         return
-    for table in benchmark_tables(run.lines, spec.paper_tables).values():
+    for table in benchmark_tables(done.lines, spec.paper_tables).values():
         print_result_table(table)
     say(
-        f"Wrote {len(run.lines):,} results to {run.folder / RESULTS}, and tables in Markdown, "
-        f"LaTeX and CSV to {run.folder / 'tables'}.\n"
-        f"For figures, run: nescio report {run.folder} -o report.html"
+        f"Wrote {len(done.lines):,} results to {done.folder / RESULTS}, and tables in Markdown, "
+        f"LaTeX and CSV to {done.folder / 'tables'}.\n"
+        f"For figures, run: nescio report {done.folder} -o report.html"
     )
 
 
@@ -144,7 +141,6 @@ def tables(
     results: Annotated[
         Path | None,
         typer.Argument(
-            readable=False,
             metavar="RESULTS",
             help="The folder of a benchmark, or its results.jsonl. Without it, the paper's "
             "tables are printed.",
@@ -220,29 +216,22 @@ def check(
         ),
     ] = None,
     skip_bad: SkipBad = False,
-    no_images: Annotated[
-        bool, typer.Option("--no-images", help="Do not decode images to find damaged ones.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check data sets before a benchmark: label overlap, duplicate and damaged images, gaps."""
     from nescio.lab.data import check_protocol, load
     from nescio.lab.data.check import without_damaged
 
-    if not no_images:
-        require_vision(torch=False)
+    require_vision(torch=False)
     with working("reading the data sets"):
         id_splits = [load(address, skip_bad=skip_bad) for address in id_addresses]
         ood_splits = [load(address, skip_bad=skip_bad) for address in ood_addresses or ()]
-        if skip_bad and not no_images:
+        if skip_bad:
             id_splits, ood_splits = (
                 [without_damaged(split) for split in splits] for splits in (id_splits, ood_splits)
             )
-        report = check_protocol(
-            id_splits,
-            ood_splits,
-            images=not (no_images or skip_bad),  # the damaged ones are left out already
-        )
+        # With skip_bad, the damaged images are left out already.
+        report = check_protocol(id_splits, ood_splits, images=not skip_bad)
     if as_json:
         print_json(report.as_dict())
     else:
@@ -290,25 +279,13 @@ def _line(finding: Finding) -> str:
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder for the report and all other files.")
-    ] = Path("nescio-demo"),
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Run the benchmark digits: three networks; takes minutes."),
-    ] = False,
+    output: Annotated[Path, output_option("The folder for the report and all other files.")] = Path(
+        "nescio-demo"
+    ),
     detectors: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            help="Show this detector too, or 'all' of them. May be repeated.",
-        ),
+        list[str] | None, detectors_option("Show this detector too, or 'all' of them.")
     ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many networks to train. Default: 1, or 3 with --full."),
-    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many networks to train.")] = 1,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -326,7 +303,6 @@ def demo(
     with stages() as watch:
         done = run_demo(
             output,
-            full=full,
             seeds=seeds,
             detectors=detectors or (),
             device=choose_device("auto"),

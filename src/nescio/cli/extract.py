@@ -13,23 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nescio.cli.options import AsJson, Engine, Force, checked_engine
+from nescio.cli.options import AsJson, Engine, Force, is_ray, output_option
 from nescio.cli.printing import print_json, progress_bar, say
 from nescio.cli.vision import (
     MODEL_HELP,
-    BatchSize,
-    Device,
-    Features,
-    ImageSize,
-    LogitsOutput,
-    Mean,
-    ModelFromProbs,
+    ModelOptions,
     Module,
-    Runtime,
+    RunOptions,
     SkipBad,
-    Std,
     is_onnx,
-    open_runner,
     read_label_names,
     readable,
     require_vision,
@@ -40,7 +32,6 @@ from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
     from nescio.lab.extraction.extract import Extraction
-    from nescio.models import Runner
 
 
 def extract(
@@ -51,21 +42,19 @@ def extract(
             metavar="DATA...", help="Data sets, as coco@test:/data/coco textures:/data/dtd."
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="A folder; one file is written per data set.")
-    ],
+    output: Annotated[Path, output_option("A folder; one file is written per data set.")],
+    options: ModelOptions,
+    run: RunOptions,
     tuned: Annotated[
         Path | None,
         typer.Option(
-            readable=False,
-            help="Settings from 'nescio tune': adds what ODIN and perturbed Mahalanobis read.",
+            help="Settings from 'nescio tune': adds what ODIN and perturbed Mahalanobis read."
         ),
     ] = None,
     train: Annotated[
         Path | None,
         typer.Option(
-            readable=False,
-            help="The training outputs that 'nescio tune' has written, if the settings need them.",
+            help="The training outputs that 'nescio tune' has written, if the settings need them."
         ),
     ] = None,
     corruption: Annotated[
@@ -75,9 +64,6 @@ def extract(
             f"{', '.join(CORRUPTIONS)}. May be repeated; one file is written per corruption."
         ),
     ] = None,
-    features: Features = None,
-    logits: LogitsOutput = None,
-    from_probs: ModelFromProbs = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -85,12 +71,6 @@ def extract(
             "per line. nescio's networks have their own."
         ),
     ] = None,
-    image_size: ImageSize = None,
-    mean: Mean = None,
-    std: Std = None,
-    device: Device = "auto",
-    batch_size: BatchSize = 16,
-    runtime: Runtime = "auto",
     module: Module = None,
     skip_bad: SkipBad = False,
     engine: Engine = "local",
@@ -109,19 +89,10 @@ def extract(
     from nescio.lab.extraction.runtimes import Runtimes
 
     require_vision(torch=not is_onnx(model) or tuned is not None)
-    open_on = partial(
-        _open_on,
-        module=module,
-        features=features,
-        output=logits,
-        from_probs=from_probs,
-        labels=None if labels is None else read_label_names(labels),
-        image_size=image_size,
-        mean=mean,
-        std=std,
-    )
-    on_ray = checked_engine(engine) == "ray"
-    runner = open_on(model, "cpu" if on_ray else device)
+    label_names = None if labels is None else read_label_names(labels)
+    open_on = partial(options.open, module=module, label_names=label_names)
+    on_ray = is_ray(engine)
+    runner = open_on(model, "cpu" if on_ray else run.device)
     tuning = None
     if tuned is not None:
         from nescio.lab.extraction.perturb import Tuning
@@ -140,15 +111,15 @@ def extract(
         raise FileError(f"{output} is not a folder.")
     output.mkdir(parents=True, exist_ok=True)
     done = []
-    runtimes = Runtimes(runtime)
+    runtimes = Runtimes(run.runtime)
     corruptions: Sequence[str | None] = corruption or (None,)
     place: AbstractContextManager[Any] = nullcontext()
     if on_ray:
         from nescio.lab.extraction.on_ray import ray_engine
 
         # Without a choice, onnxruntime uses the processors, here and on a cluster.
-        wanted = "cpu" if is_onnx(model) and device == "auto" else device
-        place = ray_engine(model, open_on, device=wanted)
+        device = "cpu" if is_onnx(model) and run.device == "auto" else run.device
+        place = ray_engine(model, open_on, device=device)
     with place as cluster:
         for split, corrupted in itertools.product(splits, corruptions):
             title = f"{split.title}-{corrupted}" if corrupted else split.title
@@ -160,7 +131,7 @@ def extract(
                     tuning=tuning,
                     train=train_outputs,
                     corruption=corrupted,
-                    batch_size=batch_size,
+                    batch_size=run.batch_size,
                     runtime=runtimes,
                     force=force,
                     on_images=advance,
@@ -171,16 +142,6 @@ def extract(
                 _say_result(result)
     if as_json:
         print_json([{**asdict(result), "path": str(result.path)} for result in done])
-
-
-def _open_on(model: str, device: str, **options: Any) -> Runner:
-    """Return a runner of the model on a device, here or on a node of a cluster."""
-    where: str | None = None if device == "auto" else device
-    if not is_onnx(model):
-        from nescio.models.torch_models import choose_device
-
-        where = str(choose_device(device))
-    return open_runner(model, device=where, **options)
 
 
 def _say_result(result: Extraction) -> None:

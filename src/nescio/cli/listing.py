@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from nescio.cli.options import AsJson, DetectorFile, calibration_facts
 from nescio.cli.printing import print_json, print_table, say
@@ -44,25 +42,21 @@ def detectors(as_json: AsJson = False) -> None:
     )
 
 
-def info(
-    file: DetectorFile,
-    labels: Annotated[bool, typer.Option("--labels", help="Print all label names.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def info(detector: DetectorFile, as_json: AsJson = False) -> None:
     """Show what a saved detector is, its threshold and its guarantee."""
     from nescio.detectors import load
     from nescio.detectors.saving import plain_params
 
-    detector = load(file)
-    calibration = getattr(detector, "calibration_", None)
+    loaded = load(detector)
+    calibration = getattr(loaded, "calibration_", None)
     facts: dict[str, Any] = {
-        "detector": detector.name,
-        "parameters": plain_params(detector),
-        "n_columns": detector.n_columns_,
-        "label_names": detector.label_names_,
+        "detector": loaded.name,
+        "parameters": plain_params(loaded),
+        "n_columns": loaded.n_columns_,
+        "label_names": loaded.label_names_,
     }
     if calibration is None:
-        facts["threshold"] = detector.offset_
+        facts["threshold"] = loaded.offset_
     else:
         del facts["parameters"]["tpr"]  # the calibration has its own
         facts |= calibration_facts(calibration)
@@ -71,9 +65,9 @@ def info(
         return
     facts.pop("tpr_interval_99", None)  # the statement below says it
     names = facts["label_names"]
-    if names is not None and len(names) > _SHOWN_NAMES and not labels:
+    if names is not None and len(names) > _SHOWN_NAMES:
         shown = ", ".join(names[:_SHOWN_NAMES])
-        facts["label_names"] = f"{shown}, ... ({len(names):,} in all: --labels)"
+        facts["label_names"] = f"{shown}, ... ({len(names):,} in all: --json)"
     say(*(f"{name:<20} {_as_text(value)}" for name, value in facts.items()))
     if calibration is not None:
         say(calibration.statement())

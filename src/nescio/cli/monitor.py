@@ -7,23 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nescio._io.files import exclusive
-from nescio.cli.options import (
-    AsJson,
-    Force,
-    FromProbs,
-    IdColumn,
-    IgnoreColumns,
-    LabelColumns,
-    chosen_columns,
-    refuse_overwriting,
-)
+from nescio.cli.options import AsJson, DataOptions, Force, refuse_overwriting
 from nescio.cli.printing import print_json, progress_bar, say
 from nescio.errors import MissingInputError, ShapeError, error_context
 from nescio.outputs.reading import OutputsStream, open_stream, where
@@ -48,13 +38,12 @@ def monitor(
             "or a folder of Parquet files, which may be larger than memory.",
         ),
     ],
-    detector: Annotated[
-        Path, typer.Option(readable=False, help="The detector that scored the table.")
-    ],
+    detector: Annotated[Path, typer.Option(help="The detector that scored the table.")],
+    files: DataOptions,
     outputs: Annotated[
         str | None,
         typer.Option(
-            help="The logits of the same rows, to find labels that fire more or less often.",
+            help="The logits of the same rows, to find labels that fire more or less often."
         ),
     ] = None,
     time_column: Annotated[
@@ -71,24 +60,17 @@ def monitor(
     window: Annotated[
         int | None,
         typer.Option(
-            help="Number of inputs that are counted together. Default: that of the state "
-            "file, or 500."
+            help="Number of inputs that are counted together. Default: that of the state file, or "
+            "500."
         ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(
-            readable=False,
-            help="A .safetensors file. Continue from it if it exists, and replace it.",
-        ),
+        typer.Option(help="A .safetensors file. Continue from it if it exists, and replace it."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write figures to this file: .html or .svg.")
     ] = None,
-    id_column: IdColumn = None,
-    labels: LabelColumns = None,
-    ignore: IgnoreColumns = None,
-    from_probs: FromProbs = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -113,8 +95,7 @@ def monitor(
         from nescio.lab.report.plain import check_plot_target
 
         check_plot_target(plot, force=force)
-    columns = chosen_columns(id_column, labels, ignore)
-    table = ScoredTable(scored, id_column=id_column, time_column=time_column)
+    table = ScoredTable(scored, id_column=files.id_column, time_column=time_column)
     loaded = load(detector)
     # Two runs that read the same state would each save it without the rows of the other.
     with nullcontext() if state is None else exclusive(state, "state file"):
@@ -124,13 +105,12 @@ def monitor(
         if outputs is not None and not watch.watches_labels:
             raise MissingInputError(
                 f"{detector} does not know how often its labels fired: it was calibrated "
-                "without usable logits, or by an older nescio. Calibrate it again, or leave "
-                "out --outputs."
+                "without usable logits. Calibrate it again, or leave out --outputs."
             )
         logits = None
         if outputs is not None:
-            expected = replace(columns, expected=loaded.label_names_)
-            logits = open_stream(outputs, expected, from_probs=from_probs)
+            columns = files.columns(detector=loaded)
+            logits = open_stream(outputs, columns, from_probs=files.from_probs)
         with progress_bar("monitoring", table.n_rows) as advance:
             for n_rows in _update(watch, loaded, table, logits):
                 advance(n_rows)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 _WIDEST_NAME = 40  # a longer first column is folded
+_NAMED_LABELS = 12  # that are printed
 
 Advance = Callable[[int], object]
 Watch = Callable[[str, int], AbstractContextManager[Advance]]
@@ -40,6 +41,20 @@ def say(*lines: str | Text) -> None:
     console = terminal()
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def describe(
+    n_rows: int, n_labels: int, names: Sequence[str] | None, ignored: Sequence[str]
+) -> str:
+    """Describe what was read in one line: rows, labels and the columns that were ignored."""
+    shown = ""
+    if names is not None:
+        n_more = len(names) - _NAMED_LABELS
+        more = f" and {n_more:,} more" if n_more > 0 else ""
+        shown = f" ({', '.join(names[:_NAMED_LABELS])}{more})"
+    labels = "label" if n_labels == 1 else "labels"
+    line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
+    return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
 
 
 def print_table(

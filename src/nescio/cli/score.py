@@ -13,23 +13,17 @@ from rich.text import Text
 from nescio._io.results import check_table_target, to_values
 from nescio.cli.options import (
     AsJson,
-    Decimal,
+    DataOptions,
     DetectorFile,
     Engine,
     Force,
-    FromProbs,
-    IdColumn,
-    IgnoreColumns,
-    LabelColumns,
     Nonfinite,
-    Separator,
-    checked_engine,
-    chosen_columns,
-    describe,
+    is_ray,
     load_detector,
+    output_option,
     refuse_overwriting,
 )
-from nescio.cli.printing import print_json, print_table, progress_bar, say
+from nescio.cli.printing import describe, print_json, print_table, progress_bar, say
 from nescio.outputs.reading import open_stream
 
 if TYPE_CHECKING:
@@ -42,11 +36,9 @@ def score(
         str,
         typer.Argument(metavar="DATA", help="The model's logits for the inputs to assess."),
     ],
+    files: DataOptions,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Where to write the verdicts: .parquet, .csv or .jsonl."
-        ),
+        Path | None, output_option("Where to write the verdicts: .parquet, .csv or .jsonl.")
     ] = None,
     fdr: Annotated[
         float | None,
@@ -63,11 +55,6 @@ def score(
             "predicted, and the probability of each label as prob_NAME.",
         ),
     ] = False,
-    id_column: IdColumn = None,
-    labels: LabelColumns = None,
-    ignore: IgnoreColumns = None,
-    sep: Separator = None,
-    decimal: Decimal = ".",
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,7 +65,6 @@ def score(
         ),
     ] = None,
     nonfinite: Nonfinite = None,
-    from_probs: FromProbs = None,
     engine: Engine = "local",
     force: Force = False,
     as_json: AsJson = False,
@@ -98,13 +84,12 @@ def score(
         refuse_overwriting(output, Path(data), detector)
     loaded = load_detector(detector, nonfinite=nonfinite)
     columns = replace(
-        chosen_columns(id_column, labels, ignore, keep, sep=sep, decimal=decimal),
-        expected=getattr(loaded, "label_names_", None),
+        files.columns(keep=keep, detector=loaded),
         keep_rest=keep is None or any(map(str.strip, keep)),  # --keep "" copies nothing
     )
-    stream = open_stream(data, columns, from_probs=from_probs)
+    stream = open_stream(data, columns, from_probs=files.from_probs)
     place: AbstractContextManager[ScoreEngine | None] = nullcontext()
-    if checked_engine(engine) == "ray":
+    if is_ray(engine):
         from nescio.integrations.ray import ray_scoring
 
         place = ray_scoring()

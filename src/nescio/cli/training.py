@@ -13,20 +13,17 @@ from rich.console import Console
 
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force
+from nescio.cli.options import AsJson, Force, output_option
 from nescio.cli.printing import print_json, print_table, progress_bar, say
 from nescio.cli.vision import (
-    BatchSize,
     Device,
     Mean,
     Module,
-    NetworkFile,
+    RunOptions,
     Runtime,
-    SkipBad,
     Std,
-    WholeData,
+    TrainingData,
     chosen_preprocessing,
-    chosen_splits,
     read_label_names,
     require_vision,
 )
@@ -45,20 +42,11 @@ if TYPE_CHECKING:
 
 
 def train(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the run.")],
-    data: WholeData = None,
-    train_address: Annotated[
-        str | None,
-        typer.Option("--train", help="The data to train on, such as coco@train:/data/coco."),
-    ] = None,
-    val_address: Annotated[
-        str | None, typer.Option("--val", help="The data to validate on, such as table@val:my.csv.")
-    ] = None,
+    output: Annotated[Path, output_option("The folder of the run.")],
+    data: TrainingData,
     config: Annotated[
         Path | None,
-        typer.Option(
-            readable=False, help="A TOML file with settings. The defaults are those of the paper."
-        ),
+        typer.Option(help="A TOML file with settings. The defaults are those of the paper."),
     ] = None,
     model: Annotated[
         str | None,
@@ -93,7 +81,6 @@ def train(
         bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
-    skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a multi-label network on images, with the paper's settings by default.
@@ -121,7 +108,7 @@ def train(
             for section, values in options.items()
         }
     )
-    train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
+    train_split, val_split = data.load()
     speaks = World.from_environment().leads
     n_passes = settings.training.epochs + settings.model.freeze
     quiet = as_json or not speaks
@@ -167,15 +154,13 @@ def _print_epoch(settings: TrainSettings, done: Epoch) -> None:
 
 
 def tune(
-    model: NetworkFile,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file of settings to write.")],
-    data: WholeData = None,
-    train_address: Annotated[
-        str | None, typer.Option("--train", help="The data that Mahalanobis learns from.")
-    ] = None,
-    val_address: Annotated[
-        str | None, typer.Option("--val", help="The in-distribution data to tune on.")
-    ] = None,
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="A network from 'nescio train' or 'nescio convert'."),
+    ],
+    output: Annotated[Path, output_option("The file of settings to write.")],
+    data: TrainingData,
+    run: RunOptions,
     aggregates: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,11 +168,7 @@ def tune(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
-    device: Device = "auto",
-    batch_size: BatchSize = 16,
-    runtime: Runtime = "auto",
     module: Module = None,
-    skip_bad: SkipBad = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -212,10 +193,10 @@ def tune(
         for name in dict.fromkeys(aggregates or AGGREGATES)
     ]
     settings = TuneSettings() if config is None else TuneSettings.from_toml(config)
-    where = choose_device(device)
-    runtimes = Runtimes(runtime)
+    where = choose_device(run.device)
+    runtimes = Runtimes(run.runtime)
     checkpoint = load_checkpoint(model, module=module)
-    train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
+    train_split, val_split = data.load()
     train_split.require_labels(checkpoint.label_names)
     output.parent.mkdir(parents=True, exist_ok=True)
     check_target(output, force=force)
@@ -226,7 +207,7 @@ def tune(
             train_split,
             outputs_path,
             device=where,
-            batch_size=batch_size,
+            batch_size=run.batch_size,
             runtime=runtimes,
             force=force,
             on_images=advance,
@@ -239,7 +220,7 @@ def tune(
             settings,
             aggregates=wanted,
             device=where,
-            batch_size=batch_size,
+            batch_size=run.batch_size,
             runtime=runtimes,
             on_images=advance,
         )
@@ -283,7 +264,7 @@ def convert(
     ],
     weights: Annotated[
         Path,
-        typer.Option(readable=False, help="Its state dict; for the paper's, that of the backbone."),
+        typer.Option(help="Its state dict; for the paper's, that of the backbone."),
     ],
     labels: Annotated[
         str,
@@ -291,10 +272,9 @@ def convert(
             help="The label names in order: a data set, or a text file with one name per line."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    output: Annotated[Path, output_option("The file to write.")],
     head: Annotated[
-        Path | None,
-        typer.Option(readable=False, help="The state dict of the paper's classifier."),
+        Path | None, typer.Option(help="The state dict of the paper's classifier.")
     ] = None,
     features: Annotated[
         str | None,

@@ -22,7 +22,8 @@ from nescio.detectors import fitting, plausibility
 from nescio.detectors.assessment import Assessment
 from nescio.detectors.inputs import Arrays
 from nescio.detectors.plausibility import Profile
-from nescio.explain import Explanation, PartsExplanation, Terms, checked_terms
+from nescio.errors import ParameterError
+from nescio.explain import Explanation, PartsExplanation, Terms
 
 
 class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn is untyped
@@ -273,7 +274,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
         `assess`. For one sample, pass a single row: outputs[[7]].
         """
-        terms = checked_terms(self.label_terms(), self.name)
+        terms = self.label_terms()
+        if terms is None:
+            raise ParameterError(
+                f"{self.name} cannot be explained: its score is not made of labels. A sum, a "
+                "maximum or a top-k over labels is: calibrate joint_energy on the same logits, and "
+                "explain with it."
+            )
         found = fitting.decide(self, X, groups, from_probs=from_probs)
         assert self.profile_.medians is not None  # there are terms
         return Explanation.from_logits(

@@ -28,9 +28,8 @@ _COMPARED_ROWS = 64
 _ENOUGH_VALUES = 50
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
 _ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
-# The parts of a fingerprint: what does not depend on the order of the rows, what every version has,
-# and the lowest hashes of single rows.
-_IN_ANY_ORDER, _WHOLE, _LOWEST = slice(64), slice(128), slice(128, None)
+# The parts of a fingerprint: what does not depend on the order of rows, and the lowest hashes.
+_IN_ANY_ORDER, _LOWEST = slice(64), slice(128, None)
 _N_LOWEST = 256
 _FEWEST_COMPARED = 8
 _SHARE_LEARNED = 0.2  # some data has equal rows by nature
@@ -193,16 +192,6 @@ def check_held_out(detector: Detector, given: Given) -> None:
             check.add(matrix)
             if check.finish():
                 return
-
-
-def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
-    """Return whether these are the outputs that the detector has learned from, in their order."""
-    learned: dict[str, str] = getattr(detector, "_learned_from", {})
-    found = {name: outputs.get(name) for name in learned}
-    return bool(learned) and all(
-        matrix is not None and _fingerprint(matrix)[_WHOLE] == learned[name][_WHOLE]
-        for name, matrix in found.items()
-    )
 
 
 def _row_hashes(matrix: Array) -> NDArray[np.uint64]:

@@ -2,8 +2,7 @@
 
 A network is trained on scenes of the digits 0 to 6. A detector is calibrated for it as a user would
 do it, on validation scenes only. It judges scenes of unseen digits, patches of photographs and
-noise, beside other detectors (the benchmark `digits-quick`). The full demo is the benchmark
-`digits`: three networks, tuned detectors too, and the verdicts of joint energy.
+noise, beside other detectors (the benchmark `digits-quick`).
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ class Demo:
 def run_demo(
     folder: str | Path,
     *,
-    full: bool = False,
-    seeds: int | None = None,
+    seeds: int = 1,
     detectors: Sequence[str] = (),
     device: torch.device | str = "cpu",
     force: bool = False,
@@ -85,10 +83,8 @@ def run_demo(
     ----------
     folder : path
         For everything, including the scenes and the networks.
-    full : bool
-        Run the benchmark `digits`, and show all its detectors.
-    seeds : int, optional
-        The number of networks: by default one, or three with `full`.
+    seeds : int
+        The number of networks.
     detectors : sequence of str
         Detectors to run and show besides those of the short table; "all" shows every one.
     device, watch
@@ -99,30 +95,20 @@ def run_demo(
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is not a folder.")
-    spec = _spec(full=full, seeds=seeds, detectors=detectors).with_data(folder / "data")
+    quick = load_spec("digits-quick").with_data(folder / "data")
+    more = [name for name in detectors if name not in (ALL, *quick.detectors)]
+    spec = replace(quick, seeds=tuple(range(seeds)), detectors=(*quick.detectors, *more))
     folder.mkdir(parents=True, exist_ok=True)
     for name in (REPORT, DETECTOR, TEST, UNSEEN):
         check_target(folder / name, force=force)
     with _one_thread():
         run = run_benchmark(spec, folder, device=device, watch=watch)
-        chosen = _calibrated(spec, folder, device, watch, full=full)
+        chosen = _calibrated(spec, folder, device, watch)
     with watch("writing the report", 0):
         evidence = run.evidence()
-        wanted = (ALL,) if full else tuple(detectors)
-        demo = _described(folder, run, chosen, evidence[0], wanted)
-        _write(demo, evidence, wanted, spec.title, force=force)
+        demo = _described(folder, run, chosen, evidence[0], detectors)
+        _write(demo, evidence, detectors, spec.title, force=force)
     return demo
-
-
-def _spec(*, full: bool, seeds: int | None, detectors: Sequence[str]) -> BenchmarkSpec:
-    """Return the benchmark, with the detectors that it does not have yet."""
-    spec = load_spec("digits" if full else "digits-quick")
-    more = [name for name in detectors if name not in (ALL, *spec.detectors)]
-    return replace(
-        spec,
-        seeds=spec.seeds if seeds is None else tuple(range(seeds)),
-        detectors=(*spec.detectors, *more),
-    )
 
 
 @contextmanager
@@ -141,7 +127,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _calibrated(
-    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch, *, full: bool
+    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch
 ) -> Default:
     """Return a detector for the first network, calibrated on the validation scenes."""
     first = make_pipelines(spec, folder / CACHE, device=device, watch=watch)[0]
@@ -149,7 +135,7 @@ def _calibrated(
     train, val = (
         Outputs.load(first.outputs(network, split)) for split in (first.data.train, first.data.val)
     )
-    chosen = Default(JointEnergy(), "") if full else default_detector(train, val)
+    chosen = default_detector(train, val)
     chosen.detector.fit(train, from_probs=False).calibrate(val, from_probs=False)
     return chosen
 
@@ -176,7 +162,7 @@ def _described(
     )
     sentences = (
         *_setting(run, first),
-        *((chosen.reason,) if chosen.reason else ()),
+        chosen.reason,
         f"{detector.name}, calibrated on validation scenes to keep {100 * detector.tpr:g} %, "
         f"keeps {100 * kept:.1f} % of the new scenes and flags {shares}.",
         f"On average over these sets, {through} (FPR95). {best} is the best single detector in "

@@ -83,14 +83,15 @@ def test_a_bad_image_ends_the_command_or_is_left_out(nescio, checkpoint, class_t
 @pytest.fixture
 def job(checkpoint, class_tree, tmp_path):
     """What a process is told about a network."""
-    from nescio.cli.extract import _open_on
+    from nescio.cli.vision import ModelOptions
     from nescio.lab.data import load_folder
 
     path = tmp_path / "net.safetensors"
     checkpoint().save(path)
-    runner = _open_on(str(path), "cpu")
+    open_model = ModelOptions().open
+    runner = open_model(str(path), "cpu")
     computation = extraction.Computation(load_folder(class_tree(), ""), 2)
-    engine = extraction.OnCluster(None, Resources(1, 1, 0), str(path), _open_on)
+    engine = extraction.OnCluster(None, Resources(1, 1, 0), str(path), open_model)
     return engine(computation, runner, "torch").args[0]
 
 

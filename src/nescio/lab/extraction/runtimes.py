@@ -142,7 +142,7 @@ def _exported(own: TorchRunner, images: Array) -> TorchRunner:
         require(package, "onnx")
     import torch
 
-    from nescio.export.tracing import Picked, traced
+    from nescio.export.graphs import traced
     from nescio.models.onnx_models import open_session
 
     ir = require("onnx_ir", "onnx")
@@ -152,12 +152,9 @@ def _exported(own: TorchRunner, images: Array) -> TorchRunner:
     rows = inputs[:2].contiguous()
     if len(rows) < 2:  # one row would be taken as the only number of rows
         rows = torch.cat([rows, rows])
-    module = own.module()
-    with torch.no_grad():
-        places = [place for place, part in enumerate(module(rows)) if part is not None]
-    names = [f"output_{place}" for place in places]
+    names = [f"output_{place}" for place in range(1 + len(own.layers))]
     graph = traced(
-        Picked(module, places).eval().requires_grad_(False),
+        own.module().requires_grad_(False),
         [rows],
         [{0: torch.export.Dim.DYNAMIC}],
         input_names=[_IMAGES],

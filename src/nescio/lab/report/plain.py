@@ -14,7 +14,7 @@ from nescio.choosing import Choice
 from nescio.choosing.choice import COLUMNS, mean
 from nescio.errors import ParameterError
 from nescio.monitor import MonitorReport
-from nescio.monitor.report import PAGE, MonitorFigure, monitor_figures
+from nescio.monitor.report import PAGE_WIDTH, MonitorFigure, monitor_figures
 
 _PAGE_STYLE = """
 body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
@@ -166,12 +166,12 @@ def _monitor_picture(figures: list[MonitorFigure]) -> str:
     top, parts = 0, []
     for figure in figures:
         parts.append(f'<text class="head" x="14" y="{top + 22}">{escape(figure.title)}</text>')
-        placed = f'<svg x="0" y="{top + 32}" width="{PAGE.width}" height="{figure.height}" '
+        placed = f'<svg x="0" y="{top + 32}" width="{PAGE_WIDTH}" height="{figure.height}" '
         parts.append(placed + figure.drawing.removeprefix("<svg "))
         top += figure.height + 44
     style = escape(chart_style() + _PICTURE_STYLE)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{PAGE.width}" height="{top}" '
-        f'viewBox="0 0 {PAGE.width} {top}"><style>{style}</style>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{PAGE_WIDTH}" height="{top}" '
+        f'viewBox="0 0 {PAGE_WIDTH} {top}"><style>{style}</style>'
         f'<rect class="paper" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
     )
