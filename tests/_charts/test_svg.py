@@ -36,12 +36,6 @@ def test_log_ticks_are_powers_of_ten():
     np.testing.assert_allclose(Scale(0.1, 10, log=True).place([0.1, 1, 10], 50), [0, 25, 50])
 
 
-def test_a_scale_of_negative_numbers_is_a_mirror():
-    scale = Scale(-30, -0.02, log=True)
-    assert [text for _, text in scale.ticks()] == ["−10", "−1", "−0.1"]
-    np.testing.assert_allclose(Scale(-10, -0.1, log=True).place([-10, -1, -0.1], 50), [0, 25, 50])
-
-
 def test_a_scale_without_width_still_places():
     assert Scale(3, 3).place([3.0], 100).tolist() == [0]
     assert Scale(3, 3).ticks() == [(3, "3")]

@@ -11,7 +11,7 @@ import nescio as ns
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS, Profile
 from nescio.errors import ParameterError, ShapeError
-from nescio.explain import terms as label_terms
+from nescio.explain import Medians, Terms
 from nescio.scores import label_energy
 
 EXPLAINED = (
@@ -253,7 +253,7 @@ def test_a_detector_of_ones_own_can_be_explained():
         paper = "an example"
 
         def label_terms(self):
-            return label_terms.Terms("positive part", lambda logits: np.maximum(logits, 0))
+            return Terms("positive part", lambda logits: np.maximum(logits, 0))
 
         def _score(self, arrays):
             return np.maximum(arrays.logits, 0).sum(1)
@@ -264,7 +264,7 @@ def test_a_detector_of_ones_own_can_be_explained():
         """Says that its terms are the logits."""
 
         def label_terms(self):
-            return label_terms.Terms("logit", np.asarray)
+            return Terms("logit", np.asarray)
 
     with pytest.raises(AssertionError, match="the terms are not the score"):
         ns.checks.check_explains_or_refuses(DoesNotAddUp())
@@ -287,8 +287,8 @@ def test_of_many_rows_some_are_drawn_and_always_the_same(rng):
 def test_groups_may_come_in_any_order(rng):
     logits = rng.normal(size=(6, 2))
     names = np.array(["9", "10+", "9", "10+", "9", "10+"])  # as label counts do
-    terms = label_terms.Terms("logit", np.asarray)
-    usual = label_terms.Medians.from_logits(terms, logits, np.ones(6, bool), names)
+    terms = Terms("logit", np.asarray)
+    usual = Medians.from_logits(terms, logits, np.ones(6, bool), names)
     again = Profile.from_arrays(Profile(medians=usual).arrays(), ("9", "10+"), 2)
     for found in (usual, again.medians):
         medians, _ = found.of_samples(names[:2], 2)

@@ -79,7 +79,8 @@ def test_one_input(combined, train):
     named = explanation.with_train_ids([f"img {row}" for row in range(len(train))])[3]
     found = next(part for part in named.parts if part.nearest)
     assert found.nearest == tuple(f"img {row}" for row in rows)
-    assert found.nearest_text() in repr(named)
+    names = ", ".join(found.nearest)
+    assert f"knn(k=2): nearest training samples {names}" in repr(named)
 
 
 def test_a_sample_without_neighbours(combined, train):

@@ -34,11 +34,7 @@ class Markup(str):
 
 @dataclass(frozen=True)
 class Scale:
-    """A mapping from data to a length in pixels.
-
-    The ends of a logarithmic scale have the same sign. Between negative ends, it is that of the
-    positive numbers in a mirror.
-    """
+    """A mapping from data to a length in pixels. The ends of a logarithmic scale are positive."""
 
     low: float
     high: float
@@ -49,9 +45,8 @@ class Scale:
         data = np.asarray(values, dtype=np.float64)
         low, high = self.low, self.high
         if self.log:
-            sign = math.copysign(1.0, low)
-            data = sign * np.log10(np.maximum(sign * data, np.finfo(np.float64).tiny))
-            low, high = (sign * math.log10(sign * end) for end in (low, high))
+            data = np.log10(np.maximum(data, np.finfo(np.float64).tiny))
+            low, high = math.log10(low), math.log10(high)
         span = (high - low) or 1.0
         # Scores of -inf get a position beyond the left edge, where they are cut off.
         data = np.nan_to_num(data, nan=low, posinf=high + span, neginf=low - span)
@@ -78,9 +73,6 @@ class Scale:
         return [(at * step, number(at * step)) for at in range(first, last + 1)]
 
     def _log_ticks(self, about: int) -> list[Tick]:
-        if self.high < 0:
-            mirrored = Scale(-self.high, -self.low, log=True)._log_ticks(about)
-            return [(-value, f"\N{MINUS SIGN}{text}") for value, text in reversed(mirrored)]
         first = math.ceil(math.log10(self.low) - 1e-9)
         last = math.floor(math.log10(self.high) + 1e-9)
         step = max(1, math.ceil((last - first) / about))
