@@ -18,7 +18,6 @@ from nescio.lab.benchmark.results import (
     BenchmarkRun,
     Evidence,
     Line,
-    Spread,
     comparison_lines,
     read_lines,
     summarise,
@@ -45,6 +44,7 @@ from nescio.lab.report.figures import (
 )
 from nescio.lab.report.standings import standings
 from nescio.metrics.comparison import compare_outputs
+from nescio.metrics.evaluation import Spread
 from nescio.outputs import Outputs
 
 ReportInputs = tuple[list[Line], list[Evidence]]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from statistics import fmean
 
 from nescio._charts.results import table
 from nescio._charts.style import chart_style
 from nescio._charts.svg import Chart, Markup, Scale, percent_ticks
 from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
-from nescio.choosing.choice import COLUMNS, mean
+from nescio.choosing.choice import COLUMNS
 from nescio.errors import ParameterError
 from nescio.monitor import MonitorReport
 from nescio.monitor.report import PAGE_WIDTH, MonitorFigure, monitor_figures
@@ -106,10 +107,10 @@ def _near_and_far(choice: Choice) -> Markup:
         **_SIZE,
     )
     baseline = choice.baseline
-    chart.rule(x=mean(baseline.near), y=mean(baseline.mean_far), text=baseline.name)
+    chart.rule(x=fmean(baseline.near), y=fmean(baseline.mean_far), text=baseline.name)
     for standing in reversed(choice.ranking):  # the best on top
         css = "accent" if standing.name == choice.pick else "others"
-        chart.dot(mean(standing.near), mean(standing.mean_far), css, tip=standing.name, radius=5)
+        chart.dot(fmean(standing.near), fmean(standing.mean_far), css, tip=standing.name, radius=5)
     return chart.draw()
 
 
