@@ -144,7 +144,7 @@ class OutputsStream:
             self.roles = columns.roles(self._table.schema, self._table.folders)
             self.ignored = list(self.roles.ignored)
             self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
-            row_bytes = self._table.row_bytes(self.roles.read)
+            row_bytes = self._table.row_bytes
         else:
             _check_no_table(columns)
             whole = self.outputs(read_arrays(files, verify=verify))
