@@ -274,7 +274,6 @@ class MonitorFigure(NamedTuple):
     title: str
     text: str
     drawing: Markup
-    height: int
 
 
 def monitor_figures(report: MonitorReport, width: int = PAGE_WIDTH) -> list[MonitorFigure]:
@@ -320,7 +319,7 @@ def _evidence(report: MonitorReport, width: int) -> MonitorFigure:
         "nothing has changed, it is ever reached with a probability of at most "
         f"{report.alpha:g}."
     )
-    return MonitorFigure("Evidence of a change", text, chart.draw(), _HEIGHTS[width])
+    return MonitorFigure("Evidence of a change", text, chart.draw())
 
 
 def _flagged(report: MonitorReport, width: int) -> MonitorFigure:
@@ -359,7 +358,7 @@ def _flagged(report: MonitorReport, width: int) -> MonitorFigure:
         f"band. If nothing has changed, a window lies within it with a probability of "
         f"{COVERAGE * 100:.4g} %."
     )
-    return MonitorFigure("Flagged share", text, chart.draw(), _HEIGHTS[width])
+    return MonitorFigure("Flagged share", text, chart.draw())
 
 
 def _label_drifts(report: MonitorReport, width: int) -> MonitorFigure:
@@ -383,4 +382,4 @@ def _label_drifts(report: MonitorReport, width: int) -> MonitorFigure:
         "share in the calibration data."
     )
     drawing = bars.draw(rows, name="How often the labels that drift fire", css="chart")
-    return MonitorFigure("Labels that fire more or less often", text, drawing, 20 * len(rows))
+    return MonitorFigure("Labels that fire more or less often", text, drawing)
