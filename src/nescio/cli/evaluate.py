@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
 from nescio._optional import require
@@ -22,7 +21,6 @@ from nescio.cli.options import (
     detector_names,
     detectors_option,
     named_paths,
-    output_option,
     refuse_overwriting,
 )
 from nescio.cli.printing import print_json, print_table, progress_bar, say
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from nescio.choosing import Choice
     from nescio.metrics.comparison import Comparison
 
-ID_DATA = typer.Option("--id", help="In-distribution test outputs, not used in training.")
-OOD_DATA = typer.Option("--ood", help="Out-of-distribution outputs. May be repeated.")
+ID_DATA = Option("--id", help="In-distribution test outputs, not used in training.")
+OOD_DATA = Option("--ood", help="Out-of-distribution outputs. May be repeated.")
 
 _ALL = "all"
 _RECORDED = "recorded"
@@ -58,7 +56,7 @@ def evaluate_detectors(
     tpr: Tpr = 0.95,
     bootstrap: Annotated[
         int,
-        typer.Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
+        Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
     ] = 1000,
     nonfinite: Nonfinite = "raise",
     as_json: AsJson = False,
@@ -74,16 +72,17 @@ def evaluate_detectors(
 
     detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
     sets = files.read_sets(id_path, ood_paths, train, held_out)
-    comparison = compare(
-        sets.id,
-        sets.ood,
-        detectors,
-        train=sets.train,
-        held_out=sets.held_out,
-        tpr=tpr,
-        n_bootstrap=bootstrap,
-        progress=partial(progress_bar, "evaluating"),
-    )
+    with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
+        comparison = compare(
+            sets.id,
+            sets.ood,
+            detectors,
+            train=sets.train,
+            held_out=sets.held_out,
+            tpr=tpr,
+            n_bootstrap=bootstrap,
+            on_step=advance,
+        )
     if as_json:
         print_json(comparison.as_dict())
     else:
@@ -153,13 +152,10 @@ def _print_results(comparison: Comparison, ood: str) -> None:
 
 
 def choose(
-    train: Annotated[Path, typer.Option(help="Training outputs with labels, and with features.")],
+    train: Annotated[Path, "Training outputs with labels, and with features."],
     held_out: Annotated[
         Path,
-        typer.Option(
-            help="Held-out in-distribution outputs with labels, and with features. Not used in "
-            "training."
-        ),
+        "Held-out in-distribution outputs with labels, and with features. Not used in training.",
     ],
     files: DataOptions,
     names: Annotated[
@@ -171,24 +167,22 @@ def choose(
     ] = None,
     far: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="CORRUPTION=FILE",
             help="Outputs for the held-out images after a corruption of nescio.lab.data.corrupt, "
             "such as jigsaw=jigsaw.safetensors. May be repeated.",
         ),
     ] = None,
     folds: Annotated[
-        int, typer.Option(min=2, help="The number of parts that the labels are divided into.")
+        int, Option(min=2, help="The number of parts that the labels are divided into.")
     ] = 5,
     refit: Annotated[
         str,
-        typer.Option(
-            help="'head': train the head anew without the left-out labels. 'none': drop their "
-            "columns. 'auto': 'head' if there are features."
-        ),
+        "'head': train the head anew without the left-out labels. 'none': drop their "
+        "columns. 'auto': 'head' if there are features.",
     ] = "auto",
     tpr: Tpr = 0.95,
-    report: Annotated[Path | None, typer.Option(help="The HTML page to write.")] = None,
+    report: Annotated[Path | None, "The HTML page to write."] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -249,11 +243,11 @@ def _print_choice(choice: Choice) -> None:
 
 
 def report(
-    output: Annotated[Path, output_option("The HTML file to write.")],
+    output: Annotated[Path, "The HTML file to write."],
     files: DataOptions,
     results: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="RESULTS",
             help="The folder of a benchmark, such as nescio-bench/digits, or a results.jsonl file "
             "for tables without figures.",
@@ -265,7 +259,7 @@ def report(
     held_out: HeldOut = None,
     images: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME=FOLDER",
             help="The folder that holds the images of a set, for thumbnails. With --id and --ood, "
             "NAME is the name of its file without the ending. For results of your own, 'recorded' "
@@ -273,12 +267,12 @@ def report(
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(help="Title of the report. Default: the title of the benchmark.")
+        str | None, "Title of the report. Default: the title of the benchmark."
     ] = None,
     nonfinite: Nonfinite = "raise",
     text_column: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="The column of a table that has the texts, for the case studies. Outputs that "
             "nescio has made from texts have them.",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument
 
 from nescio._io.files import exclusive
 from nescio.cli.options import AsJson, DataOptions, Force, refuse_overwriting
@@ -32,45 +33,33 @@ _WINDOWS = 20  # in JSON
 def monitor(
     scored: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SCORED",
             help="The table that 'nescio score -o' wrote, in order of time: a file, or a pattern "
             "or a folder of Parquet files, which may be larger than memory.",
         ),
     ],
-    detector: Annotated[Path, typer.Option(help="The detector that scored the table.")],
+    detector: Annotated[Path, "The detector that scored the table."],
     files: DataOptions,
     outputs: Annotated[
-        str | None,
-        typer.Option(
-            help="The logits of the same rows, to find labels that fire more or less often."
-        ),
+        str | None, "The logits of the same rows, to find labels that fire more or less often."
     ] = None,
     time_column: Annotated[
-        str | None,
-        typer.Option(help="The column of the table that holds the time of each row."),
+        str | None, "The column of the table that holds the time of each row."
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
-            help="The probability that a false alarm is ever raised. Default: that of the state "
-            "file, or 0.01."
-        ),
+        "The probability that a false alarm is ever raised. Default: that of the state "
+        "file, or 0.01.",
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(
-            help="Number of inputs that are counted together. Default: that of the state file, or "
-            "500."
-        ),
+        "Number of inputs that are counted together. Default: that of the state file, or 500.",
     ] = None,
     state: Annotated[
-        Path | None,
-        typer.Option(help="A .safetensors file. Continue from it if it exists, and replace it."),
+        Path | None, "A .safetensors file. Continue from it if it exists, and replace it."
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write figures to this file: .html or .svg.")
-    ] = None,
+    plot: Annotated[Path | None, "Write figures to this .html file."] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from nescio._optional import require
 from nescio.cli.options import read_names
@@ -24,33 +24,28 @@ MODEL_HELP = (
     "an .onnx file, a network from 'nescio train' or 'nescio convert', or "
     "module:PACKAGE.MODULE:FACTORY for your own torch module"
 )
-Device = Annotated[str, typer.Option(help="Where the network runs: auto, cpu, cuda, cuda:1, mps.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch; use more on a GPU.")]
+Device = Annotated[str, "Where the network runs: auto, cpu, cuda, cuda:1, mps."]
+BatchSize = Annotated[int, Option(min=1, help="Images per batch; use more on a GPU.")]
 Runtime = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="NAME",
         help="What runs the network: torch, or onnxruntime with a copy of it on the CPU. The "
         "default, auto, takes onnxruntime if it is installed and there are more than 20 batches. "
         "Both give the same to 1e-4.",
     ),
 ]
-SkipBad = Annotated[
-    bool,
-    typer.Option(
-        "--skip-bad", help="Leave out images that are missing or damaged, and record them."
-    ),
-]
+SkipBad = Annotated[bool, "Leave out images that are missing or damaged, and record them."]
 Module = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="PACKAGE.MODULE:FACTORY",
         help="The function that builds your own network, for a file made from one.",
     ),
 ]
 Mean = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="R,G,B",
         help="What is subtracted from each colour, on the scale from 0 to 1. Default: ImageNet's, "
         "0.485,0.456,0.406.",
@@ -58,7 +53,7 @@ Mean = Annotated[
 ]
 Std = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="R,G,B",
         help="What each colour is then divided by. Default: ImageNet's, 0.229,0.224,0.225.",
     ),
@@ -91,11 +86,11 @@ class ModelOptions:
 
     logits: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which of the model's outputs are the logits."),
+        Option(metavar="NAME", help="Which of the model's outputs are the logits."),
     ] = None
     features: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME[,NAME...]",
             help="Which layers to take: 'pooled', 'penultimate', 'input', 'auto' (the first of "
             "these that the model has), the name of a layer, or a tensor of an ONNX file. The "
@@ -105,7 +100,7 @@ class ModelOptions:
     ] = None
     from_probs: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--from-probs/--from-logits",
             help="The model returns probabilities, which are converted to logits; or logits, even "
             "if they look like probabilities.",
@@ -113,7 +108,7 @@ class ModelOptions:
     ] = None
     image_size: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=8,
             help="Side length in pixels of the model's images. nescio's networks and files from "
             "'nescio export' have their own.",
@@ -219,14 +214,10 @@ class TrainingData:
 
     data: Annotated[
         str | None,
-        typer.Argument(help="A data set with train and val, as coco:/data/coco.", metavar="[DATA]"),
+        Argument(help="A data set with train and val, as coco:/data/coco.", metavar="[DATA]"),
     ] = None
-    train: Annotated[
-        str | None, typer.Option(help="The training data, such as coco@train:/data/coco.")
-    ] = None
-    val: Annotated[
-        str | None, typer.Option(help="The validation data, such as table@val:my.csv.")
-    ] = None
+    train: Annotated[str | None, "The training data, such as coco@train:/data/coco."] = None
+    val: Annotated[str | None, "The validation data, such as table@val:my.csv."] = None
     skip_bad: SkipBad = False
 
     def load(self) -> tuple[Split, Split]:
