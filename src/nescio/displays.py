@@ -312,7 +312,7 @@ class ExplanationDisplay(Display):
             ax.scatter(medians, rows, label="in-distribution\nmedian", **mark)
         ax.set_yticks(rows, [cut(name, 30) for name in bars["name"]])
         ax.invert_yaxis()
-        ax.set_xlabel(reason.term or "share of the evidence")
+        ax.set_xlabel(reason.piece)
         ax.locator_params(axis="x", nbins=5)
         name = f"{cut(reason.id, 30)}: {verdict}" if reason.id else verdict
         title = f"{name}. {reason.detector} {reason.score:.4g}, threshold {reason.threshold:.4g}"
