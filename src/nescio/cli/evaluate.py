@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,16 +72,17 @@ def evaluate_detectors(
 
     detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
     sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
-    comparison = compare(
-        sets.id,
-        sets.ood,
-        detectors,
-        train=sets.train,
-        held_out=sets.held_out,
-        tpr=tpr,
-        n_bootstrap=bootstrap,
-        progress=partial(progress_bar, "evaluating"),
-    )
+    with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
+        comparison = compare(
+            sets.id,
+            sets.ood,
+            detectors,
+            train=sets.train,
+            held_out=sets.held_out,
+            tpr=tpr,
+            n_bootstrap=bootstrap,
+            on_step=advance,
+        )
     if as_json:
         print_json(comparison.as_dict())
     else:

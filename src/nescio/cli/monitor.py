@@ -60,7 +60,7 @@ def monitor(
     state: Annotated[
         Path | None, "A .safetensors file. Continue from it if it exists, and replace it."
     ] = None,
-    plot: Annotated[Path | None, "Write figures to this file: .html or .svg."] = None,
+    plot: Annotated[Path | None, "Write figures to this .html file."] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
