@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fixtures.labelled import N_LABELS, labelled
-from nescio.choosing.folds import FEWEST, Inputs, label_folds, make_fold, refit_head, shuffled
+from nescio.choosing.folds import FEWEST, label_folds, make_fold, refit_head, shuffled
 from nescio.errors import InputError, TooFewSamplesError
 from nescio.metrics import mean_average_precision
 from nescio.outputs import Outputs
@@ -19,8 +19,7 @@ def folds_of(train, held_out, n_folds=4, seed=0, *, refit=True):
 
 
 def made(train, held_out, rows, far=None, *, refit=True):
-    data = Inputs(train, held_out, far or {})
-    return make_fold(data, rows, np.random.default_rng(5), refit=refit)
+    return make_fold(train, held_out, far or {}, rows, np.random.default_rng(5), refit=refit)
 
 
 def changed(outputs, rows):
@@ -162,10 +161,6 @@ def test_labels_that_tell_no_samples_apart_are_an_error(labels):
     outputs = Outputs(np.zeros((30, 3)), labels=labels)
     with pytest.raises(InputError, match=r"0 of 3 labels .* at least two"):
         label_folds(outputs, outputs, 5, 0, refit=True)
-
-
-def test_there_are_at_most_as_many_folds_as_labels():
-    assert len(folds_of(labelled(), labelled(seed=1), n_folds=50)) == N_LABELS
 
 
 def test_shuffled_features_have_the_same_values_in_another_order(rng):

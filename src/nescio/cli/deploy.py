@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import typer
+from typer import Option
 
 from nescio._io.files import check_target, existing_file
 from nescio._optional import require
@@ -19,12 +19,12 @@ from nescio.cli.options import (
     DetectorFile,
     Force,
     load_detector,
-    output_option,
     refuse_overwriting,
 )
 from nescio.cli.printing import print_json, say, working
-from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_colours
+from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_numbers
 from nescio.errors import FileFormatError, ParameterError
+from nescio.outputs.reading import read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -38,32 +38,22 @@ _TOKEN_VARIABLE = "NESCIO_TOKEN"
 
 def export(
     detector: DetectorFile,
-    output: Annotated[Path, output_option("The ONNX file to write, name.onnx.")],
+    output: Annotated[Path, "The ONNX file to write, name.onnx."],
     options: ModelOptions,
     model: Annotated[
-        str | None,
-        typer.Option(
-            help=f"The classifier: {MODEL_HELP}. Without it, only the detector is written."
-        ),
+        str | None, f"The classifier: {MODEL_HELP}. Without it, only the detector is written."
     ] = None,
     samples: Annotated[
         Path | None,
-        typer.Option(
-            help="Inputs of the model to check the graph on: .npy or, by name, .npz. "
-            "Random ones if not given. Without --model: logits, as 'nescio score' takes them."
-        ),
+        "Inputs of the model to check the graph on: .npy or, by name, .npz. "
+        "Random ones if not given. Without --model: logits, as 'nescio score' takes them.",
     ] = None,
     input_shape: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZES", help="The shape of one input, for random samples: 3,224,224."
-        ),
+        Option(metavar="SIZES", help="The shape of one input, for random samples: 3,224,224."),
     ] = None,
     tolerance: Annotated[
-        float,
-        typer.Option(
-            help="The largest allowed difference from Python, relative to the value if above 1."
-        ),
+        float, "The largest allowed difference from Python, relative to the value if above 1."
     ] = 1e-4,
     module: Module = None,
     force: Force = False,
@@ -80,7 +70,7 @@ def export(
         raise ParameterError(f"--output must end in .onnx, got {str(output)!r}.")
     check_target(output, force=force)
     refuse_overwriting(output, detector, samples, model)
-    shape = None if input_shape is None else _sizes(input_shape)
+    sizes = parse_numbers("--input-shape", input_shape, int)
     from nescio.export import export_onnx
 
     loaded = load_detector(detector)
@@ -92,13 +82,14 @@ def export(
         elif options != ModelOptions(from_probs=options.from_probs):
             raise ParameterError("the options of a model need --model.")
         elif samples is not None:
-            inputs = DataOptions(from_probs=options.from_probs).read(samples, detector=loaded)
+            reading = DataOptions(from_probs=options.from_probs).reading(detector=loaded)
+            inputs = read_outputs(samples, **reading)
         exported = export_onnx(
             runner,
             output,
             detector=loaded,
             samples=inputs,
-            input_shape=shape,
+            input_shape=sizes,
             tolerance=tolerance,
             force=force,
         )
@@ -115,15 +106,6 @@ def _read_samples(path: Path) -> Any:
         raise FileFormatError(
             f"{path} is not an .npy or .npz file, is damaged, or holds Python objects."
         ) from error
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
-    if len(sizes) != text.count(",") + 1 or 0 in sizes:
-        raise ParameterError(
-            f"--input-shape must be whole numbers, such as 3,224,224, got {text!r}."
-        )
-    return sizes
 
 
 def _print(exported: Exported, detector: Detector, *, as_json: bool) -> None:
@@ -154,65 +136,51 @@ def _print(exported: Exported, detector: Detector, *, as_json: bool) -> None:
 def serve(
     detector: DetectorFile,
     options: ModelOptions,
-    model: Annotated[
-        Path | None,
-        typer.Option(help="An ONNX file that computes logits, for /v1/predict."),
-    ] = None,
+    model: Annotated[Path | None, "An ONNX file that computes logits, for /v1/predict."] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
-            help="A tokenizer.json, or a folder with one, for a model that takes texts. A file of "
-            "nescio export has its own.",
-        ),
+        "A tokenizer.json, or a folder with one, for a model that takes texts. A file of "
+        "nescio export has its own.",
     ] = None,
     host: Annotated[
-        str,
-        typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine."),
+        str, "The address to listen on; 0.0.0.0 is every address of this machine."
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="The port; 0 takes a free one, which the log names."),
+        Option(min=0, max=65535, help="The port; 0 takes a free one, which the log names."),
     ] = 8000,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            help="A file with the bearer token that callers must send. Without this option, the "
-            f"token is read from the environment variable {_TOKEN_VARIABLE}, if it is set.",
-        ),
+        "A file with the bearer token that callers must send. Without this option, the "
+        f"token is read from the environment variable {_TOKEN_VARIABLE}, if it is set.",
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="ORIGIN",
             help="An origin whose web pages may call the service, such as https://example.org. "
             "May be repeated.",
         ),
     ] = None,
     max_body_mb: Annotated[
-        float, typer.Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
+        float, Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
     ] = 32.0,
-    max_rows: Annotated[
-        int, typer.Option(min=1, help="Maximum number of rows per request.")
-    ] = 100_000,
+    max_rows: Annotated[int, Option(min=1, help="Maximum number of rows per request.")] = 100_000,
     max_megapixels: Annotated[
-        float, typer.Option(min=0.001, help="Maximum image size in millions of pixels.")
+        float, Option(min=0.001, help="Maximum image size in millions of pixels.")
     ] = 50.0,
     max_requests: Annotated[
-        int, typer.Option(min=1, help="Maximum number of requests in progress; others get 503.")
+        int, Option(min=1, help="Maximum number of requests in progress; others get 503.")
     ] = 256,
     drain_seconds: Annotated[
-        float,
-        typer.Option(min=0.0, help="How long requests are still accepted after SIGTERM."),
+        float, Option(min=0.0, help="How long requests are still accepted after SIGTERM.")
     ] = 1.0,
     monitor_state: Annotated[
-        Path | None,
-        typer.Option(help="A file that keeps the state of the monitor between runs."),
+        Path | None, "A file that keeps the state of the monitor between runs."
     ] = None,
-    alpha: Annotated[
-        float, typer.Option(help="The probability that the monitor ever raises a false alarm.")
-    ] = 0.01,
+    alpha: Annotated[float, "The probability that the monitor ever raises a false alarm."] = 0.01,
     log_level: Annotated[
-        str, typer.Option(help=f"One of {', '.join(_LEVELS)}; at warning, requests are not logged.")
+        str, f"One of {', '.join(_LEVELS)}; at warning, requests are not logged."
     ] = "info",
 ) -> None:
     """Serve verdicts over HTTP, with a page at / and the API's description at /openapi.json.
@@ -232,12 +200,7 @@ def serve(
         detector=detector,
         model=model,
         tokenizer=tokenizer,
-        logits=options.logits,
-        features=options.features,
-        from_probs=options.from_probs,
-        image_size=options.image_size,
-        mean=parse_colours("--mean", options.mean),
-        std=parse_colours("--std", options.std),
+        **options.settings(),
         token=_token(token_file),
         cors_origins=tuple(cors_origin or ()),
         max_body_bytes=round(max_body_mb * 1e6),

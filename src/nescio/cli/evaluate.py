@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
 from nescio._optional import require
@@ -22,7 +21,6 @@ from nescio.cli.options import (
     detector_names,
     detectors_option,
     named_paths,
-    output_option,
     refuse_overwriting,
 )
 from nescio.cli.printing import print_json, print_table, progress_bar, say
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from nescio.choosing import Choice
     from nescio.metrics.comparison import Comparison
 
-ID_DATA = typer.Option("--id", help="In-distribution test outputs, not used in training.")
-OOD_DATA = typer.Option("--ood", help="Out-of-distribution outputs. May be repeated.")
+ID_DATA = Option("--id", help="In-distribution test outputs, not used in training.")
+OOD_DATA = Option("--ood", help="Out-of-distribution outputs. May be repeated.")
 
 _ALL = "all"
 _RECORDED = "recorded"
@@ -58,7 +56,7 @@ def evaluate_detectors(
     tpr: Tpr = 0.95,
     bootstrap: Annotated[
         int,
-        typer.Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
+        Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
     ] = 1000,
     nonfinite: Nonfinite = "raise",
     as_json: AsJson = False,
@@ -70,20 +68,21 @@ def evaluate_detectors(
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
     from nescio.detectors.naming import build_detector
-    from nescio.metrics import compare
+    from nescio.metrics.comparison import compare, read_sets
 
     detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
-    sets = files.read_sets(id_path, ood_paths, train, held_out)
-    comparison = compare(
-        sets.id,
-        sets.ood,
-        detectors,
-        train=sets.train,
-        held_out=sets.held_out,
-        tpr=tpr,
-        n_bootstrap=bootstrap,
-        progress=partial(progress_bar, "evaluating"),
-    )
+    sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
+    with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
+        comparison = compare(
+            sets.id,
+            sets.ood,
+            detectors,
+            train=sets.train,
+            held_out=sets.held_out,
+            tpr=tpr,
+            n_bootstrap=bootstrap,
+            on_step=advance,
+        )
     if as_json:
         print_json(comparison.as_dict())
     else:
@@ -153,13 +152,10 @@ def _print_results(comparison: Comparison, ood: str) -> None:
 
 
 def choose(
-    train: Annotated[Path, typer.Option(help="Training outputs with labels, and with features.")],
+    train: Annotated[Path, "Training outputs with labels, and with features."],
     held_out: Annotated[
         Path,
-        typer.Option(
-            help="Held-out in-distribution outputs with labels, and with features. Not used in "
-            "training."
-        ),
+        "Held-out in-distribution outputs with labels, and with features. Not used in training.",
     ],
     files: DataOptions,
     names: Annotated[
@@ -171,24 +167,22 @@ def choose(
     ] = None,
     far: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="CORRUPTION=FILE",
             help="Outputs for the held-out images after a corruption of nescio.lab.data.corrupt, "
             "such as jigsaw=jigsaw.safetensors. May be repeated.",
         ),
     ] = None,
     folds: Annotated[
-        int, typer.Option(min=2, help="The number of parts that the labels are divided into.")
+        int, Option(min=2, help="The number of parts that the labels are divided into.")
     ] = 5,
     refit: Annotated[
         str,
-        typer.Option(
-            help="'head': train the head anew without the left-out labels. 'none': drop their "
-            "columns. 'auto': 'head' if there are features."
-        ),
+        "'head': train the head anew without the left-out labels. 'none': drop their "
+        "columns. 'auto': 'head' if there are features.",
     ] = "auto",
     tpr: Tpr = 0.95,
-    report: Annotated[Path | None, typer.Option(help="The HTML page to write.")] = None,
+    report: Annotated[Path | None, "The HTML page to write."] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -201,6 +195,7 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.lab.report import draw_choice
+    from nescio.outputs.reading import read_others, read_outputs
 
     corrupted = named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
@@ -208,13 +203,16 @@ def choose(
     if report is not None:
         refuse_overwriting(report, train, held_out, *corrupted.values())
         check_target(report, force=force)
-    learned_from = files.read(train)
+    reading = files.reading()
+    learned_from = read_outputs(train, **reading)
     with progress_bar("leaving labels out", folds) as advance:
         choice = choose_detector(
             learned_from,
-            files.read(held_out, first=learned_from),
+            read_others(held_out, learned_from, **reading),
             detectors=None if names is None else _expanded(names),
-            far={name: files.read(path, first=learned_from) for name, path in corrupted.items()},
+            far={
+                name: read_others(path, learned_from, **reading) for name, path in corrupted.items()
+            },
             n_folds=folds,
             refit=refit,
             tpr=tpr,
@@ -249,11 +247,11 @@ def _print_choice(choice: Choice) -> None:
 
 
 def report(
-    output: Annotated[Path, output_option("The HTML file to write.")],
+    output: Annotated[Path, "The HTML file to write."],
     files: DataOptions,
     results: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="RESULTS",
             help="The folder of a benchmark, such as nescio-bench/digits, or a results.jsonl file "
             "for tables without figures.",
@@ -265,7 +263,7 @@ def report(
     held_out: HeldOut = None,
     images: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME=FOLDER",
             help="The folder that holds the images of a set, for thumbnails. With --id and --ood, "
             "NAME is the name of its file without the ending. For results of your own, 'recorded' "
@@ -273,12 +271,12 @@ def report(
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(help="Title of the report. Default: the title of the benchmark.")
+        str | None, "Title of the report. Default: the title of the benchmark."
     ] = None,
     nonfinite: Nonfinite = "raise",
     text_column: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="The column of a table that has the texts, for the case studies. Outputs that "
             "nescio has made from texts have them.",
@@ -297,6 +295,7 @@ def report(
     from nescio.detectors.naming import build_detector
     from nescio.lab.report import write_report
     from nescio.lab.report.page import from_outputs, from_results
+    from nescio.metrics.comparison import read_sets
 
     check_target(output, force=force)
     refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))
@@ -310,7 +309,7 @@ def report(
         lines, evidence = from_results(results, roots, recorded_roots=_RECORDED in (images or ()))
     elif results is None and id_path and ood_paths:
         keep = None if text_column is None else [text_column]
-        sets = files.read_sets(id_path, ood_paths, train, held_out, keep=keep)
+        sets = read_sets(id_path, ood_paths, train, held_out, **files.reading(keep=keep))
         if text_column is not None:
             sets = sets.with_texts(text_column)
         name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem

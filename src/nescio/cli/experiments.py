@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from nescio._optional import require
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force, detectors_option, output_option
-from nescio.cli.printing import print_json, print_result_table, print_table, say, stages, working
+from nescio.cli.options import AsJson, Force, detectors_option
+from nescio.cli.printing import print_json, print_result_table, print_rows, say, stages, working
 from nescio.cli.vision import RunOptions, SkipBad, require_vision
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
     from nescio.lab.data import Finding
-
-data_app = typer.Typer(
-    help="Image data sets: list the kinds, check the data of a benchmark.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 _EXAMPLES = 3
 _TEXT = "text"
@@ -37,33 +30,29 @@ def bench(
     run: RunOptions,
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="SPEC",
             help="A shipped benchmark or a .toml file. Without it, the shipped ones are listed.",
         ),
     ] = None,
-    output: Annotated[Path, output_option("The folder for the results and the cache.")] = Path(
-        "nescio-bench"
-    ),
+    output: Annotated[Path, "The folder for the results and the cache."] = Path("nescio-bench"),
     data: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the data sets: {data} in the benchmark's file."),
+        Path | None, "The folder of the data sets: {data} in the benchmark's file."
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Run only this in-distribution set. May be repeated."),
+        Option("--set", help="Run only this in-distribution set. May be repeated."),
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="Run only this seed. May be repeated.")
+        list[int] | None, Option("--seed", help="Run only this seed. May be repeated.")
     ] = None,
     protocol: Annotated[
-        str | None,
-        typer.Option(help="'paper' or 'authors'. Default: as the benchmark's file says."),
+        str | None, "'paper' or 'authors'. Default: as the benchmark's file says."
     ] = None,
     skip_bad: SkipBad = False,
     jobs: Annotated[
         int,
-        typer.Option(
+        Option(
             "--jobs",
             "-j",
             min=1,
@@ -71,9 +60,7 @@ def bench(
             "are several, on a GPU of its own.",
         ),
     ] = 1,
-    show: Annotated[
-        bool, typer.Option("--show", help="Print the benchmark's file and exit.")
-    ] = False,
+    show: Annotated[bool, "Print the benchmark's file and exit."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train, tune, extract and evaluate, and compare the results with the paper's.
@@ -86,20 +73,17 @@ def bench(
     from nescio.lab.benchmark.spec import load_spec, shipped_specs
 
     if name is None:
-        specs = [load_spec(shipped) for shipped in shipped_specs()]
-        names = ("name", "title", "sets", "seeds", "detectors")
         rows = [
-            (spec.name, spec.title, [part.name for part in spec.sets], spec.seeds, spec.detectors)
-            for spec in specs
+            {
+                "name": spec.name,
+                "title": spec.title,
+                "sets": [part.name for part in spec.sets],
+                "seeds": spec.seeds,
+                "detectors": spec.detectors,
+            }
+            for spec in map(load_spec, shipped_specs())
         ]
-        if as_json:
-            print_json([dict(zip(names, row, strict=True)) for row in rows])
-            return
-        print_table(
-            ("name", "what", "sets", "seeds", "detectors"),
-            [(a, b, ", ".join(sets), str(len(c)), str(len(d))) for a, b, sets, c, d in rows],
-            title="nescio bench NAME",
-        )
+        print_rows(rows, as_json=as_json, without=("seeds", "detectors"), title="nescio bench NAME")
         return
     if show:
         if name not in shipped_specs():
@@ -140,7 +124,7 @@ def bench(
 def tables(
     results: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="RESULTS",
             help="The folder of a benchmark, or its results.jsonl. Without it, the paper's "
             "tables are printed.",
@@ -148,16 +132,14 @@ def tables(
     ] = None,
     paper: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--paper",
             metavar="TABLE",
             help="A table of the paper, to compare the results with: main, ablation, max-sum, "
             "resnet, resnet-ablation, texture, texture-ablation or topk. May be repeated.",
         ),
     ] = None,
-    format_: Annotated[
-        str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")
-    ] = _TEXT,
+    format_: Annotated[str, Option("--format", "-f", help="text, markdown, latex or csv.")] = _TEXT,
 ) -> None:
     """Print results as tables, or beside the numbers of the paper's tables.
 
@@ -196,11 +178,10 @@ def tables(
 # --- data -----------------------------------------------------------------------------------------
 
 
-@data_app.command("check")
-def check(
+def check_data(
     id_addresses: Annotated[
         list[str],
-        typer.Option(
+        Option(
             "--id",
             metavar="ADDRESS",
             help="A split of the in-distribution set, such as coco@val:/data/coco. Repeat it for "
@@ -209,7 +190,7 @@ def check(
     ],
     ood_addresses: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--ood",
             metavar="ADDRESS",
             help="An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
@@ -235,36 +216,21 @@ def check(
     if as_json:
         print_json(report.as_dict())
     else:
-        titles = ("set", "role", "images", "labels")
-        print_table(titles, map(_cells, report.splits), numbers=titles[2:])
+        print_rows(report.splits)
         say(*map(_line, report.findings), *(["No errors."] if report.ok else []))
     if not report.ok:
         raise typer.Exit(1)
 
 
-@data_app.command("list")
-def list_kinds(as_json: AsJson = False) -> None:
+def list_data(as_json: AsJson = False) -> None:
     """List the kinds of data sets, with their splits and the path that they need."""
     from nescio.lab.data import DATASETS
 
-    rows = [(kind.name, kind.splits, kind.what, kind.root_help) for kind in DATASETS.values()]
-    if as_json:
-        keys = ("name", "splits", "what", "path")
-        print_json([dict(zip(keys, row, strict=True)) for row in rows])
-        return
-    column = "those of its column split"
-    print_table(
-        ("name", "splits", "what it is", "the path"),
-        [
-            (name, column if splits is None else ", ".join(splits) or "-", what, path)
-            for name, splits, what, path in rows
-        ],
-    )
-
-
-def _cells(split: dict[str, Any]) -> list[str]:
-    numbers = (split[name] for name in ("n_images", "n_labels"))
-    return [split["title"], split["role"], *("-" if n is None else f"{n:,}" for n in numbers)]
+    rows = [
+        {"name": kind.name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
+        for kind in DATASETS.values()
+    ]
+    print_rows(rows, as_json=as_json)
 
 
 def _line(finding: Finding) -> str:
@@ -279,13 +245,11 @@ def _line(finding: Finding) -> str:
 
 
 def demo(
-    output: Annotated[Path, output_option("The folder for the report and all other files.")] = Path(
-        "nescio-demo"
-    ),
+    output: Annotated[Path, "The folder for the report and all other files."] = Path("nescio-demo"),
     detectors: Annotated[
         list[str] | None, detectors_option("Show this detector too, or 'all' of them.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many networks to train.")] = 1,
+    seeds: Annotated[int, Option(min=1, help="How many networks to train.")] = 1,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -318,13 +282,12 @@ def demo(
         return
     say(*done.sentences, done.detector.calibration_.statement())
     print_result_table(done.table)
-    program = "nescio" if shutil.which("nescio") else f"{shlex.quote(sys.executable)} -m nescio"
     paths = {name: shlex.quote(path) for name, path in files.items()}
     say(
         f"\nReport, with pictures: {paths['report']}\n\nNow try:\n"
-        f"  {program} score {paths['detector']} {paths['unseen']}\n"
-        f"  {program} explain {paths['detector']} {paths['unseen']}\n"
+        f"  nescio score {paths['detector']} {paths['unseen']}\n"
+        f"  nescio explain {paths['detector']} {paths['unseen']}\n"
         "and on held-out logits of your own model, one row per sample and one column per label:\n"
-        f"  {program} calibrate your-validation-logits.npy -o yours.nescio\n"
-        f"  {program} score yours.nescio your-new-logits.npy"
+        f"  nescio calibrate your-validation-logits.npy -o yours.nescio\n"
+        f"  nescio score yours.nescio your-new-logits.npy"
     )

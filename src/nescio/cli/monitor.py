@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument
 
 from nescio._io.files import exclusive
 from nescio.cli.options import AsJson, DataOptions, Force, refuse_overwriting
@@ -32,45 +34,33 @@ _WINDOWS = 20  # in JSON
 def monitor(
     scored: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SCORED",
             help="The table that 'nescio score -o' wrote, in order of time: a file, or a pattern "
             "or a folder of Parquet files, which may be larger than memory.",
         ),
     ],
-    detector: Annotated[Path, typer.Option(help="The detector that scored the table.")],
+    detector: Annotated[Path, "The detector that scored the table."],
     files: DataOptions,
     outputs: Annotated[
-        str | None,
-        typer.Option(
-            help="The logits of the same rows, to find labels that fire more or less often."
-        ),
+        str | None, "The logits of the same rows, to find labels that fire more or less often."
     ] = None,
     time_column: Annotated[
-        str | None,
-        typer.Option(help="The column of the table that holds the time of each row."),
+        str | None, "The column of the table that holds the time of each row."
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
-            help="The probability that a false alarm is ever raised. Default: that of the state "
-            "file, or 0.01."
-        ),
+        "The probability that a false alarm is ever raised. Default: that of the state "
+        "file, or 0.01.",
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(
-            help="Number of inputs that are counted together. Default: that of the state file, or "
-            "500."
-        ),
+        "Number of inputs that are counted together. Default: that of the state file, or 500.",
     ] = None,
     state: Annotated[
-        Path | None,
-        typer.Option(help="A .safetensors file. Continue from it if it exists, and replace it."),
+        Path | None, "A .safetensors file. Continue from it if it exists, and replace it."
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write figures to this file: .html or .svg.")
-    ] = None,
+    plot: Annotated[Path | None, "Write figures to this .html file."] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -138,20 +128,18 @@ def _update(
     """Let the monitor see the rows, block by block; give the number of rows of each block."""
     from nescio.monitor.verdict_table import matching_logits
 
-    logits, start = None, 0
     if outputs is not None and outputs.n_rows != table.n_rows:
         raise ShapeError(
             f"{outputs.address}: the outputs have {outputs.n_rows:,} rows, but {table.n_rows:,} "
             "inputs were scored."
         )
     size = _BLOCK if outputs is None else outputs.block_rows
-    blocks = iter(() if outputs is None else outputs.blocks())
-    for assessment, times in table.blocks(size):
-        if outputs is not None:
-            read = next(blocks).with_ids()
-            with error_context(where(outputs.address, start, size, table.n_rows)):
-                logits = matching_logits(detector, assessment, read)
+    blocks = repeat(None) if outputs is None else outputs.blocks()
+    for start, (assessment, times), block in zip(count(0, size), table.blocks(size), blocks):
+        logits = None
+        if block is not None:
+            with error_context(block.place):
+                logits = matching_logits(detector, assessment, block.with_ids())
         with error_context(where(str(table.path), start, size, table.n_rows)):
             watch.update(assessment, logits, times=times)
-        start += size
         yield len(assessment)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
-import typer
+from typer import Argument, Option
 
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file, same_file
@@ -18,55 +18,35 @@ from nescio._optional import require
 from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
-from nescio.outputs import Outputs
-from nescio.outputs.reading import read_others, read_outputs
 
 if TYPE_CHECKING:
-    from nescio.calibration import Calibration
     from nescio.detectors import Detector
-    from nescio.metrics.comparison import Sets
 
 DetectorFile = Annotated[
-    Path, typer.Argument(metavar="DETECTOR", help="A detector saved by 'nescio calibrate'.")
+    Path, Argument(metavar="DETECTOR", help="A detector saved by 'nescio calibrate'.")
 ]
 Nonfinite = Annotated[
-    str | None,
-    typer.Option(help="Rows with NaN or infinity: 'raise' an error, or count them as 'out'."),
+    str | None, "Rows with NaN or infinity: 'raise' an error, or count them as 'out'."
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Force = Annotated[bool, "Replace an existing output file."]
+AsJson = Annotated[bool, Option("--json", help="Print JSON for a machine to read.")]
 Engine = Annotated[
     str,
-    typer.Option(
-        help="Where the work is done: 'local', on this machine, or 'ray', on the Ray cluster at "
-        "the address in RAY_ADDRESS (without it, on a temporary one on this machine).",
-    ),
+    "Where the work is done: 'local', on this machine, or 'ray', on the Ray cluster at "
+    "the address in RAY_ADDRESS (without it, on a temporary one on this machine).",
 ]
-Train = Annotated[
-    str | None, typer.Option("--train", help="Training outputs, for the detectors that learn.")
-]
+Train = Annotated[str | None, "Training outputs, for the detectors that learn."]
 HeldOut = Annotated[
     str | None,
-    typer.Option(
-        "--held-out",
-        help="Held-out in-distribution outputs, for the detectors that learn from such data "
-        "(combined). Neither training nor test data.",
-    ),
+    "Held-out in-distribution outputs, for the detectors that learn from such data (combined). "
+    "Neither training nor test data.",
 ]
-Tpr = Annotated[
-    float,
-    typer.Option(help="The share of in-distribution samples to keep. The FPR is at this TPR."),
-]
-
-
-def output_option(text: str) -> Any:
-    """Return the option -o of a command."""
-    return typer.Option("--output", "-o", help=text)
+Tpr = Annotated[float, "The share of in-distribution samples to keep. The FPR is at this TPR."]
 
 
 def detectors_option(text: str) -> Any:
     """Return the option -d of a command that takes several detectors."""
-    return typer.Option(
+    return Option(
         "--detector", "-d", help=f"{text} May be repeated.", autocompletion=detector_names
     )
 
@@ -78,6 +58,9 @@ def detector_names(incomplete: str = "") -> list[str]:
     return [name for name in DETECTORS if name.startswith(incomplete)]
 
 
+_SHORT = {"output": ["-o"], "jobs": ["-j"]}
+
+
 # --- groups of options ------------------------------------------------------------------------
 
 
@@ -87,7 +70,7 @@ class DataOptions:
 
     id_column: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="The column of a table that holds the ids. Default: a column named id, or the "
             "index that pandas stored.",
@@ -95,7 +78,7 @@ class DataOptions:
     ] = None
     labels: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAMES",
             help="The columns of a table that hold the logits, in this order: names or patterns "
             "with commas between them ('logit_*'), or a .txt file with one name per line. All "
@@ -104,7 +87,7 @@ class DataOptions:
     ] = None
     ignore: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAMES",
             help="Columns of a table to leave out: names or patterns with commas between them. "
             "May be repeated.",
@@ -112,17 +95,17 @@ class DataOptions:
     ] = None
     sep: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="CHARACTER",
             help="The separator of CSV files, such as ';'. Default: a comma, in .tsv files a tab.",
         ),
     ] = None
-    decimal: Annotated[
-        str, typer.Option(metavar="CHARACTER", help="The decimal sign of CSV files.")
-    ] = "."
+    decimal: Annotated[str, Option(metavar="CHARACTER", help="The decimal sign of CSV files.")] = (
+        "."
+    )
     from_probs: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--from-probs/--from-logits",
             help="The files hold probabilities, which are converted to logits; or logits, even if "
             "they look like probabilities, which are rejected otherwise.",
@@ -152,44 +135,12 @@ class DataOptions:
             decimal=self.decimal,
         )
 
-    def read(
-        self,
-        path: str | Path,
-        *,
-        detector: Detector | None = None,
-        first: Outputs | None = None,
-        max_rows: int | None = None,
-    ) -> Outputs:
-        """Read outputs; from a table, the labels of the detector or of the first file by name."""
-        columns = self.columns(detector=detector)
-        if first is None:
-            return read_outputs(
-                path, from_probs=self.from_probs, columns=columns, max_rows=max_rows
-            )
-        return read_others(
-            path, first, from_probs=self.from_probs, columns=columns, max_rows=max_rows
-        )
-
-    def read_sets(
-        self,
-        id_path: str,
-        ood_paths: list[str],
-        train: str | None,
-        held_out: str | None,
-        *,
-        keep: Sequence[str] | None = None,
-    ) -> Sets:
-        """Read what detectors are compared on."""
-        from nescio.metrics.comparison import read_sets
-
-        return read_sets(
-            id_path,
-            ood_paths,
-            train,
-            held_out,
-            from_probs=self.from_probs,
-            columns=self.columns(keep=keep),
-        )
+    def reading(
+        self, *, keep: Sequence[str] | None = None, detector: Detector | None = None
+    ) -> dict[str, Any]:
+        """Return how files are read, as the functions that read outputs take it."""
+        columns = self.columns(keep=keep, detector=detector)
+        return {"from_probs": self.from_probs, "columns": columns}
 
 
 def _label_names(text: str) -> list[str]:
@@ -211,22 +162,19 @@ def _split(text: str) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that has the options of a group in place of a parameter of that class.
+def for_typer(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the signature that typer reads options from.
 
-    typer reads the options of a command from its signature.
+    A parameter whose type is a group is replaced by its fields, after the options of the command. A
+    text in `Annotated` is the help of an option, which is a flag if its type is bool.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        if name in groups:
-            parameters += inspect.signature(groups[name], eval_str=True).parameters.values()
-        else:
-            parameters.append(parameter)
-    for parameter in parameters:
-        for option in getattr(parameter.annotation, "__metadata__", ()):
-            option.readable = False  # the library says more about a file that it cannot read
+    own = inspect.signature(command, eval_str=True).parameters
+    parameters = [parameter for name, parameter in own.items() if name not in groups]
+    for group in groups.values():
+        parameters += inspect.signature(group, eval_str=True).parameters.values()
+    parameters.sort(key=lambda parameter: parameter.name in ("force", "as_json"))
 
     @wraps(command)
     def run(**values: Any) -> None:
@@ -234,9 +182,18 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)
 
-    order_free = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
-    run.__signature__ = inspect.Signature(order_free)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(list(map(_declared, parameters)))  # type: ignore[attr-defined]
     return run
+
+
+def _declared(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter with its option or argument, in any order of parameters."""
+    kind, option = get_args(parameter.annotation)
+    if isinstance(option, str):
+        names = [f"--{parameter.name.replace('_', '-')}", *_SHORT.get(parameter.name, ())]
+        option = Option(*names, help=option)
+    option.readable = False  # the library says more about a file that it cannot read
+    return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=Annotated[kind, option])
 
 
 # --- what commands do with options --------------------------------------------------------------
@@ -282,13 +239,3 @@ def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
     if nonfinite is not None:
         detector.set_params(nonfinite=nonfinite)
     return detector
-
-
-def calibration_facts(calibration: Calibration) -> dict[str, Any]:
-    """Return the settings and results of a calibration by group, for JSON."""
-    return {
-        **calibration.facts(),
-        "tpr_interval_99": {
-            name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
-        },
-    }

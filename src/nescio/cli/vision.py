@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from nescio._optional import require
 from nescio.cli.options import read_names
@@ -24,33 +24,28 @@ MODEL_HELP = (
     "an .onnx file, a network from 'nescio train' or 'nescio convert', or "
     "module:PACKAGE.MODULE:FACTORY for your own torch module"
 )
-Device = Annotated[str, typer.Option(help="Where the network runs: auto, cpu, cuda, cuda:1, mps.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch; use more on a GPU.")]
+Device = Annotated[str, "Where the network runs: auto, cpu, cuda, cuda:1, mps."]
+BatchSize = Annotated[int, Option(min=1, help="Images per batch; use more on a GPU.")]
 Runtime = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="NAME",
         help="What runs the network: torch, or onnxruntime with a copy of it on the CPU. The "
         "default, auto, takes onnxruntime if it is installed and there are more than 20 batches. "
         "Both give the same to 1e-4.",
     ),
 ]
-SkipBad = Annotated[
-    bool,
-    typer.Option(
-        "--skip-bad", help="Leave out images that are missing or damaged, and record them."
-    ),
-]
+SkipBad = Annotated[bool, "Leave out images that are missing or damaged, and record them."]
 Module = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="PACKAGE.MODULE:FACTORY",
         help="The function that builds your own network, for a file made from one.",
     ),
 ]
 Mean = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="R,G,B",
         help="What is subtracted from each colour, on the scale from 0 to 1. Default: ImageNet's, "
         "0.485,0.456,0.406.",
@@ -58,7 +53,7 @@ Mean = Annotated[
 ]
 Std = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="R,G,B",
         help="What each colour is then divided by. Default: ImageNet's, 0.229,0.224,0.225.",
     ),
@@ -91,11 +86,11 @@ class ModelOptions:
 
     logits: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which of the model's outputs are the logits."),
+        Option(metavar="NAME", help="Which of the model's outputs are the logits."),
     ] = None
     features: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME[,NAME...]",
             help="Which layers to take: 'pooled', 'penultimate', 'input', 'auto' (the first of "
             "these that the model has), the name of a layer, or a tensor of an ONNX file. The "
@@ -105,7 +100,7 @@ class ModelOptions:
     ] = None
     from_probs: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--from-probs/--from-logits",
             help="The model returns probabilities, which are converted to logits; or logits, even "
             "if they look like probabilities.",
@@ -113,7 +108,7 @@ class ModelOptions:
     ] = None
     image_size: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=8,
             help="Side length in pixels of the model's images. nescio's networks and files from "
             "'nescio export' have their own.",
@@ -167,6 +162,24 @@ class ModelOptions:
             raise ParameterError("give the size of the images too: --image-size 224.")
         return chosen_preprocessing(stored or Preprocessing(), size, self.mean, self.std)
 
+    def settings(self) -> dict[str, Any]:
+        """Return the options by name, with numbers instead of texts."""
+        colours = {
+            name: parse_numbers(f"--{name}", getattr(self, name)) for name in ("mean", "std")
+        }
+        return vars(self) | {name: numbers or None for name, numbers in colours.items()}
+
+
+def chosen_preprocessing(
+    default: Preprocessing, size: int | None, mean: str | None, std: str | None
+) -> Preprocessing:
+    """Return the default, changed by the options that were given."""
+    return Preprocessing(
+        size or default.size,
+        parse_numbers("--mean", mean) or default.mean,
+        parse_numbers("--std", std) or default.std,
+    )
+
 
 def _open_network(model: str, module: str | None) -> object:
     """Return a torch module by its name, or the network of a file."""
@@ -186,28 +199,16 @@ def is_onnx(model: str) -> bool:
     return Path(model).suffix.lower() == ".onnx"
 
 
-def chosen_preprocessing(
-    default: Preprocessing, size: int | None, mean: str | None, std: str | None
-) -> Preprocessing:
-    """Return the default, changed by the options that were given."""
-    return Preprocessing(
-        size or default.size,
-        parse_colours("--mean", mean) or default.mean,
-        parse_colours("--std", std) or default.std,
-    )
-
-
-def parse_colours(option: str, text: str | None) -> tuple[float, float, float] | None:
-    """Return three numbers, one per colour, from "R,G,B"; None if the option was not given."""
+def parse_numbers(option: str, text: str | None, kind: type = float) -> Any:
+    """Return the numbers of an option that is given as "a,b,c"; None if it was not given."""
     if text is None:
         return None
     try:
-        red, green, blue = (float(part) for part in text.split(","))
+        return tuple(kind(part) for part in text.split(","))
     except ValueError as error:
         raise ParameterError(
-            f"{option} must be three numbers, such as 0.485,0.456,0.406, got {text!r}."
+            f"{option} must be numbers with commas between them, got {text!r}."
         ) from error
-    return red, green, blue
 
 
 # --- data -------------------------------------------------------------------------------------
@@ -219,14 +220,10 @@ class TrainingData:
 
     data: Annotated[
         str | None,
-        typer.Argument(help="A data set with train and val, as coco:/data/coco.", metavar="[DATA]"),
+        Argument(help="A data set with train and val, as coco:/data/coco.", metavar="[DATA]"),
     ] = None
-    train: Annotated[
-        str | None, typer.Option(help="The training data, such as coco@train:/data/coco.")
-    ] = None
-    val: Annotated[
-        str | None, typer.Option(help="The validation data, such as table@val:my.csv.")
-    ] = None
+    train: Annotated[str | None, "The training data, such as coco@train:/data/coco."] = None
+    val: Annotated[str | None, "The validation data, such as table@val:my.csv."] = None
     skip_bad: SkipBad = False
 
     def load(self) -> tuple[Split, Split]:

@@ -5,6 +5,7 @@ Their score is the joint energy of the new logits, in place of the softmax energ
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from nescio import scores
 from nescio._validation import Array, checked_percentile, checked_share
 from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Detector
+from nescio.detectors.features import exp, largest, like, where
 from nescio.detectors.inputs import Arrays
-from nescio.detectors.tensors import exp, largest, like, where
 from nescio.errors import ShapeError
 
 READS = ("penultimate", "head")
@@ -59,6 +60,7 @@ def growth(inputs: Any, lowest: Any) -> Any:
     return exp(ratio.clip(max=_LARGEST_EXPONENT))
 
 
+@dataclass(eq=False, repr=False)
 class ReAct(Detector):
     """Joint energy of the logits for inputs of the head that are clipped at a percentile.
 
@@ -90,14 +92,10 @@ class ReAct(Detector):
     paper = "Sun et al., NeurIPS 2021; joint energy in place of the softmax energy"
     learns_from = ("penultimate",)
     scores_from = READS
-    learned = ("ceiling_",)
+    learned = {"ceiling_": "float"}
     traceable = True
 
-    def __init__(
-        self, percentile: float = 90.0, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.percentile = percentile
+    percentile: float = 90.0
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -110,11 +108,8 @@ class ReAct(Detector):
         clipped = arrays.penultimate.clip(max=float(self.ceiling_))
         return energy_of(clipped, arrays.head.weight, arrays.head.bias)
 
-    def _check_learned(self) -> None:
-        if self.ceiling_.shape != () or not np.isfinite(self.ceiling_):
-            raise ValueError("its ceiling is not a finite number")
 
-
+@dataclass(eq=False, repr=False)
 class DICE(Detector):
     """Joint energy of the logits with only those weights of the head that contribute most.
 
@@ -144,14 +139,10 @@ class DICE(Detector):
     name = "dice"
     paper = "Sun & Li, ECCV 2022; joint energy in place of the softmax energy"
     learns_from = scores_from = READS
-    learned = ("kept_",)
+    learned = {"kept_": "bool labels features"}
     traceable = True
 
-    def __init__(
-        self, sparsity: float = 0.9, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.sparsity = sparsity
+    sparsity: float = 0.9
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -179,12 +170,8 @@ class DICE(Detector):
             )
         return energy_of(arrays.penultimate, head.weight * self.kept_, head.bias)
 
-    def _check_learned(self) -> None:
-        shape = self.kept_.shape
-        if self.kept_.dtype != np.bool_ or len(shape) != 2 or shape[1] != self.n_features_in_:
-            raise ValueError("what it says about the weights does not fit the head's inputs")
 
-
+@dataclass(eq=False, repr=False)
 class ASH(Detector):
     """Joint energy of the logits for inputs of the head that are pruned and scaled (ASH-S).
 
@@ -215,11 +202,7 @@ class ASH(Detector):
     scores_from = READS
     traceable = True
 
-    def __init__(
-        self, percentile: float = 90.0, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.percentile = percentile
+    percentile: float = 90.0
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -232,6 +215,7 @@ class ASH(Detector):
         return energy_of(pruned * growth(inputs, lowest), arrays.head.weight, arrays.head.bias)
 
 
+@dataclass(eq=False, repr=False)
 class Scale(Detector):
     """Joint energy of the logits for inputs of the head that are scaled by a factor per sample.
 
@@ -262,11 +246,7 @@ class Scale(Detector):
     scores_from = READS
     traceable = True
 
-    def __init__(
-        self, percentile: float = 85.0, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.percentile = percentile
+    percentile: float = 85.0
 
     def _check_params(self) -> None:
         super()._check_params()

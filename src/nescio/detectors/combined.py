@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from sklearn.base import clone
 from nescio._validation import Array, checked_choice
 from nescio.calibration import Scores
 from nescio.calibration.thresholds import continuous_p_values
-from nescio.detectors import fitting, inputs as reading
+from nescio.detectors import inputs as reading
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
-from nescio.detectors.naming import as_detector, named_part, written
+from nescio.detectors.naming import as_detector, written
 from nescio.errors import ParameterError, TiedScoresWarning
 from nescio.explain import PartsExplanation
 
@@ -37,6 +38,7 @@ DEFAULT_PARTS = ("joint_energy", "label_neighbours", "linear_probe")
 _N_NEAREST = 3
 
 
+@dataclass(eq=False, repr=False)
 class Combined(Detector):
     """The conformal p-values of several detectors, combined by a rule.
 
@@ -94,21 +96,11 @@ class Combined(Detector):
     paper = "Fisher, 1932; Stouffer et al., 1949; Liu & Xie, JASA 2020; Wilson, PNAS 2019"
     learned = ("detectors_",)
 
-    detectors_: list[Detector]
+    detectors_: list[Detector] = field(init=False)
 
-    def __init__(
-        self,
-        detectors: Sequence[Any] = DEFAULT_PARTS,
-        weights: Sequence[float] = (),
-        rule: str = "harmonic",
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.detectors = detectors
-        self.weights = weights
-        self.rule = rule
+    detectors: Sequence[Any] = DEFAULT_PARTS
+    weights: Sequence[float] = ()
+    rule: str = "harmonic"
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -160,7 +152,7 @@ class Combined(Detector):
         known = self.__dict__.setdefault("_read_parts", {})
         for text in given:
             if isinstance(text, str) and text not in known:
-                known[text] = named_part(text)
+                known[text] = as_detector(text, may_import=False)
         return [known[one] if isinstance(one, str) else as_detector(one) for one in given]
 
     def _new_parts(self) -> list[Detector]:
@@ -246,11 +238,13 @@ class Combined(Detector):
         Parts whose score is made of labels are explained label by label, and parts that know their
         nearest training samples (that have a method `nearest`) name them.
         """
-        found = fitting.decide(self, X, groups, from_probs=from_probs)
-        arrays = found.given.arrays
+        decided = self._decide(X, groups, from_probs=from_probs)
+        arrays = decided.given.arrays
+        scores = np.full((len(arrays), len(self.detectors_)), np.nan)
         usable = reading.usable_rows(arrays, self)
-        scores = np.full((len(usable), len(self.detectors_)), np.nan)
-        if usable.any():
+        if usable is None:
+            scores = self._part_scores(arrays)
+        elif usable.any():
             scores[usable] = self._part_scores(arrays[usable])
         p_values = self._p_values(scores)
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
@@ -262,13 +256,13 @@ class Combined(Detector):
             shares=self._shares(self._terms(p_values)),
             explanations=tuple(part.explain(arrays) if part.explains else None for part in parts),
             nearest=tuple(_nearest(part, arrays) for part in parts),
-            scores=found.scores,
-            thresholds=np.broadcast_to(found.threshold, found.scores.shape),
-            p_values=self.calibration_.p_values(found.scores, found.groups),
-            groups=found.groups,
+            scores=decided.scores,
+            thresholds=np.broadcast_to(decided.threshold, decided.scores.shape),
+            p_values=self.calibration_.p_values(decided.scores, decided.groups),
+            groups=decided.groups,
         )
-        names = self.label_names_ or found.given.label_names
-        return explanation.named(found.given.ids, names, found.given.index)
+        names = self.label_names_ or decided.given.label_names
+        return explanation.named(decided.given.ids, names, decided.given.index)
 
     def _shares(self, terms: Scores) -> Scores:
         """Return each part's share of the evidence: of the terms below 0, or of the smallest."""

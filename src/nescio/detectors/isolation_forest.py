@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,7 @@ from nescio.detectors.inputs import Arrays
 _ROWS_AT_ONCE = 4096
 
 
+@dataclass(eq=False, repr=False)
 class IsolationForest(Detector):
     """The number of random splits that isolate a sample; an outlier needs few.
 
@@ -44,22 +47,18 @@ class IsolationForest(Detector):
     name = "isolation_forest"
     paper = "Liu et al., ICDM 2008"
     learns_from = ("logits",)
-    learned = ("features_", "thresholds_", "children_", "lengths_", "scale_")
+    learned = {
+        "features_": "int trees nodes",
+        "thresholds_": "float trees nodes",
+        "children_": "int trees nodes sides",
+        "lengths_": "float trees nodes",
+        "scale_": "float",
+    }
     accepts_masked = False
 
-    def __init__(
-        self,
-        n_trees: int = 100,
-        max_samples: int = 256,
-        seed: int = 0,
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.n_trees = n_trees
-        self.max_samples = max_samples
-        self.seed = seed
+    n_trees: int = 100
+    max_samples: int = 256
+    seed: int = 0
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -119,22 +118,17 @@ class IsolationForest(Detector):
             node = following
 
     def _check_learned(self) -> None:
-        shape = self.features_.shape
+        n_nodes, sides = self.children_.shape[1:]
         fits = (
-            len(shape) == 2
-            and min(shape) > 0
-            and self.thresholds_.shape == self.lengths_.shape == shape
-            and self.children_.shape == (*shape, 2)
-            and self.scale_.shape == ()
-            and self.features_.dtype.kind == self.children_.dtype.kind == "i"
-            and bool((self.features_ >= 0).all() and (self.features_ < self.n_features_in_).all())
+            sides == 2
+            and (self.features_ >= 0).all()
+            and (self.features_ < self.n_features_in_).all()
             # A child comes after its parent, and a leaf is its own child: no walk is endless.
-            and bool((self.children_ >= _own_number(shape[1])).all())
-            and bool((self.children_ < shape[1]).all())
+            and (self.children_ >= _own_number(n_nodes)).all()
+            and (self.children_ < n_nodes).all()
         )
-        floats = (self.thresholds_, self.lengths_, self.scale_)
-        if not fits or not all(np.isfinite(array).all() for array in floats):
-            raise ValueError("the arrays of its trees are not consistent")
+        if not fits:
+            raise ValueError("its trees are not consistent")
 
 
 def _own_number(n_nodes: int) -> NDArray[np.int32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError
 
 
+@dataclass(eq=False, repr=False)
 class LocalOutlierFactor(Detector):
     """How much lower the density around a sample is than the density around its neighbours.
 
@@ -41,14 +43,15 @@ class LocalOutlierFactor(Detector):
     name = "lof"
     paper = "Breunig et al., SIGMOD 2000"
     learns_from = ("logits",)
-    learned = ("samples_", "k_", "reach_", "densities_")
+    learned = {
+        "samples_": "float samples features",
+        "k_": "int",
+        "reach_": "float samples",
+        "densities_": "float samples",
+    }
     accepts_masked = False
 
-    def __init__(
-        self, n_neighbors: int = 20, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.n_neighbors = n_neighbors
+    n_neighbors: int = 20
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -91,18 +94,8 @@ class LocalOutlierFactor(Detector):
         return distances, positions
 
     def _check_learned(self) -> None:
-        n_samples = len(np.atleast_1d(self.samples_))
-        fits = (
-            self.samples_.shape == (n_samples, self.n_features_in_)
-            and n_samples > 1
-            and self.reach_.shape == self.densities_.shape == (n_samples,)
-            and self.k_.shape == ()
-            and self.k_.dtype.kind == "i"
-            and 1 <= self.k_ < n_samples
-        )
-        arrays = (self.samples_, self.reach_, self.densities_)
-        if not fits or not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError("its samples and densities are not consistent")
+        if not 1 <= self.k_ < len(self.samples_):
+            raise ValueError("its samples are fewer than its neighbours")
 
 
 def _rounded(inputs: FloatArray) -> NDArray[np.float64]:

@@ -18,7 +18,6 @@ from nescio._io.results import TableWriter, check_table_target
 from nescio._threads import available_cpus, map_ahead
 from nescio._validation import Array, BoolArray, checked_share
 from nescio.calibration.calibration import fdr_limit
-from nescio.detectors import fitting
 from nescio.detectors.assessment import COLUMNS, Assessment
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
@@ -169,7 +168,7 @@ class _Scorer:
     def _assessed(self, outputs: Outputs, *, warn: bool) -> Assessment:
         detector = self._detector
         data = outputs if warn else self._arrays(outputs)
-        decided = fitting.decide(detector, data, None, from_probs=False)
+        decided = detector._decide(data, None, from_probs=False)
         p_values = detector.calibration_.p_values(decided.scores, decided.groups)
         inside: BoolArray = np.asarray(decided.scores >= decided.threshold)
         if self._limit is not None:

@@ -20,12 +20,13 @@ from nescio.detectors.default import Default, default_detector
 from nescio.detectors.naming import parse_detector, written
 from nescio.errors import FileError
 from nescio.lab.benchmark.pipeline import Watch, make_pipelines, unwatched
-from nescio.lab.benchmark.results import BenchmarkRun, Evidence, Spread
+from nescio.lab.benchmark.results import BenchmarkRun, Evidence
 from nescio.lab.benchmark.run import CACHE, run_benchmark
 from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
 from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report
 from nescio.lab.report.page import Introduction
+from nescio.metrics.evaluation import Spread
 from nescio.outputs import Outputs
 
 REPORT = "report.html"

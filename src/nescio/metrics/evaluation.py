@@ -56,6 +56,43 @@ class Estimate:
         return f"{self.value * 100:.2f} [{self.low * 100:.2f}, {self.high * 100:.2f}]"
 
 
+@dataclass(frozen=True)
+class Spread:
+    """A measure over seeds or folds; the values are between 0 and 1, its text is in per cent.
+
+    Attributes
+    ----------
+    mean : float
+    deviation : float or None
+        The sample standard deviation; None for one value.
+    n : int
+        The number of values.
+    """
+
+    mean: float
+    deviation: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the mean and the sample standard deviation of some values."""
+        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), deviation, len(values))
+
+    @property
+    def printed(self) -> float:
+        """The mean in per cent, rounded as printed; equal ones are ranked as equal."""
+        return round(100 * self.mean, 2)
+
+    def text(self, unit: float = 100, digits: int = 2) -> str:
+        """Write the mean ± the standard deviation, by default in per cent."""
+        mean = f"{unit * self.mean:.{digits}f}"
+        return mean if self.deviation is None else f"{mean} ± {unit * self.deviation:.{digits}f}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+
 @dataclass(frozen=True, repr=False)
 class Evaluation(Result):
     """The result of `evaluate`. Values are shares from 0 to 1; printed text is in per cent.
@@ -147,8 +184,8 @@ class Evaluation(Result):
             head += f" [{self.confidence * 100:g} % interval]"
         table: dict[str, Sequence[str]]
         table = {"measure": titles, "value": list(map(str, estimates)), "0 to 100 %": drawn}
-        notes = [WORSE if self.worse_than_chance else UNSURE] if self.auroc.value < 0.5 else []
-        return View(head, table=table, notes=notes)
+        note, _ = chance_note({"": [self]})
+        return View(head, table=table, notes=[note] if note else [])
 
     def __str__(self) -> str:
         return repr(self)
@@ -214,26 +251,31 @@ def evaluate(
     )
 
 
-def points_at_data(n_worse: int, n_detectors: int) -> bool:
-    """Whether so many detectors are worse than chance that the data is the likely cause."""
-    return n_worse > 0 and n_worse >= _NEARLY_ALL * n_detectors
+def chance_note(evaluations: Mapping[str, Sequence[Evaluation]]) -> tuple[str, bool]:
+    """Return a note on detectors worse than chance, and whether the data is the likely cause.
 
-
-def chance_note(worse: Sequence[str], unsure: Sequence[str], n_detectors: int) -> str:
-    """Return a sentence about the detectors that are worse than chance on one OOD set.
-
-    `worse` are clearly worse than chance; `unsure` are the others with an AUROC below 50 %.
+    A detector has one evaluation or, over seeds, several. It is worse than chance if all of them
+    are.
     """
-    if n_detectors > 1 and points_at_data(len(worse), n_detectors):
-        who = "all" if len(worse) == n_detectors else f"{len(worse)} of"
+    n = len(evaluations)
+    worse: list[str] = []
+    unsure: list[str] = []
+    for name, own in evaluations.items():
+        if np.mean([evaluation.auroc.value for evaluation in own]) < 0.5:
+            certain = all(evaluation.worse_than_chance for evaluation in own)
+            (worse if certain else unsure).append(name)
+    alarming = 0 < len(worse) >= _NEARLY_ALL * n
+    if n == 1:
+        return WORSE if worse else UNSURE if unsure else "", alarming
+    if alarming:
+        who = "all" if len(worse) == n else f"{len(worse)} of"
         return (
-            f"Worse than chance (AUROC below 50): {who} {n_detectors} detectors. The likely cause: "
-            f"the ID and the OOD data are swapped, or the logits have the wrong sign {_SIGN}."
+            f"Worse than chance (AUROC below 50): {who} {n} detectors. The likely cause: "
+            f"the ID and the OOD data are swapped, or the logits have the wrong sign {_SIGN}.",
+            True,
         )
     notes = []
-    if worse and n_detectors == 1:
-        notes.append(WORSE)
-    elif worse:
+    if worse:
         fail, their = ("It fails", "its") if len(worse) == 1 else ("They fail", "their")
         notes.append(
             f"Worse than chance (AUROC below 50): {', '.join(worse)}. {fail} on this data, or "
@@ -244,7 +286,7 @@ def chance_note(worse: Sequence[str], unsure: Sequence[str], n_detectors: int) -
             f"No better than chance: {', '.join(unsure)} (AUROC below 50, but by no more than "
             "chance explains in a sample of this size)."
         )
-    return " ".join(notes)
+    return " ".join(notes), False
 
 
 # --- intervals ------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.fitting import require_calibration
 from nescio.detectors.saving import plain_params
 from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
 from nescio.explain import Explanation, PartsExplanation
@@ -56,7 +55,6 @@ class Engine:
     def load(cls, settings: Settings) -> Engine:
         """Read the files; a `NescioError` says what is wrong with them."""
         detector = load(settings.detector)
-        require_calibration(detector)
         if detector.calibration_.by == CUSTOM:
             raise InputError(
                 f"{settings.detector} was calibrated with groups of your own, which the service "

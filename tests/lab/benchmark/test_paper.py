@@ -21,41 +21,23 @@ NUMBERS = {
     "topk": 57,
 }
 SUM = "(aggregate=sum)"
-BY_HAND = [  # first and last of each table, and some between, typed from the paper
+BY_HAND = [  # first and last of each table, typed from the paper
     ("main", "max_logit", "MS-COCO", "fpr", "43.53"),
-    ("main", "msp", "NUS-WIDE", "auroc", "60.81"),
-    ("main", "odin", "PASCAL-VOC", "aupr", "83.16"),
-    ("main", "mahalanobis_perturbed", "PASCAL-VOC", "fpr", "41.74"),
-    ("main", "isolation_forest", "NUS-WIDE", "aupr", "83.32"),
     ("main", "joint_energy", "NUS-WIDE", "aupr", "96.40"),
     ("ablation", "sum_logit", "MS-COCO", "fpr", "95.46"),
-    ("ablation", "sum_prob", "PASCAL-VOC", "fpr", "38.57"),
-    ("ablation", f"odin{SUM}", "NUS-WIDE", "auroc", "81.04"),
-    ("ablation", f"mahalanobis_perturbed{SUM}", "MS-COCO", "auroc", "87.52"),
     ("ablation", "joint_energy", "NUS-WIDE", "aupr", "96.40"),
     ("max-sum", "max_energy", "MS-COCO", "auroc", "89.11"),
-    ("max-sum", "joint_energy", "PASCAL-VOC", "auroc", "91.10"),
     ("max-sum", "joint_energy", "NUS-WIDE", "auroc", "88.30"),
     ("resnet", "max_logit", "MS-COCO", "fpr", "34.54"),
-    ("resnet", "odin", "MS-COCO", "auroc", "90.26"),
-    ("resnet", "lof", "PASCAL-VOC", "aupr", "55.35"),
     ("resnet", "joint_energy", "NUS-WIDE", "aupr", "96.34"),
     ("resnet-ablation", "sum_logit", "MS-COCO", "fpr", "95.63"),
-    ("resnet-ablation", f"odin{SUM}", "PASCAL-VOC", "auroc", "74.50"),
-    ("resnet-ablation", f"mahalanobis_perturbed{SUM}", "NUS-WIDE", "fpr", "62.79"),
     ("resnet-ablation", "joint_energy", "NUS-WIDE", "aupr", "96.34"),
     ("texture", "max_logit", "MS-COCO", "fpr", "14.63"),
-    ("texture", "isolation_forest", "PASCAL-VOC", "auroc", "20.89"),
-    ("texture", "mahalanobis_perturbed", "PASCAL-VOC", "aupr", "97.90"),
     ("texture", "joint_energy", "NUS-WIDE", "aupr", "98.65"),
     ("texture-ablation", "sum_logit", "MS-COCO", "fpr", "95.63"),
-    ("texture-ablation", "sum_prob", "NUS-WIDE", "aupr", "98.57"),
-    ("texture-ablation", f"mahalanobis_perturbed{SUM}", "PASCAL-VOC", "fpr", "19.45"),
     ("texture-ablation", "joint_energy", "NUS-WIDE", "aupr", "98.65"),
     ("topk", "joint_energy", "MS-COCO", "fpr", "33.48"),
-    ("topk", "top_k_joint_energy(k=mean_labels)", "PASCAL-VOC", "auroc", "90.39"),
     ("topk", "top_k_joint_energy(k=40)", "PASCAL-VOC", "fpr", "-"),
-    ("topk", "top_k_joint_energy(k=60)", "NUS-WIDE", "fpr", "49.03"),
     ("topk", "top_k_joint_energy(k=60)", "NUS-WIDE", "aupr", "96.40"),
 ]
 
@@ -153,8 +135,8 @@ def test_table_7_repeats_18_numbers_of_table_5_and_says_so():
     ("table", "detector", "id_name", "measure", "message"),
     [
         ("table1", "odin", "MS-COCO", "fpr", "no table 'table1'. Choose from: main, "),
-        ("main", "sum_prob", "MS-COCO", "fpr", "of max_logit, msp, odin, "),
-        ("ablation", "", "MS-COCO", "fpr", "of sum_logit, "),
+        ("main", "sum_prob", "MS-COCO", "fpr", "about max_logit, msp, odin, "),
+        ("ablation", "", "MS-COCO", "fpr", "about sum_logit, "),
     ],
 )
 def test_what_is_not_there_is_an_error_that_says_what_is(

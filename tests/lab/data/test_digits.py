@@ -1,7 +1,5 @@
 """Scenes of digits: what they show, and that they are made once and whole."""
 
-import shutil
-
 import numpy as np
 import pytest
 
@@ -82,11 +80,6 @@ def test_the_same_scenes_every_time(root, tmp_path, monkeypatch):
         assert again.path(index).read_bytes() == first.path(index).read_bytes()
 
 
-def test_scenes_that_are_there_are_not_made_again(root, monkeypatch):
-    monkeypatch.setattr(digits, "_make", lambda folder: pytest.fail("made again"))
-    load(f"digits@test:{root}")
-
-
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(DatasetError, match="contains something other than digit scenes"):
@@ -103,13 +96,6 @@ def test_a_crash_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(DatasetError, match="No space left on device"):
         load(f"digits@train:{tmp_path / 'digits'}")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_damaged_list_is_said(root, tmp_path):
-    folder = shutil.copytree(root, tmp_path / "digits")
-    (folder / "scenes.csv").write_text("file,digits\ntrain/0.png,9\n")
-    with pytest.raises(DatasetError, match=r"scenes.csv has no rows with a column 'path'"):
-        load(f"digits@train:{folder}")
 
 
 def test_the_manifest_tells_other_pixels(root, tmp_path, monkeypatch):

@@ -8,14 +8,13 @@ pytest.importorskip("torchvision")
 
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, FileError, ParameterError
-from nescio.lab.data import load_coco, load_folder, split as split_module, without_damaged
+from nescio.lab.data import load_coco, load_folder, without_damaged
 from nescio.lab.extraction import extract
 from nescio.lab.extraction.extract import cached_features
 from nescio.lab.extraction.image_batches import Reader
-from nescio.lab.extraction.perturb import Setting, TuneSettings, Tuning, find_directions, step
-from nescio.lab.networks import checkpoint as checkpoint_module
+from nescio.lab.extraction.perturb import Setting, Tuning, find_directions, step
 from nescio.lab.networks.checkpoint import CheckpointRunner, load_checkpoint
-from nescio.lab.training import train, tune
+from nescio.lab.training import train
 from nescio.models import base, make_runner
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
@@ -414,32 +413,3 @@ def test_the_key_is_backbone_preprocessing_and_data(frozen, checkpoint, tmp_path
         assert len(list(cache.glob("*.safetensors"))) == 2 + number
     val.path(0).write_bytes(val.path(1).read_bytes())
     assert not np.array_equal(cached_features(made, replace(val), cache), features)
-
-
-def test_a_run_hashes_weights_and_data_once(frozen, tmp_path, monkeypatch):
-    _, splits, cache = frozen
-    hashed = {"weights": 0, "data": 0}
-
-    def counting(kind, function):
-        def counted(*arguments):
-            hashed[kind] += 1
-            return function(*arguments)
-
-        return counted
-
-    weights_hash = checkpoint_module.weights_hash
-    monkeypatch.setattr(checkpoint_module, "weights_hash", counting("weights", weights_hash))
-    content = split_module.Split.__dict__["content"]  # computed once per object
-    monkeypatch.setattr(content, "func", counting("data", content.func))
-    fresh = load_checkpoint(tmp_path / "run" / "best.safetensors")
-    splits = {name: split.subset(range(len(split))) for name, split in splits.items()}
-    for name, split in splits.items():
-        pooled = cached_features(fresh, split, cache)
-        extract(fresh, split, tmp_path / f"{name}.safetensors", pooled=pooled)
-    outputs = Outputs.load(tmp_path / "train.safetensors")
-    tuning = tune(fresh, splits["val"], outputs, TuneSettings(images=14))
-    for name, split in splits.items():
-        for _ in range(2):
-            extract(fresh, split, tmp_path / f"{name}-tuned.safetensors", tuning=tuning)
-    # The whole network, and its backbone; each of the three splits.
-    assert hashed == {"weights": 2, "data": 3}

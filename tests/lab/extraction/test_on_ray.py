@@ -11,7 +11,6 @@ pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from nescio.errors import MissingDependencyError, ParameterError
-from nescio.integrations import ray as cluster
 from nescio.integrations.ray import Resources, resources
 from nescio.lab.extraction import on_ray as extraction
 from nescio.outputs import Outputs
@@ -108,11 +107,6 @@ def test_a_process_runs_by_the_chosen_runtime(job):
     np.testing.assert_allclose(logits_of(other), logits_of(job), atol=1e-4)
     with pytest.raises(ParameterError, match="runtime must be"):
         logits_of(replace(job, runtime="another"))
-
-
-def test_another_version_on_a_node_is_refused():
-    with pytest.raises(ParameterError, match="a node of the cluster has nescio"):
-        cluster._work(extraction._open_job, [None], "0.0.0", 1, None)
 
 
 def test_one_process_per_gpu_or_per_processor():

@@ -65,11 +65,6 @@ def test_the_page_shows_the_defaults(tmp_path):
     assert TuneSettings.from_toml(path) == TuneSettings()
 
 
-def test_the_number_of_images_to_run():
-    assert TuneSettings(images=10).n_steps(30) == 6 * 10
-    assert TuneSettings(images=50, synthetic=("jigsaw",)).n_steps(30) == 2 * 30
-
-
 def test_each_setting_changes_the_direction_of_its_own_method():
     def directions(**settings):
         found = TuneSettings(**settings)
@@ -108,35 +103,6 @@ def test_every_setting_equals_the_direct_way(checkpoint, aggregate, rng):
         np.testing.assert_allclose(values, expected, rtol=1e-7, err_msg=str(point))
     odin = [(e, t) for m, _, e, t in found if m == "odin"]
     assert sorted(odin) == sorted(itertools.product(ODIN_EPSILONS, TEMPERATURES))
-
-
-class Counting(torch.nn.Module):
-    """Counts forward passes, and backward passes by the gradients that reach the input."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.forwards, self.backwards = network, 0, 0
-
-    def forward(self, images):
-        self.forwards += 1
-        if images.requires_grad:
-            images.register_hook(self.count_backward)
-        return self.network(images)
-
-    def count_backward(self, _):
-        self.backwards += 1
-
-
-def test_a_batch_costs_at_most_25_forward_equivalents_for_odin(checkpoint, rng):
-    made = checkpoint()
-    counting = Counting(as_module(made)).eval()
-    inputs = torch.from_numpy(rng.normal(size=(2, 3, 32, 32)).astype(np.float32))
-    found = find_directions(counting, inputs, made.preprocessing, ("max",))
-    for epsilon in ODIN_EPSILONS:
-        step(counting, inputs, found, "max", epsilon)
-    # A backward pass costs two forward passes.
-    assert counting.backwards == 1
-    assert counting.forwards + 2 * counting.backwards <= 25
 
 
 def test_the_step_raises_the_confidence(checkpoint, rng):

@@ -14,7 +14,6 @@ from torch import nn
 from nescio.errors import (
     FileError,
     FileFormatError,
-    MissingDependencyError,
     ParameterError,
     ShapeError,
 )
@@ -103,17 +102,6 @@ def test_densenet_features_are_those_of_the_paper():
 def test_names_that_cannot_be_used(name, message):
     with pytest.raises(ParameterError, match=message):
         build_network(name, 3)
-
-
-def test_a_missing_package_names_its_extra(monkeypatch):
-    for module, name in [
-        ("timm", "timm/resnet18"),
-        ("efficientnet_lite_pytorch", "efficientnet-lite0"),
-        ("torchvision.models", "resnet18"),
-    ]:
-        monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(MissingDependencyError, match=r"pip install '\.\[torch\]'"):
-            build_network(name, 3)
 
 
 class TestLite:

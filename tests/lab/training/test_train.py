@@ -100,16 +100,6 @@ def test_a_frozen_backbone_stays_and_its_features_are_cached(settings, train_and
     assert len(list((tmp_path / "cache").glob("features-*"))) == 4
 
 
-def test_a_run_does_not_go_on_with_other_images(settings, train_and_val, tmp_path):
-    """They have the same names and sizes."""
-    train(settings(epochs=1), *train_and_val, tmp_path / "run", resume=True)  # from nothing
-    image = train_and_val[0].path(0)
-    image.write_bytes(image.read_bytes()[::-1])
-    changed = replace(train_and_val[0]), train_and_val[1]
-    with pytest.raises(ParameterError, match="a different train data"):
-        train(settings(epochs=2), *changed, tmp_path / "run", resume=True)
-
-
 @pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("spectral_norm", [False, True])
 def test_a_resumed_run_ends_with_the_same_bytes(

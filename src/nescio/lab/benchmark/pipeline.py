@@ -33,7 +33,7 @@ from nescio._io.files import locked, replacing
 from nescio.errors import DatasetError, ParameterError
 from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec
 from nescio.lab.data.address import load
-from nescio.lab.data.check import find_damaged, without
+from nescio.lab.data.check import find_damaged
 from nescio.lab.data.split import BadFile, Split
 from nescio.lab.extraction import extract
 from nescio.lab.extraction.extract import EXTRACTION_VERSION, cached_features
@@ -399,7 +399,7 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
     _refuse_damaged(
         image.reason for data in strict for split in data.splits() for image in damaged[split]
     )
-    return [data.mapped(lambda split: without(split, damaged[split])) for data in sets]
+    return [data.mapped(lambda split: split.without(damaged[split])) for data in sets]
 
 
 def _refuse_damaged(all_reasons: Iterable[str]) -> None:

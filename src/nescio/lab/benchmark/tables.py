@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from nescio._io.files import replacing
 from nescio._io.results import no_formula
 from nescio.lab.benchmark.paper import PAPER_MAPS, PaperCell, PaperTable, find_paper_table
-from nescio.lab.benchmark.results import MEASURES, Line, Spread, file_name, summarise
+from nescio.lab.benchmark.results import MEASURES, Line, file_name, summarise
+from nescio.metrics.evaluation import Spread
 
 _NAMES = {"fpr": "FPR95", "auroc": "AUROC", "aupr": "AUPR"}
 _TITLES = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
@@ -296,7 +297,7 @@ def _result_table(lines: Sequence[Line]) -> Table:
     rows = []
     for name in sorted(summary, key=lambda name: summary[name]["fpr"].mean):
         spreads = summary[name]
-        named: dict[str, Any] = {"detector": name, "n_seeds": spreads["fpr"].n_seeds}
+        named: dict[str, Any] = {"detector": name, "n_seeds": spreads["fpr"].n}
         parts = [
             TablePart(str(spreads[m]), name in best[m], values=_values(_NAMES[m], spreads[m]))
             for m in MEASURES
@@ -335,7 +336,7 @@ def _best(measure: str, values: Mapping[Key, float]) -> set[Key]:
 
 def _seeds_note(spreads: Iterable[Spread]) -> list[str]:
     """Return a note with the unit and the number of seeds."""
-    counts = sorted({spread.n_seeds for spread in spreads})
+    counts = sorted({spread.n for spread in spreads})
     if not counts:
         return []
     if counts == [1]:

@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,17 +58,6 @@ def find_damaged(
     return tuple(bad)
 
 
-def without(split: Split, bad: Sequence[BadFile]) -> Split:
-    """Return the split without some images, which are added to `skipped`."""
-    if not bad:
-        return split
-    damaged = {image.file for image in bad}
-    good = [index for index, file in enumerate(split.files) if file not in damaged]
-    if not good:
-        raise DatasetError(f"none of the images of {split.title} can be read: {bad[0].reason}")
-    return replace(split.subset(good), skipped=(*split.skipped, *bad))
-
-
 def without_damaged(split: Split, on_images: Callable[[int], object] = lambda count: None) -> Split:
     """Return the split without the images that cannot be read; decodes every one.
 
@@ -86,7 +75,7 @@ def without_damaged(split: Split, on_images: Callable[[int], object] = lambda co
     >>> split.files
     ('2.png',)
     """
-    return without(split, find_damaged(split, on_images))
+    return split.without(find_damaged(split, on_images))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import numpy as np
 from nescio.errors import DatasetError
 from nescio.lab.data.split import (
     HOW_TO,
-    BadFile,
     Split,
     check_split,
     checked_presence,
@@ -53,8 +52,7 @@ def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     split : {"train", "val", "trainval", "test"}
         The labels of "test" are not published, so its `labels` are None.
     skip_bad : bool, default False
-        Continue without images that are missing or have a label value other than 1, 0 and -1, and
-        list them in `Split.skipped`.
+        Continue without images that are missing, and list them in `Split.skipped`.
     """
     check_split("voc", split, SPLITS)
     folder = _find_voc(Path(root))
@@ -65,27 +63,21 @@ def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
         )
     images = read_lines(f"{_WHAT} {split}", lists / f"{split}.txt")
     find_folder(f"{_WHAT} images", folder / "JPEGImages")
-    labels, wrong = None, dict[int, str]()
-    good = list(range(len(images)))
+    labels = None
     if split != "test":
         files = [lists / f"{name}_{split}.txt" for name in LABEL_NAMES]
-        labels, wrong = labels_from_lists(
+        labels = labels_from_lists(
             ((path, _read_values(path, images)) for path in files),
-            (len(images), len(LABEL_NAMES)),
-            positive=(_PRESENT, _ONLY_DIFFICULT),
-            negative=(_ABSENT,),
-            skip_bad=skip_bad,
+            positive={_PRESENT, _ONLY_DIFFICULT},
+            negative={_ABSENT},
         )
-        good = [row for row in good if row not in wrong]
-        labels = labels[good]
     indexed = Split(
         dataset="voc",
         name=split,
         root=folder,
-        files=tuple(_file_of(images[row]) for row in good),
+        files=tuple(f"JPEGImages/{image}.jpg" for image in images),
         labels=labels,
         label_names=LABEL_NAMES,
-        skipped=tuple(BadFile(_file_of(images[row]), why) for row, why in wrong.items()),
     )
     return checked_presence(indexed, skip_bad=skip_bad)
 
@@ -124,10 +116,6 @@ def _find_voc(root: Path) -> Path:
     candidates = (root, root / "VOCdevkit" / "VOC2012", root / "VOC2012")
     lists = find_folder(_WHAT, *(folder / "ImageSets" / "Main" for folder in candidates))
     return lists.parents[1]
-
-
-def _file_of(image: str) -> str:
-    return f"JPEGImages/{image}.jpg"
 
 
 def _read_values(path: Path, images: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -200,13 +200,6 @@ def load_checkpoint(path: str | Path, *, module: str | None = None) -> Checkpoin
     A file never chooses code to run: the user's own network is built by `module`,
     "package.module:factory", and not by the name in the file.
     """
-    return load_with_state(path, module=module)[0]
-
-
-def load_with_state(
-    path: str | Path, *, module: str | None = None
-) -> tuple[Checkpoint, dict[str, Tensor]]:
-    """Read a network and the training state that was saved with it."""
     tensors, metadata = _KIND.read(path)
     try:
         architecture = from_table(Architecture, metadata["architecture"], where="architecture")
@@ -215,35 +208,33 @@ def load_with_state(
         training = dict(metadata["training"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error
-    trusted = _trusted(path, architecture, module)
-    # Before a network is built that is much larger than the file.
-    largest = max((max(array.shape, default=0) for array in tensors.values()), default=0)
-    if module is None and max(architecture.n_hidden, len(label_names)) > largest:
-        raise FileFormatError(f"{path} is damaged: its arrays are smaller than its layers.")
-    network = trusted.build(len(label_names))
-    weights = _tensors_under(_NETWORK, tensors)
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()
-        raise FileFormatError(f"{path} does not fit {architecture.name}: {first}") from error
-    checkpoint = Checkpoint(network.eval(), architecture, label_names, preprocessing, training)
-    return checkpoint, _tensors_under(_STATE, tensors)
-
-
-def _trusted(path: str | Path, architecture: Architecture, module: str | None) -> Architecture:
-    """Return the architecture, with the user's own module if the file needs one."""
     own = architecture.name.startswith(OWN)
     if own and module is None:
         raise ParameterError(
             f"{path} was made from the module {architecture.name.removeprefix(OWN)!r}. If you "
             "trust it, name it yourself (module=..., --module): a file does not choose code to run."
         )
-    if module is None:
-        return architecture
-    if not own:
+    if module is not None and not own:
         raise ParameterError(f"{path} holds {architecture.name}: leave out module (--module).")
-    return Architecture(f"{OWN}{module}", architecture.n_hidden, architecture.features)
+    # Before a network is built that is much larger than the file.
+    largest = max((max(array.shape, default=0) for array in tensors.values()), default=0)
+    if not own and max(architecture.n_hidden, len(label_names)) > largest:
+        raise FileFormatError(f"{path} is damaged: its arrays are smaller than its layers.")
+    trusted = replace(architecture, name=f"{OWN}{module}") if own else architecture
+    network = trusted.build(len(label_names))
+    try:
+        network.load_state_dict(_tensors_under(_NETWORK, tensors))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()
+        raise FileFormatError(f"{path} does not fit {architecture.name}: {first}") from error
+    return Checkpoint(network.eval(), architecture, label_names, preprocessing, training)
+
+
+def load_training(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """Read how a network was trained, its weights, and the state that was saved with it."""
+    tensors, metadata = _KIND.read(path)
+    weights, state = (_tensors_under(prefix, tensors) for prefix in (_NETWORK, _STATE))
+    return metadata["training"], weights, state
 
 
 def _tensors_under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Tensor]:

@@ -103,7 +103,7 @@ class OptimiserSettings:
         Whether batch norm (and dropout) is in evaluation mode from the second epoch on, so that the
         batch statistics remain those of the first epoch.
     precision : {"auto", "float32"}
-        "auto" uses mixed precision on CUDA and float32 on other devices.
+        "auto" uses mixed precision (bfloat16) on a GPU that supports it, else float32.
     """
 
     epochs: int = 50

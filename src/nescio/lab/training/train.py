@@ -106,7 +106,14 @@ def train(
     label_names = train_split.label_names or ()
     world.check_batch_size(settings.training.batch_size)
     _check_trainable(train_split, val_split, world)
-    _check_folder(folder, replaceable=resume or force)
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is not a folder.")
+    existing = [folder / name for name in (BEST, LAST, METRICS) if (folder / name).exists()]
+    if existing and not (resume or force):
+        raise FileError(
+            f"{folder} already contains a run. Pass resume=True to continue it, or "
+            "force=True to start again."
+        )
     gpus = [device] if device.type == "cuda" else []
     # The state of the caller's random number generators is kept.
     with world.joined(device), torch.random.fork_rng(devices=gpus):
@@ -126,7 +133,9 @@ def train(
         data = examples(train_split, settings.augmentation), examples(val_split, None)
         # Another run in the folder is removed only after everything else has been checked.
         if world.leads:
-            _prepare_folder(folder, keep=resume)
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in [] if resume else existing:
+                path.unlink()
         world.wait()
         trainer = Trainer(checkpoint, settings, data, folder, device, world)
         if resume and (folder / LAST).exists():
@@ -148,27 +157,6 @@ def _check_trainable(train_split: Split, val_split: Split, world: World) -> None
             f"{train_split.title} has {len(train_split)} images, but training needs at least "
             f"{least} (two per process)."
         )
-
-
-def _run_files(folder: Path) -> list[Path]:
-    names = (BEST, LAST, METRICS)
-    return [folder / name for name in names if (folder / name).exists()]
-
-
-def _check_folder(folder: Path, *, replaceable: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is not a folder.")
-    if _run_files(folder) and not replaceable:
-        raise FileError(
-            f"{folder} already contains a run. Pass resume=True to continue it, or "
-            "force=True to start again."
-        )
-
-
-def _prepare_folder(folder: Path, *, keep: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in [] if keep else _run_files(folder):
-        path.unlink()
 
 
 def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:

@@ -19,7 +19,7 @@ from nescio._io.files import replacing
 from nescio._io.results import to_json
 from nescio.errors import NonFiniteError, ParameterError
 from nescio.lab.extraction.image_batches import Indices, Reader, in_batches
-from nescio.lab.networks.checkpoint import Checkpoint, load_with_state
+from nescio.lab.networks.checkpoint import Checkpoint, load_training
 from nescio.lab.networks.network import Network, checked_logits
 from nescio.lab.networks.spectral import SpectralNorm
 from nescio.lab.training.distributed import World
@@ -133,8 +133,12 @@ class Trainer:
             betas=self.settings.betas,
             weight_decay=self.settings.weight_decay,
         )
-        self.half = _half_precision(device, self.settings)
-        self.scaler = torch.amp.GradScaler(enabled=self.half == torch.float16)
+        # Mixed precision needs no scaled loss with bfloat16, as it would with float16.
+        self.mixed = (
+            device.type == "cuda"
+            and self.settings.precision == "auto"
+            and torch.cuda.is_bf16_supported(including_emulation=False)
+        )
 
     def run(self, on_images: Callable[[int], object], on_epoch: Callable[[Epoch], object]) -> None:
         """Train the epochs that remain."""
@@ -175,14 +179,12 @@ class Trainer:
             self.optimiser.zero_grad(set_to_none=True)
             logits = checked_logits(self._forward(parallel, inputs), labels.shape[1])
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            self.scaler.step(self.optimiser)
-            self.scaler.update()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimiser.step()
             total += float(loss.detach())
             on_images(len(labels) * self.world.size)
-        on_images(
-            len(self.train_data.labels) - sum(map(len, batches))
-        )  # of the batch that is dropped
+        n_dropped = len(self.train_data.labels) - sum(map(len, batches))
+        on_images(n_dropped)
         mean = math.fsum(self.world.gather(total)) / (self.world.size * len(batches))
         _check_finite(mean, "training")
         return mean
@@ -191,7 +193,7 @@ class Trainer:
         # Spectral norms are computed before autocast, in float32.
         with (
             self.spectral.weights() if self.spectral else nullcontext(),
-            torch.autocast(self.device.type, self.half, enabled=self.half is not None),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed),
         ):
             return parallel(inputs)
 
@@ -248,11 +250,8 @@ class Trainer:
     def restore(self) -> None:
         """Restore the state at the end of the last epoch."""
         path = self.folder / LAST
-        module = self.checkpoint.architecture.name.removeprefix("module:")
-        own = module != self.checkpoint.architecture.name
-        saved, state = load_with_state(path, module=module if own else None)
-        check_same_run(path, saved.training, self.checkpoint.training)
-        weights = saved.network.state_dict()
+        saved, weights, state = load_training(path)
+        check_same_run(path, saved, self.checkpoint.training)
         if self.spectral:
             weights = {
                 name.removeprefix(_SPECTRAL): value
@@ -260,7 +259,7 @@ class Trainer:
                 if name.startswith(_SPECTRAL)
             }
         self.checkpoint.network.load_state_dict(weights)
-        self.history = [Epoch(**epoch) for epoch in saved.training["history"]]
+        self.history = [Epoch(**epoch) for epoch in saved["history"]]
         if len(self.history) > self.settings.epochs:
             raise ParameterError(
                 f"{path} already has {len(self.history)} epochs, more than the requested "
@@ -279,9 +278,6 @@ class Trainer:
         if self.spectral:
             weights = self.checkpoint.network.state_dict()
             state |= {_SPECTRAL + name: value for name, value in weights.items()}
-        if self.scaler.is_enabled():
-            scaler = self.scaler.state_dict()
-            state["scaler"] = torch.tensor([scaler["scale"], scaler["_growth_tracker"]])
         return state
 
     def _restore_state(self, state: Mapping[str, Tensor]) -> None:
@@ -292,23 +288,11 @@ class Trainer:
                 adam.setdefault(int(index), {})[name] = value
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": adam, "param_groups": groups})
-        if self.scaler.is_enabled() and "scaler" in state:
-            scale, tracker = state["scaler"].tolist()
-            scaler = {**self.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
-            self.scaler.load_state_dict(scaler)
 
 
 def _check_finite(loss: float, where: str) -> None:
     if not math.isfinite(loss):
         raise NonFiniteError(f"the {where} loss is {loss}. Lower the learning rates.")
-
-
-def _half_precision(device: torch.device, settings: OptimiserSettings) -> torch.dtype | None:
-    """Return bfloat16, or float16 if the GPU does not support it; None for float32."""
-    if device.type != "cuda" or settings.precision != "auto":
-        return None
-    native = torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if native else torch.float16
 
 
 def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:
