@@ -99,13 +99,19 @@ def assert_same_verdicts(frame, prediction):
     np.testing.assert_allclose(probs, prediction.probs, rtol=1e-4)
 
 
-def test_a_registered_model_gives_labels_probabilities_and_verdicts(mlflow, wrapped, logged):
+def test_a_registered_model_gives_labels_probabilities_and_verdicts(
+    mlflow, registry, wrapped, logged
+):
     model = mlflow.pyfunc.load_model("models:/tagger/1")
     texts = some_texts(50, seed=3)
     frame = model.predict(texts)
     assert list(frame.columns) == COLUMNS
     assert_same_verdicts(frame, wrapped(texts))
     assert 0 < frame["in_distribution"].sum() < 50
+    again = registry.load_model(logged.model_uri)  # the wrapped model itself
+    assert again.label_names == tuple(NAMES)
+    assert again.detector.calibration_.statement() == wrapped.detector.calibration_.statement()
+    assert_same_verdicts(frame, again(texts))
 
 
 def test_what_mlflow_shows_of_the_model(mlflow, wrapped, logged):
@@ -124,13 +130,6 @@ def test_what_mlflow_shows_of_the_model(mlflow, wrapped, logged):
     assert needed == ["nescio", "mlflow-skinny", "pandas", "onnxruntime", "onnx", "tokenizers"]
 
 
-def test_load_model_gives_the_wrapped_model_back(registry, wrapped, logged):
-    loaded = registry.load_model(logged.model_uri)
-    texts = some_texts(20, seed=3)
-    assert loaded.label_names == tuple(NAMES)
-    assert loaded.detector.calibration_.statement() == wrapped.detector.calibration_.statement()
-    scores = loaded.assess(texts).scores
-    np.testing.assert_allclose(scores, wrapped.assess(texts).scores, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -246,19 +245,6 @@ def test_trees_are_loaded_only_if_the_caller_trusts_them(mlflow, registry, table
     assert len(registry.load_model(str(path), trusted=[tree])(frame[:5])) == 5
 
 
-@pytest.mark.filterwarnings(MLFLOWS_OWN)
-def test_with_verdict(mlflow, registry, table, tmp_path):
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
-
-    from nescio.integrations.sklearn import WithVerdict
-
-    frame, labels = table
-    named = pandas.DataFrame(labels, columns=NAMES)
-    model = WithVerdict(OneVsRestClassifier(LogisticRegression())).fit(frame, named)
-    registry.save_model(model, tmp_path / "model", input_example=frame[:2])
-    loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
-    assert_same_verdicts(loaded.predict(frame[:9]), model.wrapped_(frame[:9]))
 
 
 # --- what cannot be logged ----------------------------------------------------------------------
