@@ -19,7 +19,7 @@ from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes, traced
 from nescio.export.parity import run_graph, session_of
 
-from .test_fused import TRACEABLE, mahalanobis, of_features, outputs_to_judge, rows_to_judge
+from .test_fused import TRACEABLE, of_features, outputs_to_judge, rows_to_judge
 
 FEATURE_DETECTORS = {
     "mahalanobis max": ns.Mahalanobis("max"),
@@ -124,8 +124,6 @@ def test_the_scores_of_a_combination(scored):
     assert (found[:3] == -np.inf).all()
 
 
-
-
 def test_probabilities_in_float64():
     detector = ns.JointEnergy().calibrate(some_logits())
     probs = ns.scores.label_prob(some_logits(50, seed=9).astype(np.float64))
@@ -156,8 +154,6 @@ def test_a_detector_of_logits_alone(tmp_path):
     one = run(path, logits=rows[:1])
     assert one["score"].shape == (1,)
     assert one["score"][0] == pytest.approx(found["score"][0], rel=1e-6)
-
-
 
 
 @pytest.mark.parametrize("kind", [ns.Mahalanobis("sum"), ns.Combined()], ids=["sum", "combined"])

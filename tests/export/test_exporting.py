@@ -328,8 +328,6 @@ def test_16_bits(tmp_path):
     assert run(path, input=some_inputs(3).astype(np.float16))["logits"].dtype == np.float32
 
 
-
-
 def test_a_model_above_two_gigabytes_is_refused(tmp_path):
     with torch.device("meta"):
         large = nn.Linear(5, 150_000_000)

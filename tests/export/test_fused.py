@@ -116,8 +116,6 @@ def test_relative_mahalanobis_that_learned_without_labels():
     np.testing.assert_allclose(found, detector.score_samples(outputs.features), rtol=1e-6)
 
 
-
-
 @pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
 @pytest.mark.parametrize("name", ["joint_energy", "max_prob", "top_k_logit", "msp", "gen"])
 def test_ties_have_the_same_verdict_in_torch_and_in_any_precision(name):
@@ -212,8 +210,6 @@ def test_gradients_flow_through_the_score():
     inputs = torch.from_numpy(some_inputs(4)).requires_grad_()
     fused(inputs).score.sum().backward()
     assert inputs.grad.abs().sum() > 0
-
-
 
 
 @pytest.mark.parametrize("name", REFUSED)

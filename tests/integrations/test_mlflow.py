@@ -130,8 +130,6 @@ def test_what_mlflow_shows_of_the_model(mlflow, wrapped, logged):
     assert needed == ["nescio", "mlflow-skinny", "pandas", "onnxruntime", "onnx", "tokenizers"]
 
 
-
-
 @pytest.mark.slow
 def test_loading_needs_neither_the_training_code_nor_torch(mlflow, wrapped, logged, tmp_path):
     texts = some_texts(20, seed=4)
@@ -243,8 +241,6 @@ def test_trees_are_loaded_only_if_the_caller_trusts_them(mlflow, registry, table
     with pytest.raises(ParameterError, match="does not trust"):
         registry.load_model(str(path))
     assert len(registry.load_model(str(path), trusted=[tree])(frame[:5])) == 5
-
-
 
 
 # --- what cannot be logged ----------------------------------------------------------------------

@@ -13,8 +13,6 @@ timm = pytest.importorskip("timm")
 transformers = pytest.importorskip("transformers")
 
 
-
-
 def resnet():
     pixels = torch.randn(3, 3, 32, 32)
     return torchvision.models.resnet18(num_classes=5), pixels, "avgpool", 512
@@ -62,9 +60,3 @@ def test_the_module_gives_what_the_model_gives(make):
     assert not any(part.training for part in module.modules())
     assert wrapped.runner.model.training
     assert not any(part._forward_hooks for part in wrapped.runner.model.modules())
-
-
-
-
-
-

@@ -1,7 +1,6 @@
 """ONNX files: their logits, inputs and outputs, and layers that are not among their outputs."""
 
 import hashlib
-import subprocess
 import sys
 
 import numpy as np
@@ -77,8 +76,6 @@ def test_logits_are_the_sessions_own_to_the_bit(onnx_file, inputs):
         ns.wrap(onnx_file(), device="tpu")
 
 
-
-
 def test_which_output_is_said_or_found(onnx_file, inputs):
     assert ns.wrap(onnx_file(logits="scores")).runner.output == "scores"
     two = onnx_file("two.onnx", logits="scores", probs="probs")
@@ -134,8 +131,6 @@ def test_inputs_that_do_not_fit(onnx_file, given, message):
         ns.wrap(onnx_file()).outputs(given)
 
 
-
-
 def test_a_file_that_is_no_onnx(tmp_path):
     with pytest.raises(FileError, match="there is no file"):
         ns.wrap(tmp_path / "no.onnx")
@@ -152,10 +147,6 @@ def test_without_onnxruntime_it_says_what_to_install(onnx_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingDependencyError, match=r"pip install '.\[onnx\]'"):
         ns.wrap(path)
-
-
-
-
 
 
 def test_integers_in_a_graph_of_integers(one_node):

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -154,10 +151,6 @@ def test_other_forms_of_texts(of_texts):
         wrapped.outputs([])
 
 
-
-
-
-
 def test_inputs_of_another_width_are_refused(multi_label):
     wrapped = ns.wrap(DECISIONS["one vs rest"].fit(*multi_label))
     with pytest.raises(InputError, match=r"cannot run on these inputs: X has 3 features"):
@@ -212,5 +205,3 @@ def test_settings_that_mean_nothing_here_are_refused(multi_label):
     refused(model, "runs on the CPU", device="cuda")
     refused(model, "output must be 'decision_function' or 'predict_proba'", output="logits")
     refused(model, "leave out from_probs", output="decision_function", from_probs=True)
-
-

@@ -198,8 +198,6 @@ def test_several_inputs_by_position_or_by_name():
     np.testing.assert_array_equal(pairs.logits, left + right)
 
 
-
-
 # --- outputs and features ---------------------------------------------------------------------
 
 
@@ -248,8 +246,6 @@ def test_logits_are_found_where_they_are(form, output):
 def test_what_is_no_logits_is_refused(form, output, message):
     with pytest.raises(ns.NescioError, match=message):
         ns.wrap(Gives(form), output=output).outputs(torch.randn(3, 2))
-
-
 
 
 def test_features_before_an_activation_in_place_are_those_before():
@@ -357,5 +353,3 @@ def test_the_device_is_the_models():
         ns.wrap(small(), device="cuda")
     with pytest.raises(ParameterError, match="no device 'nowhere'"):
         ns.wrap(small(), device="nowhere")
-
-

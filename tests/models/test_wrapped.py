@@ -64,8 +64,6 @@ class Reading(ns.Detector):
         return arrays[self.reads[0]].sum(1)
 
 
-
-
 @pytest.mark.parametrize(
     ("reads", "chosen", "layers"),
     [
@@ -141,8 +139,6 @@ def test_without_a_calibrated_detector_there_is_no_verdict(model, held_out):
         ns.wrap(model, detector=7)
     with pytest.raises(ParameterError, match="no detector 'joint_enery'"):
         ns.wrap(model, detector="joint_enery")
-
-
 
 
 def test_a_detector_of_other_labels_is_refused(model, held_out):

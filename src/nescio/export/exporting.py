@@ -14,7 +14,7 @@ import torch
 from nescio._io.columns import MATRICES
 from nescio._io.files import check_target, replacing
 from nescio._optional import require
-from nescio._validation import Array, to_numpy
+from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Detector, as_detector, load
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
@@ -172,9 +172,7 @@ class _Plan:
 # --- only the detector ---
 
 
-def _detector_alone(
-    given: Detector | str | Path | None, samples: Any
-) -> tuple[Detector, _Plan]:
+def _detector_alone(given: Detector | str | Path | None, samples: Any) -> tuple[Detector, _Plan]:
     if given is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
     detector = load(given) if isinstance(given, str | Path) else as_detector(given)
