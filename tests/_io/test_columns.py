@@ -74,12 +74,6 @@ def test_whole_numbers_are_labels_only_if_they_are_chosen(rng):
         roles_of(columns | {"text": ["x"] * 60}, of_features=True)
 
 
-def test_a_scored_table_does_not_hold_logits(logits):
-    scored = {"score": np.ones(60) / 3, "p_value": np.ones(60) / 2, "in_distribution": [True] * 60}
-    with pytest.raises(InputError, match=r"'in_distribution' .true or false"):
-        roles_of(logits | scored)
-
-
 def test_the_message_names_the_option_in_a_form_that_works(logits):
     with pytest.raises(InputError, match=r"--ignore 'a text,\"b, c\"' \(in Python") as raised:
         roles_of(logits | {"a text": ["x"] * 60, "b, c": ["y"] * 60})

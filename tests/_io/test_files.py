@@ -13,28 +13,20 @@ from nescio._io.files import check_target, exclusive, existing_file, locked, rep
 from nescio.errors import FileError
 
 
-def test_a_failure_leaves_nothing_behind(tmp_path):
+@pytest.mark.parametrize("old", [None, "old"])
+def test_a_failure_leaves_what_was_there(tmp_path, old):
+    path = tmp_path / "x"
+    if old is not None:
+        path.write_text(old)
+
     def write_half():
-        with replacing(tmp_path / "x") as temporary:
+        with replacing(path, force=True) as temporary:
             temporary.write_text("half")
             raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError):
         write_half()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failure_leaves_the_old_file(tmp_path):
-    (tmp_path / "x").write_text("old")
-
-    def write_half():
-        with replacing(tmp_path / "x", force=True):
-            raise RuntimeError("power cut")
-
-    with pytest.raises(RuntimeError):
-        write_half()
-    assert (tmp_path / "x").read_text() == "old"
-    assert len(list(tmp_path.iterdir())) == 1
+    assert [file.read_text() for file in tmp_path.iterdir()] == ([] if old is None else [old])
 
 
 def test_nothing_is_overwritten_unless_forced(tmp_path):

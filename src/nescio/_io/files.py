@@ -293,37 +293,30 @@ def locked(
     Look again whether the file exists once you have the lock. `waiting()` is entered while this
     process has to wait. On a file system that has no locks, nothing is locked.
     """
-    with _opened(path) as descriptor:
-        if not _acquired(descriptor):
-            with waiting():
-                while not _acquired(descriptor):
-                    time.sleep(_POLL_SECONDS)
-        yield
-
-
-@contextmanager
-def exclusive(path: Path, what: str = "file") -> Iterator[None]:
-    """Lock a file; raise if another process has the lock."""
-    with _opened(Path(os.path.realpath(path))) as descriptor:
-        if not _acquired(descriptor):
-            raise FileError(
-                f"another process is using {path}. Wait until it has ended, or use another {what}."
-            )
-        yield
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """Open the file that stands for the lock of a path; closing it releases the lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise FileError(f"cannot write to {path.parent}: {error.strerror}.") from error
     try:
-        yield descriptor
+        if not _acquired(descriptor):
+            with waiting():
+                while not _acquired(descriptor):
+                    time.sleep(_POLL_SECONDS)
+        yield
     finally:
-        os.close(descriptor)
+        os.close(descriptor)  # releases the lock
+
+
+def exclusive(path: Path, what: str = "file") -> AbstractContextManager[None]:
+    """Lock a file; raise if another process has the lock."""
+
+    def refuse() -> AbstractContextManager[object]:
+        raise FileError(
+            f"another process is using {path}. Wait until it has ended, or use another {what}."
+        )
+
+    return locked(Path(os.path.realpath(path)), refuse)
 
 
 def _acquired(descriptor: int) -> bool:

@@ -160,7 +160,7 @@ class BenchmarkSpec:
         checked_choice("protocol", self.protocol, PROTOCOLS)
         for name, split in self.fit_on.items():
             checked_choice(f"fit_on.{name}", split, ("train", "val"))
-            if build_detector(name, {}).learns_from_held_out and split == "val":
+            if build_detector(name).learns_from_held_out and split == "val":
                 raise ParameterError(
                     f"fit_on: {name} cannot be fitted on val, which is the held-out data that it "
                     "is calibrated on."
