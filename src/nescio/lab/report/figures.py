@@ -153,26 +153,18 @@ def roc_figure(evidence: Evidence, ood: str, tpr: float) -> dict[str, Any]:
 def joint_roc_figures(evidence: Sequence[Evidence], tpr: float) -> list[dict[str, Any]]:
     """Draw the ROC curves of joint energy on several ID sets together, one figure per OOD set.
 
-    OOD sets with one ID set only have no figure. If no OOD set has several, one figure has the
-    curves of all pairs. The evidence has at most one entry per ID set.
+    OOD sets with one ID set only have no figure. The evidence has at most one entry per ID set.
     """
-    if len(evidence) < 2:
-        return []
-    pairs = [(run, ood) for run in evidence for ood in run.ood_outputs]
-    oods = Counter(ood for _, ood in pairs)
-    shared = [ood for ood, n_sets in oods.items() if n_sets > 1]
+    oods = Counter(ood for run in evidence for ood in run.ood_outputs)
     figures = []
-    for shown in shared or [""]:
+    for ood in [ood for ood, n_sets in oods.items() if n_sets > 1]:
         curves: list[_Curve] = []
-        for run, ood in pairs:
-            if shown not in ("", ood):
-                continue
+        for number, run in enumerate(run for run in evidence if ood in run.ood_outputs):
             scores = scores_of(run, JOINT)
-            name = run.id_name if shown else f"{run.id_name} against {ood}"
-            css = curve_style(len(curves), "")
-            curves.append((len(curves), css, name, scores.id_scores, scores.ood_scores[ood]))
-        title = "ROC curves of joint energy on all ID sets" + (f" against {shown}" if shown else "")
-        figures.append({"ood": shown, **_roc_curves(title, curves, tpr)})
+            css = curve_style(number, "")
+            curves.append((number, css, run.id_name, scores.id_scores, scores.ood_scores[ood]))
+        title = f"ROC curves of joint energy on all ID sets against {ood}"
+        figures.append({"ood": ood, **_roc_curves(title, curves, tpr)})
     return figures
 
 
