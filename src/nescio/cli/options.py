@@ -19,7 +19,7 @@ from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
 from nescio.outputs import Outputs
-from nescio.outputs.reading import read_others, read_outputs
+from nescio.outputs.reading import read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -148,12 +148,8 @@ class DataOptions:
     ) -> Outputs:
         """Read outputs; from a table, the labels of the detector or of the first file by name."""
         columns = self.columns(detector=detector)
-        if first is None:
-            return read_outputs(
-                path, from_probs=self.from_probs, columns=columns, max_rows=max_rows
-            )
-        return read_others(
-            path, first, from_probs=self.from_probs, columns=columns, max_rows=max_rows
+        return read_outputs(
+            path, from_probs=self.from_probs, columns=columns, max_rows=max_rows, first=first
         )
 
     def read_sets(
