@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nescio._charts.svg import Chart, Scale, percent_ticks, short
+from nescio._charts.svg import Chart, Scale, percent, short
 
 _ends = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -27,7 +27,12 @@ def test_ticks_are_few_and_within_the_scale(low, span):
 def test_ticks_are_round_numbers():
     assert [text for _, text in Scale(-0.3, 1.1).ticks()] == ["0", "0.5", "1"]
     assert [text for _, text in Scale(-12, 30).ticks()] == ["−10", "0", "10", "20", "30"]
-    assert [text for _, text in percent_ticks(Scale(0.7, 1.0), 3)] == ["70", "80", "90", "100"]
+    assert [text for _, text in Scale(0.7, 1.0, write=percent).ticks(3)] == [
+        "70",
+        "80",
+        "90",
+        "100",
+    ]
 
 
 def test_log_ticks_are_powers_of_ten():

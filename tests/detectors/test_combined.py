@@ -401,15 +401,6 @@ def test_a_class_of_ones_own_may_be_a_part(tmp_path):
         ns.load(tmp_path / "x.nescio")
 
 
-def test_settings_replace_what_is_in_brackets():
-    detector = build_detector(
-        "combined(weights=[1, 2, 1])", {"weights": "[3, 4, 5]", "rule": "cauchy"}
-    )
-    assert (detector.weights, detector.rule) == ((3, 4, 5), "cauchy")
-    with pytest.raises(ParameterError, match=r"weights=3: expected a list in square brackets"):
-        build_detector("combined(weights=3)")
-
-
 @pytest.mark.parametrize(
     "text",
     ["combined(detectors=[joint_energy)", "combined(detectors=[a](b])", "combined(x)y(z)"],

@@ -147,16 +147,6 @@ def test_a_combination_inside_a_combination(rng):
     assert only.by_label() is None
 
 
-def test_groups(train):
-    held_out, new = make_outputs(1500, seed=1), make_outputs(30, seed=2)
-    detector = ns.Combined().fit(train).calibrate(held_out, groups="label_count")
-    explanation = detector.explain(new)
-    assessed = detector.assess(new)
-    np.testing.assert_array_equal(explanation.groups, assessed.groups)
-    np.testing.assert_array_equal(explanation.in_distribution, assessed.in_distribution)
-    assert f"group {explanation[0].group})" in explanation[0].headline()
-
-
 def test_few_training_samples_and_ids_that_are_too_few(train):
     detector = ns.Combined(["joint_energy", "knn(k=1, bank=2)"]).fit(train)
     explanation = detector.calibrate(make_outputs(100, seed=1)).explain(make_outputs(5, seed=2))

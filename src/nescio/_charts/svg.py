@@ -32,13 +32,42 @@ class Markup(str):
         return str(self)
 
 
+def number(value: float) -> str:
+    """Write a number for an axis, with a true minus sign."""
+    return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+
+
+def short(value: float) -> str:
+    """Write a score with four digits."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "\N{MINUS SIGN}∞"
+    return number(float(f"{value:.4g}"))
+
+
+def percent(value: float) -> str:
+    """Write a share in percent, for an axis."""
+    return f"{100 * value:.3g}"
+
+
+def power_of_ten(power: int) -> str:
+    """Write a power of ten for an axis, given its exponent."""
+    if -3 <= power <= 4:
+        return f"{10.0**power:g}"
+    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return "10" + str(power).translate(raised)
+
+
 @dataclass(frozen=True)
 class Scale:
-    """A mapping from data to a length in pixels. The ends of a logarithmic scale are positive."""
+    """A mapping from data to a length in pixels, and how its ticks are written.
+
+    The ends of a logarithmic scale are positive, and its ticks are powers of ten.
+    """
 
     low: float
     high: float
     log: bool = False
+    write: Callable[[float], str] = number
 
     def place(self, values: ArrayLike, length: float) -> Values:
         """Return the positions of values between 0 and `length`; outliers stay near the edge."""
@@ -65,43 +94,18 @@ class Scale:
     def _linear_ticks(self, about: int) -> list[Tick]:
         span = self.high - self.low
         if not span > 0:
-            return [(self.low, number(self.low))]
+            return [(self.low, self.write(self.low))]
         rough = span / about
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [(at * step, number(at * step)) for at in range(first, last + 1)]
+        return [(at * step, self.write(at * step)) for at in range(first, last + 1)]
 
     def _log_ticks(self, about: int) -> list[Tick]:
         first = math.ceil(math.log10(self.low) - 1e-9)
         last = math.floor(math.log10(self.high) + 1e-9)
         step = max(1, math.ceil((last - first) / about))
         return [(10.0**power, power_of_ten(power)) for power in range(first, last + 1, step)]
-
-
-def number(value: float) -> str:
-    """Write a number for an axis, with a true minus sign."""
-    return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
-
-
-def short(value: float) -> str:
-    """Write a score with four digits."""
-    if math.isinf(value):
-        return "∞" if value > 0 else "\N{MINUS SIGN}∞"
-    return number(float(f"{value:.4g}"))
-
-
-def percent(value: float) -> str:
-    """Write a share in percent, for an axis."""
-    return f"{100 * value:.3g}"
-
-
-def power_of_ten(power: int) -> str:
-    """Write a power of ten for an axis, given its exponent."""
-    if -3 <= power <= 4:
-        return f"{10.0**power:g}"
-    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    return "10" + str(power).translate(raised)
 
 
 def _path(x: Values, y: Values) -> str:
@@ -259,16 +263,6 @@ class Chart:
                 f"{escape(y_label)}</text>"
             )
         return "".join(parts)
-
-
-def percent_ticks(scale: Scale, about: int = 5) -> list[Tick]:
-    """Return the ticks of a scale of shares, written in percent."""
-    return relabelled(scale.ticks(about), percent)
-
-
-def relabelled(ticks: Sequence[Tick], write: Callable[[float], str]) -> list[Tick]:
-    """Return the same ticks with other texts."""
-    return [(value, write(value)) for value, _ in ticks]
 
 
 @dataclass(frozen=True)

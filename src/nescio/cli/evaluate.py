@@ -68,10 +68,10 @@ def evaluate_detectors(
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
     from nescio.detectors.naming import build_detector
-    from nescio.metrics import compare
+    from nescio.metrics.comparison import compare, read_sets
 
     detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
-    sets = files.read_sets(id_path, ood_paths, train, held_out)
+    sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
     with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
         comparison = compare(
             sets.id,
@@ -195,6 +195,7 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.lab.report import draw_choice
+    from nescio.outputs.reading import read_outputs
 
     corrupted = named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
@@ -202,13 +203,17 @@ def choose(
     if report is not None:
         refuse_overwriting(report, train, held_out, *corrupted.values())
         check_target(report, force=force)
-    learned_from = files.read(train)
+    reading = files.reading()
+    learned_from = read_outputs(train, **reading)
     with progress_bar("leaving labels out", folds) as advance:
         choice = choose_detector(
             learned_from,
-            files.read(held_out, first=learned_from),
+            read_outputs(held_out, **reading, first=learned_from),
             detectors=None if names is None else _expanded(names),
-            far={name: files.read(path, first=learned_from) for name, path in corrupted.items()},
+            far={
+                name: read_outputs(path, **reading, first=learned_from)
+                for name, path in corrupted.items()
+            },
             n_folds=folds,
             refit=refit,
             tpr=tpr,
@@ -291,6 +296,7 @@ def report(
     from nescio.detectors.naming import build_detector
     from nescio.lab.report import write_report
     from nescio.lab.report.page import from_outputs, from_results
+    from nescio.metrics.comparison import read_sets
 
     check_target(output, force=force)
     refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))
@@ -304,7 +310,7 @@ def report(
         lines, evidence = from_results(results, roots, recorded_roots=_RECORDED in (images or ()))
     elif results is None and id_path and ood_paths:
         keep = None if text_column is None else [text_column]
-        sets = files.read_sets(id_path, ood_paths, train, held_out, keep=keep)
+        sets = read_sets(id_path, ood_paths, train, held_out, **files.reading(keep=keep))
         if text_column is not None:
             sets = sets.with_texts(text_column)
         name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem

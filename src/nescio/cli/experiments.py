@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,10 +83,7 @@ def bench(
             }
             for spec in map(load_spec, shipped_specs())
         ]
-        if as_json:
-            print_json(rows)
-        else:
-            print_rows(rows, without=("seeds", "detectors"), title="nescio bench NAME")
+        print_rows(rows, as_json=as_json, without=("seeds", "detectors"), title="nescio bench NAME")
         return
     if show:
         if name not in shipped_specs():
@@ -235,10 +230,7 @@ def list_data(as_json: AsJson = False) -> None:
         {"name": kind.name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
         for kind in DATASETS.values()
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_rows(rows)
+    print_rows(rows, as_json=as_json)
 
 
 def _line(finding: Finding) -> str:
@@ -290,13 +282,12 @@ def demo(
         return
     say(*done.sentences, done.detector.calibration_.statement())
     print_result_table(done.table)
-    program = "nescio" if shutil.which("nescio") else f"{shlex.quote(sys.executable)} -m nescio"
     paths = {name: shlex.quote(path) for name, path in files.items()}
     say(
         f"\nReport, with pictures: {paths['report']}\n\nNow try:\n"
-        f"  {program} score {paths['detector']} {paths['unseen']}\n"
-        f"  {program} explain {paths['detector']} {paths['unseen']}\n"
+        f"  nescio score {paths['detector']} {paths['unseen']}\n"
+        f"  nescio explain {paths['detector']} {paths['unseen']}\n"
         "and on held-out logits of your own model, one row per sample and one column per label:\n"
-        f"  {program} calibrate your-validation-logits.npy -o yours.nescio\n"
-        f"  {program} score yours.nescio your-new-logits.npy"
+        f"  nescio calibrate your-validation-logits.npy -o yours.nescio\n"
+        f"  nescio score yours.nescio your-new-logits.npy"
     )

@@ -18,12 +18,9 @@ from nescio._optional import require
 from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
-from nescio.outputs import Outputs
-from nescio.outputs.reading import read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
-    from nescio.metrics.comparison import Sets
 
 DetectorFile = Annotated[
     Path, Argument(metavar="DETECTOR", help="A detector saved by 'nescio calibrate'.")
@@ -138,40 +135,12 @@ class DataOptions:
             decimal=self.decimal,
         )
 
-    def read(
-        self,
-        path: str | Path,
-        *,
-        detector: Detector | None = None,
-        first: Outputs | None = None,
-        max_rows: int | None = None,
-    ) -> Outputs:
-        """Read outputs; from a table, the labels of the detector or of the first file by name."""
-        columns = self.columns(detector=detector)
-        return read_outputs(
-            path, from_probs=self.from_probs, columns=columns, max_rows=max_rows, first=first
-        )
-
-    def read_sets(
-        self,
-        id_path: str,
-        ood_paths: list[str],
-        train: str | None,
-        held_out: str | None,
-        *,
-        keep: Sequence[str] | None = None,
-    ) -> Sets:
-        """Read what detectors are compared on."""
-        from nescio.metrics.comparison import read_sets
-
-        return read_sets(
-            id_path,
-            ood_paths,
-            train,
-            held_out,
-            from_probs=self.from_probs,
-            columns=self.columns(keep=keep),
-        )
+    def reading(
+        self, *, keep: Sequence[str] | None = None, detector: Detector | None = None
+    ) -> dict[str, Any]:
+        """Return how files are read, as the functions that read outputs take it."""
+        columns = self.columns(keep=keep, detector=detector)
+        return {"from_probs": self.from_probs, "columns": columns}
 
 
 def _label_names(text: str) -> list[str]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -162,6 +162,24 @@ class ModelOptions:
             raise ParameterError("give the size of the images too: --image-size 224.")
         return chosen_preprocessing(stored or Preprocessing(), size, self.mean, self.std)
 
+    def settings(self) -> dict[str, Any]:
+        """Return the options by name, with numbers instead of texts."""
+        colours = {
+            name: parse_numbers(f"--{name}", getattr(self, name)) for name in ("mean", "std")
+        }
+        return vars(self) | {name: numbers or None for name, numbers in colours.items()}
+
+
+def chosen_preprocessing(
+    default: Preprocessing, size: int | None, mean: str | None, std: str | None
+) -> Preprocessing:
+    """Return the default, changed by the options that were given."""
+    return Preprocessing(
+        size or default.size,
+        parse_numbers("--mean", mean) or default.mean,
+        parse_numbers("--std", std) or default.std,
+    )
+
 
 def _open_network(model: str, module: str | None) -> object:
     """Return a torch module by its name, or the network of a file."""
@@ -181,28 +199,16 @@ def is_onnx(model: str) -> bool:
     return Path(model).suffix.lower() == ".onnx"
 
 
-def chosen_preprocessing(
-    default: Preprocessing, size: int | None, mean: str | None, std: str | None
-) -> Preprocessing:
-    """Return the default, changed by the options that were given."""
-    return Preprocessing(
-        size or default.size,
-        parse_colours("--mean", mean) or default.mean,
-        parse_colours("--std", std) or default.std,
-    )
-
-
-def parse_colours(option: str, text: str | None) -> tuple[float, float, float] | None:
-    """Return three numbers, one per colour, from "R,G,B"; None if the option was not given."""
+def parse_numbers(option: str, text: str | None, kind: type = float) -> Any:
+    """Return the numbers of an option that is given as "a,b,c"; None if it was not given."""
     if text is None:
         return None
     try:
-        red, green, blue = (float(part) for part in text.split(","))
+        return tuple(kind(part) for part in text.split(","))
     except ValueError as error:
         raise ParameterError(
-            f"{option} must be three numbers, such as 0.485,0.456,0.406, got {text!r}."
+            f"{option} must be numbers with commas between them, got {text!r}."
         ) from error
-    return red, green, blue
 
 
 # --- data -------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from nescio._charts.histogram import roc
 from nescio._charts.results import Result, View, keyed
 from nescio._charts.style import curve_style, cut
-from nescio._charts.svg import Chart, Markup, Scale, percent, percent_ticks
+from nescio._charts.svg import Chart, Markup, Scale, percent
 from nescio._io.columns import Columns, is_frame
 from nescio._io.files import same_file
 from nescio._io.results import by_name
@@ -151,7 +151,7 @@ class Comparison(Result):
         )
 
     def _roc_chart(self, ood: str, names: Sequence[str]) -> Markup:
-        whole = Scale(0.0, 1.0)
+        whole = Scale(0.0, 1.0, write=percent)
         chart = Chart(
             whole,
             whole,
@@ -160,8 +160,6 @@ class Comparison(Result):
             height=330,
             x_label=f"{cut(ood, 30)} let through, %",
             y_label="ID kept, %",
-            x_ticks=percent_ticks(whole),
-            y_ticks=percent_ticks(whole),
         )
         tpr = self.results[ood][names[0]].tpr
         chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,15 +16,14 @@ from nescio._charts.svg import (
     Chart,
     Markup,
     Scale,
-    percent_ticks,
+    percent,
     power_of_ten,
-    relabelled,
 )
 from nescio.monitor.martingale import Change
 from nescio.monitor.windows import COVERAGE, LabelDrift, Window
 
-PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
-_HEIGHTS = {PAGE_WIDTH: 280, _CARD_WIDTH: 220}
+_PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
+_HEIGHTS = {_PAGE_WIDTH: 280, _CARD_WIDTH: 220}
 _SHOWN_LABELS = 10
 _CHANGES = {  # Change.kind in words
     "lower": "score lower than the calibration data",
@@ -140,7 +139,7 @@ class MonitorReport(Result):
         return View(
             self.headline(),
             table={"monitor": list(rows), "": list(rows.values())},
-            charts=lambda: [figure.drawing for figure in monitor_figures(self, _CARD_WIDTH)],
+            charts=lambda: [drawing for *_, drawing in monitor_figures(self, _CARD_WIDTH)],
         )
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
@@ -268,15 +267,10 @@ def _plural(n: int, one: str, many: str | None = None) -> str:
 # --- figures --------------------------------------------------------------------------------------
 
 
-class MonitorFigure(NamedTuple):
-    """One figure with its title and what it shows."""
-
-    title: str
-    text: str
-    drawing: Markup
+Figure = tuple[str, str, Markup]  # its title, what it shows, and the drawing
 
 
-def monitor_figures(report: MonitorReport, width: int = PAGE_WIDTH) -> list[MonitorFigure]:
+def monitor_figures(report: MonitorReport, width: int = _PAGE_WIDTH) -> list[Figure]:
     """Draw the share flagged, the labels that drift and the evidence of a change, if known."""
     figures = []
     if report.windows or report.open_window:
@@ -288,19 +282,18 @@ def monitor_figures(report: MonitorReport, width: int = PAGE_WIDTH) -> list[Moni
 
 def _chart(first: int, last: int, y: Scale, width: int, **options: Any) -> Chart:
     """Return an empty chart over the stream; the axis leaves room for the text at its end."""
-    x = Scale(first, last + 0.04 * (last - first))
-    ticks = relabelled(x.ticks(max(2, width // 150)), lambda value: f"{value:,.0f}")
+    x = Scale(first, last + 0.04 * (last - first), write=lambda value: f"{value:,.0f}")
     options |= {"width": width, "height": _HEIGHTS[width]}
-    return Chart(x, y, x_label="inputs", x_ticks=ticks, **options)
+    return Chart(x, y, x_label="inputs", x_ticks=x.ticks(max(2, width // 150)), **options)
 
 
-def _evidence(report: MonitorReport, width: int) -> MonitorFigure:
+def _evidence(report: MonitorReport, width: int) -> Figure:
     """Draw the martingale over time."""
     line = -math.log10(report.alpha)
     inputs, values = zip((0, 0.0), *report.trace, strict=True)
     low, high = min(values), max(line, report.max_log10_martingale)
-    scale = Scale(math.floor(low), math.ceil(high + 0.2))
-    whole = [tick for tick in scale.ticks() if tick[0] == round(tick[0])]
+    ends = math.floor(low), math.ceil(high + 0.2)
+    scale = Scale(*ends, write=lambda value: power_of_ten(round(value)))
     chart = _chart(
         0,
         max(1, report.n_samples),
@@ -308,7 +301,7 @@ def _evidence(report: MonitorReport, width: int) -> MonitorFigure:
         width,
         name="Evidence of a change over time",
         y_label="evidence (to 1)",
-        y_ticks=relabelled(whole, lambda value: power_of_ten(round(value))),
+        y_ticks=[tick for tick in scale.ticks() if tick[0] == round(tick[0])],
     )
     chart.line(inputs, values, "accent")
     chart.rule(y=line, text=f"alarm at {1 / report.alpha:,.4g}")
@@ -319,24 +312,23 @@ def _evidence(report: MonitorReport, width: int) -> MonitorFigure:
         "nothing has changed, it is ever reached with a probability of at most "
         f"{report.alpha:g}."
     )
-    return MonitorFigure("Evidence of a change", text, chart.draw())
+    return ("Evidence of a change", text, chart.draw())
 
 
-def _flagged(report: MonitorReport, width: int) -> MonitorFigure:
+def _flagged(report: MonitorReport, width: int) -> Figure:
     """Draw the control chart."""
     windows = report.all_windows()
     columns = {name: np.array(column) for name, column in report.columns().items()}
     low, high = (columns[side] / columns["n"] for side in ("low", "high"))
     edges = np.stack([columns["start"], columns["start"] + columns["n"]], axis=1)
-    scale = Scale(0.0, float(max(high.max(), columns["share"].max())) * 1.08 or 1.0)
+    top = float(max(high.max(), columns["share"].max())) * 1.08 or 1.0
     chart = _chart(
         windows[0].start,
         int(edges[-1, 1]),
-        scale,
+        Scale(0.0, top, write=percent),
         width,
         name="Flagged share of each window, with the expected band",
         y_label="flagged, %",
-        y_ticks=percent_ticks(scale),
     )
     chart.band(edges.ravel(), np.repeat(low, 2), np.repeat(high, 2), "band in")
     for window in windows:
@@ -358,10 +350,10 @@ def _flagged(report: MonitorReport, width: int) -> MonitorFigure:
         f"band. If nothing has changed, a window lies within it with a probability of "
         f"{COVERAGE * 100:.4g} %."
     )
-    return MonitorFigure("Flagged share", text, chart.draw())
+    return ("Flagged share", text, chart.draw())
 
 
-def _label_drifts(report: MonitorReport, width: int) -> MonitorFigure:
+def _label_drifts(report: MonitorReport, width: int) -> Figure:
     """Draw how often the labels that drift fire, now and in the calibration data."""
     rows = [
         BarRow(
@@ -382,4 +374,4 @@ def _label_drifts(report: MonitorReport, width: int) -> MonitorFigure:
         "share in the calibration data."
     )
     drawing = bars.draw(rows, name="How often the labels that drift fire", css="chart")
-    return MonitorFigure("Labels that fire more or less often", text, drawing)
+    return ("Labels that fire more or less often", text, drawing)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nescio._charts.histogram import HistogramChart
-from nescio._charts.svg import Chart, Scale, Tick, percent, relabelled, short
+from nescio._charts.svg import Chart, Scale, Tick, percent, short
 from nescio.service.engine import Engine
 
 _SMALL_SAMPLE = 100  # fewer points than this are drawn larger
@@ -100,7 +100,7 @@ def _flagged_shares(chunks: Sequence[Mapping[str, Any]], width: int) -> str:
         width=width,
         height=150,
         x_ticks=[],
-        y_ticks=relabelled(Scale(0.0, top).ticks(3), lambda value: f"{percent(value)} %"),
+        y_ticks=Scale(0.0, top, write=lambda value: f"{percent(value)} %").ticks(3),
     )
     ends = np.cumsum([0, *(chunk["n"] for chunk in shown)])
     middles = (ends[1:] + ends[:-1]) / 2

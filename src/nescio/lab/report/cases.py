@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.style import JOINT
-from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, Values, percent_ticks, short
+from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, Values, percent, short
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.figures import (
@@ -341,17 +341,15 @@ def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: 
     groups, sizes = np.unique(capped, return_counts=True)
     shares = {name: [float(of[capped == n].mean()) for n in groups] for name, of in flags.items()}
     top = max(max(values) for values in shares.values()) or 0.05
-    y = Scale(0.0, min(1.0, 1.1 * top))
     texts = [f"{n}+" if n == _MANY else str(n) for n in groups]
     chart = Chart(
         Scale(0.0, float(len(groups))),
-        y,
+        Scale(0.0, min(1.0, 1.1 * top), write=percent),
         name=f"Share of ID inputs flagged, by number of {kind} labels",
         height=290,
         x_label=f"number of {kind} labels (in brackets: number of inputs)",
         y_label="flagged, %",
         x_ticks=[(group + 0.5, f"{text}\n({sizes[group]:,})") for group, text in enumerate(texts)],
-        y_ticks=percent_ticks(y),
     )
     slot = chart.width / len(groups)
     room = 0.74 / len(shares)  # of one bar, as a share of the slot

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from nescio._charts.results import table
 from nescio._charts.style import chart_style
-from nescio._charts.svg import Chart, Markup, Scale, percent_ticks
+from nescio._charts.svg import Chart, Markup, Scale, percent
 from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
 from nescio.choosing.choice import COLUMNS
@@ -95,7 +95,7 @@ def draw_choice(choice: Choice, path: str | Path, *, force: bool = False) -> Non
 
 
 def _near_and_far(choice: Choice) -> Markup:
-    scale, ticks = Scale(-0.03, 1.03), percent_ticks(Scale(0.0, 1.0))  # room for whole dots
+    scale, ticks = Scale(-0.03, 1.03), Scale(0.0, 1.0, write=percent).ticks()  # room for whole dots
     chart = Chart(
         scale,
         scale,
@@ -149,7 +149,7 @@ def draw_monitor(report: MonitorReport, path: str | Path, *, force: bool = False
         "nescio monitor",
         "Does the stream still look like the calibration data?",
         report.summary(),
-        [(figure.title, figure.text, figure.drawing) for figure in monitor_figures(report)],
+        monitor_figures(report),
     )
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, encoding="utf-8")
