@@ -186,11 +186,11 @@ def check_protocol(
     summaries = [
         {
             "title": split.title,
-            "role": "id" if at < len(id_splits) else "ood",
+            "role": "id" if index < len(id_splits) else "ood",
             "n_images": len(split),
             "n_labels": None if split.label_names is None else len(split.label_names),
         }
-        for at, split in enumerate(splits)
+        for index, split in enumerate(splits)
     ]
     findings.sort(key=lambda finding: finding.severity)  # errors first
     return ProtocolReport(tuple(summaries), tuple(findings))
