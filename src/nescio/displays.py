@@ -1,19 +1,19 @@
 """Figures on matplotlib, as scikit-learn has them: `from_*` draws, `plot(ax=...)` draws again.
 
-They need matplotlib, which is imported when the first figure is drawn. A display takes arrays, or
-the results that have them.
+They need matplotlib, which is imported when the first figure is drawn. A display keeps the result
+that it draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from nescio._charts.histogram import FEW, Histogram, roc
-from nescio._charts.style import JOINT, cut, palette
+from nescio._charts.style import HUES, JOINT, cut, palette
 from nescio._charts.svg import Values, short
 from nescio._optional import require
 from nescio.errors import InputError, ParameterError
@@ -21,13 +21,11 @@ from nescio.errors import InputError, ParameterError
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
     from nescio.detectors import Assessment, Detector
-    from nescio.explain import PartsReason, Reason
+    from nescio.explain import Reason
     from nescio.metrics import Comparison
     from nescio.monitor import MonitorReport
 
 __all__ = ["ExplanationDisplay", "MonitorDisplay", "RocDisplay", "ScoreHistogramDisplay"]
-
-_HUES = 8  # in the palette
 
 
 class Display:
@@ -53,6 +51,10 @@ class Display:
         ax.spines[["top", "right"]].set_visible(False)
         red, green, blue = ax.get_facecolor()[:3]
         self._draw(ax, palette(dark=0.299 * red + 0.587 * green + 0.114 * blue < 0.5))
+        if ax.get_legend_handles_labels()[0]:
+            # Beside the axes, where it covers no data.
+            place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
+            ax.legend(frameon=False, alignment="left", **place)
         return self
 
     def __repr__(self) -> str:
@@ -66,19 +68,9 @@ class Display:
         raise NotImplementedError
 
 
-def _legend_outside(ax: Any, title: str | None = None) -> None:
-    """Draw the legend beside the axes, where it covers no data."""
-    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
-    ax.legend(title=title, frameon=False, alignment="left", **place)
-
-
 def _percent_axis(axis: Any) -> None:
-    axis.set_major_formatter(
-        require("matplotlib.ticker", "report").PercentFormatter(1.0, symbol=" %")
-    )
-
-
-# --- scores -----------------------------------------------------------------------------------
+    percent = require("matplotlib.ticker", "report").PercentFormatter
+    axis.set_major_formatter(percent(1.0, symbol=" %"))
 
 
 @dataclass(repr=False, eq=False)
@@ -87,18 +79,15 @@ class ScoreHistogramDisplay(Display):
 
     Parameters
     ----------
-    calibration_scores : array of shape (n_samples,)
-        They are drawn filled.
-    thresholds : mapping of group name to float
-        One line each.
+    calibration : Calibration
+        Its scores are drawn filled, and its thresholds as lines.
     scores : mapping of name to array, optional
         Further scores: at most 30 are drawn one by one, more as an outline.
     name : str
         What the scores are of, for the axis.
     """
 
-    calibration_scores: Values
-    thresholds: Mapping[str, float]
+    calibration: Calibration
     scores: Mapping[str, Values] = field(default_factory=dict)
     name: str = "score"
 
@@ -129,7 +118,7 @@ class ScoreHistogramDisplay(Display):
         if ood is not None:
             sets |= ood if isinstance(ood, Mapping) else {"OOD data": ood}
         scores = {name: detector.score_samples(data) for name, data in sets.items()}
-        return cls.from_calibration(calibration, scores, name=detector.name, ax=ax)
+        return cls(calibration, scores, detector.name).plot(ax)
 
     @classmethod
     def from_calibration(
@@ -141,7 +130,7 @@ class ScoreHistogramDisplay(Display):
         ax: Any = None,
     ) -> Self:
         """Draw calibration scores with their thresholds, and further scores by name."""
-        return cls(calibration.scores, calibration.threshold_values, scores or {}, name).plot(ax)
+        return cls(calibration, scores or {}, name).plot(ax)
 
     @classmethod
     def from_assessment(cls, assessment: Assessment, *, ax: Any = None) -> Self:
@@ -155,61 +144,42 @@ class ScoreHistogramDisplay(Display):
         scores = {"assessed": assessment.scores}
         if len(inside) <= FEW:
             scores = {"flagged": assessment.scores[~inside], "kept": assessment.scores[inside]}
-        return cls.from_calibration(assessment.calibration, scores, ax=ax)
+        return cls(assessment.calibration, scores).plot(ax)
 
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
-        thresholds = list(self.thresholds.values())
-        histogram = Histogram.of(self.calibration_scores, thresholds, list(self.scores.values()))
-        heights = histogram.shares(self.calibration_scores)
-        label = f"calibration ({len(self.calibration_scores):,})"
-        ax.stairs(heights, histogram.edges, fill=True, color=colours["id"], alpha=0.35, label=label)
+        known, thresholds = self.calibration.scores, [*self.calibration.threshold_values.values()]
+        histogram = Histogram.of(known, thresholds, list(self.scores.values()))
+        heights, edges = histogram.shares(known), histogram.edges
+        label = f"calibration ({len(known):,})"
+        ax.stairs(heights, edges, fill=True, color=colours["id"], alpha=0.35, label=label)
         own = {"flagged": "out", "kept": "in", "assessed": "ink"}
-        for i, (name, scores) in enumerate(self.scores.items(), start=1):
-            colour = colours[own.get(name, f"hue{i % _HUES}")]
+        for number, (name, scores) in enumerate(self.scores.items(), start=1):
+            colour = colours[own.get(name, f"hue{number % HUES}")]
             options = {"color": colour, "label": f"{cut(name, 24)} ({len(scores):,})"}
             if len(scores) > FEW:
-                ax.stairs(histogram.shares(scores), histogram.edges, linewidth=1.4, **options)
+                ax.stairs(histogram.shares(scores), edges, linewidth=1.4, **options)
             elif len(scores):
                 marks, top = histogram.scale.within(scores), 0.15 * float(heights.max())
                 ax.vlines(marks, 0.0, top, linewidth=1.8, **options)
-        # Scores beyond the axis are counted in its outermost bars.
-        sets = (self.calibration_scores, *self.scores.values())
-        lower, higher = (sum(counts) for counts in zip(*map(histogram.beyond, sets), strict=True))
-        style = {"xycoords": "axes fraction", "size": "small", "color": colours["muted"]}
-        if lower:
-            ax.annotate(f"◀ {lower:,} lower", (0.01, 1.01), ha="left", **style)
-        if higher:
-            ax.annotate(f"{higher:,} higher ▶", (0.99, 1.01), ha="right", **style)
         n = len(thresholds)
         label = f"threshold {short(thresholds[0])}" if n == 1 else f"{n} thresholds"
         for value in histogram.scale.within(thresholds).tolist():
             ax.axvline(value, color=colours["ink"], linestyle="--", linewidth=1.2, label=label)
             label = "_nolegend_"
+        # Scores beyond the axis are counted in its outermost bars.
+        beyond = map(histogram.beyond, (known, *self.scores.values()))
+        lower, higher = (sum(counts) for counts in zip(*beyond, strict=True))
+        style = {"xycoords": "axes fraction", "size": "small", "color": colours["muted"]}
+        if lower:
+            ax.annotate(f"◀ {lower:,} lower", (0.01, 1.01), ha="left", **style)
+        if higher:
+            ax.annotate(f"{higher:,} higher ▶", (0.99, 1.01), ha="right", **style)
         ax.set(xlabel=f"{self.name}, higher is more in-distribution", ylabel="share of samples")
         if histogram.log:
             # symlog is logarithmic beyond its threshold, for negative numbers too.
-            ax.set_xscale("symlog", linthresh=np.abs(histogram.edges).min())
-        ax.set_xlim(histogram.scale.low, histogram.scale.high)
+            ax.set_xscale("symlog", linthresh=np.abs(edges).min())
+        ax.set_xlim(edges[0], edges[-1])
         ax.set_ylim(bottom=0.0)
-        _legend_outside(ax)
-
-
-# --- ROC curves -------------------------------------------------------------------------------
-
-
-class Curve(NamedTuple):
-    """The shares of OOD and ID samples that are kept, over the threshold, and the area."""
-
-    fpr: Values
-    tpr: Values
-    auroc: float
-
-    @classmethod
-    def from_scores(cls, id_scores: Any, ood_scores: Any) -> Curve:
-        """Compute the curve and the area under it; a tie counts half."""
-        id_, ood = np.asarray(id_scores, np.float64), np.sort(np.asarray(ood_scores, np.float64))
-        below, up_to = np.searchsorted(ood, id_, "left"), np.searchsorted(ood, id_, "right")
-        return cls(*roc(id_, ood), float(np.mean(below + up_to)) / (2 * len(ood)))
 
 
 @dataclass(repr=False, eq=False)
@@ -218,15 +188,15 @@ class RocDisplay(Display):
 
     Parameters
     ----------
-    curves : mapping of name to Curve
-        The first is drawn on top.
+    scores : mapping of name to two arrays
+        The ID scores and the OOD scores of each detector. The first is drawn on top.
     tpr : float
         The share of ID samples that is marked.
     ood_name : str
         The name of the OOD set, for the axis.
     """
 
-    curves: Mapping[str, Curve]
+    scores: Mapping[str, tuple[Values, Values]]
     tpr: float = 0.95
     ood_name: str = "OOD"
 
@@ -236,7 +206,7 @@ class RocDisplay(Display):
     ) -> Self:
         """Score ID and OOD data with a detector, and draw its curve."""
         scores = detector.score_samples(id_data), detector.score_samples(ood_data)
-        return cls.from_scores(*scores, name=detector.name, tpr=tpr, ax=ax)
+        return cls({detector.name: scores}, tpr).plot(ax)
 
     @classmethod
     def from_scores(
@@ -249,7 +219,8 @@ class RocDisplay(Display):
         ax: Any = None,
     ) -> Self:
         """Draw the curve of ID and OOD scores."""
-        return cls({name: Curve.from_scores(id_scores, ood_scores)}, tpr).plot(ax)
+        scores = np.asarray(id_scores, np.float64), np.asarray(ood_scores, np.float64)
+        return cls({name: scores}, tpr).plot(ax)
 
     @classmethod
     def from_comparison(
@@ -263,24 +234,23 @@ class RocDisplay(Display):
         if name not in comparison.results:
             names = ", ".join(map(repr, comparison.results))
             raise ParameterError(f"there is no OOD set {name!r}; the comparison has {names}.")
-        best = comparison.ranked(name)[:_HUES]
+        best = comparison.ranked(name)[:HUES]
         scored = {detector: comparison.scores[detector] for detector in best}
-        curves = {
-            detector: Curve.from_scores(scores.id_scores, scores.ood_scores[name])
-            for detector, scores in scored.items()
-        }
-        return cls(curves, comparison.results[name][best[0]].tpr, name).plot(ax)
+        scores = {detector: (s.id_scores, s.ood_scores[name]) for detector, s in scored.items()}
+        return cls(scores, comparison.results[name][best[0]].tpr, name).plot(ax)
 
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
-        for at, (name, curve) in enumerate(self.curves.items()):
+        for number, (name, (id_scores, ood_scores)) in enumerate(self.scores.items()):
             is_joint = name == JOINT
+            ordered = np.sort(ood_scores)  # a tie counts half
+            below = [np.searchsorted(ordered, id_scores, side) for side in ("left", "right")]
+            area = np.mean(below) / len(ordered)
             ax.plot(
-                curve.fpr,
-                curve.tpr,
-                color=colours["accent" if is_joint else f"hue{at % _HUES}"],
+                *roc(id_scores, ood_scores),
+                color=colours["accent" if is_joint else f"hue{number % HUES}"],
                 linewidth=2.2 if is_joint else 1.5,
-                label=f"{cut(name, 28)} ({100 * curve.auroc:.2f})",
-                zorder=3 + len(self.curves) - at,
+                label=f"{cut(name, 28)}: AUROC {100 * area:.2f}",
+                zorder=3 + len(self.scores) - number,
             )
         ax.axhline(self.tpr, color=colours["muted"], linestyle="--", linewidth=1.0)
         place = {"textcoords": "offset points", "ha": "right", "va": "top"}
@@ -291,10 +261,6 @@ class RocDisplay(Display):
         ax.set_ylim(0.0, 1.01)
         _percent_axis(ax.xaxis)
         _percent_axis(ax.yaxis)
-        _legend_outside(ax, "detector (AUROC)")
-
-
-# --- explanations -----------------------------------------------------------------------------
 
 
 @dataclass(repr=False, eq=False)
@@ -303,71 +269,53 @@ class ExplanationDisplay(Display):
 
     Parameters
     ----------
-    names : sequence of str
-        Labels or parts, from top to bottom.
-    values : array of shape (n_names,)
-        The length of the bars.
-    medians : array of shape (n_names,), optional
-        The usual values, drawn as marks.
-    title : str
-        The verdict.
-    value_name : str
-        What the bars are, for the axis.
-    flagged : bool
-        Whether the sample is flagged, for the colour.
+    reason : Reason
+        The explanation of one sample.
+    n_labels : int
+        How many labels are drawn at most: the most telling ones.
     """
 
-    names: Sequence[str]
-    values: Values
-    medians: Values | None = None
-    title: str = ""
-    value_name: str = "energy"
-    flagged: bool = True
+    reason: Reason
+    n_labels: int = 12
 
     @classmethod
-    def from_reason(
-        cls, reason: Reason | PartsReason, *, n_labels: int = 12, ax: Any = None
-    ) -> Self:
+    def from_reason(cls, reason: Reason, *, n_labels: int = 12, ax: Any = None) -> Self:
         """Draw the most telling labels of one sample, or all parts of a combination."""
-        word = "in-distribution" if reason.in_distribution else "OUT"
-        named = f"{cut(reason.id, 30)}: {word}" if reason.id else word
-        title = f"{named}. {reason.detector} {reason.score:.4g}, threshold {reason.threshold:.4g}"
-        medians, flagged = None, not reason.in_distribution
-        parts: Any = getattr(reason, "parts", None)
-        if parts is not None:
-            names, values = [p.detector for p in parts], _finite([p.share for p in parts])
-            value_name = "share of the evidence"
-        else:
-            labels: Any = reason
-            shown = labels.most_telling(n_labels)
-            names, values = [one.label for one in shown], _finite([one.term for one in shown])
-            medians, value_name = _finite([one.median for one in shown]), labels.term
-        return cls(names, values, medians, title, value_name, flagged).plot(ax)
+        return cls(reason, n_labels).plot(ax)
 
     def _height(self) -> float:
-        return 1.2 + 0.27 * len(self.names)
+        return 1.2 + 0.27 * len(self._bars()["name"])
+
+    def _bars(self) -> dict[str, list[Any]]:
+        """Return the name and the length of each bar, and the median of a label."""
+        parts = self.reason.parts
+        if parts:
+            return {"name": [p.detector for p in parts], "value": [p.share for p in parts]}
+        shown = self.reason.most_telling(self.n_labels)
+        return {
+            "name": [label.label for label in shown],
+            "value": [label.term for label in shown],
+            "median": [label.median for label in shown],
+        }
 
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
-        places = np.arange(len(self.names))
-        colour = colours["out" if self.flagged else "in"]
-        ax.barh(places, self.values, height=0.66, color=colour, label="this sample", zorder=2)
-        if self.medians is not None:
+        reason, bars = self.reason, self._bars()
+        verdict, css = ("in-distribution", "in") if reason.in_distribution else ("OUT", "out")
+        rows = np.arange(len(bars["name"]))
+        # Masked labels and values that cannot be used have no bar.
+        values = np.nan_to_num(bars["value"], posinf=0.0, neginf=0.0)
+        ax.barh(rows, values, height=0.66, color=colours[css], label="this sample", zorder=2)
+        if "median" in bars:
             mark = {"marker": "|", "s": 130, "linewidths": 2, "color": colours["ink"], "zorder": 3}
-            ax.scatter(self.medians, places, label="in-distribution\nmedian", **mark)
-            _legend_outside(ax)
-        ax.set_yticks(places, [cut(name, 30) for name in self.names])
+            medians = np.nan_to_num(bars["median"], posinf=0.0, neginf=0.0)
+            ax.scatter(medians, rows, label="in-distribution\nmedian", **mark)
+        ax.set_yticks(rows, [cut(name, 30) for name in bars["name"]])
         ax.invert_yaxis()
-        ax.set_xlabel(self.value_name)
+        ax.set_xlabel(reason.term or "share of the evidence")
         ax.locator_params(axis="x", nbins=5)
-        ax.set_title(self.title, size="medium", loc="left")
-
-
-def _finite(values: Sequence[float]) -> Values:
-    """Return the values as an array; masked labels and values that cannot be used have no bar."""
-    return np.nan_to_num(np.array(values, np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-
-
-# --- a monitor --------------------------------------------------------------------------------
+        name = f"{cut(reason.id, 30)}: {verdict}" if reason.id else verdict
+        title = f"{name}. {reason.detector} {reason.score:.4g}, threshold {reason.threshold:.4g}"
+        ax.set_title(title, size="medium", loc="left")
 
 
 @dataclass(repr=False, eq=False)
@@ -376,50 +324,38 @@ class MonitorDisplay(Display):
 
     Parameters
     ----------
-    edges : array of shape (n_windows, 2)
-        The first and the last input of each window.
-    shares, low, high : array of shape (n_windows,)
-        The share flagged, and the band.
-    change_at, alarm_at : int, optional
-        The input at which the stream most likely changed, and that at which it was noticed.
+    report : MonitorReport
+        Its windows are drawn, and the inputs at which the stream most likely changed and at which
+        this was noticed.
     """
 
-    edges: Values
-    shares: Values
-    low: Values
-    high: Values
-    change_at: int | None = None
-    alarm_at: int | None = None
+    report: MonitorReport
 
     @classmethod
     def from_report(cls, report: MonitorReport, *, ax: Any = None) -> Self:
         """Draw the windows of a report."""
-        columns = {name: np.array(column, np.float64) for name, column in report.columns().items()}
-        start, n = columns["start"], columns["n"]
-        change_at = None if report.change is None else report.change.since.at
-        bounds = columns["low"] / n, columns["high"] / n
-        edges = np.stack([start, start + n], axis=1)
-        return cls(edges, columns["share"], *bounds, change_at, report.alarm_at).plot(ax)
+        return cls(report).plot(ax)
 
     def _draw(self, ax: Any, colours: dict[str, str]) -> None:
-        band = (self.edges.ravel(), np.repeat(self.low, 2), np.repeat(self.high, 2))
-        ax.fill_between(*band, color=colours["in"], alpha=0.18, linewidth=0, label="expected")
-        middles = self.edges.mean(axis=1)
-        outside = (self.shares < self.low) | (self.shares > self.high)
+        windows = {name: np.array(column) for name, column in self.report.columns().items()}
+        start, n, share = windows["start"], windows["n"], windows["share"]
+        edges = np.stack([start, start + n], axis=1)
+        band = (np.repeat(windows[side] / n, 2) for side in ("low", "high"))
+        style = {"color": colours["in"], "alpha": 0.18, "linewidth": 0, "label": "expected"}
+        ax.fill_between(edges.ravel(), *band, **style)
+        outside = windows["outside"].astype(bool)
         for chosen, name, text in ((~outside, "in", "within"), (outside, "out", "outside")):
             if chosen.any():
                 dots = {"color": colours[name], "label": f"{text} ({np.count_nonzero(chosen):,})"}
-                ax.plot(middles[chosen], self.shares[chosen], "o", markersize=4, **dots)
-        for at, name, style, text in (
-            (self.change_at, "ink", "--", "changed at about\ninput {:,}"),
-            (self.alarm_at, "out", ":", "alarm at {:,}"),
-        ):
-            if at is not None:
-                line = {"linestyle": style, "linewidth": 1.3, "label": text.format(at)}
-                ax.axvline(at, color=colours[name], **line)
+                ax.plot(edges.mean(axis=1)[chosen], share[chosen], "o", markersize=4, **dots)
+        if self.report.change is not None:
+            since, noticed = self.report.change.since.at, self.report.alarm_at
+            label = f"changed at about\ninput {since:,}"
+            ax.axvline(since, color=colours["ink"], linestyle="--", linewidth=1.3, label=label)
+            label = f"alarm at {noticed:,}"
+            ax.axvline(noticed, color=colours["out"], linestyle=":", linewidth=1.3, label=label)
         ax.set(xlabel="inputs", ylabel="flagged")
         ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.margins(x=0.02)
         ax.set_ylim(bottom=0.0)
         _percent_axis(ax.yaxis)
-        _legend_outside(ax)

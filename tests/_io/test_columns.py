@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import json
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ from nescio._io.columns import Columns
 from nescio.errors import IgnoredLabelsWarning, InputError, LabelMismatchError
 
 pyarrow = pytest.importorskip("pyarrow")
-from nescio._io.arrow import ArrowTable
 
 
 def made(columns, index=()):
-    return ArrowTable(pyarrow.table(columns), "the table", index=index)
+    metadata = {"pandas": json.dumps({"index_columns": index})}
+    return pyarrow.table(columns).replace_schema_metadata(metadata)
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def logits(rng):
 
 
 def roles_of(columns, **said):
-    content = Columns(**said).read(made(columns))
+    content = Columns(**said).read_frame(made(columns))
     return content["label_names"], content.get("manifest", {}).get("ignored_columns", [])
 
 
@@ -113,7 +114,7 @@ def test_mistakes_are_explained(logits, said, reason):
 
 def test_ids_come_from_a_column_or_the_index(logits):
     def ids(columns, index=(), **said):
-        return Columns(**said).read(made(columns, index)).get("ids")
+        return Columns(**said).read_frame(made(columns, index)).get("ids")
 
     assert ids({"ID": np.arange(60) + 5, **logits})[:2] == ["5", "6"]
     assert ids({"path": ["p"] * 60, **logits}, id_column="path")[0] == "p"
@@ -126,7 +127,9 @@ def test_ids_come_from_a_column_or_the_index(logits):
 
 def test_ids_are_exact_and_missing_ones_are_empty(logits):
     def ids(column, **said):
-        return Columns(**{"id_column": "n", **said}).read(made({"n": column, **logits}))["ids"][:3]
+        return Columns(**{"id_column": "n", **said}).read_frame(made({"n": column, **logits}))[
+            "ids"
+        ][:3]
 
     large = [2**53 + 1, None, 2**53 + 3, *range(57)]
     assert ids(large) == ["9007199254740993", "", "9007199254740995"]
@@ -134,7 +137,7 @@ def test_ids_are_exact_and_missing_ones_are_empty(logits):
     assert ids([None] * 60) == ["", "", ""]
     times = np.array(["2024-01-01", "NaT", *["2024-01-02"] * 58], dtype="datetime64[ns]")
     assert ids(times)[:2] == ["2024-01-01T00:00:00.000000000", ""]
-    kept = Columns(keep="n").read(made({"n": large, **logits}))["kept"]["n"]
+    kept = Columns(keep="n").read_frame(made({"n": large, **logits}))["kept"]["n"]
     assert kept[:3].tolist() == [2**53 + 1, None, 2**53 + 3]
 
 
@@ -153,7 +156,7 @@ def test_the_labels_of_a_detector_are_looked_for_by_name(logits):
     numbered = {str(at): column for at, column in enumerate(logits.values())}
     assert roles_of(numbered, expected=("lion", "cat", "fish"))[0] is None
     lists = made({"logits": [[1 / 3] * 2] * 60, "text": ["x"] * 60})
-    content = Columns(expected=("lion", "cat")).read(lists)
+    content = Columns(expected=("lion", "cat")).read_frame(lists)
     assert content["logits"].shape == (60, 2)
     assert content["manifest"] == {"ignored_columns": ["text"]}
 
@@ -162,12 +165,12 @@ def test_columns_of_lists(rng):
     lists = {"a": rng.normal(size=(60, 2)).tolist(), "features": rng.normal(size=(60, 4)).tolist()}
     table = made(lists | {"text": ["x"] * 60})
     with pytest.raises(InputError, match="no column of lists named logits; there are 'a', 'feat"):
-        Columns().read(table)
-    assert Columns(labels="a").read(table)["logits"].shape == (60, 2)
+        Columns().read_frame(table)
+    assert Columns(labels="a").read_frame(table)["logits"].shape == (60, 2)
     with pytest.raises(InputError, match="no column of lists named logits"):
-        Columns(labels=["a", "features"]).read(table)
+        Columns(labels=["a", "features"]).read_frame(table)
     with pytest.raises(InputError, match="holds lists and cannot be kept"):
-        Columns(keep="a").read(table)
+        Columns(keep="a").read_frame(table)
 
 
 def test_lists_do_not_replace_columns_of_numbers(logits, rng):
@@ -176,14 +179,14 @@ def test_lists_do_not_replace_columns_of_numbers(logits, rng):
     reason = "lists of 'embedding', or in the columns 'cat', 'dog', 'zebra'. Choose"
     for said in ({}, {"expected": ("lion", "fox")}):
         with pytest.raises(InputError, match=reason):
-            Columns(**said).read(made(columns))
+            Columns(**said).read_frame(made(columns))
     for said, width in (
         ({"labels": "embedding"}, 8),
         ({"ignore": ["embedding", "text"]}, 3),
         ({"ignore": [*logits]}, 8),
     ):
-        assert Columns(**said).read(made(columns))["logits"].shape == (60, width)
-    assert Columns().read(made({"logits": embedding, **logits}))["logits"].shape == (60, 8)
+        assert Columns(**said).read_frame(made(columns))["logits"].shape == (60, width)
+    assert Columns().read_frame(made({"logits": embedding, **logits}))["logits"].shape == (60, 8)
 
 
 def test_numbers_are_names_unless_they_only_count_the_columns(logits):

@@ -32,8 +32,7 @@ RETURNED_BY = {
     },
     "nescio.detectors": {"assess": "Assessment", "calibrate": "Profile"},
     "nescio.explain": {
-        "explain": "Explanation LabelTerm Medians PartReason PartsExplanation PartsReason Reason"
-        " cells"
+        "explain": "Explanation LabelTerm Medians PartReason PartsExplanation Reason cells"
     },
     "nescio.export": {"export_onnx": "Differences Exported", "FusedModel": "FusedOutputs"},
     "nescio.metrics": {

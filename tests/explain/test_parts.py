@@ -10,7 +10,7 @@ from nescio.calibration.thresholds import continuous_p_values
 from nescio.checks import make_outputs
 from nescio.detectors.combined import RULES, reference_scores
 from nescio.errors import InputError
-from nescio.explain import PartsReason, Reason
+from nescio.explain import Reason
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_one_input(combined, train):
     new = ns.Outputs(new.logits, features=new.features, ids=list("abcde"))
     explanation = combined.explain(new)
     reason = explanation[3]
-    assert isinstance(reason, PartsReason)
+    assert isinstance(reason, Reason)
     assert (reason.id, reason.in_distribution) == ("d", False)
     assert [part.share for part in reason.parts] == sorted(explanation.shares[3])[::-1]
     assert reason.summary().startswith(f"{reason.parts[0].detector} has ")
@@ -79,7 +79,7 @@ def test_one_input(combined, train):
     named = explanation.with_train_ids([f"img {row}" for row in range(len(train))])[3]
     found = next(part for part in named.parts if part.nearest)
     assert found.nearest == tuple(f"img {row}" for row in rows)
-    assert f"knn(k=2): nearest training samples {found.nearest_text()}" in repr(named)
+    assert found.nearest_text() in repr(named)
 
 
 def test_a_sample_without_neighbours(combined, train):
@@ -138,7 +138,8 @@ def test_a_combination_inside_a_combination(rng):
     detector.calibrate(ns.Outputs(logits, label_names=["cat", "dog", "car"]))
     reason = detector.explain(logits[:2])[0]
     (inner,) = [part.reason for part in reason.parts if part.reason is not None]
-    assert isinstance(inner, PartsReason)
+    assert isinstance(inner, Reason)
+    assert len(inner.parts) == 2
     assert isinstance(reason.by_label(), Reason)
     assert {label.label for label in reason.by_label().labels} == {"cat", "dog", "car"}
     only = ns.Combined(["msp"]).calibrate(logits).explain(logits[:1])[0]

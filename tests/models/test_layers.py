@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
 from nescio.errors import ParameterError, ShapeError
-from nescio.models.layers import is_head, layer_names, pooled
+from nescio.models.base import is_head, layer_names, pooled
 
 
 def maps_to(outputs):

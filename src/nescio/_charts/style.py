@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 JOINT = "joint_energy"  # the detector that has a style of its own
-_HUES, _DASHES, _SETS = 8, 4, 6  # the number of each in charts.css
+HUES, _DASHES, _SETS = 8, 4, 6  # the number of each in charts.css
 _COLOUR = re.compile(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)")
 _ALIAS = re.compile(r"--([\w-]+): var\(--([\w-]+)\)")
 
@@ -39,7 +39,7 @@ def palette(*, dark: bool = False) -> dict[str, str]:
 
 def curve_style(at: int, name: str) -> str:
     """Return the CSS classes of the curve of a detector: a hue, and a dash once all are used."""
-    return "joint" if name == JOINT else f"c{at % _HUES} d{at // _HUES % _DASHES}"
+    return "joint" if name == JOINT else f"c{at % HUES} d{at // HUES % _DASHES}"
 
 
 def set_style(at: int) -> str:

@@ -11,7 +11,8 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -29,93 +30,45 @@ if TYPE_CHECKING:
 
 _KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow"}
 _BUFFERS = 1 << 26  # bytes that are read ahead, in all columns together
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a folder
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")  # not 007, which is text
 _UNNAMED_LEVEL = r"__index_level_\d+__"  # as pandas stores a level of an index without a name
 _UNNAMED_COLUMN = "Unnamed: 0"  # as pandas calls the first column of a CSV file without a name
 _MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "NaT", "#N/A"]
 # A sign or a fraction: such a cell in a first line is data, and not the name of a column.
 _DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+WHOLE_NUMBERS = "whole numbers"
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 _CACHE_BYTES = 1 << 18
 _JSON_BLOCK = 1 << 26  # bytes; a line must fit
 
 
-class ArrowTable:
-    """A table of pyarrow, or some of its rows.
+class TableFiles:
+    """The rows of a table in files: Parquet and Arrow files may together be larger than memory.
+
+    All files must have the same columns. Names of folders such as year=2026 are columns too. A text
+    file is one file, and is read as a whole. `columns` says how it is written.
 
     Attributes
     ----------
-    table : pyarrow.Table
-    names : tuple of str
-        The names of the columns.
-    index : tuple of str
-        The columns in which pandas stored an index.
-    lists, floats, numbers : frozenset of str
-        The columns that hold lists, floating-point numbers, and numbers of any kind.
-    partitions : frozenset of str
-        The columns whose values are in the names of folders.
-    own_index : pandas index or None
-        The index of a pandas frame, of any number of levels.
-    """
-
-    def __init__(
-        self,
-        table: Any,
-        what: object,
-        *,
-        partitions: Collection[str] = (),
-        index: Collection[str] | None = None,
-        own_index: Any = None,
-    ) -> None:
-        types = require("pyarrow.types", "files")
-        self.table = table
-        self._what = what
-        with arrow_errors(what):
-            table.validate(full=True)  # text that is not UTF-8, and offsets outside the data
-            self.names: tuple[str, ...] = tuple(table.column_names)
-        if len(set(self.names)) < len(self.names):
-            twice = next(name for name in self.names if self.names.count(name) > 1)
-            raise InputError(
-                f"{what} has two columns of the same name, {twice!r}. Names must be unique."
-            )
-        stored = _stored_index(table.schema) if index is None else index
-        self.index = tuple(name for name in self.names if name in stored)
-        self.lists = frozenset(field.name for field in table.schema if _is_list(field.type))
-        self.floats = frozenset(f.name for f in table.schema if types.is_floating(f.type))
-        whole = frozenset(f.name for f in table.schema if types.is_integer(f.type))
-        self.numbers = self.floats | whole
-        self.partitions = frozenset(partitions)
-        self.own_index = own_index
-
-    @property
-    def unnamed(self) -> set[str]:
-        """The columns of an index that have no name."""
-        return {n for n in self.index if n == _UNNAMED_COLUMN or re.fullmatch(_UNNAMED_LEVEL, n)}
-
-    def column(self, name: str) -> Any:
-        """Return a column as pyarrow has it."""
-        return self.table.column(name)
-
-
-class ArrowFiles:
-    """The rows of Parquet or Arrow files, which together may be larger than memory.
-
-    All files must have the same columns. Names of folders such as year=2026 are columns too.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The names of the columns.
+    schema : pyarrow.Schema
+        The columns, those of folders last.
+    folders : dict
+        The columns of folders, with one value per file.
     n_rows : int
     """
 
-    def __init__(self, files: Files) -> None:
-        self.files = files
-        self.kind = _KINDS[files.suffix]
+    def __init__(self, files: Files, columns: Columns) -> None:
+        self._files = files
+        self._kind = _KINDS.get(files.suffix, "text")
+        self._text: _RecordBatches | None = None
+        if self._kind == "text":
+            text = _read_text(files, columns)
+            self._text = _RecordBatches(text.schema, text.to_batches)
         self._rows: list[int] = []
         self._schema: Any = None
         self._column_bytes: dict[str, float] = {}  # per row, approximately
-        self._folders = _folder_columns(files)
+        self.folders = _folder_columns(files)
         for path in files.paths:
             with self._opened(path) as file:
                 schema = _common(file.schema)
@@ -125,9 +78,12 @@ class ArrowFiles:
                 if file.n_rows and not self._column_bytes:
                     self._column_bytes = file.column_bytes()
         self.n_rows = sum(self._rows)
-        self.names: tuple[str, ...] = (*self._schema.names, *self._folders)
+        self.schema = self._schema
+        for name, values in self.folders.items():
+            self.schema = self.schema.append(require("pyarrow", "files").field(name, values.type))
+        unique_names(self.schema)
 
-    def blocks(self, size: int, start: int, names: Sequence[str]) -> Iterator[ArrowTable]:
+    def blocks(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give blocks of `size` rows from row `start` on; the last block may be shorter.
 
         The borders of files and row groups do not matter.
@@ -142,78 +98,72 @@ class ArrowFiles:
                 whole = pyarrow.concat_tables(waiting)
                 waiting = [whole.slice(size)] if n_waiting > size else []
                 n_waiting -= size
-                yield self._table(whole.slice(0, size))
+                yield self._valid(whole.slice(0, size))
                 del whole
         if n_waiting:
-            yield self._table(pyarrow.concat_tables(waiting))
+            yield self._valid(pyarrow.concat_tables(waiting))
 
-    def whole(self, names: Sequence[str]) -> ArrowTable:
+    def whole(self, names: Sequence[str]) -> Any:
         """Return some columns of all rows as one table."""
-        pieces = list(self._pieces(max(1, min(self.n_rows, 1 << 20)), 0, names))
-        if not pieces:
-            return self._table(self.empty().table.select(names))
-        return self._table(require("pyarrow", "files").concat_tables(pieces))
-
-    def empty(self) -> ArrowTable:
-        """Return a table without rows."""
-        pyarrow = require("pyarrow", "files")
-        table = self._schema.empty_table()
-        for name, (kind, _) in self._folders.items():
-            table = table.append_column(name, pyarrow.array([], kind))
-        return self._table(table)
+        empty = self.schema.empty_table().select(names)
+        pieces = self._pieces(max(1, min(self.n_rows, 1 << 20)), 0, names)
+        return self._valid(require("pyarrow", "files").concat_tables([empty, *pieces]))
 
     def row_bytes(self, names: Sequence[str]) -> float:
         """Return approximately how many bytes some columns of a row have in memory."""
         return sum(self._column_bytes.get(name, 0) for name in names)
 
-    def _table(self, table: Any) -> ArrowTable:
-        return ArrowTable(table, self.files.address, partitions=self._folders)
+    def _valid(self, table: Any) -> Any:
+        """Return a table; raise if text is not UTF-8, or offsets lie outside the data."""
+        with arrow_errors(self._files.address, self._kind):
+            table.validate(full=True)
+        return table
 
     def _pieces(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
-        """Give the rows from `start` on, in pieces of at most `size` rows."""
+        """Give the rows from `start` on, in pieces; those of Parquet have at most `size` rows."""
         pyarrow = require("pyarrow", "files")
-        of_file = [name for name in names if name not in self._folders]
+        of_file = [name for name in names if name not in self.folders]
         schema = pyarrow.schema([self._schema.field(name) for name in of_file])
-        for at, (path, n_rows) in enumerate(zip(self.files.paths, self._rows, strict=True)):
+        for number, (path, n_rows) in enumerate(zip(self._files.paths, self._rows, strict=True)):
             if start >= n_rows:
                 start -= n_rows
                 continue
-            with self._opened(path) as file, arrow_errors(path, self.kind):
+            with self._opened(path) as file, arrow_errors(path, self._kind):
                 for batch in file.batches(size, start, of_file):
                     table = pyarrow.Table.from_batches([batch]).select(of_file)
                     if table.schema != schema:
                         table = table.cast(schema)
                     for name in names:
-                        if name in self._folders:
-                            kind, values = self._folders[name]
-                            value = pyarrow.scalar(values[at], kind)
-                            column = pyarrow.repeat(value, len(table))
+                        if name in self.folders:
+                            column = pyarrow.repeat(self.folders[name][number], len(table))
                             table = table.append_column(name, column)
                     yield table.select(names).replace_schema_metadata(self._schema.metadata)
             start = 0
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[_ParquetFile | _IpcFile]:
-        open_one = _ParquetFile if self.kind == "Parquet" else _IpcFile
-        with self.files.open(path) as stream:
-            with arrow_errors(path, self.kind):
-                file = open_one(stream, None if self.files.remote else path)
+    def _opened(self, path: str) -> Iterator[_ParquetFile | _RecordBatches]:
+        if self._text is not None:
+            yield self._text
+            return
+        local = None if self._files.remote else path
+        with self._files.open(path) as stream:
+            with arrow_errors(path, self._kind):
+                parquet = self._kind == "Parquet"
+                file = _ParquetFile(stream, local) if parquet else _open_ipc(stream, local)
             yield file
 
     def _check(self, path: str, schema: Any) -> None:
         """Raise unless a file has the columns of the first one."""
         ours, theirs = (dict(zip(s.names, s.types, strict=True)) for s in (self._schema, schema))
-        if ours == theirs:
-            return
-        first = self.files.paths[0]
         for name in (*ours, *theirs):
             here, there = (
                 f"is {kinds[name]}" if name in kinds else "is missing" for kinds in (theirs, ours)
             )
             if here != there:
                 raise InputError(
-                    f"{path} has other columns than {first}: {name!r} {here} here, and {there} "
-                    "there. All files of one input must have the same columns and types."
+                    f"{path} has other columns than {self._files.paths[0]}: {name!r} {here} here, "
+                    f"and {there} there. All files of one input must have the same columns and "
+                    "types."
                 )
 
 
@@ -239,58 +189,52 @@ class _ParquetFile:
     def column_bytes(self) -> dict[str, float]:
         """Return approximately how many bytes each column of a row has in memory."""
         group, sizes = self._file.metadata.row_group(0), dict[str, float]()
-        for chunk in (group.column(at) for at in range(group.num_columns)):
+        for chunk in map(group.column, range(group.num_columns)):
             name = chunk.path_in_schema.partition(".")[0]
             size = chunk.total_uncompressed_size / max(1, group.num_rows)
             sizes[name] = sizes.get(name, 0) + size
         return sizes
 
     def batches(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
-        """Give the rows from `start` on."""
-        groups = [
-            self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)
-        ]
-        first = 0
-        while first < len(groups) and start >= groups[first]:
-            start -= groups[first]
-            first += 1
-        for batch in self._file.iter_batches(
-            size, row_groups=range(first, len(groups)), columns=list(names)
-        ):
-            if start < len(batch):
-                yield batch.slice(start)
-            start = max(0, start - len(batch))
+        """Give the rows from `start` on, at most `size` at a time."""
+        metadata = self._file.metadata
+        groups = list(range(metadata.num_row_groups))
+        while groups and start >= metadata.row_group(groups[0]).num_rows:
+            start -= metadata.row_group(groups.pop(0)).num_rows
+        yield from _from_row(self._file.iter_batches(size, groups, list(names)), start)
 
 
-class _IpcFile:
-    """One Arrow file; a local one is memory-mapped."""
+class _RecordBatches:
+    """Record batches of pyarrow, which `read` gives: those of an Arrow file or of a table."""
 
-    def __init__(self, stream: IO[bytes], path: str | None) -> None:
-        pyarrow, ipc = require("pyarrow", "files"), require("pyarrow.ipc", "files")
-        source = stream if path is None else pyarrow.memory_map(path)
-        self._reader = ipc.open_file(source)
-        self.schema = self._reader.schema
-        if hasattr(self._reader, "count_rows"):  # a newer pyarrow
-            self.n_rows = int(self._reader.count_rows())
-        else:
-            batches = range(self._reader.num_record_batches)
-            self.n_rows = sum(self._reader.get_batch(at).num_rows for at in batches)
+    def __init__(self, schema: Any, read: Callable[[], Iterable[Any]]) -> None:
+        self.schema, self._read = schema, read
+        self.n_rows = sum(map(len, read()))
 
     def column_bytes(self) -> dict[str, float]:
         """Return approximately how many bytes each column of a row has in memory."""
-        batch = self._reader.get_batch(0)
+        batch = next(iter(self._read()))
         sizes = (column.nbytes / max(1, len(batch)) for column in batch.columns)
-        return dict(zip(batch.schema.names, sizes, strict=True))
+        return dict(zip(self.schema.names, sizes, strict=True))
 
     def batches(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
-        """Give the rows from `start` on, in pieces of at most `size` rows."""
-        for at in range(self._reader.num_record_batches):
-            batch = self._reader.get_batch(at)
-            if start < len(batch):
-                batch = batch.select(list(names))
-                for first in range(start, len(batch), size):
-                    yield batch.slice(first, size)
-            start = max(0, start - len(batch))
+        """Give the rows from `start` on, of any number at a time."""
+        yield from _from_row((batch.select(names) for batch in self._read()), start)
+
+
+def _open_ipc(stream: IO[bytes], path: str | None) -> _RecordBatches:
+    """Open an Arrow file; a local one is memory-mapped."""
+    pyarrow, ipc = require("pyarrow", "files"), require("pyarrow.ipc", "files")
+    reader = ipc.open_file(stream if path is None else pyarrow.memory_map(path))
+    numbers = range(reader.num_record_batches)
+    return _RecordBatches(reader.schema, lambda: map(reader.get_batch, numbers))
+
+
+def _from_row(batches: Iterable[Any], start: int) -> Iterator[Any]:
+    for batch in batches:
+        if start < len(batch):
+            yield batch.slice(start)
+        start = max(0, start - len(batch))
 
 
 def _common(schema: Any) -> Any:
@@ -309,28 +253,28 @@ def _common(schema: Any) -> Any:
     return pyarrow.schema(fields, metadata=schema.metadata)
 
 
-def _folder_columns(files: Files) -> dict[str, tuple[Any, list[Any]]]:
-    """Return the columns in the names of folders: name, type and the value of each file."""
+def _folder_columns(files: Files) -> dict[str, Any]:
+    """Return the columns in the names of folders, such as year=2026, with one value per file."""
     pyarrow = require("pyarrow", "files")
-    found = [
-        [(name, unquote(value)) for name, mark, value in parts if mark and name]
-        for parts in ([part.partition("=") for part in files.folders(p)] for p in files.paths)
+    folders = [
+        dict(part.split("=", 1) for part in files.folders(path) if "=" in part[1:])
+        for path in files.paths
     ]
-    names = [[name for name, _ in pairs] for pairs in found]
-    for path, these in zip(files.paths, names, strict=True):
-        if these != names[0]:
+    first = list(folders[0])
+    for path, values in zip(files.paths, folders, strict=True):
+        if list(values) != first:
             raise InputError(
                 f"{path} lies in other folders than {files.paths[0]}: the folders of one are for "
-                f"the columns {', '.join(these) or 'none'}, of the other for "
-                f"{', '.join(names[0]) or 'none'}."
+                f"the columns {', '.join(values) or 'none'}, of the other for "
+                f"{', '.join(first) or 'none'}."
             )
-    columns: dict[str, tuple[Any, list[Any]]] = {}
-    for at, name in enumerate(names[0]):
-        values: list[Any] = [None if p[at][1] == _NO_VALUE else p[at][1] for p in found]
-        whole = all(v is None or re.fullmatch(r"0|-?[1-9]\d{0,17}", v) for v in values)
-        if whole:
-            values = [None if v is None else int(v) for v in values]
-        columns[name] = (pyarrow.int64() if whole else pyarrow.string(), values)
+    columns = {}
+    for name in first:
+        texts = [None if v[name] == _NO_VALUE else unquote(v[name]) for v in folders]
+        column = pyarrow.array(texts, pyarrow.string())
+        if all(text is None or _WHOLE.fullmatch(text) for text in texts):
+            column = column.cast("int64")
+        columns[name] = column
     return columns
 
 
@@ -347,19 +291,31 @@ def arrow_errors(what: object, kind: str = "Parquet") -> Iterator[None]:
         raise FileFormatError(f"cannot read {what} as {kind}: {reason}") from error
 
 
-def _stored_index(schema: Any) -> set[str]:
-    """Return the names under which pandas stores an index, with or without its metadata."""
-    names = {n for n in schema.names if n == _UNNAMED_COLUMN or re.fullmatch(_UNNAMED_LEVEL, n)}
+def unique_names(schema: Any) -> tuple[str, ...]:
+    """Return the names of the columns; raise if two have the same name."""
+    name, count = Counter(schema.names).most_common(1)[0] if schema.names else ("", 0)
+    if count > 1:
+        raise InputError(f"there are two columns of the same name, {name!r}. Rename one of them.")
+    return tuple(schema.names)
+
+
+def stored_index(schema: Any) -> tuple[str, ...]:
+    """Return the columns in which pandas stored an index, with or without its metadata."""
+    stored: list[Any] = []
     with suppress(ValueError, AttributeError):  # not the metadata that pandas writes
         stored = (schema.pandas_metadata or {}).get("index_columns", [])
-        names |= {name for name in stored if isinstance(name, str)}
-    return names
+    return tuple(name for name in schema.names if is_unnamed_index(name) or name in stored)
+
+
+def is_unnamed_index(name: str) -> bool:
+    """Return whether pandas stores an index without a name under this name."""
+    return name == _UNNAMED_COLUMN or re.fullmatch(_UNNAMED_LEVEL, name) is not None
 
 
 # --- text files -------------------------------------------------------------------------------
 
 
-def read_text_table(files: Files, columns: Columns) -> ArrowTable:
+def _read_text(files: Files, columns: Columns) -> Any:
     """Read a CSV, TSV or JSON lines file as one table."""
     suffix, what = files.suffix.removesuffix(".gz"), files.address
     with files.open(files.paths[0]) as stream:
@@ -371,18 +327,16 @@ def read_text_table(files: Files, columns: Columns) -> ArrowTable:
             raise FileFormatError(f"cannot read {what} as gzip: {error}.") from error
     if not data.strip():
         raise FileFormatError(f"{what} is empty.")
-    pyarrow = require("pyarrow", "files")
     if suffix == ".jsonl":
-        json = require("pyarrow.json", "files")
+        pyarrow, json = require("pyarrow", "files"), require("pyarrow.json", "files")
         with arrow_errors(what, "JSON lines"):
             options = json.ReadOptions(block_size=min(_JSON_BLOCK, len(data) + 1))
-            return ArrowTable(json.read_json(pyarrow.BufferReader(data), options), what)
+            return json.read_json(pyarrow.BufferReader(data), options)
     separator = columns.sep or ("\t" if suffix == ".tsv" else ",")
-    names = _csv_names(data, separator, what)
-    table = _read_csv(data, names, separator, columns, what)
-    if not len(table):
+    table = _read_csv(data, _csv_names(data, separator, what), separator, columns, what)
+    if not len(table):  # its columns have no types either
         raise InputError("the table has no rows.")
-    return ArrowTable(table, what)
+    return table
 
 
 def _read_csv(data: bytes, names: list[str], sep: str, columns: Columns, what: object) -> Any:
@@ -448,7 +402,8 @@ def _csv_names(data: bytes, separator: str, what: object) -> list[str]:
 # --- columns ----------------------------------------------------------------------------------
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Return whether a type of pyarrow is that of lists."""
     types = require("pyarrow.types", "files")
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
@@ -457,7 +412,7 @@ def kind_of(kind: Any) -> str:
     """Return what a column of this type holds, in words."""
     types = require("pyarrow.types", "files")
     words = {
-        "whole numbers": types.is_integer,
+        WHOLE_NUMBERS: types.is_integer,
         "text": lambda t: types.is_string(t) or types.is_large_string(t) or types.is_dictionary(t),
         "true or false": types.is_boolean,
         "times": types.is_temporal,
@@ -467,7 +422,7 @@ def kind_of(kind: Any) -> str:
     return next((word for word, is_kind in words.items() if is_kind(kind)), str(kind))
 
 
-def label_matrix(table: ArrowTable, names: Sequence[str]) -> Array:
+def label_matrix(table: Any, names: Sequence[str]) -> Array:
     """Return columns of numbers as a matrix, (n_rows, n_names); nulls are NaN."""
     columns = [_numbers(name, table.column(name)) for name in names]
     n_rows, n_columns = len(columns[0]), len(columns)
@@ -491,7 +446,7 @@ def _numbers(name: str, column: Any) -> Array:
     return np.asarray(column)
 
 
-def list_matrix(table: ArrowTable, name: str) -> Array:
+def list_matrix(table: Any, name: str) -> Array:
     """Return lists of equal length as the rows of a matrix; a null is a row of NaN."""
     compute, types = require("pyarrow.compute", "files"), require("pyarrow.types", "files")
     column = table.column(name)

@@ -10,17 +10,29 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import json
 import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.arrow import ArrowTable, as_ids, kind_of, label_matrix, list_matrix, to_array
+from nescio._io.arrow import (
+    WHOLE_NUMBERS,
+    as_ids,
+    is_list,
+    is_unnamed_index,
+    kind_of,
+    label_matrix,
+    list_matrix,
+    stored_index,
+    to_array,
+    unique_names,
+)
 from nescio._optional import require
 from nescio._validation import Array, FloatArray, to_float, to_numpy
 from nescio.errors import (
@@ -38,7 +50,7 @@ _NAMED = 10  # columns that a message names
 _FRAMES = (
     ("pandas", "DataFrame"),
     ("polars", "DataFrame"),
-    ("polars", "LazyFrame"),  # `frame_table` says what to do with it
+    ("polars", "LazyFrame"),  # `_arrow_table` says what to do with it
     ("pyarrow", "Table"),
 )
 _INDEX = "__index_level_0__"  # as in a Parquet file of pandas
@@ -103,9 +115,14 @@ class Columns:
         """Whether an option was given that has a meaning only for tables."""
         return bool(self.id_column or _several(self.ignore) or _several(self.keep) or self.sep)
 
-    def read(self, table: ArrowTable) -> dict[str, Any]:
-        """Read a table; return the arguments of `Outputs`."""
-        return content(self.roles(table), table)
+    def read_frame(self, frame: Any) -> dict[str, Any]:
+        """Read a data frame of pandas, polars or pyarrow; return the arguments of `Outputs`."""
+        table = _arrow_table(frame)
+        roles = self.roles(table.schema)
+        arguments = content(roles, table)
+        if roles.ids == next(iter(stored_index(table.schema)), None):  # no ids but the index
+            arguments["index"] = index_of(frame)
+        return arguments
 
     def text_columns(self, names: Sequence[str]) -> dict[str, bool]:
         """Return which columns of a text file are text (True) or numbers (False), if it is known.
@@ -119,70 +136,68 @@ class Columns:
         texts = _matching((*_several(self.keep), self.id_column or "id"), names)
         return {name: True for name in names if name in texts or name.lower() == "id"}
 
-    def roles(self, table: ArrowTable) -> Roles:
-        """Decide what each column is; warn of floating-point columns that the detector ignores."""
-        names = table.names
+    def roles(self, schema: Any, folders: Collection[str] = ()) -> Roles:
+        """Decide what each column is; warn of floating-point columns that the detector ignores.
+
+        The values of `folders` are in the names of folders: they are no labels unless chosen.
+        """
+        names, index = unique_names(schema), stored_index(schema)
         kept = matching_names(self.keep, names, "keep")
         ignored = matching_names(self.ignore, names, "ignore")
-        ids = self._id_column(table, {*kept, *ignored})
+        ids = self._id_column(names, index, {*kept, *ignored})
         conflict = next((name for name in kept if name in ignored or name == ids), None)
         if conflict is not None:
             raise InputError(
                 f"column {conflict!r} cannot be kept and also be ignored or hold the ids."
             )
-        nested = next((name for name in kept if name in table.lists), None)
+        nested = next((name for name in kept if is_list(schema.field(name).type)), None)
         if nested is not None and not self.keep_rest:
             raise InputError(f"column {nested!r} holds lists and cannot be kept.")
-        taken = {ids, *kept, *ignored, *table.index, *table.partitions}
-        rest = tuple(name for name in names if name not in taken)
-        labels, chosen = self._label_columns(table, rest, taken)
+        taken = {ids, *kept, *ignored, *index, *folders}
+        rest = [schema.field(name) for name in names if name not in taken]
+        labels, chosen = self._label_columns(names, rest, taken)
         if self.keep_rest and not kept:
-            other = {ids, *labels, *ignored, *table.unnamed}
+            other = {ids, *labels, *ignored, *filter(is_unnamed_index, names)}
             kept = tuple(name for name in names if name not in other)
-        if chosen and self.labels is None:
-            self._warn_of_unknown([n for n in rest if n in table.floats and n not in labels])
-        used = {ids, *labels, *kept, *table.index}
+        if chosen and self.labels is None and self.expected_by == Columns.expected_by:
+            _warn_of_unknown([name for name in _floats(rest) if name not in labels])
+        used = {ids, *labels, *kept, *index}
         return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen)
 
-    def _warn_of_unknown(self, names: Sequence[str]) -> None:
-        if names and self.expected_by == Columns.expected_by:
-            count = "1 column" if len(names) == 1 else f"{len(names):,} columns"
-            warn(
-                f"ignored {count} that the detector was not made for: {listed(names)}.",
-                IgnoredLabelsWarning,
-            )
-
-    def _id_column(self, table: ArrowTable, taken: set[str]) -> str | None:
-        if self.id_column is not None and (self.id_required or self.id_column in table.names):
-            if self.id_column not in table.names:
-                raise _no_column(self.id_column, table.names, "id_column")
+    def _id_column(self, names: Sequence[str], index: Sequence[str], taken: set[str]) -> str | None:
+        if self.id_column is not None and (self.id_required or self.id_column in names):
+            if self.id_column not in names:
+                raise _no_column(self.id_column, names, "id_column")
             if self.id_column in taken:
                 raise InputError(
                     f"column {self.id_column!r} holds the ids, so it cannot be ignored or kept."
                 )
             return self.id_column
         taken |= {*_several(self.labels or ()), *(self.expected or ())}
-        named = [name for name in table.names if name.lower() == "id" and name not in taken]
-        # The levels of an index are ids only together.
-        index = [name for name in table.index if name not in taken] if len(table.index) == 1 else []
-        return next(iter([*named, *index]), None)
+        candidates = [name for name in names if name.lower() == "id"]
+        candidates += index if len(index) == 1 else ()  # several levels are ids only together
+        return next((name for name in candidates if name not in taken), None)
 
     def _label_columns(
-        self, table: ArrowTable, rest: tuple[str, ...], taken: Collection[str | None]
+        self, names: Sequence[str], fields: Sequence[Any], taken: Collection[str | None]
     ) -> tuple[tuple[str, ...], bool]:
-        """Return the columns to read as labels, and whether they were named."""
+        """Return the columns to read as labels, and whether they were named.
+
+        `fields` are the columns that have no other role.
+        """
         if self.labels is not None:
-            return self.chosen(table.names, taken), True
+            return self.chosen(names, taken), True
+        rest = tuple(field.name for field in fields)
         if self.expected is not None and set(self.expected) <= set(rest):
             return tuple(self.expected), True
-        lists = tuple(name for name in rest if name in table.lists)
-        floats = tuple(name for name in rest if name in table.floats)
+        lists = tuple(field.name for field in fields if is_list(field.type))
+        floats = _floats(fields)
         if self.expected is not None and not lists and not _are_numbered(floats):
             raise LabelMismatchError(label_difference(self.expected, rest, self.expected_by))
         if not rest:
             raise InputError(
                 "there are no columns of logits: the columns are "
-                f"{listed(table.names) or 'none'}, and all of them are ids or ignored."
+                f"{listed(names) or 'none'}, and all of them are ids or ignored."
             )
         if lists:
             if floats and "logits" not in lists:
@@ -192,10 +207,11 @@ class Columns:
                     "labels, with labels=... (--labels)."
                 )
             return lists, False
-        numbers = table.numbers if self.of_features else floats
-        doubtful = [name for name in rest if name not in numbers]
+        doubtful = {field.name: kind_of(field.type) for field in fields if field.name not in floats}
+        if self.of_features:
+            doubtful = {name: kind for name, kind in doubtful.items() if kind != WHOLE_NUMBERS}
         if doubtful:
-            raise self._ambiguous(table, doubtful)
+            raise self._ambiguous(doubtful)
         if _are_numbered(sorted(rest, key=_number)) and not _are_numbered(rest):
             raise InputError(
                 f"the columns are numbered, but not in order: {listed(rest)}. Sort them, or choose "
@@ -203,31 +219,28 @@ class Columns:
             )
         return rest, False
 
-    def _ambiguous(self, table: ArrowTable, doubtful: Sequence[str]) -> InputError:
+    def _ambiguous(self, kinds: Mapping[str, str]) -> InputError:
         """Return the error for columns that may not be labels, with the options to paste."""
-        what = "numbers" if self.of_features else "floating-point numbers"
-        named = ", ".join(
-            f"{name!r} ({kind_of(table.table.field(name).type)})" for name in doubtful[:_NAMED]
-        )
-        more = f" and {len(doubtful) - _NAMED:,} more" if len(doubtful) > _NAMED else ""
-        one = len(doubtful) == 1
-        start = f"{len(doubtful):,} column{' does' if one else 's do'} not hold {what}: "
+        shown = ", ".join(f"{name!r} ({kind})" for name, kind in [*kinds.items()][:_NAMED])
+        if len(kinds) > _NAMED:
+            shown += f" and {len(kinds) - _NAMED:,} more"
+        one = len(kinds) == 1
+        start = f"{len(kinds):,} column{' does' if one else 's do'} not hold "
         which = "it" if one else "them"
         if self.of_features:
             return InputError(
-                f"{start}{named}{more}. Drop {which} from the data frame, or pass the features as "
-                "an array."
+                f"{start}numbers: {shown}. Drop {which} from the data frame, or pass the features "
+                "as an array."
             )
-        hint = ""
-        if not more:
-            hint += (
-                f"To leave {which} out, pass --ignore {_as_option(doubtful)} (in Python: "
-                f"ignore={list(doubtful)}). "
-            )
+        hint = (
+            f"To leave {which} out, pass --ignore {_as_option(list(kinds))} (in Python: "
+            f"ignore={list(kinds)}). "
+        )
         return InputError(
-            f"{start}{named}{more}. {hint}If {'it' if one else 'one of them'} holds the ids, pass "
-            "--id-column. To choose the columns of the labels yourself, pass --labels (labels=) "
-            "with names or patterns; '*' takes all."
+            f"{start}floating-point numbers: {shown}. {hint if len(kinds) <= _NAMED else ''}If "
+            f"{'it' if one else 'one of them'} holds the ids, pass --id-column. To choose the "
+            "columns of the labels yourself, pass --labels (labels=) with names or patterns; '*' "
+            "takes all."
         )
 
     def chosen(self, names: Sequence[str], taken: Collection[str | None] = ()) -> tuple[str, ...]:
@@ -246,21 +259,35 @@ class Columns:
         return matching_names(patterns, [name for name in names if name not in taken], "labels")
 
 
-def content(roles: Roles, table: ArrowTable) -> dict[str, Any]:
-    """Return the arguments of `Outputs` for a table whose columns have these roles."""
-    found: dict[str, Any] = {"kept": {name: to_array(table.column(name)) for name in roles.kept}}
+def _floats(fields: Sequence[Any]) -> tuple[str, ...]:
+    is_floating = require("pyarrow.types", "files").is_floating
+    return tuple(field.name for field in fields if is_floating(field.type))
+
+
+def _warn_of_unknown(names: Sequence[str]) -> None:
+    if names:
+        count = "1 column" if len(names) == 1 else f"{len(names):,} columns"
+        warn(
+            f"ignored {count} that the detector was not made for: {listed(names)}.",
+            IgnoredLabelsWarning,
+        )
+
+
+def content(roles: Roles, table: Any) -> dict[str, Any]:
+    """Return the arguments of `Outputs` for a table of pyarrow whose columns have these roles."""
+    arguments: dict[str, Any] = {
+        "kept": {name: to_array(table.column(name)) for name in roles.kept}
+    }
     if roles.ids is not None:
-        found["ids"] = as_ids(table.column(roles.ids))
-    if roles.ids == next(iter(table.index), None):  # no other ids, and not ignored
-        found["index"] = table.own_index
+        arguments["ids"] = as_ids(table.column(roles.ids))
     if roles.ignored:
-        found["manifest"] = {"ignored_columns": list(roles.ignored)}
-    return found | label_content(roles, table)
+        arguments["manifest"] = {"ignored_columns": list(roles.ignored)}
+    return arguments | label_content(roles, table)
 
 
-def label_content(roles: Roles, table: ArrowTable) -> dict[str, Any]:
+def label_content(roles: Roles, table: Any) -> dict[str, Any]:
     """Return the arguments of `Outputs` that come from the columns of the labels."""
-    lists = [name for name in roles.labels if name in table.lists]
+    lists = [name for name in roles.labels if is_list(table.schema.field(name).type)]
     if not lists:
         names = None if _are_numbered(roles.labels) else roles.labels
         return {"logits": label_matrix(table, roles.labels), "label_names": names}
@@ -363,7 +390,7 @@ def read_frame(frame: Any, expected: Sequence[str] | None = None) -> dict[str, A
     Returns the arguments of `Outputs`.
     """
     try:
-        return Columns(expected=expected).read(frame_table(frame))
+        return Columns(expected=expected).read_frame(frame)
     except InputError as error:
         raise type(error)(
             f"{error} Pass such options to Outputs.from_frame(frame, ...), and its result here."
@@ -372,7 +399,7 @@ def read_frame(frame: Any, expected: Sequence[str] | None = None) -> dict[str, A
 
 def read_features(frame: Any, expected: Sequence[str] | None = None) -> dict[str, Any]:
     """Read a data frame of features; they are the logits in the result, as of any table."""
-    return Columns(expected=expected, of_features=True).read(frame_table(frame))
+    return Columns(expected=expected, of_features=True).read_frame(frame)
 
 
 def read_truth(
@@ -390,14 +417,13 @@ def read_truth(
     ids : sequence of str, optional
         The ids of the samples. It is an error if the frame has other ids.
     """
-    table = frame_table(frame)
-    columns = [name for name in table.names if name not in table.index]
+    columns = [str(name) for name in getattr(frame, "column_names", frame.columns)]
     shared = [name for name in names or () if name in columns]
     if names and shared and len(shared) < len(names):
         raise LabelMismatchError(f"labels: {label_difference(names, columns, 'the logits')}")
-    content = Columns(labels=shared or "*").read(table)
-    check_same_rows("labels", content.get("ids"), ids)
-    return np.asarray(content["logits"])
+    arguments = Columns(labels=shared or "*").read_frame(frame)
+    check_same_rows("labels", arguments.get("ids"), ids)
+    return np.asarray(arguments["logits"])
 
 
 def check_same_rows(
@@ -442,7 +468,7 @@ def _holds_ids(index: Any) -> bool:
     return bool(index.nlevels == 1 and not index.equals(default))
 
 
-def frame_table(frame: Any) -> ArrowTable:
+def _arrow_table(frame: Any) -> Any:
     """Return a data frame as a table of pyarrow; the index of a pandas frame is a column."""
     pyarrow = require("pyarrow", "files")
     if hasattr(frame, "collect"):
@@ -454,18 +480,19 @@ def frame_table(frame: Any) -> ArrowTable:
     index = index_of(frame)
     if index is None:
         table = frame if isinstance(frame, pyarrow.Table) else frame.to_arrow()
-        return ArrowTable(table, "the data frame")
+        table.validate(full=True)
+        return table
     if frame.columns.nlevels > 1:
         raise InputError("the columns of the data frame have several levels; one is needed.")
     names = [str(name) for name in frame.columns]
     columns = [_arrow_column(frame.iloc[:, at]) for at in range(len(names))]
-    index_name: tuple[str, ...] = ()
+    stored: list[str] = []
     if _holds_ids(index):
         plain = index.name is None or str(index.name) in names
-        index_name = (_INDEX if plain else str(index.name),)
+        stored = [_INDEX if plain else str(index.name)]
         columns.append(_arrow_column(index.to_series()))
-    table = pyarrow.Table.from_arrays(columns, names=[*names, *index_name])
-    return ArrowTable(table, "the data frame", index=index_name, own_index=index)
+    metadata = {"pandas": json.dumps({"index_columns": stored})}
+    return pyarrow.Table.from_arrays(columns, names=[*names, *stored], metadata=metadata)
 
 
 def _arrow_column(series: Any) -> Any:

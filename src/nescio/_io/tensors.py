@@ -1,8 +1,8 @@
-"""Reading and writing of safetensors files: a JSON header and raw arrays, but no code.
+"""Safetensors files, a JSON header and raw arrays but no code, and the kinds that nescio writes.
 
 This module does not use the safetensors package, because that package copies each NumPy array into
 memory on reading and needs whole arrays for writing. Here, arrays are memory-mapped on reading and
-written in blocks, so a file can be larger than memory. ADR 0002 lists the other differences.
+written in blocks, so a file can be larger than memory. ADR 0002 has the measurements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,8 +52,12 @@ class Stacked:
     """Blocks of rows that are written as one array, without concatenating them in memory."""
 
     def __init__(self, blocks: Sequence[Array]) -> None:
-        self.blocks = [_little_endian(block) for block in blocks]
+        self.blocks = [
+            np.asarray(block, dtype=block.dtype.newbyteorder("<"), order="C") for block in blocks
+        ]
         first = self.blocks[0]
+        if first.dtype not in _CODES:
+            raise TypeError(f"arrays of dtype {first.dtype} cannot be stored as safetensors")
         self.dtype = first.dtype
         rows = first.shape[:1] if len(blocks) == 1 else (sum(map(len, self.blocks)),)
         self.shape = (*rows, *first.shape[1:])
@@ -139,96 +143,58 @@ def decode_tensors(
     The arrays are views of the bytes. Errors name the data as `what`.
     """
     start = 8 + int.from_bytes(data[:8], "little")
-    entries, metadata = _parse_header(bytes(data[8:start]), start, len(data), what)
-    tensors = {}
-    for name, entry in entries.items():
-        array = np.frombuffer(data, entry.dtype, math.prod(entry.shape), entry.begin)
-        tensors[name] = entry.decoded(array.reshape(entry.shape))
-    return tensors, metadata
-
-
-class Entry(NamedTuple):
-    """An array of a safetensors file: its dtype, its shape and its place in the file."""
-
-    dtype: np.dtype[Any]
-    shape: list[int]
-    begin: int
-    end: int
-    is_bfloat16: bool
-
-    def decoded(self, array: Array) -> Array:
-        """Return the numbers that the file holds."""
-        return _widen_bfloat16(array) if self.is_bfloat16 else array
-
-
-def _parse_header(
-    text: bytes, start: int, size: int, what: object
-) -> tuple[dict[str, Entry], dict[str, Any]]:
-    """Return the arrays and the metadata of a file of `size` bytes, whose data is at `start`."""
-    if not 10 <= start <= 8 + _MAX_HEADER_BYTES or start > size:
+    if not 10 <= start <= 8 + _MAX_HEADER_BYTES or start > len(data):
         raise FileFormatError(f"{what} is truncated, or it is not a safetensors file.")
-    header = _json_object(text, f"{what} is not a safetensors file: its header")
+    header = _json_object(bytes(data[8:start]), f"{what} is not a safetensors file: its header")
     texts = header.pop("__metadata__", {})
     ours = texts.get(_METADATA_KEY, "{}") if isinstance(texts, dict) else None
     if ours == "{}" and any(f'"{_METADATA_KEY}.' in str(text) for text in texts.values()):
         ours = None  # the key of our own metadata is damaged
     metadata = _json_object(ours, f"{what} is damaged: its metadata")
-    checked = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
+    entries = {name: _checked_entry(what, name, entry) for name, entry in header.items()}
     # Without gaps, overlaps and further bytes, each array begins where the one before it ends.
-    places = sorted((begin, end) for _, _, begin, end in checked.values())
-    if [begin for begin, _ in places] + [size - start] != [0] + [end for _, end in places]:
+    places = sorted((begin, end) for _, _, begin, end in entries.values())
+    if [begin for begin, _ in places] + [len(data) - start] != [0] + [end for _, end in places]:
         raise FileFormatError(
             f"{what} is truncated or damaged: its arrays do not fill it without gaps and overlaps."
         )
-    entries = {
-        name: Entry(dtype, shape, start + begin, start + end, header[name]["dtype"] == "BF16")
-        for name, (dtype, shape, begin, end) in checked.items()
-    }
-    return entries, metadata
+    tensors = {}
+    for name, (code, shape, begin, _) in entries.items():
+        array = np.frombuffer(data, _DTYPES[code], math.prod(shape), start + begin).reshape(shape)
+        if code == "BF16":  # its bits are the upper half of a float32
+            array = (array.astype(np.uint32) << 16).view(np.float32)
+        tensors[name] = array
+    return tensors, metadata
 
 
 def _json_object(text: Any, what: str) -> dict[str, Any]:
     """Return a JSON object; an error says that `what` is not one."""
     try:
-        found = json.loads(text)
-        if not isinstance(found, dict):
+        value = json.loads(text)
+        if not isinstance(value, dict):
             raise TypeError
     except (TypeError, ValueError, RecursionError) as error:
         raise FileFormatError(f"{what} is not valid JSON.") from error
-    return found
+    return value
 
 
-def _checked_entry(
-    what: object, name: str, entry: Any
-) -> tuple[np.dtype[Any], list[int], int, int]:
+def _checked_entry(what: object, name: str, entry: Any) -> tuple[str, list[int], int, int]:
     """Return dtype, shape, begin and end of an array; raise unless they are consistent."""
     try:
-        dtype, shape, (begin, end) = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+        code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         sizes = [*shape, begin, end]
         whole = all(type(size) is int and 0 <= size < _MAX_SIZE for size in sizes)
         if not whole or len(shape) > _MAX_DIMENSIONS:
             raise ValueError
         # NumPy limits the product of the dimensions even if one of them is 0.
         too_large = math.prod(size or 1 for size in shape) >= _MAX_SIZE
-        if too_large or end - begin != math.prod(shape) * dtype.itemsize:
+        if too_large or end - begin != math.prod(shape) * _DTYPES[code].itemsize:
             raise ValueError
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(
             f"{what} is damaged: the header entry of {name[:40]!r} is invalid."
         ) from error
-    return dtype, shape, begin, end
-
-
-def _little_endian(array: Array) -> Array:
-    array = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
-    if array.dtype not in _CODES:
-        raise TypeError(f"arrays of dtype {array.dtype} cannot be stored as safetensors")
-    return array
-
-
-def _widen_bfloat16(bits: Array) -> Array:
-    """Convert bfloat16 to float32: its bits are the upper half of a float32."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return code, shape, begin, end
 
 
 # --- kinds of files ---------------------------------------------------------------------------
@@ -248,9 +214,9 @@ class FileKind:
 
     def check(self, metadata: Mapping[str, Any], path: object) -> None:
         """Raise if this version of nescio cannot read the file."""
-        found = metadata.get("kind")
-        if found != self.name:
-            reason = f"it holds {found!r}" if found else "nescio did not write it"
+        kind = metadata.get("kind")
+        if kind != self.name:
+            reason = f"it holds {kind!r}" if kind else "nescio did not write it"
             raise FileFormatError(f"{path} is not a {self.what}: {reason}.")
         schema = metadata.get("schema")
         if schema is True or schema != self.schema:
@@ -271,17 +237,9 @@ class FileKind:
         tensors, metadata = read_tensors(path, copy=copy)
         self.check(metadata, path)
         if verify:
-            self.verify(tensors, metadata, path)
+            verify_checksum(tensors, metadata, path)
         metadata.pop("sha256", None)
         return tensors, metadata
-
-    def verify(
-        self, tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any], path: object
-    ) -> None:
-        """Raise unless the contents match their checksum."""
-        if "sha256" not in metadata:
-            raise FileFormatError(f"{path} is damaged: its checksum is missing.")
-        verify_checksum(tensors, metadata, path)
 
     def write(
         self,
@@ -299,12 +257,14 @@ class FileKind:
 
 
 def verify_checksum(
-    tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any], path: object
+    tensors: Mapping[str, Array], metadata: Mapping[str, Any], path: object
 ) -> None:
-    """Raise if a file has a checksum, and it is not that of its contents."""
+    """Raise unless the contents of a file match its checksum."""
     content = dict(metadata)
     stored = content.pop("sha256", None)
-    if "sha256" in metadata and stored != digest(tensors, content):
+    if stored is None:
+        raise FileFormatError(f"{path} is damaged: its checksum is missing.")
+    if stored != digest(tensors, content):
         raise FileFormatError(f"{path} is damaged: its contents do not match their checksum.")
 
 
@@ -313,12 +273,12 @@ def digest(tensors: Mapping[str, Array | Stacked], metadata: Mapping[str, Any]) 
 
     Arrays on disk are read in order and not kept in memory.
     """
-    found = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    hashed = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
-        given = tensors[name]
-        array = Stacked([given]) if isinstance(given, np.ndarray) else given
+        tensor = tensors[name]
+        array = Stacked([tensor]) if isinstance(tensor, np.ndarray) else tensor
         # A damaged name may hold half of a surrogate pair, which UTF-8 does not have.
-        found.update(f"{name}:{array.dtype.str}:{array.shape};".encode("utf-8", "surrogatepass"))
+        hashed.update(f"{name}:{array.dtype.str}:{array.shape};".encode("utf-8", "surrogatepass"))
         for block in array.blocks:
-            found.update(block.data)
-    return found.hexdigest()
+            hashed.update(block.data)
+    return hashed.hexdigest()

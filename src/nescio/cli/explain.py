@@ -26,14 +26,7 @@ from nescio.cli.options import (
 )
 from nescio.cli.printing import print_json, print_table, say, terminal, working
 from nescio.errors import InputError, ParameterError, error_context
-from nescio.explain import (
-    LabelTerm,
-    PartsExplanation,
-    PartsReason,
-    Reason,
-    cells,
-    checked_terms,
-)
+from nescio.explain import LabelTerm, PartsExplanation, Reason, checked_terms
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -110,9 +103,9 @@ def explain(
     _print_reason(reason, top)
 
 
-def _print_reason(reason: Reason | PartsReason, top: int) -> None:
+def _print_reason(reason: Reason, top: int) -> None:
     """Print a table of the labels, or of the parts and then what each of them knows."""
-    if isinstance(reason, Reason):
+    if not reason.parts:
         _print_labels(reason, reason.most_telling(top))
         return
     titles = ("part", "score", "p-value", "share")
@@ -120,7 +113,7 @@ def _print_reason(reason: Reason | PartsReason, top: int) -> None:
     print_table(titles, rows, numbers=titles[1:])
     for part in reason.parts:
         if part.nearest:
-            say(f"{part.detector}: nearest training samples {part.nearest_text()}")
+            say(part.nearest_text())
         if part.reason is not None:
             say(f"{part.detector}: {part.reason.summary()}")
             _print_reason(part.reason, top)
@@ -170,7 +163,11 @@ def _print_labels(reason: Reason, shown: tuple[LabelTerm, ...]) -> None:
     signs = _ASCII_SIGNS if console.options.ascii_only else _SIGNS
     width = _BAR_WIDTH if console.width >= _WIDE else _NARROW_BAR_WIDTH
     titles = (reason.term, "share", "median", "rank median")
-    numbers = [column for column in zip(titles, *map(cells, shown), strict=True) if any(column[1:])]
+    numbers = [
+        column
+        for column in zip(titles, *map(LabelTerm.cells, shown), strict=True)
+        if any(column[1:])
+    ]
     values = [value for label in shown for value in (label.term, label.median, label.rank_median)]
     values = [value for value in values if math.isfinite(value)]
     scale = min(0.0, *values), max(0.0, *values)  # a logit may be negative

@@ -277,10 +277,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         found = fitting.decide(self, X, groups, from_probs=from_probs)
         assert self.profile_.medians is not None  # there are terms
         return Explanation.from_logits(
-            self.name,
             terms,
             found.given.arrays.logits,
             self.profile_.medians,
+            detector=self.name,
             scores=found.scores,
             thresholds=np.broadcast_to(found.threshold, found.scores.shape),
             p_values=self.calibration_.p_values(found.scores, found.groups),

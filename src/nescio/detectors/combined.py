@@ -255,17 +255,17 @@ class Combined(Detector):
         p_values = self._p_values(scores)
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
         explanation = PartsExplanation(
-            self.name,
-            tuple(written(part, defaults=False) for part in self.detectors_),
-            scores,
-            p_values,
-            self._shares(self._terms(p_values)),
-            tuple(part.explain(arrays) if part.explains else None for part in parts),
-            tuple(_nearest(part, arrays) for part in parts),
-            found.scores,
-            np.broadcast_to(found.threshold, found.scores.shape),
-            self.calibration_.p_values(found.scores, found.groups),
-            found.groups,
+            detector=self.name,
+            parts=tuple(written(part, defaults=False) for part in self.detectors_),
+            part_scores=scores,
+            part_p_values=p_values,
+            shares=self._shares(self._terms(p_values)),
+            explanations=tuple(part.explain(arrays) if part.explains else None for part in parts),
+            nearest=tuple(_nearest(part, arrays) for part in parts),
+            scores=found.scores,
+            thresholds=np.broadcast_to(found.threshold, found.scores.shape),
+            p_values=self.calibration_.p_values(found.scores, found.groups),
+            groups=found.groups,
         )
         names = self.label_names_ or found.given.label_names
         return explanation.named(found.given.ids, names, found.given.index)

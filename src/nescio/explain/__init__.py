@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from nescio.explain.explanation import (
+    ExplainedVerdicts,
     Explanation,
     LabelTerm,
     PartReason,
     PartsExplanation,
-    PartsReason,
     Reason,
-    cells,
 )
 from nescio.explain.terms import Medians, Terms, checked_terms, terms_of
 
 __all__ = [
+    "ExplainedVerdicts",
     "Explanation",
     "LabelTerm",
     "Medians",
     "PartReason",
     "PartsExplanation",
-    "PartsReason",
     "Reason",
     "Terms",
-    "cells",
     "checked_terms",
     "terms_of",
 ]

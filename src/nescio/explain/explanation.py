@@ -7,15 +7,16 @@ with two medians over the in-distribution data that the detector was calibrated 
                  near 0.
     rank median  The median of the largest term of each input, of the second largest, and so on,
                  whichever labels these are.
+
+The score of a combination is split into its parts, and these, if possible, into labels.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,145 +33,7 @@ _SHOWN_LABELS = 8
 _SHOWN_TEXTS = 3
 _LONGEST_NAME = 36
 
-
-# --- what every explanation has: the verdicts that it explains --------------------------------
-
-
-@dataclass(frozen=True, repr=False)
-class VerdictReason(Result):
-    """The verdict on one input.
-
-    Attributes
-    ----------
-    detector : str
-        Name of the detector.
-    id, group : str or None
-        Id and group of the input, if known.
-    score, threshold, p_value : float
-    in_distribution : bool
-        The verdict.
-    """
-
-    detector: str
-    id: str | None
-    group: str | None
-    score: float
-    threshold: float
-    p_value: float
-    in_distribution: bool
-
-    def headline(self) -> str:
-        """Return one line with the verdict, the score and the threshold."""
-        verdict = "in-distribution" if self.in_distribution else "OUT"
-        against = "at least" if self.in_distribution else "below"
-        group = "" if self.group is None else f", group {self.group}"
-        return (
-            f"{verdict}. {self.detector} {self.score:.5g} is {against} the threshold "
-            f"{self.threshold:.5g} (p-value {self.p_value:.4f}{group})."
-        )
-
-    def _title(self) -> str:
-        return ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline()
-
-    @abstractmethod
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON, with None in place of infinity and NaN."""
-
-    def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Draw the terms of the most telling labels, or the parts; see `ExplanationDisplay`."""
-        from nescio.displays import ExplanationDisplay
-
-        reason: Any = self
-        return ExplanationDisplay.from_reason(reason, ax=ax, **options)
-
-
-ReasonT = TypeVar("ReasonT", bound=VerdictReason)
-
-
-class VerdictRows(Result, Generic[ReasonT]):
-    """The verdicts on some inputs, as columns; a row is the reason of one of them."""
-
-    index_column = "id"
-
-    detector: str
-    scores: Floats
-    thresholds: Floats
-    p_values: Floats
-    groups: NDArray[np.str_] | None
-    ids: NDArray[np.str_] | None
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @property
-    def in_distribution(self) -> BoolArray:
-        """The verdicts."""
-        return np.asarray(self.scores >= self.thresholds)
-
-    def _ids(self) -> dict[str, Any]:
-        return {} if self.ids is None else {"id": self.ids}
-
-    def verdict_at(self, row: int) -> dict[str, Any]:
-        """Return what `VerdictReason` holds about one input."""
-
-        def at(column: Array | None) -> Any:
-            return None if column is None else column[row].item()
-
-        return {
-            "detector": self.detector,
-            "id": at(self.ids),
-            "group": at(self.groups),
-            "score": at(self.scores),
-            "threshold": at(self.thresholds),
-            "p_value": at(self.p_values),
-            "in_distribution": at(self.in_distribution),
-        }
-
-    def name_of(self, row: int) -> str:
-        """Return the id of a sample, or the number of its row if there are no ids."""
-        return str(row) if self.ids is None else str(self.ids[row])
-
-    def summary(self) -> str:
-        """Return one line: how many samples were explained, and how many of them are flagged."""
-        return f"{len(self):,} explained, {np.count_nonzero(~self.in_distribution):,} flagged"
-
-    @abstractmethod
-    def __getitem__(self, row: int) -> ReasonT:
-        """Return the reason of one input."""
-
-    def __iter__(self) -> Iterator[ReasonT]:
-        return (self[row] for row in range(len(self)))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON: the detector, and the reason of each input."""
-        return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
-
-    def plot(self, ax: Any = None, *, row: int = 0, **options: Any) -> Any:
-        """Draw the terms, or the shares of the parts, of one sample; see `ExplanationDisplay`."""
-        return self[row].plot(ax, **options)
-
-    @abstractmethod
-    def _decisive(self) -> tuple[str, list[str]]:
-        """Return the title of a column, and what was decisive in each of the first rows."""
-
-    def _view(self) -> View:
-        if len(self) == 1:
-            return self[0]._view()
-        rows, (title, decisive) = first_rows(len(self)), self._decisive()
-        return View(
-            self.summary(),
-            table={
-                "sample": [end_of(self.name_of(row), 24) for row in rows],
-                "score": [f"{self.scores[row]:.5g}" for row in rows],
-                "threshold": [f"{self.thresholds[row]:.5g}" for row in rows],
-                "verdict": [
-                    word("in", "in") if self.in_distribution[row] else word("OUT", "out")
-                    for row in rows
-                ],
-                title: decisive,
-            },
-            n_rows=len(self),
-        )
+# --- one input --------------------------------------------------------------------------------
 
 
 def plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -179,9 +42,6 @@ def plain(values: dict[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
     }
-
-
-# --- one input, label by label ----------------------------------------------------------------
 
 
 class LabelTerm(NamedTuple):
@@ -220,27 +80,140 @@ class LabelTerm(NamedTuple):
         """Return a dict for JSON, with None in place of infinity and NaN."""
         return plain(self._asdict() | {"difference": self.difference})
 
+    def cells(self) -> tuple[str, str, str, str]:
+        """Write the term, the share, the median and the rank median."""
+        share = f"{self.share:.1%}" if self.share else "-"  # a label that does not count has none
+        share = "" if math.isnan(self.share) else share
+        return _number(self.term), share, _number(self.median), _number(self.rank_median)
 
-@dataclass(frozen=True, repr=False)
-class Reason(VerdictReason):
-    """The score of one input, label by label.
+
+def _number(value: float) -> str:
+    """Write a number with three decimals, or as a power of ten if it is tiny."""
+    return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
+
+
+@dataclass(frozen=True)
+class PartReason:
+    """What one part of a combination says about one input.
 
     Attributes
     ----------
-    term : str
-        Name of the terms, such as "energy".
-    labels : tuple of LabelTerm
-        The largest term first.
+    detector : str
+        The part, with its parameters.
+    score, p_value : float
+        Its score, and the p-value that enters the combined score. NaN if the input has values that
+        cannot be used.
+    share : float
+        Its share of the evidence against the input. NaN if no part has any.
+    reason : Reason or None
+        The score of the part label by label, if it is made of labels; for a part that is a
+        combination, its parts.
+    nearest : tuple
+        The nearest training samples, if the part knows them: their rows in the training data, or
+        their ids (`PartsExplanation.with_train_ids`).
     """
 
-    index_column = "label"
+    detector: str
+    score: float
+    p_value: float
+    share: float
+    reason: Reason | None
+    nearest: tuple[int | str, ...]
 
-    term: str
-    labels: tuple[LabelTerm, ...]
+    def nearest_text(self) -> str:
+        """Return the nearest training samples as text; empty if they are not known."""
+        if not self.nearest:
+            return ""
+        return f"{self.detector}: nearest training samples {', '.join(map(str, self.nearest))}"
 
-    def by_label(self) -> Reason:
-        """Return itself; the parts of a combination may have no labels."""
-        return self
+    def cells(self) -> tuple[str, str, str]:
+        """Write the score, the p-value and the share."""
+        share = "" if math.isnan(self.share) else f"{self.share:.1%}"
+        return f"{self.score:.5g}", f"{self.p_value:.2g}", share
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON, with None in place of infinity and NaN."""
+        reason = None if self.reason is None else self.reason.as_dict()
+        return plain(vars(self)) | {"reason": reason, "nearest": list(self.nearest)}
+
+
+@dataclass(frozen=True, repr=False)
+class Reason(Result):
+    """The verdict on one input, and its score label by label, or part by part of a combination.
+
+    Attributes
+    ----------
+    detector : str
+        Name of the detector.
+    id, group : str or None
+        Id and group of the input, if known.
+    score, threshold, p_value : float
+    in_distribution : bool
+        The verdict.
+    term : str
+        Name of the terms of the labels, such as "energy"; empty for a combination.
+    labels : tuple of LabelTerm
+        The largest term first; empty for a combination.
+    parts : tuple of PartReason
+        The parts of a combination, the largest share of the evidence first.
+    """
+
+    detector: str
+    id: str | None
+    group: str | None
+    score: float
+    threshold: float
+    p_value: float
+    in_distribution: bool
+    term: str = ""
+    labels: tuple[LabelTerm, ...] = ()
+    parts: tuple[PartReason, ...] = ()
+
+    @property
+    def index_column(self) -> str:  # type: ignore[override]
+        """The column that names the rows of the table."""
+        return "part" if self.parts else "label"
+
+    def headline(self) -> str:
+        """Return one line with the verdict, the score and the threshold."""
+        verdict = "in-distribution" if self.in_distribution else "OUT"
+        against = "at least" if self.in_distribution else "below"
+        group = "" if self.group is None else f", group {self.group}"
+        return (
+            f"{verdict}. {self.detector} {self.score:.5g} is {against} the threshold "
+            f"{self.threshold:.5g} (p-value {self.p_value:.4f}{group})."
+        )
+
+    def summary(self) -> str:
+        """Return one line: the largest term next to the usual one, or the most telling part."""
+        if self.parts:
+            return self._parts_summary()
+        bad = [label.label for label in self.labels if math.isnan(label.term)]
+        if bad:
+            return f"Its logits hold NaN or infinity: {', '.join(bad[:_SHOWN_LABELS])}."
+        top = self.labels[0]
+        return (
+            f"Its largest {self.term} is {top.term:.3g} ({top.label}); "
+            f"the median over in-distribution inputs is {top.rank_median:.3g}."
+        )
+
+    def _parts_summary(self) -> str:
+        first = self.parts[0]
+        if math.isnan(first.p_value):
+            return "It has values that the detector cannot use: NaN or infinity."
+        if math.isnan(first.share):
+            return "No part has any evidence against it."
+        return (
+            f"{first.detector} has {first.share:.0%} of the evidence against it: its score of "
+            f"{first.score:.5g} has the p-value {first.p_value:.2g}."
+        )
+
+    def by_label(self) -> Reason | None:
+        """Return the score label by label: this one, or that of the first part that has labels."""
+        if self.labels:
+            return self
+        reasons = (part.reason.by_label() for part in self.parts if part.reason is not None)
+        return next((reason for reason in reasons if reason is not None), None)
 
     def most_telling(self, n_labels: int) -> tuple[LabelTerm, ...]:
         """Return the labels with the largest term or median, largest term first."""
@@ -251,43 +224,6 @@ class Reason(VerdictReason):
         order = sorted(self.labels, key=height, reverse=True)
         return tuple(sorted(order[:n_labels], key=lambda label: label.rank))
 
-    def summary(self) -> str:
-        """Return one line that compares the largest term with the usual one."""
-        bad = [label.label for label in self.labels if math.isnan(label.term)]
-        if bad:
-            return f"Its logits hold NaN or infinity: {', '.join(bad[:_SHOWN_LABELS])}."
-        top = self.labels[0]
-        return (
-            f"Its largest {self.term} is {top.term:.3g} ({top.label}); "
-            f"the median over in-distribution inputs is {top.rank_median:.3g}."
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON, with None in place of infinity and NaN."""
-        labels = [label.as_dict() for label in self.labels]
-        return plain(vars(self)) | {"labels": labels}
-
-    def _view(self) -> View:
-        shown = self.most_telling(_SHOWN_LABELS)
-        terms, shares, medians, rank_medians = zip(*map(cells, shown), strict=True)
-        return View(
-            self._title(),
-            self.summary(),
-            {
-                "label": [cut(label.label, 24) for label in shown],
-                self.term: terms,
-                "share": shares,
-                "median": medians,
-                "rank median": rank_medians,
-            },
-            charts=lambda: [label_bars(self, shown)],
-            notes=[self.others(shown)],
-        )
-
-    def columns(self) -> dict[str, Any]:
-        """Return one row per label: label, term, share, median, rank and rank_median."""
-        return by_name([label._asdict() for label in self.labels])
-
     def others(self, shown: tuple[LabelTerm, ...]) -> str:
         """Return the number and the share of the labels that are not shown; empty if none."""
         left = [label for label in self.labels if label not in shown]
@@ -297,21 +233,65 @@ class Reason(VerdictReason):
         what = f"{len(left):,} other label{'s' if len(left) > 1 else ''}"
         return what if math.isnan(share) else f"{what}: {share:.1%}"
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON, with None in place of infinity and NaN."""
+        values = plain(vars(self))
+        if self.parts:
+            del values["term"], values["labels"]
+            return values | {"parts": [part.as_dict() for part in self.parts]}
+        del values["parts"]
+        return values | {"labels": [label.as_dict() for label in self.labels]}
 
-def cells(label: LabelTerm) -> tuple[str, str, str, str]:
-    """Write the term, the share, the median and the rank median of a label."""
-    share = f"{label.share:.1%}" if label.share else "-"  # a label that does not count has no share
-    share = "" if math.isnan(label.share) else share
-    return _number(label.term), share, _number(label.median), _number(label.rank_median)
+    def columns(self) -> dict[str, Any]:
+        """Return one row per label or part.
+
+        Of a label: label, term, share, median, rank and rank_median. Of a part: part, score,
+        p_value and share.
+        """
+        if self.parts:
+            return by_name(
+                [
+                    {"part": p.detector, "score": p.score, "p_value": p.p_value, "share": p.share}
+                    for p in self.parts
+                ]
+            )
+        return by_name([label._asdict() for label in self.labels])
+
+    def _view(self) -> View:
+        rows: list[tuple[str, ...]]
+        if self.parts:
+            titles = ["part", "score", "p_value", "share"]
+            rows = [(cut(part.detector, _LONGEST_NAME), *part.cells()) for part in self.parts]
+            notes = [text for part in self.parts for text in _part_notes(part)][:_SHOWN_TEXTS]
+        else:
+            shown = self.most_telling(_SHOWN_LABELS)
+            titles = ["label", self.term, "share", "median", "rank median"]
+            rows = [(cut(label.label, 24), *label.cells()) for label in shown]
+            notes = [self.others(shown)]
+        by_label = self.by_label()
+        return View(
+            ("" if self.id is None else f"{cut(self.id, 40)}: ") + self.headline(),
+            self.summary(),
+            dict(zip(titles, zip(*rows, strict=True), strict=True)),
+            charts=lambda: [] if by_label is None else [_label_bars(by_label)],
+            notes=notes,
+        )
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the terms of the most telling labels, or the parts; see `ExplanationDisplay`."""
+        from nescio.displays import ExplanationDisplay
+
+        return ExplanationDisplay.from_reason(self, ax=ax, **options)
 
 
-def _number(value: float) -> str:
-    """Write a number with three decimals, or as a power of ten if it is tiny."""
-    return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
+def _part_notes(part: PartReason) -> list[str]:
+    alone = "" if part.reason is None else f"{part.detector} alone: {part.reason.summary()}"
+    return [text for text in (part.nearest_text(), alone) if text]
 
 
-def label_bars(reason: Reason, shown: tuple[LabelTerm, ...]) -> Markup:
+def _label_bars(reason: Reason) -> Markup:
     """Draw a bar per label, with a mark at its median; nothing if a term is not positive."""
+    shown = reason.most_telling(_SHOWN_LABELS)
     if not all(math.isfinite(label.term) and label.term >= 0 for label in shown):
         return Markup("")
     rows = [
@@ -329,132 +309,118 @@ def label_bars(reason: Reason, shown: tuple[LabelTerm, ...]) -> Markup:
     return CARD_BARS.draw(rows, name=name)
 
 
-# --- one input, part by part ------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PartReason:
-    """What one part of a combination says about one input.
-
-    Attributes
-    ----------
-    detector : str
-        The part, with its parameters.
-    score, p_value : float
-        Its score, and the p-value that enters the combined score. NaN if the input has values that
-        cannot be used.
-    share : float
-        Its share of the evidence against the input. NaN if no part has any.
-    reason : Reason, PartsReason or None
-        The score of the part label by label, if it is made of labels; for a part that is a
-        combination, its parts.
-    nearest : tuple
-        The nearest training samples, if the part knows them: their rows in the training data, or
-        their ids (`PartsExplanation.with_train_ids`).
-    """
-
-    detector: str
-    score: float
-    p_value: float
-    share: float
-    reason: Reason | PartsReason | None
-    nearest: tuple[int | str, ...]
-
-    def nearest_text(self) -> str:
-        """Return the nearest training samples as text; empty if they are not known."""
-        return ", ".join(map(str, self.nearest))
-
-    def more(self) -> list[str]:
-        """Return what else is known about the part: nearest samples, and its largest term."""
-        notes = []
-        if self.nearest:
-            notes.append(f"{self.detector}: nearest training samples {self.nearest_text()}")
-        if self.reason is not None:
-            notes.append(f"{self.detector} alone: {self.reason.summary()}")
-        return notes
-
-    def cells(self) -> tuple[str, str, str]:
-        """Write the score, the p-value and the share."""
-        share = "" if math.isnan(self.share) else f"{self.share:.1%}"
-        return f"{self.score:.5g}", f"{self.p_value:.2g}", share
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON, with None in place of infinity and NaN."""
-        reason = None if self.reason is None else self.reason.as_dict()
-        return plain(vars(self)) | {"reason": reason, "nearest": list(self.nearest)}
-
-
-@dataclass(frozen=True, repr=False)
-class PartsReason(VerdictReason):
-    """The score of one input, part by part.
-
-    Attributes
-    ----------
-    parts : tuple of PartReason
-        The largest share of the evidence first.
-    """
-
-    index_column = "part"
-
-    parts: tuple[PartReason, ...]
-
-    def summary(self) -> str:
-        """Return one line with the part that says most against the input."""
-        first = self.parts[0]
-        if math.isnan(first.p_value):
-            return "It has values that the detector cannot use: NaN or infinity."
-        if math.isnan(first.share):
-            return "No part has any evidence against it."
-        return (
-            f"{first.detector} has {first.share:.0%} of the evidence against it: its score of "
-            f"{first.score:.5g} has the p-value {first.p_value:.2g}."
-        )
-
-    def by_label(self) -> Reason | None:
-        """Return the score label by label of the part with the largest share that has labels."""
-        found = (part.reason.by_label() for part in self.parts if part.reason is not None)
-        return next((reason for reason in found if reason is not None), None)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON, with None in place of infinity and NaN."""
-        return plain(vars(self)) | {"parts": [part.as_dict() for part in self.parts]}
-
-    def columns(self) -> dict[str, Any]:
-        """Return one row per part: part, score, p_value and share."""
-        return by_name(
-            [
-                {"part": p.detector, "score": p.score, "p_value": p.p_value, "share": p.share}
-                for p in self.parts
-            ]
-        )
-
-    def _view(self) -> View:
-        scores, p_values, shares = zip(*(part.cells() for part in self.parts), strict=True)
-        names = [cut(part.detector, _LONGEST_NAME) for part in self.parts]
-        return View(
-            self._title(),
-            self.summary(),
-            {"part": names, "score": scores, "p_value": p_values, "share": shares},
-            charts=self._charts,
-            notes=[text for part in self.parts for text in part.more()][:_SHOWN_TEXTS],
-        )
-
-    def _charts(self) -> list[Markup]:
-        by_label = self.by_label()
-        return [] if by_label is None else [label_bars(by_label, by_label.most_telling(8))]
-
-
 # --- a batch ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Explanation(VerdictRows[Reason]):
-    """The terms of all labels, one row per sample; `explanation[i]` is the `Reason` of one input.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ExplainedVerdicts(Result):
+    """The verdicts on some samples; `explanation[i]` is the `Reason` of one of them.
 
     Attributes
     ----------
     detector : str
         Name of the detector.
+    scores, thresholds, p_values : array of shape (n_samples,)
+        A sample is in-distribution if its score is at least its threshold.
+    groups, ids : array of str of shape (n_samples,) or None
+        Groups and ids of the samples, if any.
+    index : pandas index or None
+        The index of the pandas frame that the samples came from, for `to_pandas`.
+    """
+
+    index_column = "id"
+
+    detector: str
+    scores: Floats
+    thresholds: Floats
+    p_values: Floats
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+    index: Any = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, row: int) -> Reason:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Reason]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def in_distribution(self) -> BoolArray:
+        """The verdicts."""
+        return np.asarray(self.scores >= self.thresholds)
+
+    def _reason(self, row: int, **pieces: Any) -> Reason:
+        """Return the reason of one sample, with its labels or parts."""
+
+        def value(column: Array | None) -> Any:
+            return None if column is None else column[row].item()
+
+        return Reason(
+            self.detector,
+            value(self.ids),
+            value(self.groups),
+            value(self.scores),
+            value(self.thresholds),
+            value(self.p_values),
+            value(self.in_distribution),
+            **pieces,
+        )
+
+    def summary(self) -> str:
+        """Return one line: how many samples were explained, and how many of them are flagged."""
+        return f"{len(self):,} explained, {np.count_nonzero(~self.in_distribution):,} flagged"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON: the detector, and the reason of each input."""
+        return {"detector": self.detector, "samples": [reason.as_dict() for reason in self]}
+
+    def plot(self, ax: Any = None, *, row: int = 0, **options: Any) -> Any:
+        """Draw the terms, or the shares of the parts, of one sample; see `ExplanationDisplay`."""
+        return self[row].plot(ax, **options)
+
+    def _table(self, pieces: dict[str, Any]) -> dict[str, Any]:
+        """Return one column per label or part, after the ids if they are known."""
+        return joined({} if self.ids is None else {"id": self.ids}, pieces)
+
+    def _decisive(self, reasons: Sequence[Reason]) -> tuple[str, list[str]]:
+        """Return the title of a column, and what was decisive in each of these reasons."""
+        raise NotImplementedError
+
+    def _view(self) -> View:
+        if len(self) == 1:
+            return self[0]._view()
+        reasons = [self[row] for row in first_rows(len(self))]
+        title, decisive = self._decisive(reasons)
+        return View(
+            self.summary(),
+            table={
+                "sample": [
+                    end_of(str(row) if reason.id is None else reason.id, 24)
+                    for row, reason in enumerate(reasons)
+                ],
+                "score": [f"{reason.score:.5g}" for reason in reasons],
+                "threshold": [f"{reason.threshold:.5g}" for reason in reasons],
+                "verdict": [
+                    word("in", "in") if reason.in_distribution else word("OUT", "out")
+                    for reason in reasons
+                ],
+                title: decisive,
+            },
+            n_rows=len(self),
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Explanation(ExplainedVerdicts):
+    """The terms of all labels, one row per sample; `explanation[i]` is the `Reason` of one input.
+
+    It also has the attributes of `ExplainedVerdicts`.
+
+    Attributes
+    ----------
     how : Terms
         The name of the terms, and how many of the largest ones the score sums.
     terms : array of shape (n_samples, n_labels)
@@ -465,36 +431,24 @@ class Explanation(VerdictRows[Reason]):
         detector is calibrated by group.
     rank_medians : array of shape (n_samples, n_labels)
         In-distribution median of the largest term of an input, of the second largest, and so on.
-    scores, thresholds, p_values : array of shape (n_samples,)
-        A sample is in-distribution if its score is at least its threshold.
-    groups, ids : array of str of shape (n_samples,) or None
-        Groups and ids of the samples, if any.
     label_names : tuple of str or None
         Names of the labels, if known.
-    index : pandas index or None
-        The index of the pandas frame that the samples came from, for `to_pandas`.
     """
 
-    detector: str
     how: Terms
     terms: FloatArray
     medians: FloatArray
     rank_medians: FloatArray
-    scores: Floats
-    thresholds: Floats
-    p_values: Floats
-    groups: NDArray[np.str_] | None = None
-    ids: NDArray[np.str_] | None = None
     label_names: tuple[str, ...] | None = None
-    index: Any = None
 
     @classmethod
     def from_logits(
-        cls, detector: str, how: Terms, logits: FloatArray, medians: Medians, **columns: Any
+        cls, how: Terms, logits: FloatArray, medians: Medians, **verdicts: Any
     ) -> Explanation:
         """Split logits into terms, next to the medians of the group of each sample."""
-        labels, ranks = medians.of_samples(columns["groups"], len(logits))
-        return cls(detector, how, terms_of(how, logits), labels, ranks, **columns)
+        labels, ranks = medians.of_samples(verdicts["groups"], len(logits))
+        terms = terms_of(how, logits)
+        return cls(how=how, terms=terms, medians=labels, rank_medians=ranks, **verdicts)
 
     def named(self, ids: Any, label_names: tuple[str, ...] | None, index: Any = None) -> Self:
         """Return a copy with the ids and the index of the samples and the names of the labels."""
@@ -508,28 +462,26 @@ class Explanation(VerdictRows[Reason]):
     def __getitem__(self, row: int) -> Reason:
         order = _order(self.terms[[row]])[0]
         names = self.label_names or [f"label {label}" for label in range(len(order))]
-        shares = _shares(self.terms[[row]], self.how.largest)[0]
         labels = map(
             LabelTerm,
             [names[label] for label in order],
             self.terms[row, order].tolist(),
-            shares[order].tolist(),
+            _shares(self.terms[[row]], self.how.largest)[0, order].tolist(),
             self.medians[row, order].tolist(),
             range(1, len(order) + 1),
             self.rank_medians[row].tolist(),
         )
-        return Reason(**self.verdict_at(row), term=self.how.name, labels=tuple(labels))
+        return self._reason(row, term=self.how.name, labels=tuple(labels))
 
-    def _decisive(self) -> tuple[str, list[str]]:
-        largest = (self[row].labels[:3] for row in first_rows(len(self)))
+    def _decisive(self, reasons: Sequence[Reason]) -> tuple[str, list[str]]:
         return f"largest {self.how.name}", [
-            ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in labels)
-            for labels in largest
+            ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in reason.labels[:3])
+            for reason in reasons
         ]
 
     def columns(self) -> dict[str, Any]:
         """Return the terms: one row per sample, one column per label, and the ids if known."""
-        return joined(self._ids(), label_columns(self.label_names, self.terms))
+        return self._table(label_columns(self.label_names, self.terms))
 
 
 def _order(terms: FloatArray) -> NDArray[np.intp]:
@@ -548,14 +500,14 @@ def _shares(terms: FloatArray, largest: int | None) -> Floats:
     return shares
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PartsExplanation(VerdictRows[PartsReason]):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class PartsExplanation(ExplainedVerdicts):
     """What the parts of a combination say about some samples; `explanation[i]` is one of them.
+
+    It also has the attributes of `ExplainedVerdicts`.
 
     Attributes
     ----------
-    detector : str
-        Name of the combination.
     parts : tuple of str
         The parts, with their parameters.
     part_scores, part_p_values, shares : array of shape (n_samples, n_parts)
@@ -564,31 +516,18 @@ class PartsExplanation(VerdictRows[PartsReason]):
         For each part, its own explanation, if it has one.
     nearest : tuple of array or None
         For each part, the nearest training samples of each sample, if the part knows them.
-    scores, thresholds, p_values : array of shape (n_samples,)
-        Of the combination.
-    groups, ids : array of str of shape (n_samples,) or None
-        Groups and ids of the samples, if any.
-    index : pandas index or None
-        The index of the pandas frame that the samples came from, for `to_pandas`.
     """
 
-    detector: str
     parts: tuple[str, ...]
     part_scores: Floats
     part_p_values: Floats
     shares: Floats
     explanations: tuple[Explanation | PartsExplanation | None, ...]
     nearest: tuple[Array | None, ...]
-    scores: Floats
-    thresholds: Floats
-    p_values: Floats
-    groups: NDArray[np.str_] | None = None
-    ids: NDArray[np.str_] | None = None
-    index: Any = None
 
     def named(self, ids: Any, label_names: tuple[str, ...] | None, index: Any = None) -> Self:
         """Return a copy with the ids and the index of the samples and the names of the labels."""
-        named = tuple(one and one.named(ids, label_names, index) for one in self.explanations)
+        named = tuple(e and e.named(ids, label_names, index) for e in self.explanations)
         return replace(self, ids=ids, explanations=named, index=index)
 
     def with_train_ids(self, train_ids: Sequence[str] | NDArray[np.str_]) -> Self:
@@ -608,36 +547,33 @@ class PartsExplanation(VerdictRows[PartsReason]):
         ids = np.append(np.asarray(train_ids, dtype=object), "")  # -1 is no sample
         nearest = tuple(None if rows is None else ids[rows] for rows in self.nearest)
         inner = tuple(
-            one.with_train_ids(train_ids) if isinstance(one, PartsExplanation) else one
-            for one in self.explanations
+            e.with_train_ids(train_ids) if isinstance(e, PartsExplanation) else e
+            for e in self.explanations
         )
         return replace(self, nearest=nearest, explanations=inner)
 
-    def __getitem__(self, row: int) -> PartsReason:
+    def __getitem__(self, row: int) -> Reason:
         parts = [
             PartReason(
-                self.parts[at],
-                float(self.part_scores[row, at]),
-                float(self.part_p_values[row, at]),
-                float(self.shares[row, at]),
+                name,
+                float(self.part_scores[row, part]),
+                float(self.part_p_values[row, part]),
+                float(self.shares[row, part]),
                 None if explanation is None else explanation[row],
-                ()
-                if near is None
-                else tuple(one for one in near[row].tolist() if one not in (-1, "")),
+                () if near is None else tuple(n for n in near[row].tolist() if n not in (-1, "")),
             )
-            for at, (explanation, near) in enumerate(
-                zip(self.explanations, self.nearest, strict=True)
+            for part, (name, explanation, near) in enumerate(
+                zip(self.parts, self.explanations, self.nearest, strict=True)
             )
         ]
         parts.sort(key=lambda part: -np.nan_to_num(part.share))
-        return PartsReason(**self.verdict_at(row), parts=tuple(parts))
+        return self._reason(row, parts=tuple(parts))
 
-    def _decisive(self) -> tuple[str, list[str]]:
-        first = (self[row].parts[0] for row in first_rows(len(self)))
+    def _decisive(self, reasons: Sequence[Reason]) -> tuple[str, list[str]]:
+        first = [reason.parts[0] for reason in reasons]
         cells = [f"{cut(part.detector, 30)} {part.cells()[2]}".strip() for part in first]
         return "largest share of the evidence", cells
 
     def columns(self) -> dict[str, Any]:
         """Return the share of each part: one row per sample, one column per part."""
-        shares = zip(self.parts, self.shares.T, strict=True)
-        return joined(self._ids(), *({name: share} for name, share in shares))
+        return self._table(dict(zip(self.parts, self.shares.T, strict=True)))

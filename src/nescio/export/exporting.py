@@ -42,9 +42,9 @@ from nescio.export.parity import (
 from nescio.export.scorers import scorer_of
 from nescio.models import Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY, Preprocessing
-from nescio.models.layers import with_only_layer
 from nescio.models.onnx_models import LABEL_NAMES_KEY
 from nescio.models.texts import TOKENIZER_KEY, TextTokenizer
+from nescio.models.wrapped import with_only_layer
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
 

@@ -15,7 +15,7 @@ from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.scorers import count_passed, scorer_of, search_table
 from nescio.models import Runner, Wrapped
-from nescio.models.layers import with_only_layer
+from nescio.models.wrapped import with_only_layer
 from nescio.outputs import Head
 
 

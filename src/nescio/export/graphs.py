@@ -18,7 +18,7 @@ from nescio.export.fused import DetectorHead, places_of
 from nescio.export.parity import Samples
 from nescio.export.tracing import LARGEST_FILE, OPSET, Picked, traced
 from nescio.models import Runner
-from nescio.models.layers import pooled
+from nescio.models.base import pooled
 
 OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 """The outputs of a fused graph, followed by the layers that the detector reads."""

@@ -27,7 +27,7 @@ from nescio.errors import (
     ShapeError,
 )
 from nescio.models import Runner, Wrapped
-from nescio.models.base import n_rows
+from nescio.models.inputs import n_rows
 from nescio.models.onnx_models import open_session
 from nescio.outputs import Outputs
 from nescio.scores import label_prob

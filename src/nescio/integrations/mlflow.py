@@ -33,7 +33,7 @@ from nescio.integrations.model_folder import (
 )
 from nescio.metrics import Comparison, Evaluation
 from nescio.models import Wrapped
-from nescio.models.base import n_rows
+from nescio.models.inputs import n_rows
 
 mlflow = require("mlflow", "registries")
 pandas = require("pandas", "registries")

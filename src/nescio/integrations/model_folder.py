@@ -28,8 +28,8 @@ from nescio.detectors.saving import plain_params
 from nescio.errors import FileError, FileFormatError, NescioError, ParameterError
 from nescio.metrics import Comparison, Evaluation
 from nescio.models import Wrapped, make_runner, wrap
+from nescio.models.base import PREPARED
 from nescio.models.images import content_hash
-from nescio.models.layers import PREPARED
 
 SETTINGS_FILE = "nescio.json"
 DETECTOR_FILE = "detector.nescio"

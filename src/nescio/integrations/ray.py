@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nescio import errors
-from nescio._io.arrow import ArrowTable
-from nescio._io.columns import Columns as TableColumns, frame_table, matching_names
+from nescio._io.columns import Columns as TableColumns, matching_names
 from nescio._optional import require
 from nescio._threads import limit_cpus
 from nescio._validation import Array
@@ -126,14 +125,15 @@ class Verdicts:
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with verdicts."""
-        table = _table(batch)
         if isinstance(batch, Mapping):
             names, n_rows = tuple(batch), len(next(iter(batch.values()), ()))
         else:
             columns = batch.column_names if hasattr(batch, "column_names") else batch.columns
             names, n_rows = tuple(map(str, columns)), len(batch)
         if n_rows:
-            outputs = from_content(self.columns.read(table), from_probs=bool(self.from_probs))
+            outputs = from_content(
+                self.columns.read_frame(_frame(batch)), from_probs=bool(self.from_probs)
+            )
             asked = None if self.from_probs is None else False
             assessment = self.detector.assess(outputs, from_probs=asked)
         else:
@@ -154,13 +154,11 @@ class Verdicts:
         return map(self, batches)
 
 
-def _table(batch: Any) -> ArrowTable:
-    """Return a batch for the reader of tables; images in it are left out."""
+def _frame(batch: Any) -> Any:
+    """Return a batch for the reader of data frames; images in it are left out."""
     if isinstance(batch, Mapping):
-        return ArrowTable(_from_arrays(batch), "the batch")
-    if hasattr(batch, "column_names"):
-        return ArrowTable(_with_lists(batch), "the batch")
-    return frame_table(batch)
+        return _from_arrays(batch)
+    return _with_lists(batch) if hasattr(batch, "column_names") else batch
 
 
 def _from_arrays(batch: Mapping[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from nescio._charts.histogram import roc
 from nescio._charts.results import Result, View, keyed
 from nescio._charts.style import curve_style, cut
 from nescio._charts.svg import Chart, Markup, Scale, percent, percent_ticks
-from nescio._io.columns import Columns, frame_table, is_frame
+from nescio._io.columns import Columns, is_frame
 from nescio._io.files import same_file
 from nescio._io.results import by_name
 from nescio._validation import to_numpy
@@ -320,7 +320,7 @@ def _read(data: Any, from_probs: bool | None, columns: Columns, max_rows: int | 
         return data
     if _is_path(data):
         return read_outputs(data, from_probs=from_probs, columns=columns, max_rows=max_rows)
-    content = columns.read(frame_table(data)) if is_frame(data) else {"logits": to_numpy(data)}
+    content = columns.read_frame(data) if is_frame(data) else {"logits": to_numpy(data)}
     return from_content(content, from_probs=bool(from_probs))
 
 

@@ -10,8 +10,7 @@ loaded when its runner is made.
 
 from __future__ import annotations
 
-from nescio.models.base import Runner
-from nescio.models.make_runner import make_runner
+from nescio.models.base import Runner, make_runner
 from nescio.models.prediction import PredictedRow, Prediction
 from nescio.models.wrapped import Wrapped, wrap
 

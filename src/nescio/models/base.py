@@ -1,30 +1,108 @@
-"""A runner runs a trained model: batches of inputs in, named NumPy arrays out."""
+"""A runner runs a trained model: batches of inputs in, named NumPy arrays out.
+
+`make_runner` makes one from any model; `Runner` is what all of them share.
+"""
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from nescio._io.columns import is_frame
+from nescio._optional import require
 from nescio._validation import Array, check_matrix, to_numpy
 from nescio._version import __version__
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.models.images import Preprocessing
-from nescio.models.layers import (
-    AUTO,
-    FEATURES,
-    PENULTIMATE,
-    POOLED,
-    Layers,
-    is_head,
-    layer_names,
-)
-from nescio.models.texts import TextTokenizer, Tokens, is_texts, texts_or_batches
+from nescio.models.inputs import InputBatch, batches_of, is_texts, n_rows, texts_or_batches
+from nescio.models.texts import TextTokenizer, Tokens
 from nescio.outputs import Head, check_label_names
 from nescio.scores import logits_from_probs
+
+POOLED, PENULTIMATE, INPUT, AUTO = "pooled", "penultimate", "input", "auto"
+"""Choices of features that are not the name of a layer or of an output."""
+
+PREPARED = "prepared"
+"""What a transformer makes of the input of a scikit-learn model."""
+
+FEATURES = "features"
+"""The name of the first layer among the arrays of a runner; the others have their own."""
+
+Layers = str | Sequence[str]
+"""One layer, or several: "pooled,penultimate" or ["pooled", "penultimate"]."""
+
+HEAD_TOLERANCE = 1e-4
+"""How far features @ weight.T + bias may be from the logits, relative to the largest of them."""
+
+
+def layer_names(features: Layers | None) -> tuple[str, ...]:
+    """Return the names of the layers that were chosen; the first are the features.
+
+    >>> layer_names("pooled, penultimate"), layer_names(["fc:input"]), layer_names(None)
+    (('pooled', 'penultimate'), ('fc:input',), ())
+    """
+    if features is None:
+        return ()
+    parts = features.split(",") if isinstance(features, str) else features
+    names = [str(part or "").strip() for part in parts] if isinstance(parts, Sequence) else []
+    if not all(names) or not names:
+        raise ParameterError(
+            "features must be the name of a layer, or several: 'pooled,penultimate' or "
+            f"['pooled', 'penultimate']; got {features!r}."
+        )
+    first, *others = names
+    for name in others:
+        if name in ("logits", FEATURES, "labels", "head"):
+            raise ParameterError(
+                f"{name!r} cannot be the name of a further array of the outputs. Name this layer "
+                f"first: features='{name},...'."
+            )
+    # The first may be repeated: it is then also an array under its own name.
+    return (first, *dict.fromkeys(others))
+
+
+def pooled(values: Any, what: str) -> Any:
+    """Return features, an array or tensor, as a matrix; average maps over height and width.
+
+    `what` starts the error message, such as "layer 'norm' returns".
+    """
+    n_dimensions = getattr(values, "ndim", 0)
+    if n_dimensions == 4:
+        return values.mean((2, 3))
+    if n_dimensions == 2:
+        return values
+    found = f"shape {tuple(values.shape)}" if hasattr(values, "shape") else type(values).__name__
+    raise ShapeError(
+        f"{what} {found}; features must have shape (n_samples, n_features), or (n_samples, "
+        "n_features, height, width). Name another layer, or the input of the last one, such as "
+        "'classifier:input'."
+    )
+
+
+def flat_input(values: Any, what: str) -> Any:
+    """Return the input of a model as a matrix: pooled if it is an image, else flattened."""
+    kind = str(getattr(values, "dtype", type(values).__name__))
+    if "float" not in kind:
+        raise InputError(
+            f"{what} {kind}, not numbers of floating point, which features={INPUT!r} needs. Name a "
+            "layer instead."
+        )
+    if values.ndim in (0, 1, 2, 4):
+        return pooled(values, what)
+    return values.reshape(len(values), -1)
+
+
+def is_head(weight: Array, bias: Array, features: Array, logits: Array) -> bool:
+    """Return whether features @ weight.T + bias equals the logits, within `HEAD_TOLERANCE`."""
+    if weight.shape != (logits.shape[1], features.shape[1]) or bias.shape != (len(weight),):
+        return False
+    expected = features.astype(np.float64) @ weight.T.astype(np.float64) + bias
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    return bool(np.abs(expected - logits).max(initial=0.0) <= HEAD_TOLERANCE * scale)
 
 
 class Runner(ABC):
@@ -240,121 +318,129 @@ class Runner(ABC):
         return f"{type(self).__name__}({self.describe()['model']}{chosen})"
 
 
-class InputBatch(NamedTuple):
-    """What a model takes at once, and the truth labels if they came with it.
+# --- which runner a model takes ------------------------------------------------------------------
 
-    If the inputs were made of texts, these texts, and how many of them were cut off.
+
+def make_runner(
+    model: Any,
+    *,
+    features: Layers | Any = None,
+    label_names: Sequence[str] | None = None,
+    from_probs: bool | None = None,
+    device: Any = None,
+    output: str | int | None = None,
+    preprocessing: Preprocessing | None = None,
+    tokenizer: Any = None,
+) -> Runner:
+    """Return a runner for any trained multi-label model.
+
+    Parameters
+    ----------
+    model : torch Module, transformers model, scikit-learn classifier, Checkpoint, path or session
+        A path is that of an .onnx file; a session is one of onnxruntime. Any other model with a
+        method `make_runner(**settings)`, such as a checkpoint, makes its runner itself. A runner is
+        made again with the parameters that are given here.
+    features : str, sequence of str or transformer, optional
+        Which activations are the features. "pooled" is the representation before the task head,
+        "penultimate" the input of the last linear layer, "input" the model's own input, and "auto"
+        the first of these that the model has. torch and transformers: also the dotted name of a
+        layer, as `model.named_modules()` has it, for its output; the same followed by ":input",
+        such as "fc:input", for its input. ONNX: also the name of an output or of another tensor.
+        scikit-learn: only "input" and, for pipelines, "penultimate", the input of the last step; or
+        a fitted transformer of the model's input, such as `nescio.TableFeatures`.
+        Features of shape (n_samples, n_features, height, width) are averaged over height and width.
+        Of several layers, "pooled,penultimate" or a list, the first are the features, and the
+        others are arrays under their own names. The default is none; for checkpoints,
+        "pooled,penultimate".
+    label_names : sequence of str, optional
+        One name per label, in the model's order. Checkpoints, transformers models and files of
+        `nescio export` have their own.
+    from_probs : bool
+        The model returns probabilities, not logits.
+    device : optional
+        torch and transformers: where the model is and where inputs go; by default where its
+        parameters are. A checkpoint is moved there. ONNX: "cpu" or "cuda".
+    output : str or int, optional
+        Which output holds the logits, if there are several. torch: a key, an attribute or a
+        position. ONNX: a name. scikit-learn: "decision_function" or "predict_proba".
+    preprocessing : Preprocessing, optional
+        How an image becomes the model's input. With it, uint8 images are preprocessed.
+    tokenizer : transformers tokenizer, tokenizers.Tokenizer or path, optional
+        torch, transformers and ONNX models that take `input_ids`: makes texts their inputs. A path
+        is that of a tokenizer.json, or of a folder with one. Texts are padded to the longest of
+        their batch. A text with more tokens than the tokenizer and the model allow is cut off, and
+        a warning says how many were. Files of `nescio.export_onnx` have their own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.multioutput import MultiOutputClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> inputs = rng.normal(size=(100, 4))
+    >>> model = MultiOutputClassifier(LogisticRegression()).fit(inputs, inputs[:, :3] > 0)
+    >>> make_runner(model, features="input").run(inputs)["features"].shape
+    (100, 4)
     """
-
-    inputs: Any
-    labels: Any = None
-    texts: list[str] | None = None
-    n_truncated: int = 0
-
-
-def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterator[InputBatch]:
-    """Give slices of `rows` rows if `inputs` are data, or else the batches they iterate over."""
-    if isinstance(inputs, tuple) and _is_text(inputs):  # not inputs by position
-        raise InputError(_not_data(inputs))
-    if is_data(inputs):
-        whole = _split(inputs, None)
-        n_samples = n_rows(whole.inputs)
-        for start in range(0, n_samples, rows):
-            part = slice(start, start + rows)
-            some = (_rows_of(values, part, n_samples) for values in (whole.inputs, whole.labels))
-            yield InputBatch(*some)
-    elif is_frame(inputs) or isinstance(inputs, Mapping):  # it iterates over its names
-        raise InputError(
-            f"this model takes one array or list of texts, but got a {type(inputs).__name__}. Pass "
-            'its values: frame[names].to_numpy(), or for texts their column, frame["text"].'
-        )
-    elif isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes):
-        for item in inputs:
-            yield _batch(item, is_data)
-    else:
-        raise InputError(_not_data(inputs))
+    settings: dict[str, Any] = {
+        "features": features,
+        "label_names": label_names,
+        "from_probs": from_probs,
+        "device": device,
+        "output": output,
+        "preprocessing": preprocessing,
+        "tokenizer": tokenizer,
+    }
+    if isinstance(model, Runner):
+        given = {name: value for name, value in settings.items() if value is not None}
+        return model.changed(**given) if given else model
+    if isinstance(model, type):
+        raise ParameterError(f"{model.__name__} is a class. Pass a trained instance of it.")
+    if hasattr(model, "make_runner"):
+        runner: Runner = model.make_runner(**settings)
+        return runner
+    if isinstance(model, str | Path):
+        model = _onnx_path(model)
+    return _runner_class(model)(model, **settings)
 
 
-def _batch(item: Any, is_data: Callable[[Any], bool]) -> InputBatch:
-    """Return one item of an iterable: inputs, or inputs with their labels."""
-    labels = None
-    if isinstance(item, tuple | list) and not _is_text(item):
-        if not 1 <= len(item) <= 2:
-            raise InputError(
-                f"a batch must be inputs or a pair (inputs, labels), got {len(item)} parts. Put "
-                "several inputs together: ((first, second), labels), or a mapping by name."
-            )
-        item, labels = (*item, None)[:2]
-    item = list(item) if isinstance(item, tuple) and _is_text(item) else item
-    if not is_data(item):
-        raise InputError(f"a batch is not what the model takes: {_not_data(item)}")
-    return _split(item, labels)
-
-
-def _split(inputs: Any, labels: Any) -> InputBatch:
-    """Separate inputs and labels: transformers' data sets have labels among the inputs, by name."""
-    if isinstance(inputs, Mapping) and "labels" in inputs:
-        if labels is not None:
-            raise InputError("a batch has labels twice: among its inputs and next to them.")
-        labels = inputs["labels"]
-        inputs = {name: value for name, value in inputs.items() if name != "labels"}
-    if labels is not None and _length(labels) != (n_samples := n_rows(inputs)):
-        raise ShapeError(f"labels have {_length(labels)} rows, but there are {n_samples} samples.")
-    return InputBatch(inputs, labels)
-
-
-def n_rows(inputs: Any) -> int:
-    """Return the number of samples; all parts that have rows must have equally many."""
-    if isinstance(inputs, Mapping | tuple):
-        parts = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
-        lengths = {name: n for name, part in parts.items() if (n := _length(part)) is not None}
-        if not lengths:
-            raise InputError("none of the inputs has rows; expected arrays or tensors.")
-        if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-            raise ShapeError(
-                f"the inputs must have equally many rows, one per sample; got {found}."
-            )
-        return next(iter(lengths.values()))
-    length = _length(inputs)
-    if length is None:
-        raise ShapeError("the input must have one row per sample. For one sample, pass x[None].")
-    return length
-
-
-def _length(part: Any) -> int | None:
-    """Return the number of rows; None for what has none, such as a flag."""
-    shape = getattr(part, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    return len(part) if isinstance(part, list | tuple) else None
-
-
-def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:
-    if isinstance(inputs, Mapping):
-        return {name: _rows_of(part, rows, n_samples) for name, part in inputs.items()}
-    if isinstance(inputs, tuple):
-        return tuple(_rows_of(part, rows, n_samples) for part in inputs)
-    if _length(inputs) is None or (rows.start == 0 and rows.stop >= n_samples):
-        return inputs  # a flag, or all rows: the same object
-    if hasattr(inputs, "tocsr"):
-        inputs = inputs.tocsr()  # not every sparse matrix can be sliced
-    return inputs.iloc[rows] if hasattr(inputs, "iloc") else inputs[rows]
-
-
-def _is_text(inputs: Any) -> bool:
-    """Return whether this is a text or a list of texts."""
-    first = inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
-    return isinstance(first, str | bytes)
-
-
-def _not_data(inputs: Any) -> str:
-    if _is_text(inputs):
-        return (
-            "got text. Pass the model's tokenizer, wrap(model, tokenizer=...), or what the "
-            "tokenizer returns for these texts."
-        )
-    return (
-        "expected an array or a tensor with one row per sample, a mapping or a tuple of them, or "
-        f"batches of these; got a {type(inputs).__name__}."
+def _onnx_path(name: str | Path) -> Path:
+    """Return the path of an ONNX file; raise for any other text or path."""
+    if Path(name).suffix.lower() == ".onnx":
+        require("onnxruntime", "onnx")
+        return Path(name)
+    raise ParameterError(
+        f"{str(name)!r} is not the path of an .onnx file. Load any other model and pass the model "
+        "itself (a network of nescio train with nescio.lab.networks.checkpoint.load_checkpoint), "
+        "and a detector as wrap(model, detector=path)."
     )
+
+
+def _runner_class(model: Any) -> type[Runner]:
+    if isinstance(model, Path) or _is_a(model, "onnxruntime", "InferenceSession"):
+        from nescio.models.onnx_models import OnnxRunner
+
+        return OnnxRunner
+    if _is_a(model, "transformers.modeling_utils", "PreTrainedModel"):
+        from nescio.models.torch_models import TransformersRunner
+
+        return TransformersRunner
+    if _is_a(model, "torch.nn", "Module"):
+        from nescio.models.torch_models import TorchRunner
+
+        return TorchRunner
+    if hasattr(model, "predict") and hasattr(model, "get_params"):
+        from nescio.models.sklearn_models import SklearnRunner
+
+        return SklearnRunner
+    raise ParameterError(
+        f"cannot run a model of type {type(model).__name__}. Pass a torch Module, a transformers "
+        "model, a scikit-learn classifier, the path of an .onnx file or an onnxruntime "
+        "InferenceSession. For any other model, pass its logits to Outputs(logits)."
+    )
+
+
+def _is_a(model: Any, module: str, name: str) -> bool:
+    """Return whether the model is of a class whose module is loaded; if not, it cannot be."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(model, getattr(loaded, name, ()))

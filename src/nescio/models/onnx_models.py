@@ -21,9 +21,16 @@ from nescio.errors import (
     ParameterError,
     ShapeError,
 )
-from nescio.models.base import Runner
+from nescio.models.base import (
+    FEATURES,
+    INPUT,
+    PENULTIMATE,
+    POOLED,
+    Runner,
+    flat_input,
+    pooled,
+)
 from nescio.models.images import PREPROCESSING_KEY, Preprocessing, content_hash
-from nescio.models.layers import FEATURES, INPUT, PENULTIMATE, POOLED, flat_input, pooled
 from nescio.models.texts import NAMES, TOKENIZER_KEY, TextTokenizer, load_tokenizer
 
 LABEL_NAMES_KEY = "nescio.label_names"

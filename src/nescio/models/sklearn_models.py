@@ -10,9 +10,8 @@ import sklearn
 
 from nescio._validation import Array, checked_choice, is_torch, to_numpy
 from nescio.errors import InputError, MissingInputError, ParameterError, ShapeError
-from nescio.models.base import InputBatch, Runner, n_rows
-from nescio.models.layers import INPUT, PENULTIMATE, PREPARED
-from nescio.models.texts import check_texts, is_text_like, texts_or_batches
+from nescio.models.base import INPUT, PENULTIMATE, PREPARED, Runner
+from nescio.models.inputs import InputBatch, check_texts, is_text_like, n_rows, texts_or_batches
 
 _DECISIONS, _PROBS = "decision_function", "predict_proba"
 _TEXTS = "pass a pipeline that begins with a vectoriser, such as TfidfVectorizer."

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules import activation, dropout
 
 from nescio.errors import ParameterError, ShapeError, nearest
-from nescio.models.layers import INPUT, PENULTIMATE, POOLED, flat_input, pooled
+from nescio.models.base import INPUT, PENULTIMATE, POOLED, flat_input, pooled
 
 Leaves = Sequence[tuple[str, nn.Module]]
 """Layers without layers inside, by name and in an order."""

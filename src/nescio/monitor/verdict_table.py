@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.arrow import ArrowFiles, ArrowTable, as_ids, read_text_table, to_array
+from nescio._io.arrow import TableFiles, as_ids, to_array
 from nescio._io.columns import Columns
-from nescio._io.files import MANY, find_files
+from nescio._io.files import find_files
 from nescio._io.results import without_quote
 from nescio._validation import Array, FloatArray
 from nescio.detectors.assessment import Assessment
@@ -63,14 +63,9 @@ class ScoredTable:
             raise ParameterError(
                 f"cannot read {path}: the name must end in {', '.join(TABLES)}. {_SCORE_FIRST}"
             )
-        self._table: ArrowFiles | ArrowTable
-        if self._files.suffix in MANY:
-            self._table = ArrowFiles(self._files)
-            self.n_rows = self._table.n_rows
-        else:
-            self._table = read_text_table(self._files, Columns(labels=("score", "p_value")))
-            self.n_rows = len(self._table.table)
-        names = self._table.names
+        self._table = TableFiles(self._files, Columns(labels=("score", "p_value")))
+        self.n_rows = self._table.n_rows
+        names = self._table.schema.names
         missing = [name for name in _COLUMNS if name not in names]
         if missing:
             raise FileFormatError(
@@ -112,13 +107,7 @@ class ScoredTable:
             start += size
 
     def _read(self, size: int) -> Iterator[dict[str, Any]]:
-        tables: Iterator[Any]
-        if isinstance(self._table, ArrowFiles):
-            tables = self._table.blocks(size, 0, self._columns)
-        else:
-            whole = self._table.table
-            tables = (whole.slice(start, size) for start in range(0, self.n_rows, size))
-        for table in tables:
+        for table in self._table.blocks(size, 0, self._columns):
             yield {name: table.column(name) for name in self._columns}
 
     def _assessment(self, columns: dict[str, Any]) -> Assessment:

@@ -16,7 +16,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from nescio._io.columns import MATRICES
 from nescio._io.files import Files
 from nescio._io.results import to_values
-from nescio._io.tensors import FileKind, Stacked, decode_tensors, read_tensors
+from nescio._io.tensors import FileKind, Stacked, decode_tensors, read_tensors, verify_checksum
 from nescio._validation import Array
 from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError
 from nescio.outputs.outputs import MAX_ID_LENGTH, Head, Outputs, check_same_arrays, join_columns
@@ -124,7 +124,7 @@ def parse_tensors(
     if not _OUR_HEADER.isdisjoint(metadata):  # other programs may write our metadata without it
         _KIND.check(metadata, path)
         if verify:
-            _KIND.verify(tensors, metadata, path)
+            verify_checksum(tensors, metadata, path)
     if "logits" not in tensors:
         raise FileFormatError(f"{path} has no array named logits; it has {sorted(tensors)}.")
     content: dict[str, Any] = {name: tensors[name] for name in MATRICES if name in tensors}

@@ -19,7 +19,6 @@ from nescio._io.columns import (
     MATRICES,
     Columns,
     check_same_rows,
-    frame_table,
     is_frame,
     read_features,
     read_frame,
@@ -450,7 +449,7 @@ class Outputs(Result):
         from_probs : bool
             Whether the values are probabilities, which are converted to logits.
         """
-        content = Columns(id_column, labels, ignore, keep).read(frame_table(frame))
+        content = Columns(id_column, labels, ignore, keep).read_frame(frame)
         return from_content(content, from_probs=from_probs)
 
     @classmethod

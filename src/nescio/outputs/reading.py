@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.arrow import ArrowFiles, ArrowTable, as_ids, read_text_table
+from nescio._io.arrow import TableFiles, as_ids
 from nescio._io.columns import Columns, content, label_content
 from nescio._io.files import MANY, Files, find_files
 from nescio._validation import Array, check_logits
@@ -53,13 +53,13 @@ class Block:
     stream : OutputsStream
     start : int
         The number of rows before this block.
-    rows : ArrowTable or Outputs
+    rows : pyarrow.Table or Outputs
         As they were read.
     """
 
     stream: OutputsStream
     start: int
-    rows: ArrowTable | Outputs
+    rows: Any
 
     @property
     def place(self) -> str:
@@ -108,9 +108,8 @@ class Block:
         """Return some of the rows as outputs, with ids and kept columns."""
         if isinstance(self.rows, Outputs):
             return self.rows[rows]
-        some = ArrowTable(self.rows.table.take(rows), self.stream.address)
         with error_context(self.place):
-            return self.stream.outputs(content(self.stream.roles, some))
+            return self.stream.outputs(content(self.stream.roles, self.rows.take(rows)))
 
 
 class OutputsStream:
@@ -139,24 +138,19 @@ class OutputsStream:
         self.n_labels: int | None = None
         self.label_names: tuple[str, ...] | None = None
         self.ignored: list[str] = []
-        self._arrow: ArrowFiles | None = None
-        if files.suffix in MANY:
-            self._arrow = ArrowFiles(files)
-            self.roles = columns.roles(self._arrow.empty())
+        self._table: TableFiles | None = None
+        if files.suffix in TABLES:
+            self._table = TableFiles(files, columns)
+            self.roles = columns.roles(self._table.schema, self._table.folders)
             self.ignored = list(self.roles.ignored)
-            self.n_rows, self.kept_names = self._arrow.n_rows, self.roles.kept
-            row_bytes = self._arrow.row_bytes(self.roles.read)
+            self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
+            row_bytes = self._table.row_bytes(self.roles.read)
         else:
-            if files.suffix in TABLES:
-                read = columns.read(read_text_table(files, columns))
-            else:
-                _check_no_table(columns)
-                read = read_arrays(files, verify=verify)
-            whole = self.outputs(read)
-            if files.suffix not in TABLES and columns.labels is not None:
+            _check_no_table(columns)
+            whole = self.outputs(read_arrays(files, verify=verify))
+            if columns.labels is not None:
                 whole = whole.select_labels(columns.chosen(whole.label_names or ()))
             self._whole = whole
-            self.ignored = list(whole.manifest.get("ignored_columns", ()))
             self.n_rows, self.kept_names = len(whole), tuple(whole.kept)
             row_bytes = _row_bytes(whole)
         self.block_rows = _rows_per_block(row_bytes)
@@ -185,20 +179,20 @@ class OutputsStream:
             max_rows = min(max_rows, max(1, _MAX_BYTES // max(1, row_bytes)))
             if self.n_rows > max_rows:
                 return self._sample(max_rows, seed)
-        whole = self._whole if self._arrow is None else self._read_whole(self._arrow)
+        if self._table is None:
+            whole = self._whole
+        else:
+            whole = self.outputs(content(self.roles, self._table.whole(self.roles.read)))
         self._check_logits(whole)
         return whole
 
-    def _read(self, first: int) -> Iterator[ArrowTable | Outputs]:
-        if self._arrow is not None:
+    def _read(self, first: int) -> Iterator[Any]:
+        if self._table is not None:
             start = first * self.block_rows
-            yield from self._arrow.blocks(self.block_rows, start, self.roles.read)
+            yield from self._table.blocks(self.block_rows, start, self.roles.read)
             return
         for start in range(first * self.block_rows, self.n_rows, self.block_rows):
             yield self._whole[start : start + self.block_rows]
-
-    def _read_whole(self, files: ArrowFiles) -> Outputs:
-        return self.outputs(content(self.roles, files.whole(self.roles.read)))
 
     def _sample(self, n_rows: int, seed: int) -> Outputs:
         """Return random rows, in their order."""

@@ -13,8 +13,8 @@ from nescio._io.tensors import encode_tensors
 from nescio._validation import Array
 from nescio.detectors.assessment import Assessment
 from nescio.errors import DatasetError, NescioError
-from nescio.explain import PartsReason, Reason
-from nescio.models.base import n_rows
+from nescio.explain import Reason
+from nescio.models.inputs import n_rows
 from nescio.scores import label_prob
 from nescio.service import charts, openapi
 from nescio.service.engine import BatchResult, Engine, Model
@@ -270,7 +270,7 @@ def _explained(engine: Engine, result: BatchResult) -> dict[str, Any]:
     return {"explanation": [_reason(reason) for reason in engine.explain(result.outputs)]}
 
 
-def _reason(reason: Reason | PartsReason) -> dict[str, Any]:
+def _reason(reason: Reason) -> dict[str, Any]:
     by_label = reason.by_label()
     labels = () if by_label is None else by_label.most_telling(_EXPLAINED_LABELS)
     explanation = {
@@ -278,7 +278,7 @@ def _reason(reason: Reason | PartsReason) -> dict[str, Any]:
         "summary": reason.summary(),
         "labels": [label.as_dict() for label in labels],
     }
-    if isinstance(reason, PartsReason):
+    if reason.parts:
         parts = [part.as_dict() for part in reason.parts]
         explanation["parts"] = [{k: v for k, v in p.items() if k != "reason"} for p in parts]
     return explanation

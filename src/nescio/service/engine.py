@@ -21,8 +21,8 @@ from nescio.detectors.saving import plain_params
 from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
 from nescio.explain import Explanation, PartsExplanation
 from nescio.models import Wrapped, wrap
-from nescio.models.base import n_rows
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from nescio.models.inputs import n_rows
 from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.models.texts import TOKENIZER_KEY
 from nescio.outputs import Outputs

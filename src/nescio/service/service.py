@@ -17,7 +17,7 @@ from nescio._io.files import check_target, exclusive
 from nescio._threads import available_cpus
 from nescio._validation import Array
 from nescio.errors import NescioError
-from nescio.models.base import n_rows
+from nescio.models.inputs import n_rows
 from nescio.monitor.monitor import fingerprint
 from nescio.outputs import Outputs
 from nescio.service.engine import BatchResult, Engine, Model, kind_of

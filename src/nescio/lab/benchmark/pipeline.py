@@ -43,8 +43,8 @@ from nescio.lab.networks.runner import CheckpointRunner
 from nescio.lab.training import TrainSettings, train, tune
 from nescio.lab.training.train import TRAINING_VERSION, initial_network
 from nescio.lab.training.tuning import TUNING_VERSION
+from nescio.models.base import POOLED, layer_names
 from nescio.models.images import content_hash
-from nescio.models.layers import POOLED, layer_names
 from nescio.outputs import Outputs
 
 Report = Callable[[int], object]

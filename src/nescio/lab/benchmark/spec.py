@@ -41,7 +41,7 @@ from nescio.lab.benchmark.paper import find_paper_table
 from nescio.lab.benchmark.results import file_name
 from nescio.lab.data import parse_address
 from nescio.lab.extraction.perturb import TuneSettings
-from nescio.models.layers import layer_names
+from nescio.models.base import layer_names
 
 MEAN_LABELS = "mean_labels"
 """As the value of k: the mean number of labels per training image, rounded."""

@@ -38,9 +38,7 @@ from nescio.lab.extraction.image_batches import (
 )
 from nescio.lab.extraction.perturb import Tuning, run_perturbed
 from nescio.lab.extraction.runtimes import AUTO, TORCH, RuntimeChoice, Runtimes, checked_run
-from nescio.models.base import Runner
-from nescio.models.layers import Layers
-from nescio.models.make_runner import make_runner
+from nescio.models.base import Layers, Runner, make_runner
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 
 if TYPE_CHECKING:

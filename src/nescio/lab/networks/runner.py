@@ -7,7 +7,7 @@ from typing import Any
 from nescio.errors import ParameterError
 from nescio.lab.networks.checkpoint import Checkpoint
 from nescio.lab.networks.network import Network, prepared
-from nescio.models.layers import INPUT, PENULTIMATE, POOLED
+from nescio.models.base import INPUT, PENULTIMATE, POOLED
 from nescio.models.torch_layers import Tap
 from nescio.models.torch_models import TorchRunner
 

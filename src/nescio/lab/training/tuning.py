@@ -34,8 +34,8 @@ from nescio.lab.extraction.runtimes import AUTO, Runtimes
 from nescio.lab.networks.checkpoint import Checkpoint
 from nescio.lab.networks.runner import CheckpointRunner
 from nescio.metrics import fpr_at_tpr
+from nescio.models.base import layer_names
 from nescio.models.images import Preprocessing
-from nescio.models.layers import layer_names
 from nescio.models.torch_models import Pass
 from nescio.outputs import Outputs
 

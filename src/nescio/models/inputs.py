@@ -1,0 +1,200 @@
+"""The inputs of a model: how they become batches, and which are texts. It needs no torch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nescio._io.columns import is_frame
+from nescio.errors import InputError, ShapeError, listed
+
+
+class InputBatch(NamedTuple):
+    """What a model takes at once, and the truth labels if they came with it.
+
+    If the inputs were made of texts, these texts, and how many of them were cut off.
+    """
+
+    inputs: Any
+    labels: Any = None
+    texts: list[str] | None = None
+    n_truncated: int = 0
+
+
+def batches_of(inputs: Any, rows: int, is_data: Callable[[Any], bool]) -> Iterator[InputBatch]:
+    """Give slices of `rows` rows if `inputs` are data, or else the batches they iterate over."""
+    if isinstance(inputs, tuple) and is_text_like(inputs):  # not inputs by position
+        inputs = list(inputs)
+    if is_data(inputs):
+        whole = _split(inputs, None)
+        n_samples = n_rows(whole.inputs)
+        for start in range(0, n_samples, rows):
+            part = slice(start, start + rows)
+            some = (_rows_of(values, part, n_samples) for values in (whole.inputs, whole.labels))
+            yield InputBatch(*some)
+    elif is_frame(inputs) or isinstance(inputs, Mapping):  # it iterates over its names
+        raise InputError(
+            f"this model takes one array or list of texts, but got a {type(inputs).__name__}. Pass "
+            'its values: frame[names].to_numpy(), or for texts their column, frame["text"].'
+        )
+    elif isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes):
+        for item in inputs:
+            yield _batch(item, is_data)
+    else:
+        raise InputError(_not_data(inputs))
+
+
+def _batch(item: Any, is_data: Callable[[Any], bool]) -> InputBatch:
+    """Return one item of an iterable: inputs, or inputs with their labels."""
+    labels = None
+    if isinstance(item, tuple | list) and not is_text_like(item):
+        if not 1 <= len(item) <= 2:
+            raise InputError(
+                f"a batch must be inputs or a pair (inputs, labels), got {len(item)} parts. Put "
+                "several inputs together: ((first, second), labels), or a mapping by name."
+            )
+        item, labels = (*item, None)[:2]
+    item = list(item) if isinstance(item, tuple) and is_text_like(item) else item
+    if not is_data(item):
+        raise InputError(f"a batch is not what the model takes: {_not_data(item)}")
+    return _split(item, labels)
+
+
+def _split(inputs: Any, labels: Any) -> InputBatch:
+    """Separate inputs and labels: transformers' data sets have labels among the inputs, by name."""
+    if isinstance(inputs, Mapping) and "labels" in inputs:
+        if labels is not None:
+            raise InputError("a batch has labels twice: among its inputs and next to them.")
+        labels = inputs["labels"]
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
+    if labels is not None and length_of(labels) != (n_samples := n_rows(inputs)):
+        raise ShapeError(
+            f"labels have {length_of(labels)} rows, but there are {n_samples} samples."
+        )
+    return InputBatch(inputs, labels)
+
+
+def n_rows(inputs: Any) -> int:
+    """Return the number of samples; all parts that have rows must have equally many."""
+    if isinstance(inputs, Mapping | tuple):
+        parts = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+        lengths = {name: n for name, part in parts.items() if (n := length_of(part)) is not None}
+        if not lengths:
+            raise InputError("none of the inputs has rows; expected arrays or tensors.")
+        if len(set(lengths.values())) > 1:
+            sizes = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            raise ShapeError(
+                f"the inputs must have equally many rows, one per sample; got {sizes}."
+            )
+        return next(iter(lengths.values()))
+    length = length_of(inputs)
+    if length is None:
+        raise ShapeError("the input must have one row per sample. For one sample, pass x[None].")
+    return length
+
+
+def length_of(part: Any) -> int | None:
+    """Return the number of rows; None for what has none, such as a flag."""
+    shape = getattr(part, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    return len(part) if isinstance(part, list | tuple) else None
+
+
+def _rows_of(inputs: Any, rows: slice, n_samples: int) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: _rows_of(part, rows, n_samples) for name, part in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(_rows_of(part, rows, n_samples) for part in inputs)
+    if length_of(inputs) is None or (rows.start == 0 and rows.stop >= n_samples):
+        return inputs  # a flag, or all rows: the same object
+    if hasattr(inputs, "tocsr"):
+        inputs = inputs.tocsr()  # not every sparse matrix can be sliced
+    return inputs.iloc[rows] if hasattr(inputs, "iloc") else inputs[rows]
+
+
+def _not_data(inputs: Any) -> str:
+    if isinstance(inputs, str | bytes) or (isinstance(inputs, list) and is_text_like(inputs)):
+        return (
+            "got text. Pass the model's tokenizer, wrap(model, tokenizer=...), or what the "
+            "tokenizer returns for these texts."
+        )
+    return (
+        "expected an array or a tensor with one row per sample, a mapping or a tuple of them, or "
+        f"batches of these; got a {type(inputs).__name__}."
+    )
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def texts_or_batches(inputs: Any) -> tuple[list[str] | None, Any]:
+    """Return the texts that inputs are, or None and the inputs; an iterator stays whole."""
+    if isinstance(inputs, Iterator):
+        first = list(itertools.islice(inputs, 1))
+        inputs = itertools.chain(first, inputs)
+        return (texts_of(list(inputs)), None) if is_text_like(first) else (None, inputs)
+    return texts_of(inputs), inputs
+
+
+def texts_of(inputs: Any) -> list[str] | None:
+    """Return the texts that inputs are, or None if they are something else, such as numbers.
+
+    Only some of them may be texts: `is_texts` raises then.
+    """
+    if isinstance(inputs, str):
+        return [inputs]
+    items = _items(inputs)
+    return items if items is not None and is_text_like(items) else None
+
+
+def _items(inputs: Any) -> list[Any] | None:
+    """Return the items of a list or of a column; None for anything else."""
+    if isinstance(inputs, list | tuple):
+        return list(inputs)
+    if isinstance(inputs, Mapping) or is_frame(inputs):
+        return None
+    shape = getattr(inputs, "shape", None)
+    if shape is not None and len(shape) != 1:
+        return None
+    if getattr(getattr(inputs, "dtype", None), "kind", "O") not in "OUST":  # numbers
+        return None
+    for name in ("to_pylist", "to_list", "tolist"):  # of pyarrow, of polars, of NumPy and pandas
+        if hasattr(inputs, name):
+            items = getattr(inputs, name)()
+            return items if isinstance(items, list) else None
+    # Such as a column of Hugging Face's datasets.
+    return list(inputs) if isinstance(inputs, Sequence) and is_text_like(inputs[:1]) else None
+
+
+def is_text_like(items: Sequence[Any]) -> bool:
+    """Return whether some of the items are texts, or all are missing."""
+    if any(isinstance(item, str | bytes) for item in items):
+        return True
+    return len(items) > 0 and all(map(is_missing, items))
+
+
+def is_missing(item: Any) -> bool:
+    """Return whether this is None, NaN or pandas' NA."""
+    return item is None or (not hasattr(item, "__len__") and str(item) in ("nan", "<NA>"))
+
+
+def check_texts(items: Sequence[Any], kinds: type | tuple[type, ...] = str) -> None:
+    """Raise an error that names the rows that are not texts, such as None or NaN."""
+    items = list(items)  # the rows of a pandas column have other labels
+    rows = [at for at, item in enumerate(items) if not isinstance(item, kinds)]
+    if rows:
+        raise InputError(
+            f"{len(rows):,} of {len(items):,} inputs are not texts: rows {listed(rows)} (row "
+            f"{rows[0]} is {str(items[rows[0]])[:40]}). Remove these rows, or replace them by an "
+            "empty text."
+        )
+
+
+def is_texts(items: Any) -> bool:
+    """Return whether this is a batch of texts; raise if only some of its items are texts."""
+    if not isinstance(items, list) or not is_text_like(items):
+        return False
+    check_texts(items)
+    return True
