@@ -13,7 +13,7 @@ import pytest
 import nescio as ns
 from nescio._io.tensors import encode_tensors
 from nescio.service.openapi import SAFETENSORS
-from nescio.service.service import Batcher, Current
+from nescio.service.service import Batcher, Engine
 
 httpx = pytest.importorskip("httpx")
 
@@ -66,13 +66,13 @@ def runs(monkeypatch):
     """Count the requests of each batch."""
     seen = []
     for name in ("score", "predict"):
-        original = getattr(Current, name)
+        original = getattr(Engine, name)
 
         def counting(self, works, original=original):
             seen.append(len(works))
             return original(self, works)
 
-        monkeypatch.setattr(Current, name, counting)
+        monkeypatch.setattr(Engine, name, counting)
     return seen
 
 
@@ -112,7 +112,7 @@ def test_what_was_scored_is_counted_once(app, some_logits):
     parts[7] = np.full((2, 4), np.nan, np.float32)
     application = app()
     at_once(application, [body_of(part) for part in parts])
-    assert application.service.current.traffic.snapshot()["n_watched"] == 38
+    assert application.service.engine.traffic.report(False)[0].n_watched == 38
     assert "nescio_samples_total 38.0" in application.service.metrics.text().decode()
 
 
@@ -174,14 +174,14 @@ def test_predictions_are_batched_too(app, detector_file, text_model, runs):
 def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monkeypatch):
     application = app(max_requests=3)
     released, entered = threading.Event(), threading.Event()
-    original = Current.score
+    original = Engine.score
 
     def slow(self, works):
         entered.set()
         released.wait(10)
         return original(self, works)
 
-    monkeypatch.setattr(Current, "score", slow)
+    monkeypatch.setattr(Engine, "score", slow)
 
     async def run():
         await application.service.start()

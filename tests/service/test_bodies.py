@@ -10,21 +10,11 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from fixtures.service import JSON, SAFETENSORS, post, refused
 from nescio._io.tensors import encode_tensors
-from nescio.service import Settings
-from nescio.service.openapi import JSON, SAFETENSORS
-from nescio.service.requests import RequestLimits, decode_outputs
+from nescio.service.requests import decode_outputs
 
 SOURCE = Path(__file__).resolve().parents[2] / "benchmarks" / "robustness" / "malformed.py"
-
-
-def post(client, body, kind=JSON, path="/v1/score", **headers):
-    return client.post(path, content=body, headers={"content-type": kind, **headers})
-
-
-def refused(answer, status, reason):
-    assert answer.status_code == status, answer.text
-    assert reason in answer.json()["detail"]
 
 
 @pytest.fixture
@@ -244,7 +234,7 @@ def test_ids_of_which_one_is_long_take_no_room(some_logits):
     # NumPy would give each the room of the longest: 400 MB of a body of 1 MB.
     n = 100_000
     body = json.dumps({"logits": [[0]] * n, "ids": ["a"] * (n - 1) + ["b" * 1024]}).encode()
-    outputs = decode_outputs(JSON, body, RequestLimits(Settings("x", max_rows=10**6)))
+    outputs = decode_outputs(JSON, body)
     assert outputs.ids.nbytes < 10**6
     assert outputs.ids[-1] == "b" * 1024
     assert outputs[-2:].ids.tolist() == ["a", "b" * 1024]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from fixtures.service import SAFETENSORS, post, refused
 from nescio._io.tensors import encode_tensors
-from nescio.service.openapi import SAFETENSORS
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("PIL.Image")
@@ -194,13 +194,6 @@ def test_a_model_of_texts_takes_no_image(texts, encoded_image):
     assert "inputs by name" in answer.json()["detail"]
 
 
-def test_too_many_rows_are_refused(texts):
-    inputs = {"input_ids": [[1]] * 6, "attention_mask": [[1]] * 6}
-    answer = texts(max_rows=5).post("/v1/predict", json={"inputs": inputs})
-    assert answer.status_code == 413
-    assert "5 are allowed" in answer.json()["detail"]
-
-
 def token_ids(n_rows):
     return {"input_ids": [[at % 50] for at in range(n_rows)], "attention_mask": [[1]] * n_rows}
 
@@ -217,7 +210,7 @@ def test_an_answer_of_too_many_logits_is_refused_before_the_model_runs(texts, mo
 def test_a_large_answer_is_encoded_in_a_thread_and_is_the_same(texts, monkeypatch):
     service = texts()
     whole = service.post("/v1/predict", json={"inputs": token_ids(30)})
-    monkeypatch.setattr("nescio.service.endpoints._QUICK_VALUES", 8)
+    monkeypatch.setattr("nescio.service.service._QUICK_BYTES", 8)
     monkeypatch.setattr("nescio.service.app._PIECE_BYTES", 100)
     assert service.post("/v1/predict", json={"inputs": token_ids(30)}).content == whole.content
     assert len(whole.json()["logits"]) == 30
@@ -276,18 +269,6 @@ def test_a_model_of_another_number_of_labels_is_refused_at_the_start(
         app(file, model=image_model(metadata={"nescio.preprocessing": HALF}))
 
 
-def test_a_file_with_the_verdicts_of_another_detector_is_reported(
-    app, detector_file, image_model, caplog
-):
-    file = detector_file()
-    taus = ns.load(file).calibration_.threshold_values
-    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.threshold": taus}))
-    assert caplog.text == ""
-    other = {"nescio.preprocessing": HALF, "nescio.threshold": {"all": 7.0}}
-    app(file, model=image_model(metadata=other))
-    assert "contains another detector" in caplog.text
-
-
 def test_the_scale_of_images_is_asked_for_stored_or_reported(
     client, detector_file, image_model, encoded_image, caplog
 ):
@@ -325,11 +306,11 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
     inside = service.app.service
     predict = inside.predict
 
-    async def reload_first(current, model, inputs):
+    async def reload_first(engine, model, inputs):
         image_model(metadata={"nescio.preprocessing": HALF | {"size": 16}}, size=16)
         detector_file(named=False)
         await inside.reload()
-        return await predict(current, model, inputs)
+        return await predict(engine, model, inputs)
 
     monkeypatch.setattr(inside, "predict", reload_first)
     picture = {
@@ -344,15 +325,6 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
 
 
 # --- hostile images -----------------------------------------------------------------------------
-
-
-def post(client, body, kind, path):
-    return client.post(path, content=body, headers={"content-type": kind})
-
-
-def refused(answer, status, reason):
-    assert answer.status_code == status, answer.text
-    assert reason in answer.json()["detail"]
 
 
 def chunk(kind, data):

@@ -8,7 +8,7 @@ from nescio.service import Settings
 
 def test_settings_that_cannot_be_are_refused(detector_file):
     wrong = (
-        {"max_rows": 0},
+        {"max_requests": 0},
         {"logits": "scores"},
         {"image_size": 64},
         {"token": ""},

@@ -12,8 +12,8 @@ from nescio._validation import Array
 from nescio.detectors import Detector
 from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
 from nescio.models import wrap
-from nescio.models.base import n_rows
 from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from nescio.models.inputs import n_rows
 from nescio.models.onnx_models import DTYPES, OnnxRunner
 from nescio.outputs import Outputs
 from nescio.service.images import Decoders
@@ -61,7 +61,7 @@ class Model:
     def describe(self) -> ModelDescription:
         """Return what a client must send."""
         texts = None
-        if self.tokenizer is not None:
+        if self.tokenizer is not None and self.tokenizer.max_tokens is not None:
             texts = TextLimits(self.tokenizer.max_tokens, MAX_TEXTS, MAX_CHARACTERS)
         preprocessing = None if self.preprocessing is None else self.preprocessing.as_dict()
         return ModelDescription(list(self.inputs.values()), preprocessing, texts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -267,47 +267,38 @@ def phrase(status: int) -> str:
 
 # --- operations ---------------------------------------------------------------------------------
 
-Respond = TypeVar("Respond", bound=Callable[..., Any])
-
 OPERATIONS: dict[str, Operation] = {}
 """The operation of each path."""
 
+Respond = TypeVar("Respond", bound=Callable[..., Any])
 
-class Operation(NamedTuple):
-    """One operation of the API, and the function that answers it."""
 
-    respond: Callable[..., Any]
+class Operation(Struct):
+    """One operation of the API; it decorates the function that answers it.
+
+    The docstring of the function is the description.
+    """
+
     method: str
+    path: str
     answer: dict[str, Any]  # a type by format; None is binary or text
-    query: type[Struct]
-    body: dict[str, Any]
-    example: dict[str, Any] | None
-    errors: list[int]
-    public: bool  # whether it needs no token
+    query: type[Struct] = NoQuery
+    body: dict[str, Any] = {}
+    example: dict[str, Any] | None = None
+    errors: tuple[int, ...] = ()  # beside those that follow from the rest
+    public: bool = False  # whether it needs no token
+    respond: Any = None
 
-
-def operation(
-    method: str,
-    path: str,
-    answer: dict[str, Any],
-    *,
-    query: type[Struct] = NoQuery,
-    body: dict[str, Any] | None = None,
-    example: dict[str, Any] | None = None,
-    errors: tuple[int, ...] = (),
-    public: bool = False,
-) -> Callable[[Respond], Respond]:
-    """Make a function the answer to an operation; its docstring is the description."""
-
-    def declare(respond: Respond) -> Respond:
-        more = (*(() if public else (401,)), *((400, 408, 413, 415, 503) if body else ()))
-        statuses = sorted({403, 422, *more, *errors})
-        OPERATIONS[path] = Operation(
-            respond, method, answer, query, body or {}, example, statuses, public
-        )
+    def __call__(self, respond: Respond) -> Respond:
+        """Make a function the answer to this operation."""
+        self.respond = respond
+        OPERATIONS[self.path] = self
         return respond
 
-    return declare
+    def statuses(self) -> list[int]:
+        """Return the statuses of all errors."""
+        of_bodies = (400, 408, 413, 415, 503) if self.body else ()
+        return sorted({403, 422, *of_bodies, *self.errors} | (set() if self.public else {401}))
 
 
 _MEANINGS = {
@@ -371,7 +362,7 @@ def _described(operation: Operation, refs: dict[str, Any], query: dict[str, Any]
     responses: dict[str, Any] = {
         "200": {"description": "OK.", "content": content(operation.answer)}
     }
-    for status in operation.errors:
+    for status in operation.statuses():
         responses[str(status)] = {
             "description": f"{phrase(status)}. {_MEANINGS[status]}",
             "content": content({PROBLEM: Problem}),

@@ -73,22 +73,13 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Return the metrics of the moment; prometheus_client calls this."""
         limits = self._limits
-        yield CounterMetricFamily(
-            "nescio_log_lines_dropped", "Lines of the log not written.", n_dropped()
-        )
-        yield GaugeMetricFamily(
-            "nescio_requests_in_progress", "Requests in progress.", limits.n_requests
-        )
-        yield GaugeMetricFamily(
-            "nescio_requests_limit",
-            "Most requests in progress: --max-requests.",
-            limits.max_requests,
-        )
-        yield GaugeMetricFamily(
-            "nescio_waiting_bytes",
-            "Bytes of their bodies, inputs and answers.",
-            limits.n_bytes + limits.n_held,
-        )
+        yield CounterMetricFamily("nescio_log_lines_dropped", "Lines not written.", n_dropped())
+        for name, meaning, value in (
+            ("nescio_requests_in_progress", "Requests in progress.", limits.n_requests),
+            ("nescio_requests_limit", "Value of --max-requests.", limits.max_requests),
+            ("nescio_waiting_bytes", "Their bodies and answers.", limits.n_bytes + limits.n_held),
+        ):
+            yield GaugeMetricFamily(name, meaning, value)
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
@@ -143,7 +134,7 @@ class Traffic:
         self._counts = np.zeros(len(self._bounds) + 1, dtype=np.int64)
         self._sum = 0.0
         self._flagged = 0
-        self._fired = np.zeros(len(names))
+        self._fired = np.zeros(len(names), dtype=np.int64)
         self._noted: list[_Noted] = []
         self._n_free = _MOST_FREE
         self._watching = threading.Lock()
@@ -158,9 +149,8 @@ class Traffic:
             total = float(scores[np.isfinite(scores)].sum())
         n_inside = np.count_nonzero(assessment.in_distribution)
         fired: Any = 0
-        if self._names:
-            # A product of matrices: three times as fast as a sum over rows of bools, and exact.
-            fired = np.ones(n_rows, np.float32) @ (logits > 0).astype(np.float32)
+        if self._names:  # a sum of bytes takes less time than one of bools
+            fired = (logits > 0).view(np.uint8).sum(0, dtype=np.uint32)
         with self._counting:
             self._counts[:-1] += up_to
             self._counts[-1] += n_rows
@@ -212,29 +202,18 @@ class Traffic:
             counts, total, flagged = self._counts.tolist(), self._sum, self._flagged
             fired = self._fired.tolist()
         n_samples = counts[-1]
-        for name, meaning, value in (
+        for name, meaning, number in (
             ("nescio_samples", "Inputs scored.", n_samples),
             ("nescio_flagged", "Inputs flagged.", flagged),
             ("nescio_watched", "Inputs that the monitor has seen.", self.n_watched),
         ):
-            yield CounterMetricFamily(name, meaning, value)
+            yield CounterMetricFamily(name, meaning, number)
+        evidence, alarm = self.monitor.log10_martingale, self.monitor.alarm
         for name, meaning, value in (
             ("nescio_flagged_share", "Share of all inputs flagged.", flagged / max(1, n_samples)),
-            (
-                "nescio_flagged_share_allowed",
-                "Share of in-distribution inputs that the threshold may flag: 1 - TPR.",
-                self._allowed,
-            ),
-            (
-                "nescio_monitor_log10_evidence",
-                "Evidence that the stream has changed, as a power of ten.",
-                self.monitor.log10_martingale,
-            ),
-            (
-                "nescio_monitor_alarm",
-                "1 once the monitor has raised the alarm.",
-                float(self.monitor.alarm),
-            ),
+            ("nescio_flagged_share_allowed", "Expected share flagged: 1 - TPR.", self._allowed),
+            ("nescio_monitor_log10_evidence", "Evidence of a change, power of ten.", evidence),
+            ("nescio_monitor_alarm", "1 once the monitor has raised the alarm.", float(alarm)),
         ):
             yield GaugeMetricFamily(name, meaning, value)
         bounds = [*(f"{bound:.9g}" for bound in self._bounds), "+Inf"]
@@ -247,8 +226,8 @@ class Traffic:
         firing = CounterMetricFamily(
             "nescio_label_fired", "Inputs with a label predicted.", labels=["label"]
         )
-        for name, count in zip(self._names, fired, strict=True):
-            firing.add_metric([name], count)
+        for name, n_fired in zip(self._names, fired, strict=True):
+            firing.add_metric([name], n_fired)
         yield firing
 
     def save(self) -> None:
