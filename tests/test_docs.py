@@ -380,7 +380,6 @@ REFERENCE = [page for page in (DOCS / "reference").glob("*.md") if page.stem != 
 INTERNAL = {
     "nescio.calibration": "Firing Scores TIE_TOLERANCE checked_groups checked_scores tie_limits",
     "nescio.checks": "NEEDS_CALIBRATION",
-    "nescio.explain": "cells checked_terms terms_of",
     "nescio.outputs": "check_label_names check_outputs_target save_in_parts",
 }
 

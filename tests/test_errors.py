@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from nescio import errors
-from nescio.errors import InputError, NescioError, NescioWarning, ParameterWarning, ShapeError
+from nescio.errors import InputError, NescioError, NescioWarning, ShapeError
 
 
 def test_the_docstring_draws_every_error_and_warning():
@@ -35,5 +35,5 @@ def test_an_error_names_the_data_that_it_is_about():
 def test_a_warning_points_to_the_callers_line():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        errors.warn("look", ParameterWarning)
+        errors.warn("look", NescioWarning)
     assert caught[0].filename == __file__

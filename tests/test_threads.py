@@ -4,10 +4,9 @@ import threading
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from nescio import _threads
-from nescio._threads import accumulator, available_cpus, in_threads, map_ahead, map_rows
+from nescio._threads import accumulator, available_cpus, map_ahead, map_rows
 
 
 def row_sums(rows, work, result):
@@ -82,22 +81,6 @@ def test_a_caller_may_stop_early():
     assert set(threading.enumerate()) > before
     results.close()
     assert set(threading.enumerate()) == before
-
-
-def test_blas_has_one_thread_inside_of_threads_and_its_own_number_after(monkeypatch):
-    monkeypatch.setattr(_threads, "available_cpus", lambda: 2)
-
-    def of_blas():
-        return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
-
-    with threadpool_limits(limits=2, user_api="blas"):
-        before, seen = of_blas(), []
-        # The second user begins while the first is not done, as requests of a service do.
-        in_threads(lambda _: in_threads(lambda _: seen.append(of_blas()), [0, 1], 2), [0, 1], 2)
-        assert seen == [{1}] * 4
-        assert of_blas() == before
-        in_threads(lambda _: seen.append(of_blas()), [0], 2)
-        assert seen[-1] == before
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,38 @@ def request() -> None:
         walk(lambda: client.post("/v1/score", json=body))
 
 
+SPEC = """
+title = "Scenes of digits"
+bootstrap = 20
+detectors = ["joint_energy", "max_logit", "knn"]
+
+[train.model]
+name = "small-cnn"
+weights = "none"
+n_hidden = 8
+
+[train.images]
+size = 16
+
+[train.training]
+epochs = 1
+
+[[sets]]
+name = "digits"
+data = "digits:{data}/digits"
+ood = { noise = "digits@noise:{data}/digits" }
+"""
+
+
+def bench() -> None:
+    """Train a small network on a few scenes, extract its outputs and evaluate detectors."""
+    from nescio.lab.data import digits
+
+    digits.N_SCENES = {**dict.fromkeys(digits.SPLITS, 48), "train": 160}
+    Path("small.toml").write_text(SPEC, "utf-8")
+    walk(lambda: run(["bench", "small.toml", "--data", "data", "-o", "bench"]))
+
+
 WALKS: dict[str, Callable[[], None]] = {
     "score": lambda: walk(lambda: run(["score", "val.nescio", "new.parquet", "-o", "x.parquet"])),
     "calibrate": lambda: walk(
@@ -88,6 +120,7 @@ WALKS: dict[str, Callable[[], None]] = {
     ),
     "fit": fit,
     "request": request,
+    "bench": bench,
 }
 
 

@@ -28,13 +28,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import spearmanr
 
 from nescio import Choice, Outputs, __version__, choose
-from nescio.choosing.choice import mean
 from nescio.metrics.comparison import compare_outputs
 
 MEAN = "mean FPR"
@@ -76,8 +76,8 @@ def run(files: Files, detectors: Sequence[str] | None, folds: int, seed: int) ->
     )
     predicted = {
         one.name: {
-            "near": mean(one.near),
-            "far": mean(one.mean_far) if one.far else None,
+            "near": fmean(one.near),
+            "far": fmean(one.mean_far) if one.far else None,
             "criterion": one.mean,
         }
         for one in choice.ranking
@@ -116,7 +116,7 @@ def real_fprs(
 
 def measured(pick: str, predicted: Mapping, real: Mapping) -> dict[str, dict[str, Any]]:
     """Return, by OOD set and for their mean, the regret of the pick and the rank correlations."""
-    means = {name: mean([fprs[name] for fprs in real.values()]) for name in predicted}
+    means = {name: fmean([fprs[name] for fprs in real.values()]) for name in predicted}
     found = {}
     for ood, fprs in {**real, MEAN: means}.items():
         best = min(fprs, key=lambda name: fprs[name])
@@ -145,7 +145,7 @@ def correlation(predicted: Sequence[float], real: Sequence[float]) -> float | No
 
 def mean_regret(results: Mapping[str, Mapping[str, Any]]) -> float:
     """Return the mean over OOD sets of the regret against the best detector of each."""
-    return mean([one["regret"] for ood, one in results.items() if ood != MEAN])
+    return fmean([one["regret"] for ood, one in results.items() if ood != MEAN])
 
 
 def add_results(folder: Path, results: Path, detectors: Sequence[str] | None, folds: int) -> None:
@@ -196,7 +196,7 @@ def summary_row(line: Mapping[str, Any]) -> list[float | None]:
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
-    return mean(there) if there else None
+    return fmean(there) if there else None
 
 
 def cells(row: Sequence[float | None]) -> str:

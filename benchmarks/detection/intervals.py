@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from nescio import evaluate
-from nescio.metrics.intervals import bca_levels
-from nescio.metrics.ranking import Ranking
+from nescio.metrics.evaluation import bca_levels
+from nescio.metrics.measures import Ranking
 
 MEASURES = ("fpr", "auroc", "aupr")
 METHODS = ("percentile", "basic", "BCa", "nescio")

@@ -51,9 +51,9 @@ from sklearn.preprocessing import StandardScaler
 
 import nescio as ns
 from nescio.errors import NescioWarning
-from nescio.lab.benchmark.results import Spread
 from nescio.metrics import Evaluation, mean_average_precision
 from nescio.metrics.comparison import compare_outputs
+from nescio.metrics.evaluation import Spread
 from nescio.outputs import Outputs
 
 Matrix = NDArray[np.float64]

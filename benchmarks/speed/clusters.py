@@ -21,11 +21,11 @@ SCORED = "scoring of logits, rows per second and core"
 READ = "reading, decoding and resizing of JPEGs, images per second and core"
 EXTRACTED = "extraction by ResNet-18 at 224 px, images per second and core"
 NEIGHBOURS = "nearest neighbours among 50,000 x 512 features, samples per second and core"
-BEGIN = "time until actors have begun, with a cluster that is running"
+BEGIN = "time until its processes have begun, with a cluster that is running"
 
 
 def run(bench: Bench) -> None:
-    # The actors import this module.
+    # The processes of Ray import this module.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(Path(__file__).parents[1]), *given])
@@ -98,14 +98,13 @@ def open_model(model: str, device: str) -> Any:
 
 
 def _extract(bench: Bench, folder: Path) -> None:
-    """A network: one process against one and two actors."""
+    """A network: one process against one per core, on Ray."""
     from PIL import Image
 
-    from nescio.integrations.ray import Resources
     from nescio.lab.data import load_folder
     from nescio.lab.extraction import extract
     from nescio.lab.extraction.image_batches import Reader, in_batches
-    from nescio.lab.extraction.on_ray import Actors, ray_engine
+    from nescio.lab.extraction.on_ray import ray_engine
 
     rng = np.random.default_rng(0)
     root = folder / "images" / "all"
@@ -122,8 +121,7 @@ def _extract(bench: Bench, folder: Path) -> None:
         (folder / "o.safetensors").unlink()
 
     with ray_engine("resnet18", open_model, device="cpu") as engine:
-        actors = {n: Actors(engine.ray, Resources(n, 1, 0), "resnet18", open_model) for n in (1, 2)}
-        bench.fact(BEGIN, _seconds(partial(work, actors[1], some)) - _seconds(
+        bench.fact(BEGIN, _seconds(partial(work, engine, some)) - _seconds(
             partial(work, None, some)), "s")  # fmt: skip
         one = "one process"
         bench.compare(
@@ -131,8 +129,7 @@ def _extract(bench: Bench, folder: Path) -> None:
             one,
             {
                 one: work,
-                "Ray, 1 actor on one core": partial(work, actors[1]),
-                "Ray, 2 actors on two cores": partial(work, actors[2]),
+                "Ray, one process per core": partial(work, engine),
             },
             rounds=3,
         )

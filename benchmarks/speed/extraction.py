@@ -92,8 +92,7 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
     from nescio.lab.data.split import Split
     from nescio.lab.extraction.image_batches import Reader, in_batches
     from nescio.lab.extraction.runtimes import Runtimes
-    from nescio.lab.networks.checkpoint import Architecture, Checkpoint
-    from nescio.lab.networks.runner import CheckpointRunner
+    from nescio.lab.networks.checkpoint import Architecture, Checkpoint, CheckpointRunner
     from nescio.models.images import Preprocessing
     from nescio.outputs import Outputs
 
@@ -110,12 +109,12 @@ def _network(bench: Bench, title: str, name: str, size: int, files: list[Path]) 
         Split("noise", "all", files[0].parent, names, None, None), checkpoint.preprocessing
     )
     batches = in_batches(len(files), BATCH)
-    first_batch = next(reader.batches(batches[:1])).pixels
+    first_batch = next(reader.batches(batches[:1]))
 
     def loop(runner: Any) -> Callable[[], Any]:
         def run() -> Any:
             read = reader.batches(batches)
-            return np.concatenate([runner.run(batch.pixels)["logits"] for batch in read])
+            return np.concatenate([runner.run(pixels)["logits"] for pixels in read])
 
         return run
 

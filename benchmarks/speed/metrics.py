@@ -118,10 +118,11 @@ def _exactly(n: int) -> Callable[[], object]:
 
 def _intervals(bench: Bench) -> None:
     """Compare resamples drawn one by one with those drawn by bin, on as many as take seconds."""
-    from nescio.metrics.intervals import resample, resample_bins
-    from nescio.metrics.ranking import Ranking
+    from nescio.metrics.evaluation import resample, resample_bins
+    from nescio.metrics.measures import Ranking
 
     ranking = Ranking.from_scores(*_scores(N // 2))
+    values = ranking.measures()
     one_by_one = "drawn one by one"
     options = (0.95, 1.0, 20, np.random.default_rng(0))
     bench.compare(
@@ -129,7 +130,7 @@ def _intervals(bench: Bench) -> None:
         one_by_one,
         {
             one_by_one: lambda: resample(ranking, *options),
-            "drawn by bin": lambda: resample_bins(ranking, *options),
+            "drawn by bin": lambda: resample_bins(ranking, values, *options),
         },
         rounds=3,
     )

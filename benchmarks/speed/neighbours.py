@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nescio import LabelNeighbours, NearestNeighbours, Outputs
-from nescio.detectors import fitting
+from nescio.detectors import Arrays
 from speed.harness import Bench, peak_megabytes
 
 MILLION, WIDE = 1_000_000, 512
@@ -45,7 +45,7 @@ def learned(detector: Any, train: Any) -> Any:
 
 
 def scores(detector: Any, features: Any) -> Any:
-    return detector._score(fitting.Arrays({"features": features}))
+    return detector._score(Arrays({"features": features}))
 
 
 def _among_a_million(bench: Bench) -> None:

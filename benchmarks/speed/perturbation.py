@@ -42,7 +42,7 @@ def run(bench: Bench) -> None:
         directions = find_directions(module, inputs, preprocessing, ("max",))
         found = []
         for epsilon in ODIN_EPSILONS:
-            logits = step(module, inputs, directions, "max", epsilon).logits
+            logits = step(module, inputs, directions, "max", epsilon)[0]
             found += [torch.sigmoid(logits / temperature).amax(1) for temperature in TEMPERATURES]
         return torch.stack(found)
 

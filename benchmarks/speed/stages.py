@@ -88,7 +88,8 @@ def reading(folder: Path) -> float:
 
     split = load_folder(folder)
     reader = Reader(split, Preprocessing(SIZE), Augmentation())
-    return rate_of(lambda: sum(len(b.indices) for b in reader.batches(in_batches(len(split), 16))))
+    batches = in_batches(len(split), 16)
+    return rate_of(lambda: sum(map(len, reader.batches(batches))))
 
 
 def forward(name: str) -> Callable[[Path], float]:
@@ -142,8 +143,7 @@ def tuning(name: str) -> Callable[[Path], float]:
         from nescio import Mahalanobis
         from nescio.lab.data import load_folder
         from nescio.lab.extraction.image_batches import Reader
-        from nescio.lab.networks.checkpoint import Architecture, Checkpoint
-        from nescio.lab.networks.runner import CheckpointRunner
+        from nescio.lab.networks.checkpoint import Architecture, Checkpoint, CheckpointRunner
         from nescio.lab.training.tuning import grid_scores
         from nescio.models.images import Preprocessing
         from nescio.outputs import Outputs
@@ -153,9 +153,9 @@ def tuning(name: str) -> Callable[[Path], float]:
         preprocessing = Preprocessing(SIZE)
         checkpoint = Checkpoint(architecture.build(N_LABELS), architecture, names, preprocessing)
         runner = CheckpointRunner(checkpoint, features="pooled", device="cpu")
-        [batch] = Reader(load_folder(folder), preprocessing).batches([range(2)])
-        inputs = preprocessing.inputs(batch.pixels, torch.device("cpu"))
-        n_features = runner.run(batch.pixels)["features"].shape[1]
+        [pixels] = Reader(load_folder(folder), preprocessing).batches([range(2)])
+        inputs = preprocessing.inputs(pixels, torch.device("cpu"))
+        n_features = runner.run(pixels)["features"].shape[1]
         rng = np.random.default_rng(0)
         labels = rng.integers(0, 2, (2 * n_features, N_LABELS))
         features = rng.normal(size=(len(labels), n_features))

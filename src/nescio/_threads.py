@@ -6,9 +6,8 @@ import functools
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,10 +29,6 @@ _BLOCK_ELEMENTS = 1 << 18
 _QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 
 _most_cpus: int | None = None
-
-_single = threading.Lock()
-_single_users = 0
-_single_limit: Any = None
 
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -109,49 +104,6 @@ def map_rows(kernel: RowKernel, matrix: FloatArray) -> FloatArray:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(run, range(workers)))
     return result
-
-
-def in_threads(
-    run: Callable[[ItemT], None], parts: Sequence[ItemT], most: int, *, small: bool = False
-) -> None:
-    """Call `run` with each part, in at most this many threads.
-
-    If there are several, or if `run` multiplies many small matrices, BLAS uses one thread in each:
-    threads of its own would wait for each other while the rest of the work leaves processors idle.
-    """
-    workers = min(available_cpus(), len(parts), most)
-    with _single_blas() if workers > 1 or small else nullcontext():
-        if workers < 2:
-            for part in parts:
-                run(part)
-        else:
-            with ThreadPoolExecutor(workers) as pool:
-                list(pool.map(run, parts))
-
-
-@functools.cache
-def _libraries() -> Any:
-    """Return the libraries of this process that have threads; to find them takes milliseconds."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-@contextmanager
-def _single_blas() -> Iterator[None]:
-    """Limit BLAS to one thread; the last of several users at the same time ends this."""
-    global _single_users, _single_limit
-    with _single:
-        if _single_users == 0:
-            _single_limit = _libraries().limit(limits=1, user_api="blas")
-        _single_users += 1
-    try:
-        yield
-    finally:
-        with _single:
-            _single_users -= 1
-            if _single_users == 0:
-                _single_limit.restore_original_limits()
 
 
 def map_ahead(

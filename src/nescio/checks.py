@@ -22,7 +22,7 @@ from sklearn.base import clone
 from nescio._io.results import to_json
 from nescio._validation import Array
 from nescio.detectors import DETECTORS, Detector, NotCalibratedError, as_detector
-from nescio.detectors.fitting import learning_half
+from nescio.detectors.base import learning_half
 from nescio.detectors.saving import plain_params
 from nescio.errors import InputError, MissingInputError, NescioError, ParameterError, ShapeError
 from nescio.explain import Explanation

@@ -175,9 +175,7 @@ class ScoreHistogramDisplay(Display):
         if higher:
             ax.annotate(f"{higher:,} higher ▶", (0.99, 1.01), ha="right", **style)
         ax.set(xlabel=f"{self.name}, higher is more in-distribution", ylabel="share of samples")
-        if histogram.log:
-            # symlog is logarithmic beyond its threshold, for negative numbers too.
-            ax.set_xscale("symlog", linthresh=np.abs(edges).min())
+        ax.set_xscale("log" if histogram.log else "linear")
         ax.set_xlim(edges[0], edges[-1])
         ax.set_ylim(bottom=0.0)
 

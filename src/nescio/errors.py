@@ -25,7 +25,6 @@
     ├── ImplausibleValuesWarning        the values are unusual for a multi-label classifier
     ├── IgnoredLabelsWarning            labels that the detector does not know were ignored
     ├── IgnoredColumnsWarning           columns of a table look like ids and were left out
-    ├── ParameterWarning                a parameter has no effect on this data
     ├── EmptyLabelWarning               labels without any sample were left out
     ├── DefaultDetectorWarning          the default reads logits alone, although there are features
     ├── TiedScoresWarning               many calibration scores equal the threshold
@@ -122,10 +121,6 @@ class IgnoredLabelsWarning(NescioWarning):
 
 class IgnoredColumnsWarning(NescioWarning):
     """Columns of a table look like ids; they were left out of the features."""
-
-
-class ParameterWarning(NescioWarning):
-    """A parameter has no effect on this data."""
 
 
 class EmptyLabelWarning(NescioWarning):

@@ -34,17 +34,6 @@ def test_energies_have_a_logarithmic_axis(rng):
         assert not Histogram.of(scores, [threshold]).log
 
 
-def test_negative_scores_have_that_axis_in_a_mirror(rng):
-    scores = 10 ** rng.normal(0, 1, 500)
-    positive, negative = Histogram.of(scores, [0.05]), Histogram.of(-scores, [-20.0])
-    assert negative.log
-    mirrored = Histogram.of(scores, [20.0])
-    np.testing.assert_allclose(negative.edges, -mirrored.edges[::-1])
-    np.testing.assert_array_equal(negative.counts, mirrored.counts[::-1])
-    assert negative.counts.sum() == positive.counts.sum() == 500
-    assert negative.scale.place(negative.edges, 60.0) == pytest.approx(np.arange(61.0))
-
-
 def test_other_scores_widen_the_range_but_not_without_limit(rng):
     scores = rng.normal(size=500)
     alone = Histogram.of(scores, [0.0]).edges

@@ -21,11 +21,11 @@ ORDERED = {
     "tiny": RNG.normal(0, 1, 3000) * 1e-290,
     "huge": RNG.normal(0, 1, 3000) * 1e290,
     "far from 0": RNG.normal(0, 1, 3000) + 1e9,
-    "more than cells": RNG.normal(0, 1, 200_000),
+    "mostly tied": np.concatenate([np.full(3000, 3.0), RNG.normal(0, 1, 1000)]),
+    "many": RNG.normal(0, 1, 200_000),
 }
 WITHOUT_A_TABLE = {
     "all tied": np.full(1000, 3.0),
-    "mostly tied": np.concatenate([np.full(3000, 3.0), RNG.normal(0, 1, 1000)]),
     "none finite": np.concatenate([-INFINITE, INFINITE]),
     "too small to divide by": np.arange(1000) * 5e-324,
     "too wide": np.linspace(-1, 1, 1000) * 1.7e308,

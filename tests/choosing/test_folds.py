@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fixtures.labelled import N_LABELS, labelled
-from nescio.choosing.folds import FEWEST, Inputs, label_folds, make_fold, refit_head, shuffled
+from nescio.choosing.folds import FEWEST, label_folds, make_fold, refit_head, shuffled
 from nescio.errors import InputError, TooFewSamplesError
 from nescio.metrics import mean_average_precision
 from nescio.outputs import Outputs
@@ -19,8 +19,7 @@ def folds_of(train, held_out, n_folds=4, seed=0, *, refit=True):
 
 
 def made(train, held_out, rows, far=None, *, refit=True):
-    data = Inputs(train, held_out, far or {})
-    return make_fold(data, rows, np.random.default_rng(5), refit=refit)
+    return make_fold(train, held_out, far or {}, rows, np.random.default_rng(5), refit=refit)
 
 
 def changed(outputs, rows):

@@ -196,7 +196,7 @@ run()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
 @pytest.mark.parametrize(
-    "module", ["nescio.cli", "typer", "numpy", "nescio.cli.training", "nescio.detectors.saving"]
+    "module", ["nescio.cli", "typer", "numpy", "nescio.cli.networks", "nescio.detectors.saving"]
 )
 def test_ctrl_c_is_one_line_at_any_moment(here, module):
     """A real signal, sent while this module is imported: at the start, or during the work."""

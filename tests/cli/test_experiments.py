@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from nescio.lab.benchmark.spec import load_spec, shipped_specs
+from nescio.lab.benchmark.spec import shipped_specs
 
 pytest.importorskip("torchvision")
 
@@ -150,7 +150,7 @@ def test_the_demo_leaves_a_report_a_detector_and_what_to_try(
     assert "one seed" in out
     assert "Chosen: joint energy, the similarity" in out
     assert "combined lets through " in out
-    assert out.count("in hindsight") in (1, 2)
+    assert "in hindsight" in out
     assert f"Report, with pictures: {folder / 'report.html'}" in out
     page = (folder / "report.html").read_text("utf-8")
     assert page.count("data:image/jpeg;base64,") >= 4 * 6
@@ -180,16 +180,6 @@ def rows_of(page):
     """Return the detectors of the table against unseen digits."""
     section = page.partition('id="id0-ood0"')[2].partition("</table>")[0]
     return re.findall(r'<th scope="row"[^>]*>([^<]+)<', section)
-
-
-def test_the_full_demo_is_the_benchmark_digits(nescio, few_scenes, tmp_path):
-    folder = tmp_path / "demo"
-    code, out, err = nescio("demo", "-o", folder, "--full", "--seeds", 1, "-d", "knn(k=2)")
-    assert code == 0, err
-    assert "joint_energy, calibrated on validation scenes" in out
-    assert "the default" not in out
-    page = (folder / "report.html").read_text("utf-8")
-    assert {*rows_of(page)} == {*load_spec("digits").detectors, "knn(k=2)"}
 
 
 def test_an_unknown_detector_is_rejected_before_the_work_begins(nescio, tmp_path):

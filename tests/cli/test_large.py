@@ -59,7 +59,7 @@ def test_calibrate_reads_the_same_rows_from_any_files(rng, tmp_path, run):
 
 def test_calibrate_draws_a_sample_of_many_rows(rng, tmp_path, run, monkeypatch):
     table = write(tmp_path / "val.parquet", logits_of(rng, 0))
-    monkeypatch.setattr("nescio.cli.calibrate.MAX_ROWS", 400)
+    monkeypatch.setattr("nescio.cli.verdicts.MAX_ROWS", 400)
     target = tmp_path / "made.nescio"
     shown = run("calibrate", table, "-o", target, "-d", "joint_energy")
     assert "1,500 rows" in shown

@@ -168,7 +168,7 @@ def test_a_detector_without_counts_of_labels_says_so(files, nescio):
         (("quiet.csv", *WITH, "--state", "quiet.csv"), "is an input"),
         (("quiet.csv", *WITH, "--state", "state.bin"), r"must end in .safetensors"),
         (("quiet.csv", *WITH, "--state", "val.safetensors"), "not a saved monitor"),
-        (("quiet.csv", *WITH, "--plot", "plot.png"), ".html or .svg"),
+        (("quiet.csv", *WITH, "--plot", "plot.png"), "must end in .html"),
     ],
 )
 def test_mistakes_give_1_and_a_reason(files, nescio, arguments, reason):

@@ -69,7 +69,7 @@ def test_from_nothing_to_a_table_in_four_commands(
     [
         (("train", "-o", "x"), "name the data"),
         (("train", "coco@train:/nowhere", "-o", "x"), "single split"),
-        (("train", "folder:/nowhere", "-o", "x"), "single split"),
+        (("train", "folder:/nowhere", "-o", "x"), "folder has no split 'train'"),
         (("train", "coco:/nowhere", "-o", "x", "--resume", "--force"), "choose one"),
         (("train", "coco:/nowhere", "-o", "x"), "not found"),
         (("extract", "missing.safetensors", "folder:/x", "-o", "x"), "no file missing"),

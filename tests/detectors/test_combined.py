@@ -17,8 +17,8 @@ from nescio.calibration import Threshold
 from nescio.calibration.thresholds import continuous_p_values
 from nescio.checks import NEEDS_CALIBRATION, check_detector, make_outputs
 from nescio.detectors import DETECTORS, build_detector, saving
+from nescio.detectors.base import learning_half
 from nescio.detectors.combined import RULES, reference_scores
-from nescio.detectors.fitting import learning_half
 from nescio.detectors.naming import written
 from nescio.errors import (
     FileFormatError,
@@ -26,7 +26,6 @@ from nescio.errors import (
     InputError,
     MissingInputError,
     ParameterError,
-    ParameterWarning,
     ProbabilitiesError,
 )
 
@@ -252,9 +251,6 @@ def test_warnings_come_once(logits):
         ns.Combined(LOGIT_PARTS).calibrate(logits)
     assert len(found) == 1
     logits[:, 2] = np.arange(400)
-    with pytest.warns(ParameterWarning, match="top_k_logit counts the 9 largest") as found:
-        ns.Combined(["max_logit", "top_k_logit(k=9)"]).calibrate(logits)
-    assert len(found) == 1
     saturated = np.where(logits > 0, 50.0, logits)
     ns.Combined(["joint_energy", "max_prob"]).calibrate(saturated)  # ties of a part are no ties
 

@@ -5,7 +5,7 @@ import pytest
 
 import nescio as ns
 from nescio.checks import make_outputs
-from nescio.detectors.fitting import learning_half
+from nescio.detectors.base import learning_half
 from nescio.errors import InputError, NescioError, ShapeError, TooFewSamplesError
 
 

@@ -115,8 +115,7 @@ def test_a_bank_is_a_fixed_random_choice(data):
     np.testing.assert_array_equal(detector.nearest(new), detector.rows_[at])
     for enough in (0, 200, 1000):
         assert len(ns.NearestNeighbours(bank=enough).fit(train).bank_) == 200
-    drawn = np.concatenate([neighbours.drawn(1000, most) for most in (100, 300, 900)])
-    assert np.bincount(drawn // 100, minlength=10).min() > 80  # from everywhere
+    assert np.bincount(detector.rows_ // 50, minlength=4).min() > 5  # from everywhere
 
 
 def test_another_layer():

@@ -11,7 +11,7 @@ from fixtures.own_detectors import Together
 from fixtures.rectified import relu_outputs
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
-from nescio.errors import ImplausibleValuesWarning, InputError, ParameterWarning, TiedScoresWarning
+from nescio.errors import ImplausibleValuesWarning, InputError, TiedScoresWarning
 
 LEARNING = [name for name, kind in DETECTORS.items() if kind().learns_from]
 
@@ -89,15 +89,6 @@ def test_a_detector_inside_another_may_calibrate_on_its_arrays():
     with pytest.raises(InputError, match="together has learned from this very data"):
         detector.calibrate(train)
     detector.calibrate(make_outputs(200, seed=1))
-
-
-def test_more_labels_than_there_are_cannot_count(logits):
-    message = "top_k_logit counts the 9 largest labels, but there are only 6"
-    with pytest.warns(ParameterWarning, match=message):
-        detector = ns.TopKLogit(k=9).calibrate(logits)
-    detector.predict(logits)  # once is enough
-    ns.TopKLogit(k=9).score_samples(logits)  # a benchmark
-    ns.TopKLogit(k=6).calibrate(logits)
 
 
 def test_constant_labels_are_named(logits):

@@ -14,8 +14,7 @@ import nescio as ns
 from nescio.checks import make_outputs
 from nescio.detectors import DETECTORS
 from nescio.errors import NescioWarning
-from nescio.scores import kernels
-from nescio.scores.functions import TERMS
+from nescio.scores import TERMS, joint_energy_by_products, joint_energy_direct
 from nescio.service.openapi import JSON
 from nescio.service.requests import RequestLimits, decode_outputs
 from nescio.service.settings import Settings
@@ -166,7 +165,7 @@ def test_verdicts_do_not_depend_on_the_kernel(monkeypatch):
     rng = np.random.default_rng(0)
     held_out, new = (rng.choice(values, (n, 8)).astype(np.float32) for n in (500, 300))
     found = {}
-    for kernel in (kernels.joint_energy_direct, kernels.joint_energy_by_products):
+    for kernel in (joint_energy_direct, joint_energy_by_products):
         energy = TERMS["energy"]
         total = energy.total._replace(kernel=kernel)
         monkeypatch.setitem(TERMS, "energy", energy._replace(total=total))

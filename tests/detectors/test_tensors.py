@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nescio.detectors import tensors
+from nescio.detectors import features as tensors
 
 torch = pytest.importorskip("torch")
 

@@ -32,7 +32,8 @@ RETURNED_BY = {
     },
     "nescio.detectors": {"assess": "Assessment", "calibrate": "Profile"},
     "nescio.explain": {
-        "explain": "Explanation LabelTerm Medians PartReason PartsExplanation Reason cells"
+        "explain": "Explanation LabelTerm Medians PartReason PartsExplanation Reason"
+        " ExplainedVerdicts"
     },
     "nescio.export": {"export_onnx": "Differences Exported", "FusedModel": "FusedOutputs"},
     "nescio.metrics": {

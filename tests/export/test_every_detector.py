@@ -16,9 +16,8 @@ from fixtures.export import (
 )
 from nescio.errors import MissingInputError
 from nescio.export import DetectorHead
-from nescio.export.graphs import detector_graph, to_bytes
+from nescio.export.graphs import detector_graph, to_bytes, traced
 from nescio.export.parity import run_graph, session_of
-from nescio.export.tracing import traced
 
 from .test_fused import TRACEABLE, mahalanobis, of_features, outputs_to_judge, rows_to_judge
 
@@ -180,12 +179,12 @@ def test_a_detector_of_features_and_label_count_alone(tmp_path):
 
 
 def test_a_detector_of_the_input_of_the_head_alone(tmp_path):
-    """The graph takes it as features; the head is part of the graph."""
+    """The graph takes it by its name; the head is part of the graph."""
     detector, outputs = calibrated("react"), whole_outputs(50, seed=7)
     path = tmp_path / "alone.onnx"
     exported = ns.export_onnx(None, path, detector=detector, samples=outputs)
-    assert exported.inputs == {"features": ("batch", 9)}
-    found = run(path, features=outputs.features)
+    assert exported.inputs == {"penultimate": ("batch", 9)}
+    found = run(path, penultimate=outputs.features)
     close(found, detector.assess(outputs), detector.calibration_)
     with pytest.raises(MissingInputError, match="react reads the classifier's last layer"):
         ns.export_onnx(None, tmp_path / "no.onnx", detector=detector)

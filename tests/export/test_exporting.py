@@ -163,7 +163,7 @@ def test_of_several_layers_the_one_that_the_detector_scores_is_exported(tmp_path
     ns.export_onnx(wrapped, path, samples=inputs[:30])
     found, wanted = run(path, input=inputs), wrapped(inputs)
     np.testing.assert_allclose(found["score"], wanted.assessment.scores, rtol=1e-4)
-    assert found["features"].shape == (400, 16)
+    assert found["penultimate"].shape == (400, 16)
     for name in ("joint_energy", "knn"):
         model = ns.wrap(wrapped, detector=name)
         model = model.fit(inputs[:200]) if model.detector.learned else model

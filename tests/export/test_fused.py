@@ -20,7 +20,7 @@ from fixtures.export import (
 )
 from nescio.export import DetectorHead, FusedModel, scorers
 from nescio.export.parity import check_parity
-from nescio.export.scorers import SCORERS
+from nescio.export.scorers import SCORES
 
 TRACEABLE = [name for name, kind in ns.DETECTORS.items() if kind.traceable]
 EXPORTED_RULES = ("fisher", "cauchy", "harmonic", "bonferroni")
@@ -58,7 +58,7 @@ def same(assessment, outputs):
 
 
 def test_every_detector_is_exported_or_says_why_not():
-    assert set(ns.DETECTORS) == {*TRACEABLE, *SCORERS, *REFUSED}
+    assert set(ns.DETECTORS) == {*TRACEABLE, *SCORES, "combined", *REFUSED}
 
 
 @pytest.mark.parametrize("groups", [None, "label_count"])
@@ -176,7 +176,7 @@ def test_half_precision_leaves_the_calibration_alone():
     same(detector.assess(outputs.logits.numpy()), outputs)
 
 
-@pytest.mark.parametrize("name", sorted({*TRACEABLE, *SCORERS}))
+@pytest.mark.parametrize("name", sorted({*TRACEABLE, *SCORES, "combined"}))
 def test_all_tensors_move_to_another_device_with_the_head(name):
     detector = calibrated(name, None)
     head = DetectorHead(detector, head=outputs_to_judge().head).to("meta")

@@ -120,14 +120,11 @@ def test_scikit_learn_through_skl2onnx(tmp_path):
     agrees(path, wrapped, some_inputs(50, seed=3), "X")
 
 
-def test_a_session_and_an_opset_that_is_too_old(tmp_path):
+def test_a_session(tmp_path):
     model = classifier(tmp_path / "model.onnx", input_name="x")
     detector = ns.JointEnergy().calibrate(some_logits())
     path = tmp_path / "fused.onnx"
     session = ns.wrap(onnxruntime.InferenceSession(model), output="in_distribution")
     with pytest.raises(ExportError, match="wrap the path"):
         ns.export_onnx(session, path, detector=detector)
-    wrapped = ns.wrap(model, output="in_distribution")
-    with pytest.raises(ExportError, match="opset must be at least 18, got 13"):
-        ns.export_onnx(wrapped, path, detector=detector, opset=13)
     assert not path.exists()

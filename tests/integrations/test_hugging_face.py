@@ -1,22 +1,37 @@
+"""Folders of a model and its detector: a graph, or a file of skops; and the hub."""
+
 import json
 import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import nescio as ns
 from fixtures.texts import N_TOKENS, WORDS, word_tokenizer
-from nescio.errors import ExportError, FileError, FileFormatError
+from nescio.errors import (
+    DefaultDetectorWarning,
+    ExportError,
+    FileError,
+    FileFormatError,
+    ParameterError,
+)
+from nescio.integrations.hugging_face import read_estimator, save_pretrained, write_estimator
+from nescio.integrations.sklearn import TableFeatures, WithVerdict
 from nescio.metrics.comparison import compare_outputs
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-for package in ("tokenizers", "onnxscript", "onnxruntime"):
-    pytest.importorskip(package)
-
 NAMES = ("cat", "dog", "cow")
-ROWS = np.random.default_rng(0).normal(size=(300, 4)).astype("f4")
+ROWS = np.random.default_rng(0).normal(size=(500, 4))
+TREES = "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"
+
+
+# --- a graph ----------------------------------------------------------------------------------
 
 
 def some_texts(n=200, seed=0):
@@ -26,6 +41,9 @@ def some_texts(n=200, seed=0):
 
 @pytest.fixture(scope="module")
 def wrapped():
+    torch, transformers = map(pytest.importorskip, ("torch", "transformers"))
+    for package in ("tokenizers", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=N_TOKENS,
@@ -44,9 +62,16 @@ def wrapped():
 
 
 @pytest.fixture(scope="module")
-def saved(wrapped, tmp_path_factory):
+def result(wrapped):
+    detectors = {"joint_energy": ns.JointEnergy(), "max_logit": ns.MaxLogit()}
+    known, unknown = (wrapped.outputs(some_texts(50, seed=at)) for at in (3, 4))
+    return compare_outputs(detectors, known, {"a|b": unknown}, n_bootstrap=0)
+
+
+@pytest.fixture(scope="module")
+def saved(wrapped, result, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub") / "tagger"
-    wrapped.save_pretrained(folder, samples=some_texts(8))
+    wrapped.save_pretrained(folder, samples=some_texts(8), evaluation=result)
     return folder
 
 
@@ -54,13 +79,6 @@ def saved(wrapped, tmp_path_factory):
 def folder(saved, tmp_path):
     """A copy to change."""
     return shutil.copytree(saved, tmp_path / "copy")
-
-
-@pytest.fixture(scope="module")
-def linear():
-    """A model that is quick to export."""
-    torch.manual_seed(0)
-    return ns.wrap(torch.nn.Linear(4, 3), label_names=NAMES).calibrate(ROWS)
 
 
 def changed(path, **entries):
@@ -84,12 +102,8 @@ def test_a_folder_gives_the_wrapped_model_back_without_torch_and_transformers(wr
     assert loaded.assess(texts).in_distribution.tolist() == expected.in_distribution.tolist()
 
 
-def test_the_model_card(wrapped, tmp_path):
-    detectors = {"joint_energy": ns.JointEnergy(), "max_logit": ns.MaxLogit()}
-    known, unknown = (wrapped.outputs(some_texts(50, seed=at)) for at in (3, 4))
-    result = compare_outputs(detectors, known, {"a|b": unknown}, n_bootstrap=0)
-    wrapped.save_pretrained(tmp_path / "tagger", evaluation=result, samples=some_texts(8))
-    text = (tmp_path / "tagger" / "README.md").read_text()
+def test_the_model_card(wrapped, result, saved):
+    text = (saved / "README.md").read_text()
     header, _, body = text.removeprefix("---\n").partition("---\n")
     yaml = pytest.importorskip("yaml")
     assert yaml.safe_load(header) == {
@@ -101,11 +115,7 @@ def test_the_model_card(wrapped, tmp_path):
     for line in wrapped.detector.calibration_.statement().splitlines():
         assert f"> {line}" in body
     assert "`cat`, `dog`, `cow`" in body
-    best = result.ranked("a|b")[0]
-    measured = result.results["a|b"][best]
-    row = f"| a\\|b | {best} | {measured.fpr} | {measured.auroc} | {measured.aupr} |"
-    assert row in body
-    assert "| OOD set | detector | FPR95 ↓ |" in body
+    assert f"```text\n{result}\n```" in body
 
 
 @pytest.mark.parametrize("name", ["detector.nescio", "model.onnx"])
@@ -171,30 +181,136 @@ def test_what_is_not_a_folder_of_nescio(folder, tmp_path):
         ns.from_pretrained(folder)
 
 
-def test_a_folder_with_files_is_replaced_only_by_force(linear, tmp_path):
-    target = tmp_path / "model"
-    target.mkdir()
-    (target / "notes.txt").write_text("mine")
-    (target / "model.skops").write_text("of an earlier model")
-    with pytest.raises(FileError, match="is not empty"):
-        linear.save_pretrained(target, samples=ROWS)
-    linear.save_pretrained(target, force=True, samples=ROWS)
-    assert (target / "notes.txt").read_text() == "mine"
-    assert not (target / "model.skops").exists()
-    assert ns.from_pretrained(target).label_names == NAMES
-    with pytest.raises(FileError, match="is a file"):
-        linear.save_pretrained(target / "notes.txt", force=True, samples=ROWS)
-
-
 def test_what_cannot_be_saved_leaves_nothing(wrapped, tmp_path):
     target = tmp_path / "model"
     with pytest.raises(ns.NotCalibratedError):
         ns.wrap(wrapped.runner).save_pretrained(target)
-    local = ns.wrap(torch.nn.Linear(4, 3), detector="lof", features="input")
-    local = local.fit(ROWS[:150]).calibrate(ROWS[150:])
+    local = ns.wrap(wrapped.runner, detector="lof").fit(some_texts(150))
+    local = local.calibrate(some_texts(150, seed=1))
     with pytest.raises(ExportError, match="lof cannot be exported"):
-        local.save_pretrained(target, samples=ROWS)
+        local.save_pretrained(target, samples=some_texts(8))
     assert list(tmp_path.iterdir()) == []
+
+
+# --- a file of skops -------------------------------------------------------------------------
+
+
+class Own(StandardScaler):
+    """A step that only the training code has."""
+
+
+def trained(*steps):
+    pytest.importorskip("skops")
+    model = make_pipeline(*steps, OneVsRestClassifier(LogisticRegression()))
+    return ns.wrap(model.fit(ROWS[:100], ROWS[:100, :3] > 0), label_names=NAMES)
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return trained(StandardScaler()).calibrate(ROWS[100:])
+
+
+def test_a_pipeline_with_the_layer_that_its_detector_reads(tmp_path):
+    wrapped = trained(StandardScaler()).fit(ROWS[:200], ROWS[:200, :3] > 0)
+    with pytest.warns(DefaultDetectorWarning, match="needs 400 held-out samples"):
+        wrapped = wrapped.calibrate(ROWS[200:])
+    wrapped.save_pretrained(tmp_path / "model")
+    loaded = ns.from_pretrained(tmp_path / "model")
+    assert loaded.runner.layers == wrapped.runner.layers == ("penultimate",)
+    np.testing.assert_array_equal(loaded.assess(ROWS).scores, wrapped.assess(ROWS).scores)
+    header = (tmp_path / "model" / "README.md").read_text().partition("\n---")[0]
+    assert 'library_name: "sklearn"' in header
+    assert 'pipeline_tag: "tabular-classification"' in header
+
+
+def test_steps_of_your_own_need_your_word(tmp_path):
+    own = f"{Own.__module__}.Own"
+    wrapped = trained(Own()).calibrate(ROWS[100:])
+    with pytest.raises(ParameterError, match=rf"trusted=\['{own}'\].*only where your code is"):
+        wrapped.save_pretrained(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ParameterError, match=rf"trusted=\['mine', '{own}'\]"):
+        wrapped.save_pretrained(tmp_path / "model", trusted=["mine"])  # all of them
+    with pytest.raises(ParameterError, match="must be a sequence of names"):
+        wrapped.save_pretrained(tmp_path / "model", trusted=own)
+    wrapped.save_pretrained(tmp_path / "model", trusted=[own])
+    with pytest.raises(ParameterError, match="skops does not trust"):
+        ns.from_pretrained(tmp_path / "model")
+    assert len(ns.from_pretrained(tmp_path / "model", trusted=[own])(ROWS)) == 500
+
+
+def test_what_has_no_name_or_no_form_cannot_be_written(tmp_path):
+    wrapped = trained(FunctionTransformer(lambda x: x + 1)).calibrate(ROWS[100:])
+    with pytest.raises(ParameterError, match="<lambda>, which cannot be found by this name"):
+        wrapped.save_pretrained(tmp_path / "model")
+    wrapped.runner.model.steps[0][1].inverse_func = (at for at in "ab")
+    with pytest.raises(ParameterError, match="skops cannot write this Pipeline"):
+        wrapped.save_pretrained(tmp_path / "model")
+
+
+def test_a_damaged_file(tmp_path):
+    path = tmp_path / "model.skops"
+    path.write_bytes(b"PK not a zip file")
+    with pytest.raises(FileFormatError, match=r"cannot read the estimator of .*model\.skops"):
+        read_estimator(path, [])
+
+
+@pytest.mark.parametrize(
+    ("steps", "trusted"),
+    [
+        ((MultiOutputClassifier(HistGradientBoostingClassifier(max_iter=2)),), [TREES]),
+        ((StandardScaler(), OneVsRestClassifier(LogisticRegression())), []),
+    ],
+)
+def test_with_verdict_by_default(tmp_path, steps, trusted):
+    model = WithVerdict(make_pipeline(*steps)).fit(ROWS, ROWS[:, :3] > 0)
+    assert model.wrapped_.runner.layers == ("prepared",)
+    save_pretrained(model, tmp_path / "model", trusted=trusted)
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    skops = {"model.skops", "features.skops"}
+    assert names == {"README.md", "detector.nescio", "nescio.json", *skops}
+    loaded = ns.from_pretrained(tmp_path / "model", trusted=trusted)
+    assert loaded.runner.layers == ("prepared",)
+    np.testing.assert_array_equal(loaded.assess(ROWS).scores, model.assess(ROWS).scores)
+    write_estimator(StandardScaler().fit(ROWS), tmp_path / "model" / "features.skops", [])
+    with pytest.raises(FileFormatError, match=r"features\.skops has changed"):
+        ns.from_pretrained(tmp_path / "model", trusted=trusted)
+
+
+def test_the_words_and_missing_values_of_a_table(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(ROWS[:, :2], columns=["a", "b"])
+    table["kind"] = np.where(ROWS[:, 2] > 0, "red", "blue")
+    table.loc[::9, "b"] = np.nan
+    features = TableFeatures().fit(table)
+    write_estimator(features, tmp_path / "features.skops", [])
+    found = read_estimator(tmp_path / "features.skops", [])
+    np.testing.assert_array_equal(found.transform(table), features.transform(table))
+
+
+def test_what_is_no_wrapped_model(tmp_path):
+    logistic = OneVsRestClassifier(LogisticRegression())
+    for given, message in (
+        (logistic, "got OneVsRestClassifier: wrap it with nescio.wrap"),
+        (WithVerdict(logistic), "got WithVerdict.* must be fitted"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            save_pretrained(given, tmp_path / "model")
+
+
+def test_a_folder_with_files_is_replaced_only_by_force(pipeline, tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    (target / "model.onnx").write_text("of an earlier model")
+    with pytest.raises(FileError, match="is not empty"):
+        pipeline.save_pretrained(target)
+    pipeline.save_pretrained(target, force=True)
+    assert (target / "notes.txt").read_text() == "mine"
+    assert not (target / "model.onnx").exists()
+    assert ns.from_pretrained(target).label_names == NAMES
+    with pytest.raises(FileError, match="cannot write"):
+        pipeline.save_pretrained(target / "notes.txt", force=True)
 
 
 # --- the hub ------------------------------------------------------------------------------------
@@ -207,7 +323,7 @@ def test_the_hub_is_asked_only_if_the_caller_says_so(saved):
         ns.from_pretrained(saved, revision="main")
 
 
-def test_a_hub_that_does_not_answer(linear):
+def test_a_hub_that_does_not_answer(pipeline):
     """The tests run with HF_ENDPOINT at a port where nobody listens."""
     pytest.importorskip("huggingface_hub")
     with pytest.raises(
@@ -215,10 +331,10 @@ def test_a_hub_that_does_not_answer(linear):
     ):
         ns.from_pretrained("owner/name", download=True)
     with pytest.raises(FileError, match=r"cannot write the repository 'owner/name'.*refused"):
-        linear.push_to_hub("owner/name", token="none", samples=ROWS)
+        pipeline.push_to_hub("owner/name", token="none")
 
 
-def test_files_of_an_earlier_model_are_deleted_in_the_hub(linear, monkeypatch):
+def test_files_of_an_earlier_model_are_deleted_in_the_hub(pipeline, monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
     there = ["README.md", "mine.txt", "model.skops", "old/model.skops"]
     deleted = []
@@ -229,5 +345,5 @@ def test_files_of_an_earlier_model_are_deleted_in_the_hub(linear, monkeypatch):
 
     monkeypatch.setattr(hub.HfApi, "create_repo", lambda self, name, **options: None)
     monkeypatch.setattr(hub.HfApi, "upload_folder", upload_folder)
-    assert linear.push_to_hub("owner/name", samples=ROWS) == "owner/name/commit/1"
+    assert pipeline.push_to_hub("owner/name") == "owner/name/commit/1"
     assert deleted == ["model.skops"]  # none of a folder, which nescio does not read

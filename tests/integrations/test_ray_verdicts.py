@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.errors import InputError, LabelMismatchError
+from nescio.errors import InputError, LabelMismatchError, ParameterError
 from nescio.integrations.ray import Verdicts
 
 pandas = pytest.importorskip("pandas")
@@ -122,11 +122,11 @@ def test_what_cannot_be_scored(detector, frame):
     assert detector.nonfinite == "raise"
     groups = np.array(["a", "b"] * 450)
     own = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(size=(900, 3)), groups=groups)
-    with pytest.raises(InputError, match="your own groups"):
-        Verdicts(own)
+    with pytest.raises(InputError, match="groups"):
+        Verdicts(own)(frame[NAMES])
     with pytest.raises(ns.NotCalibratedError, match="not calibrated"):
         Verdicts(ns.JointEnergy())
-    with pytest.raises(InputError, match="path of a saved detector, or a detector; got a int"):
+    with pytest.raises(ParameterError, match="expected a detector"):
         Verdicts(3)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 import nescio as ns
 from nescio import metrics
 from nescio.errors import InputError, ParameterError, ShapeError
-from nescio.metrics.evaluation import WORSE, chance_note, points_at_data
+from nescio.metrics.evaluation import WORSE, chance_note
 
 MEASURES = (
     "fpr", "auroc", "aupr", "aupr_at_ratio", "fpr_ood_positive", "aupr_ood_positive"
@@ -141,20 +141,28 @@ def test_chance_is_not_called_worse_than_chance():
     assert not ns.evaluate([0.0], [1.0]).worse_than_chance
 
 
+GOOD = ns.evaluate(range(50, 90), range(40), n_bootstrap=0)
+SWAPPED = ns.evaluate(range(40), range(50, 90), n_bootstrap=0)
+UNSURE = ns.evaluate([0.0, 1.0], [2.0, 3.0], n_bootstrap=0)
+
+
+def noted(*evaluations):
+    return chance_note({name: [each] for name, each in zip("abcde", evaluations, strict=False)})
+
+
 def test_a_few_detectors_that_fail_are_not_taken_for_swapped_data():
-    assert chance_note([], [], 5) == ""
-    assert chance_note(["mine"], [], 1) == WORSE
-    assert "lof. It fails on this data" in chance_note(["lof"], [], 5)
-    note = chance_note(["lof", "msp"], ["odin"], 5)
-    assert "lof, msp. They fail on this data" in note
-    assert "No better than chance: odin" in note
-    assert "swapped" not in note
+    assert noted(GOOD, GOOD) == ("", False)
+    assert "a. It fails on this data" in noted(SWAPPED, GOOD, GOOD)[0]
+    note, alarming = noted(SWAPPED, SWAPPED, UNSURE, GOOD, GOOD)
+    assert "a, b. They fail on this data" in note
+    assert "No better than chance: c" in note
+    assert not alarming
+    assert "No better than chance: a" in chance_note({"a": [SWAPPED, UNSURE], "b": [GOOD]})[0]
 
 
 def test_nearly_all_detectors_point_at_the_data():
-    note = chance_note(list("abcd"), ["e"], 5)
+    note, alarming = noted(*[SWAPPED] * 4, UNSURE)
     assert "4 of 5 detectors. The likely cause: the ID and the OOD data are swapped" in note
-    assert points_at_data(4, 5)
-    assert points_at_data(1, 1)
-    assert not points_at_data(0, 1)
-    assert not points_at_data(3, 5)
+    assert alarming
+    assert noted(SWAPPED) == (WORSE, True)
+    assert noted(UNSURE)[0].startswith("No better than chance")

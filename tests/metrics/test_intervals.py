@@ -1,10 +1,12 @@
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from nescio.metrics import evaluate, intervals
-from nescio.metrics.intervals import bca_levels, interval, resample_bins
-from nescio.metrics.ranking import Ranking
+from nescio.metrics import evaluate, evaluation
+from nescio.metrics.evaluation import bca_levels, interval, resample, resample_bins
+from nescio.metrics.measures import Ranking
 
 
 def test_the_interval_of_a_mean_is_that_of_scipy(rng):
@@ -45,21 +47,21 @@ def test_the_resamples_have_the_spread_of_those_drawn_one_by_one(n, m, decimals)
     if decimals is not None:
         scores = tuple(one.round(decimals) for one in scores)
     ranking = Ranking.from_scores(*scores)
-    one_by_one = intervals.resample(ranking, 0.9, 1.0, 400, np.random.default_rng(0))
-    found = resample_bins(ranking, 0.9, 1.0, 800, np.random.default_rng(1))
-    for name, value in ranking.measures(0.9, 1.0).items():
+    values = ranking.measures(0.9, 1.0)
+    one_by_one = resample(ranking, 0.9, 1.0, 400, np.random.default_rng(0))
+    by_bin = resample_bins(ranking, values, 0.9, 1.0, 800, np.random.default_rng(1))
+    for name in values:
         expected, spread = one_by_one[name], one_by_one[name].std()
-        moved = found.samples[name] + value - found.values[name]
         # The standard error of a mean and of a spread of 400 is 0.05 and 0.04 of the spread.
-        assert abs(moved.mean() - expected.mean()) < 0.25 * spread + 1e-12, name
-        assert found.samples[name].std() == pytest.approx(spread, rel=0.2, abs=1e-9), name
-        if decimals is None:  # the samples of a tie are spread over its bin
-            assert abs(found.values[name] - value) < 0.25 * spread + 1e-12, name
+        assert abs(by_bin[name].mean() - expected.mean()) < 0.25 * spread + 1e-12, name
+        assert by_bin[name].std() == pytest.approx(spread, rel=0.2, abs=1e-9), name
 
 
 def test_more_than_a_million_samples_are_drawn_by_bin(rng, monkeypatch):
-    monkeypatch.setattr(intervals, "resample", None)  # would raise a TypeError
+    draws = Mock(wraps=resample_bins)
+    monkeypatch.setattr(evaluation, "resample_bins", draws)
     found = evaluate(rng.normal(1, 1, 600_000), rng.normal(0, 1, 500_000), n_bootstrap=20)
     for one in (found.fpr, found.auroc, found.aupr):
         assert one.low <= one.value <= one.high
         assert one.high - one.low < 0.01
+    draws.assert_called_once()

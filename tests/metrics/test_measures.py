@@ -10,7 +10,7 @@ from sklearn import metrics as sk
 
 from nescio import metrics
 from nescio.errors import InputError, ShapeError
-from nescio.metrics.ranking import Ranking
+from nescio.metrics.measures import Ranking
 
 tied = hnp.arrays(np.float64, st.integers(1, 60), elements=st.integers(-5, 5).map(float))
 smooth = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e3, 1e3))

@@ -1,11 +1,12 @@
 """The report of a monitor: its text and its JSON."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from fixtures.streams import fed, logits_of
-from nescio.monitor import LabelDrift, Monitor
+from nescio.monitor import LabelDrift, Monitor, Window
 
 
 def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why(detector, rng):
@@ -27,18 +28,13 @@ def test_an_alarm_says_first_what_changed_since_when_and_what_to_do_and_last_why
 
 def test_the_newest_incomplete_window_is_reported(detector, rng):
     monitor = fed(Monitor(detector), detector, logits_of(rng, 500))
-    newest = logits_of(rng, 60)
-    newest[:, 2] += 6.0
-    report = fed(monitor, detector, newest).report()
+    report = fed(monitor, detector, logits_of(rng, 60)).report()
     window = report.open_window
     text = str(report)
     assert f"newest inputs, window incomplete, inputs 501 to 560: {window.share:.1%}" in text
-    assert [drift.label for drift in report.open_label_drifts] == ["label 2"]
-    assert "label 2: more often, for " in text
-    assert "of the latest 60 inputs" in text
-    assert not report.label_drifts  # it is no alarm: only full windows are tested
-    if not report.alarm:
-        assert text.startswith("No alarm so far in 560 inputs, but the newest ones may differ")
+    assert not report.label_drifts  # only full windows are tested
+    outside = replace(report, open_window=Window(500, 60, 30, low=0, high=9), change=None)
+    assert outside.headline().startswith("No alarm so far in 560 inputs, but the newest ones may")
 
 
 def test_without_a_change_this_is_said_with_numbers(detector, rng):

@@ -1,18 +1,21 @@
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+import nescio as ns
+from fixtures.own_detectors import ReAct
 from nescio import Outputs
+from nescio.checks import make_outputs
 from nescio.errors import (
+    IgnoredLabelsWarning,
     InputError,
     LabelMismatchError,
     ShapeError,
+    label_difference,
 )
 from nescio.outputs import Head
-
-FROZEN = Path(__file__).parents[1] / "frozen"
+from nescio.outputs.outputs import match_labels
 
 
 def test_rows_can_be_chosen(outputs):
@@ -56,11 +59,6 @@ def test_named_arrays_survive_saving_and_slicing(rng, tmp_path):
         np.testing.assert_array_equal(loaded[[4, 1]].get(name), array[[4, 1]])
     assert loaded.get("odin_sum") is None
     assert "odin_max" in repr(loaded)
-
-
-def test_named_arrays_have_a_row_per_sample(rng):
-    with pytest.raises(ShapeError, match="odin_max must have one row per sample"):
-        Outputs(rng.normal(size=(6, 3)), arrays={"odin_max": rng.normal(size=(5, 3))})
 
 
 # --- the head, selection and concatenation ----------------------------------------------------
@@ -223,3 +221,149 @@ def test_no_two_outputs_share_a_manifest(outputs, tmp_path):
     some.manifest["split"] = "changed"
     for one in (loaded, Outputs.load(tmp_path / "x.safetensors")):
         assert one.manifest == outputs.manifest
+
+
+# --- labels are matched by name, everything of a label together ---
+
+
+@pytest.fixture
+def named():
+    return make_outputs(300)
+
+
+@pytest.fixture
+def reordered(named):
+    """The same outputs with the labels in another order."""
+    return reorder(named, [3, 0, 5, 1, 4, 2])
+
+
+def reorder(named, order):
+    """Return all arrays of some labels, those for ODIN too."""
+    arrays = {name: named.arrays[name][:, order] for name in ("odin_max", "odin_sum")}
+    kept = {name: array for name, array in named.arrays.items() if name not in arrays}
+    return replace(named.select_labels(order), arrays={**kept, **arrays})
+
+
+@pytest.mark.parametrize("name", ns.DETECTORS)
+def test_the_order_of_labels_does_not_matter(name, named, reordered):
+    detector = ns.DETECTORS[name]().fit(make_outputs(200, seed=1)).calibrate(named)
+    expected, found = detector.assess(named), detector.assess(reordered)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-9)  # sums in another order
+    np.testing.assert_array_equal(found.in_distribution, expected.in_distribution)
+
+
+def test_the_head_is_matched_with_the_logits(named):
+    some = named.select_labels([2, 0])
+    detector = ReAct().fit(some)
+    with pytest.warns(IgnoredLabelsWarning):
+        found = detector.score_samples(named)
+    np.testing.assert_array_equal(found, detector.score_samples(some))
+
+
+def test_layers_are_not_matched(named, reordered):
+    """A detector that reads one can be used with labels in any order."""
+    hidden = {"penultimate": np.asarray(named.logits[:, :2])}
+    manifest = {"layers": ["pooled", "hidden"]}
+    for name, facts in (("penultimate", {}), ("hidden", manifest)):
+        given = replace(reordered, arrays={name: hidden["penultimate"]}, manifest=facts)
+        for reads in ((), (name,)):
+            found = match_labels(given, named.label_names, reads)
+            np.testing.assert_array_equal(found.get(name), hidden["penultimate"])
+    unknown = replace(reordered, arrays={"hidden": hidden["penultimate"]}, manifest={})
+    with pytest.raises(InputError, match="which columns of 'hidden'"):
+        match_labels(unknown, named.label_names, ("hidden",))
+
+
+def test_labels_to_learn_from_are_matched(named, reordered):
+    matched = match_labels(reordered, named.label_names)
+    for name in ("logits", "labels"):
+        np.testing.assert_array_equal(matched.get(name), named.get(name))
+    np.testing.assert_array_equal(matched.head.weight, named.head.weight)
+    np.testing.assert_array_equal(matched.features, named.features)
+    assert matched.label_names == named.label_names
+    assert match_labels(named, named.label_names) is named
+
+
+def test_explanations_and_label_counts_follow_the_names(named, reordered):
+    detector = ns.JointEnergy().calibrate(make_outputs(1500, seed=1), groups="label_count")
+    expected, found = detector.explain(named[:5]), detector.explain(reordered[:5])
+    assert found.label_names == named.label_names
+    np.testing.assert_array_equal(found.terms, expected.terms)
+    assert found.groups.tolist() == expected.groups.tolist()
+
+
+def test_other_labels_are_ignored_with_one_warning(named):
+    detector = ns.JointEnergy().calibrate(named.select_labels(["label 4", "label 1"]))
+    wide = ns.Outputs(
+        np.hstack([named.logits, named.logits]),
+        label_names=[*named.label_names, *"uvwxyz"],
+        ids=[f"sample {i}" for i in range(300)],
+    )
+    with pytest.warns(IgnoredLabelsWarning) as caught:
+        found = detector.assess(wide)
+    assert [str(one.message) for one in caught] == [
+        "ignored 10 labels that the detector was not made for: 'label 0', 'label 2', 'label 3', "
+        "'label 5', 'u' and 5 more."
+    ]
+    assert caught[0].filename == __file__
+    np.testing.assert_array_equal(found.scores, ns.scores.joint_energy(named.logits[:, [4, 1]]))
+    assert found.ids[7] == "sample 7"
+
+
+def test_missing_labels_are_named(named):
+    detector = ns.JointEnergy().calibrate(named)
+    other = replace(named, label_names=["label 0", "x", *named.label_names[2:5], "y"])
+    message = r"has 6, the data 6\)\. Missing: 'label 1', 'label 5'\. Not known .*: 'x', 'y'\.$"
+    with pytest.raises(LabelMismatchError, match=message):
+        detector.predict(other)
+    with pytest.raises(LabelMismatchError, match=r"has 6, the data 2\)\. Missing: 'label 2'"):
+        detector.predict(named.select_labels([0, 1]))
+    many = label_difference([f"n{i}" for i in range(20)], ["n0", "extra"])
+    assert "Missing: 'n1', 'n2', 'n3', 'n4', 'n5' and 14 more. Not known" in many
+
+
+def test_without_names_only_the_number_counts(named):
+    detector = ns.JointEnergy().calibrate(named)
+    detector.predict(named.logits)
+    with pytest.raises(ShapeError, match=r"made for 6 labels, got 7\. Pass Outputs with label_na"):
+        detector.predict(np.zeros((3, 7)))
+    for n_labels in (5, 7):
+        with pytest.raises(
+            ShapeError, match=r"by name\. The detector has 'label 0', .*'label 5'\."
+        ):
+            detector.predict(ns.Outputs(np.zeros((3, n_labels))))
+    unnamed = ns.JointEnergy().calibrate(named.logits)
+    with pytest.raises(
+        ShapeError, match=r"6 labels, got 2\. The data has 'a', 'b'; the detector d"
+    ):
+        unnamed.predict(ns.Outputs(np.zeros((3, 2)), label_names=["a", "b"]))
+    message = r"^the detector was made for 6 labels, got 7\. In the terms of scikit-learn: X has 7"
+    with pytest.raises(ShapeError, match=message):
+        unnamed.predict(np.zeros((3, 7)))
+    with pytest.raises(ShapeError, match=r"^the detector was made for 6 labels, got 7\.$"):
+        unnamed.predict(ns.Outputs(np.zeros((3, 7))))
+
+
+def test_logits_of_perturbed_inputs_depend_on_all_labels(named):
+    detector = ns.ODIN().calibrate(reorder(named, [0, 1, 2]))
+    with pytest.raises(InputError, match="odin_max was computed with all 6 labels"):
+        detector.predict(named)
+
+
+def test_columns_of_an_array_of_ones_own_are_unknown(named):
+    class Own(ns.Detector):
+        """Reads an array that nescio knows nothing about."""
+
+        name = "own"
+        scores_from = ("mine",)
+
+        def _score(self, arrays):
+            return arrays.mine[:, 0]
+
+    given = replace(named, arrays={"mine": named.logits})
+    detector = Own().calibrate(given)
+    detector.predict(given)
+    turned = replace(given, label_names=given.label_names[::-1])
+    with pytest.raises(InputError, match="does not know which columns of 'mine' belong to which"):
+        detector.predict(turned)
+    ns.JointEnergy().calibrate(given).predict(turned)  # which does not read it

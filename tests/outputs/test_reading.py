@@ -144,13 +144,6 @@ def test_a_safetensors_file_is_read_in_blocks(tmp_path, rng):
         open_stream(tmp_path / "y.safetensors")
 
 
-def test_brain_floats_are_widened_block_by_block(tmp_path):
-    ml_dtypes, numpy = pytest.importorskip("ml_dtypes"), pytest.importorskip("safetensors.numpy")
-    logits = np.arange(300.0).reshape(100, 3).astype(ml_dtypes.bfloat16)
-    numpy.save_file({"logits": logits}, tmp_path / "x.safetensors")
-    np.testing.assert_array_equal(read(tmp_path / "x.safetensors")[0].logits, logits.astype(float))
-
-
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.csv"])
 def test_other_files_are_streams_too(tmp_path, table, name):
     logits = np.column_stack([table[label] for label in LABELS])
@@ -221,41 +214,6 @@ def test_probabilities_are_refused_unless_one_says_what_they_are(tmp_path, rng):
         found = read(tmp_path / "x.parquet", from_probs=from_probs)[0]
         whole = Outputs.load(tmp_path / "x.parquet", from_probs=from_probs)
         np.testing.assert_array_equal(found.logits, whole.logits)
-    percent = pyarrow.table({name: 100 * column for name, column in probs.items()})
-    write_parquet(percent, tmp_path / "y.parquet")
-    with pytest.raises(InputError, match="these look like percentages"):
-        next(open_stream(tmp_path / "y.parquet", from_probs=None).blocks())
-
-
-def test_percentages_are_recognised(tmp_path):
-    values = np.random.default_rng(0).random((20, 5))
-
-    def refused(logits):
-        np.save(tmp_path / "x.npy", logits)
-        try:
-            list(open_stream(tmp_path / "x.npy", from_probs=None).blocks())
-        except InputError as error:
-            return "look like percentages" in str(error)
-        return False
-
-    assert refused(100 * values)
-    assert refused((100 * values).astype(int).astype(np.float32))
-    assert refused(np.where(values > 0.9, np.nan, 100 * values))
-    assert not refused(values)
-    assert not refused(100 * values[:2])
-    assert not refused(200 * values)
-    assert not refused(np.vstack([100 * values, -values]))
-    assert not refused(np.full((20, 5), np.nan))
-
-
-def test_an_index_of_pandas_is_the_ids_unless_it_is_the_default(tmp_path, table):
-    frame = table.select(LABELS).to_pandas()
-    frame.to_parquet(tmp_path / "x.parquet")
-    assert read(tmp_path / "x.parquet")[0].ids is None
-    frame.sample(frac=1, random_state=0).to_parquet(tmp_path / "y.parquet")
-    found = read(tmp_path / "y.parquet")[0]
-    assert found.ids.tolist() == Outputs.load(tmp_path / "y.parquet").ids.tolist()
-    assert read(tmp_path / "y.parquet", Columns(ignore="__index_level_0__"))[0].ids is None
 
 
 # --- files that do not fit, or are missing ---
@@ -299,7 +257,7 @@ def test_missing_files_are_explained(tmp_path, table):
         with pytest.raises(FileError, match=reason):
             open_stream(address)
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
-    with pytest.raises(FileError, match=r"files that end in .npy. A pattern"):
+    with pytest.raises(FileError, match=r"npy matches .npy files. The files"):
         open_stream(tmp_path / "*.npy")
     with pytest.raises(FileError, match="NumPy files cannot be remote"):
         open_stream(f"file://{tmp_path}/x.npy")
@@ -335,14 +293,6 @@ def test_files_that_differ_only_in_how_they_were_written_are_one_input(tmp_path,
     assert Outputs.load(tmp_path, id_column="kind", labels=LABELS).ids.tolist() == expected
 
 
-def test_ids_that_are_decimal_numbers_are_not_rounded(tmp_path, table):
-    ids = [12345678901234567890 + row for row in range(N)]
-    stored = pyarrow.array(ids, pyarrow.decimal128(38, 0))
-    write_parquet(table.select(LABELS).append_column("id", stored), tmp_path / "x.parquet")
-    for found in (read(tmp_path / "x.parquet")[0], Outputs.load(tmp_path / "x.parquet")):
-        assert found.ids.tolist() == list(map(str, ids))
-
-
 def test_arrays_of_wrong_shapes_are_named(tmp_path, rng):
     logits = rng.normal(size=(N, 3)).astype(np.float32)
     ends = np.arange(1, N + 1, dtype=np.int64)
@@ -373,7 +323,7 @@ def test_blocks_of_large_rows_are_small():
 def test_a_folder_with_two_kinds_of_files_is_no_input(tmp_path, table):
     write_parquet(table.select(LABELS), tmp_path / "a.parquet")
     write_arrow(table.select(LABELS), tmp_path / "b.arrow")
-    with pytest.raises(FileError, match=r"\.arrow and \.parquet files.*Name a pattern"):
+    with pytest.raises(FileError, match=r"with \.arrow and \.parquet files.*Name a pattern"):
         open_stream(tmp_path)
     (tmp_path / "b.arrow").rename(tmp_path / "_b.arrow")
     assert open_stream(tmp_path).n_rows == len(table)

@@ -6,8 +6,7 @@ from hypothesis.extra import numpy as hnp
 from nescio import scores
 from nescio._threads import map_rows
 from nescio.errors import ImplausibleValuesWarning, InputError, ParameterError, ShapeError
-from nescio.scores import SCORES
-from nescio.scores.kernels import joint_energy_by_products, joint_energy_direct
+from nescio.scores import SCORES, joint_energy_by_products, joint_energy_direct
 
 K = 3
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nescio._threads import map_rows
-from nescio.scores.kernels import joint_energy_by_products, joint_energy_direct
+from nescio.scores import joint_energy_by_products, joint_energy_direct
 
 
 @pytest.mark.parametrize("kernel", [joint_energy_direct, joint_energy_by_products])
@@ -26,7 +26,7 @@ def test_the_portable_kernel_is_chosen_without_wide_registers():
     from numpy._core._multiarray_umath import __cpu_dispatch__ as targets
 
     wide = [target for target in targets if "AVX512" in target or target == "X86_V4"]
-    code = "from nescio.scores import kernels; print(kernels._has_vectorised_log1p())"
+    code = "from nescio import scores; print(scores._has_vectorised_log1p())"
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env={**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(wide)},

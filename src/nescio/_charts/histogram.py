@@ -15,7 +15,7 @@ from nescio._charts.svg import Chart, Markup, Scale, Values, short
 _BINS = 60
 _MOST = (0.01, 0.99)  # of other scores, which should be seen
 _MARGIN = 0.02  # of the range, beyond the other scores
-_SKEWED = 8  # times as large as a usual score is another, on a logarithmic axis
+_SKEWED = 8  # times as large is a usual score as a small one, on a logarithmic axis
 _NEARLY_ALL = (0.003, 0.997)  # of each set lies within a chart of densities
 FEW = 30  # so many scores are drawn one by one
 
@@ -43,21 +43,21 @@ class Histogram:
         The range is extended by at most its width to each side, to show most of the other scores.
         """
         scores = scores[np.isfinite(scores)]
-        sign = _skew(scores, thresholds)
-        values = _forward(scores, sign)
-        low, high = _range(values, _forward(np.array(thresholds), sign).tolist())
+        log = _is_skewed(scores, thresholds)
+        forward = np.log10 if log else np.asarray
+        values = forward(scores)
+        low, high = _range(values, forward(thresholds).tolist())
         ends, width = [low, high], high - low
         for other in others:
-            finite = other[np.isfinite(other)]
-            usable = finite if sign == 0 else finite[sign * finite > 0]
+            usable = other[np.isfinite(other) & (other > (0.0 if log else -np.inf))]
             if len(usable):
-                first, last = np.quantile(_forward(usable, sign), _MOST)
+                first, last = np.quantile(forward(usable), _MOST)
                 ends += [first - _MARGIN * width, last + _MARGIN * width]
         low, high = max(min(ends), low - width), min(max(ends), high + width)
         counts, edges = np.histogram(np.clip(values, low, high), bins=_BINS, range=(low, high))
-        lower, higher = (int(np.count_nonzero(one)) for one in (values < low, values > high))
-        edges = edges if sign == 0 else sign * 10.0 ** (sign * edges)
-        return cls(edges, counts.astype(np.float64), lower, higher, log=sign != 0)
+        lower, higher = int(np.count_nonzero(values < low)), int(np.count_nonzero(values > high))
+        edges = 10.0**edges if log else edges
+        return cls(edges, counts.astype(np.float64), lower, higher, log)
 
     def beyond(self, scores: Values) -> tuple[int, int]:
         """Return how many scores lie below and above the range, among these."""
@@ -88,22 +88,13 @@ class Histogram:
         return np.repeat(self.edges, 2)[1:-1], np.repeat(heights, 2)
 
 
-def _skew(scores: Values, thresholds: Sequence[float]) -> int:
-    """Return the sign of scores of one sign and of very different sizes; 0 for others.
+def _is_skewed(scores: Values, thresholds: Sequence[float]) -> bool:
+    """Return whether scores, such as energies, are positive and of very different sizes.
 
-    Energies are such scores, and sums of logarithms of p-values. On a linear axis, all but the
-    largest ones would fall into a few bins.
+    On a linear axis, all but the largest ones would fall into a few bins.
     """
-    every = [float(scores.min()), float(scores.max()), *thresholds]
-    sign = 1 if min(every) > 0 else -1 if max(every) < 0 else 0
-    low, middle, high = np.quantile(np.abs(scores), (0.01, 0.5, 0.99))
-    span = middle / low if sign > 0 else high / middle if sign < 0 else 0.0
-    return sign if span > _SKEWED else 0
-
-
-def _forward(values: Values, sign: int) -> Values:
-    """Return values on the axis: as they are, or their logarithms."""
-    return values if sign == 0 else sign * np.log10(sign * values)
+    low, middle = np.quantile(scores, (0.01, 0.5))
+    return min(float(scores.min()), *thresholds) > 0 and bool(middle / low > _SKEWED)
 
 
 def _range(scores: Values, thresholds: list[float]) -> tuple[float, float]:
@@ -161,15 +152,16 @@ class HistogramChart(Chart):
         if many:
             self.line(*histogram.steps(others), "plain")
         elif batch is not None:
-            self._few(batch)
-        self._beyond(
-            histogram.beyond(batch.scores) if batch else (histogram.lower, histogram.higher)
-        )
-
-    def _few(self, batch: Batch) -> None:
-        for score, is_out in zip(batch.scores.tolist(), batch.flagged.tolist(), strict=True):
-            x, top = self._within(score), 0.3 * self.y.high
-            self.line([x, x], [0.0, top], "out" if is_out else "plain", tip=short(score))
+            for score, is_out in zip(batch.scores.tolist(), batch.flagged.tolist(), strict=True):
+                x, top = self._within(score), 0.3 * self.y.high
+                self.line([x, x], [0.0, top], "out" if is_out else "plain", tip=short(score))
+        # Scores beyond the edges are counted in the outermost bars.
+        counted = (histogram.lower, histogram.higher)
+        lower, higher = counted if batch is None else histogram.beyond(batch.scores)
+        if lower:
+            self._note(4, 26, f"◀ {lower:,} lower", "start")
+        if higher:
+            self._note(self.width - 4, 26, f"{higher:,} higher ▶", "end")
 
     def _within(self, value: float) -> float:
         """Return a value, or the edge of the histogram if it lies beyond."""
@@ -187,14 +179,6 @@ class HistogramChart(Chart):
         below, above = x < edge, x > edge
         self.area([*x[below], edge], [*y[below], there], "out")
         self.area([edge, *x[above]], [there, *y[above]], "in")
-
-    def _beyond(self, n_scores: tuple[int, int]) -> None:
-        """Write how many scores lie beyond the edges and are counted in the outermost bars."""
-        lower, higher = n_scores
-        if lower:
-            self._note(4, 26, f"◀ {lower:,} lower", "start")
-        if higher:
-            self._note(self.width - 4, 26, f"{higher:,} higher ▶", "end")
 
     def marker(self, x: float, css: str, text: str) -> None:
         """Draw a line with a tip at one x; beyond the edges, the tip points outwards."""

@@ -32,61 +32,6 @@ class Markup(str):
         return str(self)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A mapping from data to a length in pixels.
-
-    The ends of a logarithmic scale have the same sign. Between negative ends, it is that of the
-    positive numbers in a mirror.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-
-    def place(self, values: ArrayLike, length: float) -> Values:
-        """Return the positions of values between 0 and `length`; outliers stay near the edge."""
-        data = np.asarray(values, dtype=np.float64)
-        low, high = self.low, self.high
-        if self.log:
-            sign = math.copysign(1.0, low)
-            data = sign * np.log10(np.maximum(sign * data, np.finfo(np.float64).tiny))
-            low, high = (sign * math.log10(sign * end) for end in (low, high))
-        span = (high - low) or 1.0
-        # Scores of -inf get a position beyond the left edge, where they are cut off.
-        data = np.nan_to_num(data, nan=low, posinf=high + span, neginf=low - span)
-        share: Values = np.clip((data - low) / span, -1.0, 2.0)
-        return share * length
-
-    def within(self, values: ArrayLike) -> Values:
-        """Return the values, or the ends of the scale for those beyond; NaN is the lower end."""
-        data = np.asarray(values, dtype=np.float64)
-        return np.clip(np.where(np.isnan(data), self.low, data), self.low, self.high)
-
-    def ticks(self, about: int = 5) -> list[Tick]:
-        """Return round numbers within the scale and their text."""
-        return self._log_ticks(about) if self.log else self._linear_ticks(about)
-
-    def _linear_ticks(self, about: int) -> list[Tick]:
-        span = self.high - self.low
-        if not span > 0:
-            return [(self.low, number(self.low))]
-        rough = span / about
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [(at * step, number(at * step)) for at in range(first, last + 1)]
-
-    def _log_ticks(self, about: int) -> list[Tick]:
-        if self.high < 0:
-            mirrored = Scale(-self.high, -self.low, log=True)._log_ticks(about)
-            return [(-value, f"\N{MINUS SIGN}{text}") for value, text in reversed(mirrored)]
-        first = math.ceil(math.log10(self.low) - 1e-9)
-        last = math.floor(math.log10(self.high) + 1e-9)
-        step = max(1, math.ceil((last - first) / about))
-        return [(10.0**power, power_of_ten(power)) for power in range(first, last + 1, step)]
-
-
 def number(value: float) -> str:
     """Write a number for an axis, with a true minus sign."""
     return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
@@ -110,6 +55,57 @@ def power_of_ten(power: int) -> str:
         return f"{10.0**power:g}"
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     return "10" + str(power).translate(raised)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A mapping from data to a length in pixels, and how its ticks are written.
+
+    The ends of a logarithmic scale are positive, and its ticks are powers of ten.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    write: Callable[[float], str] = number
+
+    def place(self, values: ArrayLike, length: float) -> Values:
+        """Return the positions of values between 0 and `length`; outliers stay near the edge."""
+        data = np.asarray(values, dtype=np.float64)
+        low, high = self.low, self.high
+        if self.log:
+            data = np.log10(np.maximum(data, np.finfo(np.float64).tiny))
+            low, high = math.log10(low), math.log10(high)
+        span = (high - low) or 1.0
+        # Scores of -inf get a position beyond the left edge, where they are cut off.
+        data = np.nan_to_num(data, nan=low, posinf=high + span, neginf=low - span)
+        share: Values = np.clip((data - low) / span, -1.0, 2.0)
+        return share * length
+
+    def within(self, values: ArrayLike) -> Values:
+        """Return the values, or the ends of the scale for those beyond; NaN is the lower end."""
+        data = np.asarray(values, dtype=np.float64)
+        return np.clip(np.where(np.isnan(data), self.low, data), self.low, self.high)
+
+    def ticks(self, about: int = 5) -> list[Tick]:
+        """Return round numbers within the scale and their text."""
+        return self._log_ticks(about) if self.log else self._linear_ticks(about)
+
+    def _linear_ticks(self, about: int) -> list[Tick]:
+        span = self.high - self.low
+        if not span > 0:
+            return [(self.low, self.write(self.low))]
+        rough = span / about
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [(at * step, self.write(at * step)) for at in range(first, last + 1)]
+
+    def _log_ticks(self, about: int) -> list[Tick]:
+        first = math.ceil(math.log10(self.low) - 1e-9)
+        last = math.floor(math.log10(self.high) + 1e-9)
+        step = max(1, math.ceil((last - first) / about))
+        return [(10.0**power, power_of_ten(power)) for power in range(first, last + 1, step)]
 
 
 def _path(x: Values, y: Values) -> str:
@@ -267,16 +263,6 @@ class Chart:
                 f"{escape(y_label)}</text>"
             )
         return "".join(parts)
-
-
-def percent_ticks(scale: Scale, about: int = 5) -> list[Tick]:
-    """Return the ticks of a scale of shares, written in percent."""
-    return relabelled(scale.ticks(about), percent)
-
-
-def relabelled(ticks: Sequence[Tick], write: Callable[[float], str]) -> list[Tick]:
-    """Return the same ticks with other texts."""
-    return [(value, write(value)) for value, _ in ticks]
 
 
 @dataclass(frozen=True)

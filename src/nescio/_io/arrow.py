@@ -39,7 +39,6 @@ _MISSING = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>"
 _DATA = re.compile(r"[-+]\d+|[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
 WHOLE_NUMBERS = "whole numbers"
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
-_CACHE_BYTES = 1 << 18
 _JSON_BLOCK = 1 << 26  # bytes; a line must fit
 
 
@@ -56,6 +55,8 @@ class TableFiles:
     folders : dict
         The columns of folders, with one value per file.
     n_rows : int
+    row_bytes : float
+        Approximately how many bytes a row of all columns has in memory.
     """
 
     def __init__(self, files: Files, columns: Columns) -> None:
@@ -67,16 +68,16 @@ class TableFiles:
             self._text = _RecordBatches(text.schema, text.to_batches)
         self._rows: list[int] = []
         self._schema: Any = None
-        self._column_bytes: dict[str, float] = {}  # per row, approximately
+        self.row_bytes = 0.0
         self.folders = _folder_columns(files)
         for path in files.paths:
-            with self._opened(path) as file:
+            with self._opened(path) as file, arrow_errors(path, self._kind):
                 schema = _common(file.schema)
                 self._schema = self._schema or schema
                 self._check(path, schema)
                 self._rows.append(file.n_rows)
-                if file.n_rows and not self._column_bytes:
-                    self._column_bytes = file.column_bytes()
+                if file.n_rows and not self.row_bytes:
+                    self.row_bytes = file.row_bytes()
         self.n_rows = sum(self._rows)
         self.schema = self._schema
         for name, values in self.folders.items():
@@ -98,26 +99,16 @@ class TableFiles:
                 whole = pyarrow.concat_tables(waiting)
                 waiting = [whole.slice(size)] if n_waiting > size else []
                 n_waiting -= size
-                yield self._valid(whole.slice(0, size))
+                yield whole.slice(0, size)
                 del whole
         if n_waiting:
-            yield self._valid(pyarrow.concat_tables(waiting))
+            yield pyarrow.concat_tables(waiting)
 
     def whole(self, names: Sequence[str]) -> Any:
         """Return some columns of all rows as one table."""
         empty = self.schema.empty_table().select(names)
         pieces = self._pieces(max(1, min(self.n_rows, 1 << 20)), 0, names)
-        return self._valid(require("pyarrow", "files").concat_tables([empty, *pieces]))
-
-    def row_bytes(self, names: Sequence[str]) -> float:
-        """Return approximately how many bytes some columns of a row have in memory."""
-        return sum(self._column_bytes.get(name, 0) for name in names)
-
-    def _valid(self, table: Any) -> Any:
-        """Return a table; raise if text is not UTF-8, or offsets lie outside the data."""
-        with arrow_errors(self._files.address, self._kind):
-            table.validate(full=True)
-        return table
+        return require("pyarrow", "files").concat_tables([empty, *pieces])
 
     def _pieces(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on, in pieces; those of Parquet have at most `size` rows."""
@@ -186,14 +177,10 @@ class _ParquetFile:
         self.schema = self._file.schema_arrow
         self.n_rows = int(metadata.num_rows)
 
-    def column_bytes(self) -> dict[str, float]:
-        """Return approximately how many bytes each column of a row has in memory."""
-        group, sizes = self._file.metadata.row_group(0), dict[str, float]()
-        for chunk in map(group.column, range(group.num_columns)):
-            name = chunk.path_in_schema.partition(".")[0]
-            size = chunk.total_uncompressed_size / max(1, group.num_rows)
-            sizes[name] = sizes.get(name, 0) + size
-        return sizes
+    def row_bytes(self) -> float:
+        """Return approximately how many bytes a row has in memory."""
+        group = self._file.metadata.row_group(0)
+        return float(group.total_byte_size / max(1, group.num_rows))
 
     def batches(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on, at most `size` at a time."""
@@ -211,11 +198,10 @@ class _RecordBatches:
         self.schema, self._read = schema, read
         self.n_rows = sum(map(len, read()))
 
-    def column_bytes(self) -> dict[str, float]:
-        """Return approximately how many bytes each column of a row has in memory."""
-        batch = next(iter(self._read()))
-        sizes = (column.nbytes / max(1, len(batch)) for column in batch.columns)
-        return dict(zip(self.schema.names, sizes, strict=True))
+    def row_bytes(self) -> float:
+        """Return approximately how many bytes a row has in memory."""
+        batch = next(_from_row(self._read(), 0))
+        return float(batch.nbytes / len(batch))
 
     def batches(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Give the rows from `start` on, of any number at a time."""
@@ -231,7 +217,12 @@ def _open_ipc(stream: IO[bytes], path: str | None) -> _RecordBatches:
 
 
 def _from_row(batches: Iterable[Any], start: int) -> Iterator[Any]:
+    """Give the rows from `start` on; raise if text is not UTF-8, or offsets lie outside the data.
+
+    pyarrow may end the process if it is asked for anything else of a damaged Arrow file.
+    """
     for batch in batches:
+        batch.validate(full=True)
         if start < len(batch):
             yield batch.slice(start)
         start = max(0, start - len(batch))
@@ -424,16 +415,7 @@ def kind_of(kind: Any) -> str:
 
 def label_matrix(table: Any, names: Sequence[str]) -> Array:
     """Return columns of numbers as a matrix, (n_rows, n_names); nulls are NaN."""
-    columns = [_numbers(name, table.column(name)) for name in names]
-    n_rows, n_columns = len(columns[0]), len(columns)
-    matrix = np.empty((n_rows, n_columns), np.result_type(*{column.dtype for column in columns}))
-    # Few rows at a time, so that they stay in the cache until all columns are written.
-    step = max(1, _CACHE_BYTES // (n_columns * matrix.itemsize))
-    for start in range(0, n_rows, step):
-        rows = slice(start, start + step)
-        for at, column in enumerate(columns):
-            matrix[rows, at] = column[rows]
-    return matrix
+    return np.stack([_numbers(name, table.column(name)) for name in names], axis=1)
 
 
 def _numbers(name: str, column: Any) -> Array:

@@ -23,6 +23,7 @@ import numpy as np
 
 from nescio._io.arrow import (
     WHOLE_NUMBERS,
+    arrow_errors,
     as_ids,
     is_list,
     is_unnamed_index,
@@ -160,7 +161,7 @@ class Columns:
             other = {ids, *labels, *ignored, *filter(is_unnamed_index, names)}
             kept = tuple(name for name in names if name not in other)
         if chosen and self.labels is None and self.expected_by == Columns.expected_by:
-            _warn_of_unknown([name for name in _floats(rest) if name not in labels])
+            warn_of_ignored([name for name in _floats(rest) if name not in labels], "column")
         used = {ids, *labels, *kept, *index}
         return Roles(ids, labels, kept, tuple(n for n in names if n not in used), chosen)
 
@@ -264,9 +265,10 @@ def _floats(fields: Sequence[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields if is_floating(field.type))
 
 
-def _warn_of_unknown(names: Sequence[str]) -> None:
+def warn_of_ignored(names: Sequence[str], what: str) -> None:
+    """Warn of labels or columns that the detector does not read, if there are any."""
     if names:
-        count = "1 column" if len(names) == 1 else f"{len(names):,} columns"
+        count = f"1 {what}" if len(names) == 1 else f"{len(names):,} {what}s"
         warn(
             f"ignored {count} that the detector was not made for: {listed(names)}.",
             IgnoredLabelsWarning,
@@ -417,11 +419,12 @@ def read_truth(
     ids : sequence of str, optional
         The ids of the samples. It is an error if the frame has other ids.
     """
-    columns = [str(name) for name in getattr(frame, "column_names", frame.columns)]
+    table = _arrow_table(frame)
+    columns = [name for name in table.column_names if name not in stored_index(table.schema)]
     shared = [name for name in names or () if name in columns]
     if names and shared and len(shared) < len(names):
         raise LabelMismatchError(f"labels: {label_difference(names, columns, 'the logits')}")
-    arguments = Columns(labels=shared or "*").read_frame(frame)
+    arguments = Columns(labels=shared or "*").read_frame(table)
     check_same_rows("labels", arguments.get("ids"), ids)
     return np.asarray(arguments["logits"])
 
@@ -480,7 +483,8 @@ def _arrow_table(frame: Any) -> Any:
     index = index_of(frame)
     if index is None:
         table = frame if isinstance(frame, pyarrow.Table) else frame.to_arrow()
-        table.validate(full=True)
+        with arrow_errors("the data frame", "a table"):
+            table.validate(full=True)
         return table
     if frame.columns.nlevels > 1:
         raise InputError("the columns of the data frame have several levels; one is needed.")

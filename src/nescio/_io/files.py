@@ -14,9 +14,9 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -191,29 +191,33 @@ class Files:
 def find_files(address: str | Path) -> Files:
     """Return the files of an address; raise if there are none, or of several kinds."""
     text = os.fspath(address)
-    system, path = _remote(text) if _REMOTE.match(text) else (None, text)
+    remote = _REMOTE.match(text) is not None
+    is_folder = not remote and "\0" not in text and os.path.isdir(text)
+    if not remote and not is_folder and (os.path.lexists(text) or not _PATTERN.search(text)):
+        return Files(text, (str(existing_file(text)),))
+    system, path = _file_system(text)
     with _explained("read", text):
-        if system is None:
-            if "\0" not in path and os.path.isdir(path):
-                found = [str(file) for file in Path(path).rglob("*") if file.is_file()]
-                return _of_folder(Files(text, tuple(found), Path(path).as_posix()))
-            if os.path.lexists(path) or not _PATTERN.search(path):
-                return Files(text, (str(existing_file(path)),))
-            found = [file for file in glob.glob(path, recursive=True) if os.path.isfile(file)]
+        if system.isdir(path):
+            root = path
+            paths = [
+                file
+                for file in system.find(path)
+                if _suffix(file) in MANY
+                and not any(part.startswith((".", "_")) for part in _below(file, root))
+            ]
+        elif system.isfile(path):
+            return Files(text, (path,), "", system)
+        elif _PATTERN.search(path):
+            root = str(PurePosixPath(_PATTERN.split(path, maxsplit=1)[0] + "x").parent)
+            paths = [file for file in system.glob(path) if system.isfile(file)]
         else:
-            if system.isdir(path):
-                return _of_folder(Files(text, tuple(system.find(path)), path, system))
-            if system.isfile(path):
-                return Files(text, (path,), "", system)
-            if not _PATTERN.search(path):
-                raise FileError(f"there is no file {text}.")
-            found = [file for file in system.glob(path) if system.isfile(file)]
-    root = PurePosixPath(Path(_PATTERN.split(path, maxsplit=1)[0] + "x").as_posix()).parent
-    return _of_pattern(Files(text, tuple(sorted(found, key=_natural)), str(root), system))
+            raise FileError(f"there is no file {text}.")
+    _check_kinds(text, paths, is_folder=root == path)
+    return Files(text, tuple(sorted(paths, key=_natural)), root, system if remote else None)
 
 
-def _remote(address: str) -> tuple[Any, str]:
-    """Return the fsspec file system of an address, and the path in it."""
+def _file_system(address: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a local or remote address, and the path in it."""
     core = require("fsspec.core", "files")
     try:
         system, path = core.url_to_fs(address)
@@ -224,40 +228,22 @@ def _remote(address: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def _of_folder(files: Files) -> Files:
-    """Return the files of a folder that hold data: no name that starts with . or _."""
-    address = files.address
-    paths = [
-        path
-        for path in files.paths
-        if _suffix(path) in MANY
-        and not any(part.startswith((".", "_")) for part in _below(path, files.root))
-    ]
+def _check_kinds(address: str, paths: Sequence[str], *, is_folder: bool) -> None:
+    """Raise unless there are files, all of one kind of which several can be one input."""
     suffixes = sorted(set(map(_suffix, paths)))
-    if len(suffixes) > 1:
-        raise FileError(
-            f"{address} is a folder with {' and '.join(suffixes)} files, and only one kind can be "
-            f"an input. Name a pattern, such as {address}/*{suffixes[0]}."
-        )
     if not paths:
         raise FileError(
-            f"{address} is a folder without {', '.join(MANY[:-1])} or {MANY[-1]} files. Name a "
-            "file, or a folder that has such files."
+            f"{address} is a folder without {' or '.join(MANY)} files."
+            if is_folder
+            else f"no file matches {address}."
         )
-    return replace(files, paths=tuple(sorted(paths, key=_natural)))
-
-
-def _of_pattern(files: Files) -> Files:
-    """Return the files that match a pattern; raise unless they are of one kind."""
-    if not files.paths:
-        raise FileError(f"no file matches {files.address}.")
-    suffixes = sorted(set(map(_suffix, files.paths)))
     if len(suffixes) > 1 or suffixes[0] not in MANY:
+        what = "is a folder with" if is_folder else "matches"
         raise FileError(
-            f"{files.address} matches files that end in {', '.join(suffixes)}. A pattern must "
-            f"match files of one kind: {' or '.join(MANY)}."
+            f"{address} {what} {' and '.join(suffixes)} files. The files of an input must be of "
+            f"one kind: {' or '.join(MANY)}. Name a pattern that matches only these, such as "
+            "'data/*.parquet'."
         )
-    return files
 
 
 def _suffix(path: str) -> str:
@@ -268,7 +254,7 @@ def _suffix(path: str) -> str:
 
 
 def _below(path: str, root: str) -> tuple[str, ...]:
-    return PurePosixPath(Path(path).as_posix()).relative_to(root).parts
+    return PurePosixPath(path).relative_to(root).parts
 
 
 def _natural(path: str) -> list[tuple[int, int, str]]:
@@ -307,37 +293,30 @@ def locked(
     Look again whether the file exists once you have the lock. `waiting()` is entered while this
     process has to wait. On a file system that has no locks, nothing is locked.
     """
-    with _opened(path) as descriptor:
-        if not _acquired(descriptor):
-            with waiting():
-                while not _acquired(descriptor):
-                    time.sleep(_POLL_SECONDS)
-        yield
-
-
-@contextmanager
-def exclusive(path: Path, what: str = "file") -> Iterator[None]:
-    """Lock a file; raise if another process has the lock."""
-    with _opened(Path(os.path.realpath(path))) as descriptor:
-        if not _acquired(descriptor):
-            raise FileError(
-                f"another process is using {path}. Wait until it has ended, or use another {what}."
-            )
-        yield
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """Open the file that stands for the lock of a path; closing it releases the lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise FileError(f"cannot write to {path.parent}: {error.strerror}.") from error
     try:
-        yield descriptor
+        if not _acquired(descriptor):
+            with waiting():
+                while not _acquired(descriptor):
+                    time.sleep(_POLL_SECONDS)
+        yield
     finally:
-        os.close(descriptor)
+        os.close(descriptor)  # releases the lock
+
+
+def exclusive(path: Path, what: str = "file") -> AbstractContextManager[None]:
+    """Lock a file; raise if another process has the lock."""
+
+    def refuse() -> AbstractContextManager[object]:
+        raise FileError(
+            f"another process is using {path}. Wait until it has ended, or use another {what}."
+        )
+
+    return locked(Path(os.path.realpath(path)), refuse)
 
 
 def _acquired(descriptor: int) -> bool:

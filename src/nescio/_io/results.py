@@ -149,8 +149,11 @@ class TableWriter:
         if self._suffix == ".parquet":
             table = require("pyarrow", "files").table(dict(columns))
             if not self._n_blocks:
-                writer = require("pyarrow.parquet", "files").ParquetWriter
-                self._parquet = self._open.enter_context(writer(self._temporary, table.schema))
+                self._parquet = self._open.enter_context(
+                    require("pyarrow.parquet", "files").ParquetWriter(
+                        self._temporary, table.schema, use_dictionary=_repeated(table.schema)
+                    )
+                )
             self._parquet.write_table(table)
         else:
             rows = zip(*map(to_values, columns.values()), strict=True)
@@ -162,6 +165,15 @@ class TableWriter:
                 for row in rows:
                     self._stream.write(to_json(dict(zip(columns, row, strict=True))) + "\n")
         self._n_blocks += 1
+
+
+def _repeated(schema: Any) -> list[str]:
+    """Return the columns to write with a dictionary: p-values, and all but numbers like scores.
+
+    A dictionary of numbers that hardly repeat takes more time and room than the numbers.
+    """
+    is_floating = require("pyarrow.types", "files").is_floating
+    return [f.name for f in schema if f.name == "p_value" or not is_floating(f.type)]
 
 
 def _cell(value: Any) -> Any:

@@ -334,33 +334,10 @@ def checked_scores(scores: Any, name: str = "scores") -> Scores:
 
 _FEWEST_NEW = 256  # for fewer new numbers, a binary search is as fast
 _CELLS_PER_NUMBER = 4
-_MOST_CELLS = 1 << 16  # 512 kB
+_MOST_CELLS = 1 << 20
 _BEYOND = 0.0005  # the share of the numbers below the first cell, and of those above the last one
-_MOST_STEPS = 6  # up to 63 numbers in a cell can be counted
-_IN_REACH = 0.95  # or else of this share; new numbers in fuller cells are searched for
+_STEPS = (4, 2, 1)  # they count up to 7 numbers of a cell
 _LARGEST_PLACE = 2.0**53  # larger numbers are no index on every processor
-
-
-class _Table(NamedTuple):
-    """Equal cells that divide the range of the numbers."""
-
-    scale: float
-    shift: float
-    starts: NDArray[np.intp]  # how many numbers lie in lower cells; -1 for full cells
-    has_full_cells: bool
-    steps: list[tuple[int, Scores]]
-
-    def places(self, values: Scores) -> Scores:
-        """Return the cell of each value, with a fraction; 0 for what lies below the first one.
-
-        Every operation keeps the order of the values, also where it rounds. So values in different
-        cells are in the order of their cells.
-        """
-        with np.errstate(over="ignore"):
-            place: Scores = values * self.scale
-            place += self.shift
-        np.maximum(place, 0.0, out=place)
-        return place
 
 
 class Counter:
@@ -368,7 +345,7 @@ class Counter:
 
     A binary search among thousands of numbers takes a dozen steps for each new number, and half of
     them surprise the processor's branch prediction. Here one multiplication finds the cell of a new
-    number, a table says how many numbers lie in lower cells, and a few steps for all new numbers at
+    number, a table says how many numbers lie in lower cells, and three steps for all new numbers at
     once count those in the same cell. The numbers are ascending, without NaN.
 
     Examples
@@ -382,25 +359,23 @@ class Counter:
 
     def at_or_below(self, values: Scores) -> NDArray[np.intp]:
         """Return how many numbers are at or below each value; for NaN, all of them."""
-        many = values.ndim == 1 and len(values) >= _FEWEST_NEW
-        table = self._table if many else None
-        place = None if table is None else table.places(values)
+        table = self._table if values.ndim == 1 and len(values) >= _FEWEST_NEW else None
+        places = None if table is None else _places(values, table.scale, table.shift)
         # Without a table, and for values that are NaN, inf or too large for an index:
-        if table is None or place is None or not np.maximum.reduce(place) < _LARGEST_PLACE:
+        if table is None or places is None or not np.maximum.reduce(places) < _LARGEST_PLACE:
             return self._ordered.searchsorted(values, "right")
-        count = table.starts.take(place.astype(np.intp), mode="clip")
-        full = np.flatnonzero(count < 0) if table.has_full_cells else np.empty(0, np.intp)
+        count = table.starts.take(places.astype(np.intp), mode="clip")
+        full = np.flatnonzero(count < 0)
         count[full] = 0
-        for step, ahead in table.steps:
+        for step in _STEPS:
             # Numbers of the next cells are larger than the value, so a step never goes too far.
-            count += step * (ahead.take(count) <= values)
-        if len(full):
-            count[full] = self._ordered.searchsorted(values[full], "right")
+            count += step * (table.padded[step - 1 :].take(count) <= values)
+        count[full] = self._ordered.searchsorted(values[full], "right")
         return count
 
     @functools.cached_property
     def _table(self) -> _Table | None:
-        """The table; None if it is of no use, because most numbers are tied."""
+        """Equal cells that divide the range of the numbers; None if all of them are tied."""
         finite = self._ordered[np.isfinite(self._ordered)]
         if not len(finite):
             return None
@@ -411,23 +386,31 @@ class Counter:
             shift = 1.0 - scale * finite[beyond]
         if not (0 < scale < np.inf and np.isfinite(shift)):
             return None
-        table = _Table(scale, shift, np.empty(0, np.intp), False, [])
         # Cells 0 and n + 1 are for what lies beyond the others.
-        cells = np.minimum(table.places(self._ordered), n_cells + 1).astype(np.intp)
+        cells = np.minimum(_places(self._ordered, scale, shift), n_cells + 1).astype(np.intp)
         members = np.bincount(cells, minlength=n_cells + 2)
-        neighbours = members[cells]  # of each number, with itself
-        shares = [np.mean(neighbours < 1 << n) for n in range(1, _MOST_STEPS + 1)]
-        if shares[-1] < _IN_REACH:
-            return None
-        wanted = 1.0 if shares[2] == 1 else _IN_REACH
-        n_steps = 1 + next(n for n, share in enumerate(shares) if share >= wanted)
-        full = members >= 1 << n_steps
-        padded = np.concatenate([self._ordered, np.full(1 << n_steps, np.inf)])
-        return table._replace(
-            starts=np.where(full, -1, np.cumsum(members) - members),
-            has_full_cells=bool(full.any()),
-            steps=[(1 << i, padded[(1 << i) - 1 :]) for i in reversed(range(n_steps))],
-        )
+        starts = np.where(members > sum(_STEPS), -1, np.cumsum(members) - members)
+        padded = np.append(self._ordered, np.full(sum(_STEPS) + 1, np.inf))
+        return _Table(scale, shift, starts, padded)
+
+
+class _Table(NamedTuple):
+    scale: float
+    shift: float
+    starts: NDArray[np.intp]  # how many numbers lie in lower cells; -1 for full cells
+    padded: Scores
+
+
+def _places(values: Scores, scale: float, shift: float) -> Scores:
+    """Return the cell of each value, with a fraction; 0 for what lies below the first one.
+
+    Every operation keeps the order of the values, also where it rounds. So values in different
+    cells are in the order of their cells.
+    """
+    with np.errstate(over="ignore"):
+        places: Scores = values * scale
+        places += shift
+    return np.maximum(places, 0.0, out=places)
 
 
 # --- p-values as a continuous function of the score, for scores that are made of p-values ---

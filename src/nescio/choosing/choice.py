@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from nescio._charts.results import Result, View
 from nescio._io.results import by_name
 from nescio.detectors import Detector
 from nescio.metrics import Estimate
+from nescio.metrics.evaluation import Spread
 
 CONFIDENCE = 0.95
 COLUMNS = ("detector", "criterion ↓", "near ↓", "far ↓", "p")
@@ -55,7 +57,7 @@ class Standing:
     @property
     def mean(self) -> float:
         """The mean of the criterion. Joint energy has 1; lower is better."""
-        return mean(self.criterion)
+        return fmean(self.criterion)
 
     @property
     def mean_far(self) -> Values:
@@ -68,16 +70,16 @@ class Standing:
         if self.far:
             values["far"] = self.mean_far
         return asdict(self) | {
-            "mean": {name: mean(own) for name, own in values.items()},
-            "deviation": {name: deviation(own) for name, own in values.items()},
+            "mean": {name: fmean(own) for name, own in values.items()},
+            "deviation": {name: Spread.of(own).deviation for name, own in values.items()},
         }
 
 
 def with_criterion(one: Standing, baseline: Standing) -> Standing:
     """Return the standing with its criterion, relative to the FPRs of the baseline."""
-    parts = [np.array(one.near) / max(mean(baseline.near), SMALLEST_BASELINE)]
+    parts = [np.array(one.near) / max(fmean(baseline.near), SMALLEST_BASELINE)]
     if one.far:
-        parts.append(np.array(one.mean_far) / max(mean(baseline.mean_far), SMALLEST_BASELINE))
+        parts.append(np.array(one.mean_far) / max(fmean(baseline.mean_far), SMALLEST_BASELINE))
     return replace(one, criterion=tuple(np.mean(parts, axis=0).tolist()))
 
 
@@ -109,31 +111,6 @@ def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
     if np.ptp(differences) <= 1e-12:  # the t-test would divide by 0
         return 1.0 if abs(differences[0]) <= 1e-12 else 0.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean over folds."""
-    return float(np.mean(values))
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation over folds; None for fewer than two."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def shown(values: Sequence[float], unit: float = 100, digits: int = 1) -> str:
-    """Write the mean ± the standard deviation over folds, by default in per cent.
-
-    Examples
-    --------
-    >>> shown([0.1, 0.2]), shown([0.5], unit=1, digits=2), shown([])
-    ('15.0 ± 7.1', '0.50', '')
-    """
-    if not values:
-        return ""
-    spread = deviation(values)
-    text = f"{unit * mean(values):.{digits}f}"
-    return text if spread is None else f"{text} ± {unit * spread:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -214,13 +191,15 @@ class Choice(Result):
         labels would lie. It contains the exact binomial interval of all folds together, so that
         equal folds do not make it empty. There is none with a single fold.
         """
-        values = self.standing().near
-        value, spread, n = mean(values), deviation(values), len(values)
-        if spread is None:
+        near = Spread.of(self.standing().near)
+        value, n = near.mean, near.n
+        if near.deviation is None:
             return Estimate(value)
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * spread * (1 + 1 / n) ** 0.5
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * near.deviation * (1 + 1 / n) ** 0.5
         counts = [fold.n_near for fold in self.folds if fold.used]
-        kept = round(sum(share * count for share, count in zip(values, counts, strict=True)))
+        kept = round(
+            sum(share * count for share, count in zip(self.standing().near, counts, strict=True))
+        )
         pooled = stats.binomtest(kept, sum(counts)).proportion_ci(CONFIDENCE)
         low, high = min(value - half, pooled.low), max(value + half, pooled.high)
         return Estimate(value, float(max(0.0, low)), float(min(1.0, high)))
@@ -235,9 +214,9 @@ class Choice(Result):
         return [
             (
                 standing.name,
-                shown(standing.criterion, 1, 2),
-                shown(standing.near),
-                shown(standing.mean_far),
+                Spread.of(standing.criterion).text(1, 2),
+                Spread.of(standing.near).text(digits=1),
+                Spread.of(standing.mean_far).text(digits=1) if standing.far else "",
                 "" if standing.p_value is None else f"{standing.p_value:.2g}",
             )
             for standing in self.ranking
@@ -265,8 +244,8 @@ class Choice(Result):
                 {
                     "detector": standing.name,
                     "criterion": standing.mean,
-                    "near": mean(standing.near),
-                    "far": mean(standing.mean_far) if standing.far else None,
+                    "near": fmean(standing.near),
+                    "far": fmean(standing.mean_far) if standing.far else None,
                     "p_value": standing.p_value,
                 }
                 for standing in self.ranking
@@ -298,7 +277,7 @@ class Choice(Result):
             interval = f"{low} to {high} for other labels"
         standing, far = self.standing(), ""
         if standing.far:
-            far = f", and {_percent(mean(standing.mean_far))} % far ({', '.join(standing.far)})"
+            far = f", and {_percent(fmean(standing.mean_far))} % far ({', '.join(standing.far)})"
         return (
             f"Expected {self.fpr_name}: {_percent(expected.value)} % near ({interval}), by {used} "
             f"{'fold' if used == 1 else 'folds'} of left-out labels{far}. This is an estimate for "

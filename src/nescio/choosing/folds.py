@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +39,9 @@ Indices = NDArray[np.intp]
 # --- the data that folds are made of ---
 
 
-class Inputs(NamedTuple):
-    """The outputs that folds are made of, with the same arrays."""
-
-    train: Outputs
-    held_out: Outputs
-    far: Mapping[str, Outputs]
-
-
 def checked_inputs(
     train: Outputs, held_out: Outputs, far: Mapping[str, Outputs], *, refit: bool
-) -> Inputs:
+) -> tuple[Outputs, Outputs, dict[str, Outputs]]:
     """Return the outputs with what the folds need and nothing else; raise if they cannot be used.
 
     Layers that only some of them have are left out.
@@ -88,7 +79,7 @@ def checked_inputs(
         )
         for outputs in sets.values()
     ]
-    return Inputs(plain[0], plain[1], dict(zip(far, plain[2:], strict=True)))
+    return plain[0], plain[1], dict(zip(far, plain[2:], strict=True))
 
 
 def _check_arrays(name: str, outputs: Outputs, *, labels: bool, refit: bool) -> None:
@@ -232,15 +223,22 @@ class Fold:
     far: Mapping[str, Outputs]
 
 
-def make_fold(data: Inputs, rows: Rows, rng: np.random.Generator, *, refit: bool) -> Fold:
+def make_fold(
+    train: Outputs,
+    held_out: Outputs,
+    far: Mapping[str, Outputs],
+    rows: Rows,
+    rng: np.random.Generator,
+    *,
+    refit: bool,
+) -> Fold:
     """Return what a model that does not know the removed labels gives.
 
     With `refit`, its head is trained anew on the features; else the columns of the removed labels
     are dropped.
     """
-    kept, (train, held_out, _) = rows.kept.tolist(), data
-    tested = held_out[rows.id]
-    far = {name: outputs[rows.id] for name, outputs in data.far.items()}
+    kept, tested = rows.kept.tolist(), held_out[rows.id]
+    far = {name: outputs[rows.id] for name, outputs in far.items()}
     if not refit:
         return Fold(
             train=train[rows.train].select_labels(kept),

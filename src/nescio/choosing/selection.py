@@ -112,15 +112,16 @@ def choose(
     refitted = refit == "head"
     named = _named(detectors, train, held_out)
     skipped = _obstacles(named, train, held_out)
-    data = checked_inputs(train, held_out, far or {}, refit=refitted)
+    train, held_out, far = checked_inputs(train, held_out, far or {}, refit=refitted)
     able = {name: detector for name, detector in named.items() if name not in skipped}
     facts, measured = [], []
-    for i, rows in enumerate(label_folds(data.train, data.held_out, n_folds, seed, refit=refitted)):
+    for i, rows in enumerate(label_folds(train, held_out, n_folds, seed, refit=refitted)):
         fold = None
         if rows.usable:
-            fold = make_fold(data, rows, np.random.default_rng([seed, 1, i]), refit=refitted)
+            rng = np.random.default_rng([seed, 1, i])
+            fold = make_fold(train, held_out, far, rows, rng, refit=refitted)
             measured.append(_measured(able, fold, tpr, skipped))
-        facts.append(_facts(data.held_out, rows, fold if refitted else None))
+        facts.append(_facts(held_out, rows, fold if refitted else None))
         on_fold(1)
     able = {name: detector for name, detector in able.items() if name not in skipped}
     if not able:

@@ -17,20 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from nescio._version import __version__
-from nescio.cli import (
-    calibrate,
-    deploy,
-    evaluate,
-    experiments,
-    explain,
-    extract,
-    listing,
-    monitor,
-    score,
-    training,
-)
+from nescio.cli import deploy, evaluate, experiments, monitor, networks, verdicts
+from nescio.cli.options import for_typer
 from nescio.cli.printing import plain_text
 from nescio.errors import NescioError, ParameterError
 
@@ -61,34 +52,46 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=_HELP,
 )
+data_app = typer.Typer(
+    help="Image data sets: list the kinds, check the data of a benchmark.",
+    no_args_is_help=True,
+    context_settings=_HELP,
+)
+_PAPER = "Experiments of the paper"
+app.add_typer(data_app, name="data", rich_help_panel=_PAPER)
 _VERDICTS: dict[str, Callable[..., None]] = {
-    "calibrate": calibrate.calibrate,
-    "score": score.score,
-    "explain": explain.explain,
+    "calibrate": verdicts.calibrate,
+    "score": verdicts.score,
+    "explain": verdicts.explain,
     "monitor": monitor.monitor,
     "eval": evaluate.evaluate_detectors,
     "choose": evaluate.choose,
-    "detectors": listing.detectors,
-    "info": listing.info,
+    "detectors": verdicts.detectors,
+    "info": verdicts.info,
     "report": evaluate.report,
     "export": deploy.export,
     "serve": deploy.serve,
     "demo": experiments.demo,
 }
 _EXPERIMENTS: dict[str, Callable[..., None]] = {
-    "train": training.train,
-    "tune": training.tune,
-    "extract": extract.extract,
-    "convert": training.convert,
+    "train": networks.train,
+    "tune": networks.tune,
+    "extract": networks.extract,
+    "convert": networks.convert,
     "bench": experiments.bench,
     "tables": experiments.tables,
 }
-for _name, _function in _VERDICTS.items():
-    app.command(_name, rich_help_panel="Verdicts")(_function)
-_PAPER = "Experiments of the paper"
-app.add_typer(experiments.data_app, name="data", rich_help_panel=_PAPER)
-for _name, _function in _EXPERIMENTS.items():
-    app.command(_name, rich_help_panel=_PAPER)(_function)
+_DATA: dict[str, Callable[..., None]] = {
+    "check": experiments.check_data,
+    "list": experiments.list_data,
+}
+for _app, _panel, _commands in (
+    (app, "Verdicts", _VERDICTS),
+    (app, _PAPER, _EXPERIMENTS),
+    (data_app, None, _DATA),
+):
+    for _name, _function in _commands.items():
+        _app.command(_name, rich_help_panel=_panel)(for_typer(_function))
 
 
 def _print_version(wanted: bool) -> None:
@@ -101,13 +104,11 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
     use: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="PACKAGE.MODULE:CLASS",
             help="A detector of your own, for commands that read a file which holds one. May be "
             "repeated.",

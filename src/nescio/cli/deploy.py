@@ -8,32 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import typer
+from typer import Option
 
 from nescio._io.files import check_target, existing_file
 from nescio._optional import require
 from nescio._validation import checked_choice
 from nescio.cli.options import (
     AsJson,
+    DataOptions,
     DetectorFile,
     Force,
     load_detector,
-    read_for,
     refuse_overwriting,
 )
 from nescio.cli.printing import print_json, say, working
-from nescio.cli.vision import (
-    MODEL_HELP,
-    Features,
-    ImageSize,
-    LogitsOutput,
-    Mean,
-    ModelFromProbs,
-    Module,
-    Std,
-    open_runner,
-    parse_colours,
-)
+from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_colours
 from nescio.errors import FileFormatError, ParameterError
 
 if TYPE_CHECKING:
@@ -48,40 +37,22 @@ _TOKEN_VARIABLE = "NESCIO_TOKEN"
 
 def export(
     detector: DetectorFile,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The ONNX file to write, name.onnx.")
-    ],
+    output: Annotated[Path, "The ONNX file to write, name.onnx."],
+    options: ModelOptions,
     model: Annotated[
-        str | None,
-        typer.Option(
-            help=f"The classifier: {MODEL_HELP}. Without it, only the detector is written."
-        ),
+        str | None, f"The classifier: {MODEL_HELP}. Without it, only the detector is written."
     ] = None,
     samples: Annotated[
         Path | None,
-        typer.Option(
-            readable=False,
-            help="Inputs of the model to check the graph on: .npy or, by name, .npz. "
-            "Random ones if not given. Without --model: logits, as 'nescio score' takes them.",
-        ),
+        "Inputs of the model to check the graph on: .npy or, by name, .npz. "
+        "Random ones if not given. Without --model: logits, as 'nescio score' takes them.",
     ] = None,
-    logits: LogitsOutput = None,
-    features: Features = None,
-    from_probs: ModelFromProbs = None,
     input_shape: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZES", help="The shape of one input, for random samples: 3,224,224."
-        ),
+        Option(metavar="SIZES", help="The shape of one input, for random samples: 3,224,224."),
     ] = None,
-    image_size: ImageSize = None,
-    mean: Mean = None,
-    std: Std = None,
     tolerance: Annotated[
-        float,
-        typer.Option(
-            help="The largest allowed difference from Python, relative to the value if above 1."
-        ),
+        float, "The largest allowed difference from Python, relative to the value if above 1."
     ] = 1e-4,
     module: Module = None,
     force: Force = False,
@@ -97,41 +68,29 @@ def export(
     if output.suffix.lower() != ".onnx":
         raise ParameterError(f"--output must end in .onnx, got {str(output)!r}.")
     check_target(output, force=force)
-    refuse_overwriting(output, detector, samples, None if model is None else Path(model))
+    refuse_overwriting(output, detector, samples, model)
     shape = None if input_shape is None else _sizes(input_shape)
-    require("torch", "torch")
-    for package in ("onnx", "onnxruntime", "onnxscript"):
-        require(package, "onnx")
     from nescio.export import export_onnx
-    from nescio.export.parity import run_samples, sample_inputs
-    from nescio.models import wrap
 
     loaded = load_detector(detector)
-    settings: dict[str, Any] = {"tolerance": tolerance, "force": force}
+    runner, inputs = None, None
     with working("exporting"):
-        if model is None:
-            if (image_size, mean, std) != (None, None, None):
-                raise ParameterError("--image-size, --mean and --std need --model.")
-            given = None if samples is None else read_for(loaded, samples, from_probs=from_probs)
-            exported = export_onnx(None, output, detector=loaded, samples=given, **settings)
-        else:
-            runner = open_runner(
-                model,
-                module=module,
-                features=features,
-                output=logits,
-                from_probs=from_probs,
-                image_size=image_size,
-                mean=mean,
-                std=std,
-            )
-            wrapped = wrap(runner, detector=loaded)
-            inputs = sample_inputs(
-                wrapped.runner, None if samples is None else _read_samples(samples), shape
-            )
-            # Rejects outputs that look like probabilities.
-            run_samples(wrapped, inputs, shape if samples is None else None)
-            exported = export_onnx(wrapped, output, samples=inputs.data, **settings)
+        if model is not None:
+            runner = options.open(model, module=module)
+            inputs = None if samples is None else _read_samples(samples)
+        elif options != ModelOptions(from_probs=options.from_probs):
+            raise ParameterError("the options of a model need --model.")
+        elif samples is not None:
+            inputs = DataOptions(from_probs=options.from_probs).read(samples, detector=loaded)
+        exported = export_onnx(
+            runner,
+            output,
+            detector=loaded,
+            samples=inputs,
+            input_shape=shape,
+            tolerance=tolerance,
+            force=force,
+        )
     _print(exported, loaded, as_json=as_json)
 
 
@@ -183,79 +142,51 @@ def _print(exported: Exported, detector: Detector, *, as_json: bool) -> None:
 
 def serve(
     detector: DetectorFile,
-    model: Annotated[
-        Path | None,
-        typer.Option(readable=False, help="An ONNX file that computes logits, for /v1/predict."),
-    ] = None,
+    options: ModelOptions,
+    model: Annotated[Path | None, "An ONNX file that computes logits, for /v1/predict."] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
-            readable=False,
-            help="A tokenizer.json, or a folder with one, for a model that takes texts. A file of "
-            "nescio export has its own.",
-        ),
+        "A tokenizer.json, or a folder with one, for a model that takes texts. A file of "
+        "nescio export has its own.",
     ] = None,
     host: Annotated[
-        str,
-        typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine."),
+        str, "The address to listen on; 0.0.0.0 is every address of this machine."
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="The port; 0 takes a free one, which the log names."),
+        Option(min=0, max=65535, help="The port; 0 takes a free one, which the log names."),
     ] = 8000,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            readable=False,
-            help="A file with the bearer token that callers must send. Without this option, the "
-            f"token is read from the environment variable {_TOKEN_VARIABLE}, if it is set.",
-        ),
+        "A file with the bearer token that callers must send. Without this option, the "
+        f"token is read from the environment variable {_TOKEN_VARIABLE}, if it is set.",
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="ORIGIN",
             help="An origin whose web pages may call the service, such as https://example.org. "
             "May be repeated.",
         ),
     ] = None,
-    logits: LogitsOutput = None,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="The features of the model, if the detector needs them: an output or another "
-            "tensor of the file, 'pooled' or 'penultimate'. Default: the layer that the detector "
-            "was made with, or the output named features."
-        ),
-    ] = None,
-    from_probs: ModelFromProbs = None,
-    image_size: ImageSize = None,
-    mean: Mean = None,
-    std: Std = None,
     max_body_mb: Annotated[
-        float, typer.Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
+        float, Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
     ] = 32.0,
     max_megapixels: Annotated[
-        float, typer.Option(min=0.001, help="Maximum image size in millions of pixels.")
+        float, Option(min=0.001, help="Maximum image size in millions of pixels.")
     ] = 50.0,
     max_requests: Annotated[
-        int, typer.Option(min=1, help="Maximum number of requests in progress; others get 503.")
+        int, Option(min=1, help="Maximum number of requests in progress; others get 503.")
     ] = 256,
     drain_seconds: Annotated[
-        float,
-        typer.Option(min=0.0, help="How long requests are still accepted after SIGTERM."),
+        float, Option(min=0.0, help="How long requests are still accepted after SIGTERM.")
     ] = 1.0,
     monitor_state: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False, help="A file that keeps the state of the monitor between runs."
-        ),
+        Path | None, "A file that keeps the state of the monitor between runs."
     ] = None,
-    alpha: Annotated[
-        float, typer.Option(help="The probability that the monitor ever raises a false alarm.")
-    ] = 0.01,
+    alpha: Annotated[float, "The probability that the monitor ever raises a false alarm."] = 0.01,
     log_level: Annotated[
-        str, typer.Option(help=f"One of {', '.join(_LEVELS)}; at warning, requests are not logged.")
+        str, f"One of {', '.join(_LEVELS)}; at warning, requests are not logged."
     ] = "info",
 ) -> None:
     """Serve verdicts over HTTP, with a page at / and the API's description at /openapi.json.
@@ -275,12 +206,12 @@ def serve(
         detector=detector,
         model=model,
         tokenizer=tokenizer,
-        logits=logits,
-        features=features,
-        from_probs=from_probs,
-        image_size=image_size,
-        mean=parse_colours("--mean", mean),
-        std=parse_colours("--std", std),
+        logits=options.logits,
+        features=options.features,
+        from_probs=options.from_probs,
+        image_size=options.image_size,
+        mean=parse_colours("--mean", options.mean),
+        std=parse_colours("--std", options.std),
         token=_token(token_file),
         cors_origins=tuple(cors_origin or ()),
         max_body_bytes=round(max_body_mb * 1e6),

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
 from nescio._optional import require
 from nescio.cli.options import (
     AsJson,
+    DataOptions,
     Force,
-    FromProbs,
     HeldOut,
-    IdColumn,
-    IgnoreColumns,
-    LabelColumns,
     Nonfinite,
     Tpr,
     Train,
-    chosen_columns,
     detector_names,
+    detectors_option,
     named_paths,
     refuse_overwriting,
 )
@@ -34,8 +30,8 @@ if TYPE_CHECKING:
     from nescio.choosing import Choice
     from nescio.metrics.comparison import Comparison
 
-ID_DATA = typer.Option("--id", help="In-distribution test outputs, not used in training.")
-OOD_DATA = typer.Option("--ood", help="Out-of-distribution outputs. May be repeated.")
+ID_DATA = Option("--id", help="In-distribution test outputs, not used in training.")
+OOD_DATA = Option("--ood", help="Out-of-distribution outputs. May be repeated.")
 
 _ALL = "all"
 _RECORDED = "recorded"
@@ -47,14 +43,12 @@ _RECORDED = "recorded"
 def evaluate_detectors(
     id_path: Annotated[str, ID_DATA],
     ood_paths: Annotated[list[str], OOD_DATA],
+    files: DataOptions,
     names: Annotated[
         list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            help="A detector, with parameters if needed (top_k_joint_energy(k=3)), or 'all' (the "
-            "default). May be repeated.",
-            autocompletion=detector_names,
+        detectors_option(
+            "A detector, with parameters if needed (top_k_joint_energy(k=3)), or 'all' (the "
+            "default)."
         ),
     ] = None,
     train: Train = None,
@@ -62,13 +56,9 @@ def evaluate_detectors(
     tpr: Tpr = 0.95,
     bootstrap: Annotated[
         int,
-        typer.Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
+        Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
     ] = 1000,
     nonfinite: Nonfinite = "raise",
-    id_column: IdColumn = None,
-    labels: LabelColumns = None,
-    ignore: IgnoreColumns = None,
-    from_probs: FromProbs = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare detectors: FPR95, AUROC and AUPR, with in-distribution as the positive side.
@@ -80,30 +70,30 @@ def evaluate_detectors(
     from nescio.detectors.naming import build_detector
     from nescio.metrics import compare
 
-    columns = chosen_columns(id_column, labels, ignore)
-    comparison = compare(
-        id_path,
-        ood_paths,
-        {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names or [_ALL])},
-        train=train,
-        held_out=held_out,
-        tpr=tpr,
-        n_bootstrap=bootstrap,
-        from_probs=from_probs,
-        id_column=columns.id_column,
-        labels=columns.labels,
-        ignore=columns.ignore,
-        progress=partial(progress_bar, "evaluating"),
-    )
+    detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
+    sets = files.read_sets(id_path, ood_paths, train, held_out)
+    with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
+        comparison = compare(
+            sets.id,
+            sets.ood,
+            detectors,
+            train=sets.train,
+            held_out=sets.held_out,
+            tpr=tpr,
+            n_bootstrap=bootstrap,
+            on_step=advance,
+        )
     if as_json:
         print_json(comparison.as_dict())
     else:
         _print_comparison(comparison)
 
 
-def _expanded(names: list[str]) -> list[str]:
-    """Return the names of detectors, with all of them in place of 'all'."""
-    return [each for name in names for each in (detector_names() if name == _ALL else [name])]
+def _expanded(names: list[str] | None) -> list[str]:
+    """Return the names of detectors, with all of them in place of 'all' and of none."""
+    return [
+        each for name in names or [_ALL] for each in (detector_names() if name == _ALL else [name])
+    ]
 
 
 def _print_comparison(comparison: Comparison) -> None:
@@ -162,52 +152,37 @@ def _print_results(comparison: Comparison, ood: str) -> None:
 
 
 def choose(
-    train: Annotated[
-        Path,
-        typer.Option(readable=False, help="Training outputs with labels, and with features."),
-    ],
+    train: Annotated[Path, "Training outputs with labels, and with features."],
     held_out: Annotated[
         Path,
-        typer.Option(
-            readable=False,
-            help="Held-out in-distribution outputs with labels, and with features. Not used in "
-            "training.",
-        ),
+        "Held-out in-distribution outputs with labels, and with features. Not used in training.",
     ],
+    files: DataOptions,
     names: Annotated[
         list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            help="A detector to rank, or 'all'. May be repeated. Default: a list of detectors of "
-            "logits and of each layer.",
-            autocompletion=detector_names,
+        detectors_option(
+            "A detector to rank, or 'all'. Default: a list of detectors of logits and of each "
+            "layer."
         ),
     ] = None,
     far: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="CORRUPTION=FILE",
             help="Outputs for the held-out images after a corruption of nescio.lab.data.corrupt, "
             "such as jigsaw=jigsaw.safetensors. May be repeated.",
         ),
     ] = None,
     folds: Annotated[
-        int, typer.Option(min=2, help="The number of parts that the labels are divided into.")
+        int, Option(min=2, help="The number of parts that the labels are divided into.")
     ] = 5,
     refit: Annotated[
         str,
-        typer.Option(
-            help="'head': train the head anew without the left-out labels. 'none': drop their "
-            "columns. 'auto': 'head' if there are features."
-        ),
+        "'head': train the head anew without the left-out labels. 'none': drop their "
+        "columns. 'auto': 'head' if there are features.",
     ] = "auto",
     tpr: Tpr = 0.95,
-    report: Annotated[Path | None, typer.Option(help="The HTML page to write.")] = None,
-    id_column: IdColumn = None,
-    labels: LabelColumns = None,
-    ignore: IgnoreColumns = None,
-    from_probs: FromProbs = None,
+    report: Annotated[Path | None, "The HTML page to write."] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -220,26 +195,20 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.lab.report import draw_choice
-    from nescio.outputs.reading import read_others, read_outputs
 
-    files = named_paths("--far", far or [], "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
+    corrupted = named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
         raise ParameterError(f"{train} is given as --train and as --held-out.")
     if report is not None:
-        refuse_overwriting(report, train, held_out, *files.values())
+        refuse_overwriting(report, train, held_out, *corrupted.values())
         check_target(report, force=force)
-    columns = chosen_columns(id_column, labels, ignore)
-    learned_from = read_outputs(train, from_probs=from_probs, columns=columns)
-    other_files = {
-        path: read_others(path, learned_from, from_probs=from_probs, columns=columns)
-        for path in (held_out, *files.values())
-    }
+    learned_from = files.read(train)
     with progress_bar("leaving labels out", folds) as advance:
         choice = choose_detector(
             learned_from,
-            other_files[held_out],
+            files.read(held_out, first=learned_from),
             detectors=None if names is None else _expanded(names),
-            far={name: other_files[path] for name, path in files.items()},
+            far={name: files.read(path, first=learned_from) for name, path in corrupted.items()},
             n_folds=folds,
             refit=refit,
             tpr=tpr,
@@ -274,11 +243,11 @@ def _print_choice(choice: Choice) -> None:
 
 
 def report(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")],
+    output: Annotated[Path, "The HTML file to write."],
+    files: DataOptions,
     results: Annotated[
         Path | None,
-        typer.Argument(
-            readable=False,
+        Argument(
             metavar="RESULTS",
             help="The folder of a benchmark, such as nescio-bench/digits, or a results.jsonl file "
             "for tables without figures.",
@@ -290,7 +259,7 @@ def report(
     held_out: HeldOut = None,
     images: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME=FOLDER",
             help="The folder that holds the images of a set, for thumbnails. With --id and --ood, "
             "NAME is the name of its file without the ending. For results of your own, 'recorded' "
@@ -298,21 +267,17 @@ def report(
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(help="Title of the report. Default: the title of the benchmark.")
+        str | None, "Title of the report. Default: the title of the benchmark."
     ] = None,
     nonfinite: Nonfinite = "raise",
-    id_column: IdColumn = None,
     text_column: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="The column of a table that has the texts, for the case studies. Outputs that "
             "nescio has made from texts have them.",
         ),
     ] = None,
-    labels: LabelColumns = None,
-    ignore: IgnoreColumns = None,
-    from_probs: FromProbs = None,
     force: Force = False,
 ) -> None:
     """Write an HTML report with tables, figures and case studies, which opens offline.
@@ -326,31 +291,20 @@ def report(
     from nescio.detectors.naming import build_detector
     from nescio.lab.report import write_report
     from nescio.lab.report.page import from_outputs, from_results
-    from nescio.metrics.comparison import read_sets
 
     check_target(output, force=force)
-    recorded = _RECORDED in (images or [])
-    roots = named_paths(
-        "--images", [text for text in images or [] if text != _RECORDED], "NAME=FOLDER"
-    )
+    refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))
+    given = [text for text in images or () if text != _RECORDED]
+    roots = named_paths("--images", given, "NAME=FOLDER")
     for name, folder in roots.items():
         if not folder.is_dir():
             raise ParameterError(f"--images {name}={folder}: the folder {folder} does not exist.")
-    own = (id_path, ood_paths, train, held_out, id_column, text_column, labels, ignore)
-    if results is not None and not any(own):
-        refuse_overwriting(output, results)
-        lines, evidence = from_results(results, roots, recorded_roots=recorded)
+    own = (id_path, ood_paths, train, held_out, text_column)
+    if results is not None and not any(own) and files == DataOptions():
+        lines, evidence = from_results(results, roots, recorded_roots=_RECORDED in (images or ()))
     elif results is None and id_path and ood_paths:
-        refuse_overwriting(output, id_path, train, held_out, *ood_paths)
-        kept = None if text_column is None else [text_column]
-        sets = read_sets(
-            id_path,
-            ood_paths,
-            train,
-            held_out,
-            from_probs=from_probs,
-            columns=chosen_columns(id_column, labels, ignore, kept),
-        )
+        keep = None if text_column is None else [text_column]
+        sets = files.read_sets(id_path, ood_paths, train, held_out, keep=keep)
         if text_column is not None:
             sets = sets.with_texts(text_column)
         name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem
@@ -359,7 +313,7 @@ def report(
                 f"--images {unknown[0]}: NAME must be one of {name}, {', '.join(sets.ood)}."
             )
         detectors = {each: build_detector(each, nonfinite=nonfinite) for each in detector_names()}
-        files = {"ood": ood_paths, "id": id_path, "train": train, "held_out": held_out}
+        paths = {"ood": ood_paths, "id": id_path, "train": train, "held_out": held_out}
         with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
             lines, evidence = from_outputs(
                 name,
@@ -369,7 +323,7 @@ def report(
                 train=sets.train,
                 held_out=sets.held_out,
                 image_roots=roots,
-                files={kind: path for kind, path in files.items() if path is not None},
+                files={kind: path for kind, path in paths.items() if path is not None},
                 on_step=advance,
             )
     else:

@@ -10,23 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from nescio._optional import require
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force
-from nescio.cli.printing import print_json, print_result_table, print_table, say, stages, working
-from nescio.cli.vision import BatchSize, Device, Runtime, SkipBad, require_vision
+from nescio.cli.options import AsJson, Force, detectors_option
+from nescio.cli.printing import print_json, print_result_table, print_rows, say, stages, working
+from nescio.cli.vision import RunOptions, SkipBad, require_vision
 from nescio.errors import ParameterError
 
 if TYPE_CHECKING:
     from nescio.lab.data import Finding
-    from nescio.lab.data.check import SplitSummary
-
-data_app = typer.Typer(
-    help="Image data sets: list the kinds, check the data of a benchmark.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 _EXAMPLES = 3
 _TEXT = "text"
@@ -35,38 +29,32 @@ _TEXT = "text"
 
 
 def bench(
+    run: RunOptions,
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="SPEC",
             help="A shipped benchmark or a .toml file. Without it, the shipped ones are listed.",
         ),
     ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder for the results and the cache.")
-    ] = Path("nescio-bench"),
+    output: Annotated[Path, "The folder for the results and the cache."] = Path("nescio-bench"),
     data: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the data sets: {data} in the benchmark's file."),
+        Path | None, "The folder of the data sets: {data} in the benchmark's file."
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Run only this in-distribution set. May be repeated."),
+        Option("--set", help="Run only this in-distribution set. May be repeated."),
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="Run only this seed. May be repeated.")
+        list[int] | None, Option("--seed", help="Run only this seed. May be repeated.")
     ] = None,
     protocol: Annotated[
-        str | None,
-        typer.Option(help="'paper' or 'authors'. Default: as the benchmark's file says."),
+        str | None, "'paper' or 'authors'. Default: as the benchmark's file says."
     ] = None,
-    device: Device = "auto",
-    batch_size: BatchSize = 16,
-    runtime: Runtime = "auto",
     skip_bad: SkipBad = False,
     jobs: Annotated[
         int,
-        typer.Option(
+        Option(
             "--jobs",
             "-j",
             min=1,
@@ -74,9 +62,7 @@ def bench(
             "are several, on a GPU of its own.",
         ),
     ] = 1,
-    show: Annotated[
-        bool, typer.Option("--show", help="Print the benchmark's file and exit.")
-    ] = False,
+    show: Annotated[bool, "Print the benchmark's file and exit."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train, tune, extract and evaluate, and compare the results with the paper's.
@@ -89,20 +75,20 @@ def bench(
     from nescio.lab.benchmark.spec import load_spec, shipped_specs
 
     if name is None:
-        specs = [load_spec(shipped) for shipped in shipped_specs()]
-        names = ("name", "title", "sets", "seeds", "detectors")
         rows = [
-            (spec.name, spec.title, [part.name for part in spec.sets], spec.seeds, spec.detectors)
-            for spec in specs
+            {
+                "name": spec.name,
+                "title": spec.title,
+                "sets": [part.name for part in spec.sets],
+                "seeds": spec.seeds,
+                "detectors": spec.detectors,
+            }
+            for spec in map(load_spec, shipped_specs())
         ]
         if as_json:
-            print_json([dict(zip(names, row, strict=True)) for row in rows])
-            return
-        print_table(
-            ("name", "what", "sets", "seeds", "detectors"),
-            [(a, b, ", ".join(sets), str(len(c)), str(len(d))) for a, b, sets, c, d in rows],
-            title="nescio bench NAME",
-        )
+            print_json(rows)
+        else:
+            print_rows(rows, without=("seeds", "detectors"), title="nescio bench NAME")
         return
     if show:
         if name not in shipped_specs():
@@ -119,33 +105,31 @@ def bench(
     from nescio.models.torch_models import choose_device
 
     with stages() as watch:
-        where = choose_device(device)
-        run = run_benchmark(
+        done = run_benchmark(
             spec,
             output,
-            device=where,
-            batch_size=batch_size,
-            runtime=runtime,
+            device=choose_device(run.device),
+            batch_size=run.batch_size,
+            runtime=run.runtime,
             jobs=jobs,
             watch=watch,
         )
     if as_json:
-        print_json([line.as_dict() for line in run.lines])
+        print_json([line.as_dict() for line in done.lines])
         return
-    for table in benchmark_tables(run.lines, spec.paper_tables).values():
+    for table in benchmark_tables(done.lines, spec.paper_tables).values():
         print_result_table(table)
     say(
-        f"Wrote {len(run.lines):,} results to {run.folder / RESULTS}, and tables in Markdown, "
-        f"LaTeX and CSV to {run.folder / 'tables'}.\n"
-        f"For figures, run: nescio report {run.folder} -o report.html"
+        f"Wrote {len(done.lines):,} results to {done.folder / RESULTS}, and tables in Markdown, "
+        f"LaTeX and CSV to {done.folder / 'tables'}.\n"
+        f"For figures, run: nescio report {done.folder} -o report.html"
     )
 
 
 def tables(
     results: Annotated[
         Path | None,
-        typer.Argument(
-            readable=False,
+        Argument(
             metavar="RESULTS",
             help="The folder of a benchmark, or its results.jsonl. Without it, the paper's "
             "tables are printed.",
@@ -153,25 +137,23 @@ def tables(
     ] = None,
     paper: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--paper",
             metavar="TABLE",
             help="A table of the paper, to compare the results with: main, ablation, max-sum, "
             "resnet, resnet-ablation, texture, texture-ablation or topk. May be repeated.",
         ),
     ] = None,
-    format_: Annotated[
-        str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")
-    ] = _TEXT,
+    format_: Annotated[str, Option("--format", "-f", help="text, markdown, latex or csv.")] = _TEXT,
 ) -> None:
     """Print results as tables, or beside the numbers of the paper's tables.
 
     Examples: nescio tables nescio-bench/coco70 -f latex, nescio tables --paper main
     """
-    from nescio.lab.benchmark.formats import FORMATS
     from nescio.lab.benchmark.paper import find_paper_table, paper_tables
     from nescio.lab.benchmark.results import BenchmarkRun, read_lines
     from nescio.lab.benchmark.tables import (
+        FORMATS,
         network_table,
         paper_comparison,
         paper_table,
@@ -201,11 +183,10 @@ def tables(
 # --- data -----------------------------------------------------------------------------------------
 
 
-@data_app.command("check")
-def check(
+def check_data(
     id_addresses: Annotated[
         list[str],
-        typer.Option(
+        Option(
             "--id",
             metavar="ADDRESS",
             help="A split of the in-distribution set, such as coco@val:/data/coco. Repeat it for "
@@ -214,76 +195,50 @@ def check(
     ],
     ood_addresses: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--ood",
             metavar="ADDRESS",
             help="An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
         ),
     ] = None,
     skip_bad: SkipBad = False,
-    no_images: Annotated[
-        bool, typer.Option("--no-images", help="Do not decode images to find damaged ones.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check data sets before a benchmark: label overlap, duplicate and damaged images, gaps."""
     from nescio.lab.data import check_protocol, load
     from nescio.lab.data.check import without_damaged
 
-    if not no_images:
-        require_vision(torch=False)
+    require_vision(torch=False)
     with working("reading the data sets"):
         id_splits = [load(address, skip_bad=skip_bad) for address in id_addresses]
         ood_splits = [load(address, skip_bad=skip_bad) for address in ood_addresses or ()]
-        if skip_bad and not no_images:
+        if skip_bad:
             id_splits, ood_splits = (
                 [without_damaged(split) for split in splits] for splits in (id_splits, ood_splits)
             )
-        report = check_protocol(
-            id_splits,
-            ood_splits,
-            images=not (no_images or skip_bad),  # the damaged ones are left out already
-        )
+        # With skip_bad, the damaged images are left out already.
+        report = check_protocol(id_splits, ood_splits, images=not skip_bad)
     if as_json:
         print_json(report.as_dict())
     else:
-        titles = ("set", "role", "images", "labels", "without label", "images per label")
-        print_table(titles, map(_cells, report.splits), numbers=titles[2:])
+        print_rows(report.splits)
         say(*map(_line, report.findings), *(["No errors."] if report.ok else []))
     if not report.ok:
         raise typer.Exit(1)
 
 
-@data_app.command("list")
-def list_kinds(as_json: AsJson = False) -> None:
+def list_data(as_json: AsJson = False) -> None:
     """List the kinds of data sets, with their splits and the path that they need."""
     from nescio.lab.data import DATASETS
 
-    rows = [(kind.name, kind.splits, kind.what, kind.root_help) for kind in DATASETS.values()]
-    if as_json:
-        keys = ("name", "splits", "what", "path")
-        print_json([dict(zip(keys, row, strict=True)) for row in rows])
-        return
-    column = "those of its column split"
-    print_table(
-        ("name", "splits", "what it is", "the path"),
-        [
-            (name, column if splits is None else ", ".join(splits) or "-", what, path)
-            for name, splits, what, path in rows
-        ],
-    )
-
-
-def _cells(split: SplitSummary) -> list[str]:
-    fewest, median, most = split.class_counts or (None, None, None)
-    return [
-        split.title,
-        split.role,
-        f"{split.n_images:,}",
-        "-" if split.n_labels is None else f"{split.n_labels:,}",
-        "-" if split.n_unlabelled is None else f"{split.n_unlabelled:,}",
-        "-" if median is None else f"{fewest:,} to {most:,}, median {median:,.0f}",
+    rows = [
+        {"name": kind.name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
+        for kind in DATASETS.values()
     ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows)
 
 
 def _line(finding: Finding) -> str:
@@ -298,25 +253,11 @@ def _line(finding: Finding) -> str:
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder for the report and all other files.")
-    ] = Path("nescio-demo"),
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Run the benchmark digits: three networks; takes minutes."),
-    ] = False,
+    output: Annotated[Path, "The folder for the report and all other files."] = Path("nescio-demo"),
     detectors: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            help="Show this detector too, or 'all' of them. May be repeated.",
-        ),
+        list[str] | None, detectors_option("Show this detector too, or 'all' of them.")
     ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many networks to train. Default: 1, or 3 with --full."),
-    ] = None,
+    seeds: Annotated[int, Option(min=1, help="How many networks to train.")] = 1,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -334,7 +275,6 @@ def demo(
     with stages() as watch:
         done = run_demo(
             output,
-            full=full,
             seeds=seeds,
             detectors=detectors or (),
             device=choose_device("auto"),

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument
 
 from nescio._io.files import exclusive
-from nescio.cli.options import (
-    AsJson,
-    Force,
-    FromProbs,
-    IdColumn,
-    IgnoreColumns,
-    LabelColumns,
-    chosen_columns,
-    refuse_overwriting,
-)
+from nescio.cli.options import AsJson, DataOptions, Force, refuse_overwriting
 from nescio.cli.printing import print_json, progress_bar, say
 from nescio.errors import MissingInputError, ShapeError, error_context
 from nescio.outputs.reading import OutputsStream, open_stream, where
@@ -42,53 +33,33 @@ _WINDOWS = 20  # in JSON
 def monitor(
     scored: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SCORED",
             help="The table that 'nescio score -o' wrote, in order of time: a file, or a pattern "
             "or a folder of Parquet files, which may be larger than memory.",
         ),
     ],
-    detector: Annotated[
-        Path, typer.Option(readable=False, help="The detector that scored the table.")
-    ],
+    detector: Annotated[Path, "The detector that scored the table."],
+    files: DataOptions,
     outputs: Annotated[
-        str | None,
-        typer.Option(
-            help="The logits of the same rows, to find labels that fire more or less often.",
-        ),
+        str | None, "The logits of the same rows, to find labels that fire more or less often."
     ] = None,
     time_column: Annotated[
-        str | None,
-        typer.Option(help="The column of the table that holds the time of each row."),
+        str | None, "The column of the table that holds the time of each row."
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
-            help="The probability that a false alarm is ever raised. Default: that of the state "
-            "file, or 0.01."
-        ),
+        "The probability that a false alarm is ever raised. Default: that of the state "
+        "file, or 0.01.",
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(
-            help="Number of inputs that are counted together. Default: that of the state "
-            "file, or 500."
-        ),
+        "Number of inputs that are counted together. Default: that of the state file, or 500.",
     ] = None,
     state: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False,
-            help="A .safetensors file. Continue from it if it exists, and replace it.",
-        ),
+        Path | None, "A .safetensors file. Continue from it if it exists, and replace it."
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write figures to this file: .html or .svg.")
-    ] = None,
-    id_column: IdColumn = None,
-    labels: LabelColumns = None,
-    ignore: IgnoreColumns = None,
-    from_probs: FromProbs = None,
+    plot: Annotated[Path | None, "Write figures to this .html file."] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -113,8 +84,7 @@ def monitor(
         from nescio.lab.report.plain import check_plot_target
 
         check_plot_target(plot, force=force)
-    columns = chosen_columns(id_column, labels, ignore)
-    table = ScoredTable(scored, id_column=id_column, time_column=time_column)
+    table = ScoredTable(scored, id_column=files.id_column, time_column=time_column)
     loaded = load(detector)
     # Two runs that read the same state would each save it without the rows of the other.
     with nullcontext() if state is None else exclusive(state, "state file"):
@@ -124,13 +94,12 @@ def monitor(
         if outputs is not None and not watch.watches_labels:
             raise MissingInputError(
                 f"{detector} does not know how often its labels fired: it was calibrated "
-                "without usable logits, or by an older nescio. Calibrate it again, or leave "
-                "out --outputs."
+                "without usable logits. Calibrate it again, or leave out --outputs."
             )
         logits = None
         if outputs is not None:
-            expected = replace(columns, expected=loaded.label_names_)
-            logits = open_stream(outputs, expected, from_probs=from_probs)
+            columns = files.columns(detector=loaded)
+            logits = open_stream(outputs, columns, from_probs=files.from_probs)
         with progress_bar("monitoring", table.n_rows) as advance:
             for n_rows in _update(watch, loaded, table, logits):
                 advance(n_rows)

@@ -1,14 +1,16 @@
-"""Options that several commands share, and what the commands do with them."""
+"""Options that several commands share, alone or in groups, and what the commands do with them."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from dataclasses import replace
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
-import typer
+from typer import Argument, Option
 
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file, same_file
@@ -17,140 +19,167 @@ from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
 from nescio.outputs import Outputs
-from nescio.outputs.reading import ANY_COLUMNS, read_outputs
+from nescio.outputs.reading import read_others, read_outputs
 
 if TYPE_CHECKING:
-    from nescio.calibration import Calibration
     from nescio.detectors import Detector
-
-_NAMED_LABELS = 12  # that are printed
+    from nescio.metrics.comparison import Sets
 
 DetectorFile = Annotated[
-    Path,
-    typer.Argument(
-        readable=False, metavar="DETECTOR", help="A detector saved by 'nescio calibrate'."
-    ),
-]
-FromProbs = Annotated[
-    bool | None,
-    typer.Option(
-        "--from-probs/--from-logits",
-        help="The files hold probabilities, which are converted to logits; or logits, even if "
-        "they look like probabilities, which are rejected otherwise.",
-    ),
+    Path, Argument(metavar="DETECTOR", help="A detector saved by 'nescio calibrate'.")
 ]
 Nonfinite = Annotated[
-    str | None,
-    typer.Option(help="Rows with NaN or infinity: 'raise' an error, or count them as 'out'."),
+    str | None, "Rows with NaN or infinity: 'raise' an error, or count them as 'out'."
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Force = Annotated[bool, "Replace an existing output file."]
+AsJson = Annotated[bool, Option("--json", help="Print JSON for a machine to read.")]
 Engine = Annotated[
     str,
-    typer.Option(
-        help="Where the work is done: 'local', on this machine, or 'ray', on the Ray cluster at "
-        "the address in RAY_ADDRESS (without it, on a temporary one on this machine).",
-    ),
+    "Where the work is done: 'local', on this machine, or 'ray', on the Ray cluster at "
+    "the address in RAY_ADDRESS (without it, on a temporary one on this machine).",
 ]
-IdColumn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="The column of a table that holds the ids. Default: a column named id, or the index "
-        "that pandas stored.",
-    ),
-]
-LabelColumns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--labels",
-        metavar="NAMES",
-        help="The columns of a table that hold the logits, in this order: names or patterns with "
-        "commas between them ('logit_*'), or a .txt file with one name per line. All other columns "
-        "are ignored. May be repeated.",
-    ),
-]
-IgnoreColumns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ignore",
-        metavar="NAMES",
-        help="Columns of a table to leave out: names or patterns with commas between them. May be "
-        "repeated.",
-    ),
-]
-Separator = Annotated[
-    str | None,
-    typer.Option(
-        "--sep",
-        metavar="CHARACTER",
-        help="The separator of CSV files, such as ';'. Default: a comma, in .tsv files a tab.",
-    ),
-]
-Decimal = Annotated[
-    str, typer.Option("--decimal", metavar="CHARACTER", help="The decimal sign of CSV files.")
-]
-Train = Annotated[
-    str | None, typer.Option("--train", help="Training outputs, for the detectors that learn.")
-]
+Train = Annotated[str | None, "Training outputs, for the detectors that learn."]
 HeldOut = Annotated[
     str | None,
-    typer.Option(
-        "--held-out",
-        help="Held-out in-distribution outputs, for the detectors that learn from such data "
-        "(combined). Neither training nor test data.",
-    ),
+    "Held-out in-distribution outputs, for the detectors that learn from such data (combined). "
+    "Neither training nor test data.",
 ]
-Tpr = Annotated[
-    float,
-    typer.Option(help="The share of in-distribution samples to keep. The FPR is at this TPR."),
-]
+Tpr = Annotated[float, "The share of in-distribution samples to keep. The FPR is at this TPR."]
 
 
-def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
-    """Raise if the output is one of the inputs."""
-    for path in inputs:
-        if output is not None and path is not None and same_file(output, path):
-            raise ParameterError(f"{output} is an input; write to another file.")
-
-
-def named_paths(option: str, texts: Sequence[str], form: str) -> dict[str, Path]:
-    """Return the paths of an option that is given as NAME=PATH, by name."""
-    paths = {}
-    for text in texts:
-        name, _, path = text.partition("=")
-        if not (name and path):
-            raise ParameterError(f"{option} {text}: expected {form}.")
-        paths[name] = Path(path)
-    return paths
-
-
-def checked_engine(engine: str) -> str:
-    """Return the engine; raise if there is no such engine, or if it is not installed."""
-    checked_choice("--engine", engine, ("local", "ray"))
-    if engine == "ray":
-        require("ray", "ray")
-    return engine
-
-
-def chosen_columns(
-    id_column: str | None,
-    labels: list[str] | None,
-    ignore: list[str] | None,
-    keep: list[str] | None = None,
-    *,
-    sep: str | None = None,
-    decimal: str = ".",
-) -> Columns:
-    """Return the options for the columns of a table."""
-    for option, character in (("--sep", sep), ("--decimal", decimal)):
-        if character is not None and len(character) != 1:
-            raise ParameterError(f"{option} must be one character, got {character!r}.")
-    names = None if labels is None else [name for text in labels for name in _labels(text)]
-    ignored, kept = (
-        [name for text in given or () for name in _split(text)] for given in (ignore, keep)
+def detectors_option(text: str) -> Any:
+    """Return the option -d of a command that takes several detectors."""
+    return Option(
+        "--detector", "-d", help=f"{text} May be repeated.", autocompletion=detector_names
     )
-    return Columns(id_column, names, ignored, kept, sep=sep, decimal=decimal)
+
+
+def detector_names(incomplete: str = "") -> list[str]:
+    """Return the names of detectors, for shell completion."""
+    from nescio.detectors import DETECTORS
+
+    return [name for name in DETECTORS if name.startswith(incomplete)]
+
+
+_SHORT = {"output": ["-o"], "jobs": ["-j"]}
+
+
+# --- groups of options ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """How files of data are read: the columns of tables, and logits or probabilities."""
+
+    id_column: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="The column of a table that holds the ids. Default: a column named id, or the "
+            "index that pandas stored.",
+        ),
+    ] = None
+    labels: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAMES",
+            help="The columns of a table that hold the logits, in this order: names or patterns "
+            "with commas between them ('logit_*'), or a .txt file with one name per line. All "
+            "other columns are ignored. May be repeated.",
+        ),
+    ] = None
+    ignore: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAMES",
+            help="Columns of a table to leave out: names or patterns with commas between them. "
+            "May be repeated.",
+        ),
+    ] = None
+    sep: Annotated[
+        str | None,
+        Option(
+            metavar="CHARACTER",
+            help="The separator of CSV files, such as ';'. Default: a comma, in .tsv files a tab.",
+        ),
+    ] = None
+    decimal: Annotated[str, Option(metavar="CHARACTER", help="The decimal sign of CSV files.")] = (
+        "."
+    )
+    from_probs: Annotated[
+        bool | None,
+        Option(
+            "--from-probs/--from-logits",
+            help="The files hold probabilities, which are converted to logits; or logits, even if "
+            "they look like probabilities, which are rejected otherwise.",
+        ),
+    ] = None
+
+    def columns(
+        self, *, keep: Sequence[str] | None = None, detector: Detector | None = None
+    ) -> Columns:
+        """Return what is said about the columns; the labels are those of a detector, if it knows.
+
+        Columns to `keep` are given like those to ignore.
+        """
+        for option, character in (("--sep", self.sep), ("--decimal", self.decimal)):
+            if character is not None and len(character) != 1:
+                raise ParameterError(f"{option} must be one character, got {character!r}.")
+        labels = None
+        if self.labels is not None:
+            labels = [name for text in self.labels for name in _label_names(text)]
+        return Columns(
+            self.id_column,
+            labels,
+            [name for text in self.ignore or () for name in _split(text)],
+            [name for text in keep or () for name in _split(text)],
+            expected=getattr(detector, "label_names_", None),
+            sep=self.sep,
+            decimal=self.decimal,
+        )
+
+    def read(
+        self,
+        path: str | Path,
+        *,
+        detector: Detector | None = None,
+        first: Outputs | None = None,
+        max_rows: int | None = None,
+    ) -> Outputs:
+        """Read outputs; from a table, the labels of the detector or of the first file by name."""
+        columns = self.columns(detector=detector)
+        if first is None:
+            return read_outputs(
+                path, from_probs=self.from_probs, columns=columns, max_rows=max_rows
+            )
+        return read_others(
+            path, first, from_probs=self.from_probs, columns=columns, max_rows=max_rows
+        )
+
+    def read_sets(
+        self,
+        id_path: str,
+        ood_paths: list[str],
+        train: str | None,
+        held_out: str | None,
+        *,
+        keep: Sequence[str] | None = None,
+    ) -> Sets:
+        """Read what detectors are compared on."""
+        from nescio.metrics.comparison import read_sets
+
+        return read_sets(
+            id_path,
+            ood_paths,
+            train,
+            held_out,
+            from_probs=self.from_probs,
+            columns=self.columns(keep=keep),
+        )
+
+
+def _label_names(text: str) -> list[str]:
+    return read_names(text) if text.lower().endswith(".txt") else _split(text)
 
 
 def read_names(path: str) -> list[str]:
@@ -162,40 +191,73 @@ def read_names(path: str) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _labels(text: str) -> list[str]:
-    return read_names(text) if text.lower().endswith(".txt") else _split(text)
-
-
 def _split(text: str) -> list[str]:
     """Split names at commas; a name that holds a comma is put in double quotes."""
     names = next(csv.reader([text], skipinitialspace=True), [])
     return [name.strip() for name in names if name.strip()]
 
 
-def read_for(
-    detector: Detector,
-    path: str | Path,
-    *,
-    from_probs: bool | None,
-    columns: Columns = ANY_COLUMNS,
-) -> Outputs:
-    """Read outputs for a detector: from a table, the labels that the detector knows by name."""
-    expected = replace(columns, expected=getattr(detector, "label_names_", None))
-    return read_outputs(path, from_probs=from_probs, columns=expected)
+def for_typer(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the signature that typer reads options from.
+
+    A parameter whose type is a group is replaced by its fields, after the options of the command. A
+    text in `Annotated` is the help of an option, which is a flag if its type is bool.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    own = inspect.signature(command, eval_str=True).parameters
+    parameters = [parameter for name, parameter in own.items() if name not in groups]
+    for group in groups.values():
+        parameters += inspect.signature(group, eval_str=True).parameters.values()
+    parameters.sort(key=lambda parameter: parameter.name in ("force", "as_json"))
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    run.__signature__ = inspect.Signature(list(map(_declared, parameters)))  # type: ignore[attr-defined]
+    return run
 
 
-def describe(
-    n_rows: int, n_labels: int, names: Sequence[str] | None, ignored: Sequence[str]
-) -> str:
-    """Describe what was read in one line: rows, labels and the columns that were ignored."""
-    shown = ""
-    if names is not None:
-        n_more = len(names) - _NAMED_LABELS
-        more = f" and {n_more:,} more" if n_more > 0 else ""
-        shown = f" ({', '.join(names[:_NAMED_LABELS])}{more})"
-    labels = "label" if n_labels == 1 else "labels"
-    line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
-    return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
+def _declared(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter with its option or argument, in any order of parameters."""
+    kind, option = get_args(parameter.annotation)
+    if isinstance(option, str):
+        names = [f"--{parameter.name.replace('_', '-')}", *_SHORT.get(parameter.name, ())]
+        option = Option(*names, help=option)
+    option.readable = False  # the library says more about a file that it cannot read
+    return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=Annotated[kind, option])
+
+
+# --- what commands do with options --------------------------------------------------------------
+
+
+def refuse_overwriting(output: Path | None, *inputs: str | Path | None) -> None:
+    """Raise if the output is one of the inputs."""
+    for path in inputs:
+        if output is not None and path is not None and same_file(output, path):
+            raise ParameterError(f"{output} is an input; write to another file.")
+
+
+def named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[str, Path]:
+    """Return the paths of an option that is given as NAME=PATH, by name."""
+    paths = {}
+    for text in texts or ():
+        name, _, path = text.partition("=")
+        if not (name and path):
+            raise ParameterError(f"{option} {text}: expected {form}.")
+        paths[name] = Path(path)
+    return paths
+
+
+def is_ray(engine: str) -> bool:
+    """Return whether the engine is Ray; raise if it is unknown or not installed."""
+    checked_choice("--engine", engine, ("local", "ray"))
+    if engine == "ray":
+        require("ray", "ray")
+    return engine == "ray"
 
 
 def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
@@ -212,20 +274,3 @@ def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:
     if nonfinite is not None:
         detector.set_params(nonfinite=nonfinite)
     return detector
-
-
-def calibration_facts(calibration: Calibration) -> dict[str, Any]:
-    """Return the settings and results of a calibration by group, for JSON."""
-    return {
-        **calibration.facts(),
-        "tpr_interval_99": {
-            name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
-        },
-    }
-
-
-def detector_names(incomplete: str = "") -> list[str]:
-    """Return the names of detectors, for shell completion."""
-    from nescio.detectors import DETECTORS
-
-    return [name for name in DETECTORS if name.startswith(incomplete)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,12 @@ from rich.text import Text
 from nescio._io.results import to_json
 
 if TYPE_CHECKING:
-    from nescio.lab.benchmark import formats
+    from nescio.lab.benchmark import tables
 
 _SECONDS_BETWEEN_LINES = 30
 _SECONDS_OF_SPEED = 600  # on a CPU, one batch of training may take a minute
 _WIDEST_NAME = 40  # a longer first column is folded
+_NAMED_LABELS = 12  # that are printed
 
 Advance = Callable[[int], object]
 Watch = Callable[[str, int], AbstractContextManager[Advance]]
@@ -40,6 +41,49 @@ def say(*lines: str | Text) -> None:
     console = terminal()
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def describe(
+    n_rows: int, n_labels: int, names: Sequence[str] | None, ignored: Sequence[str]
+) -> str:
+    """Describe what was read in one line: rows, labels and the columns that were ignored."""
+    shown = "" if names is None else f" ({some_of(names)})"
+    labels = "label" if n_labels == 1 else "labels"
+    line = f"{n_rows:,} rows x {n_labels:,} {labels}{shown}"
+    return line + (f"; ignored columns: {', '.join(ignored)}" if ignored else "")
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    n_more = len(names) - _NAMED_LABELS
+    return ", ".join(names[:_NAMED_LABELS]) + (f" and {n_more:,} more" if n_more > 0 else "")
+
+
+def as_text(value: Any) -> str:
+    """Return a value of JSON as a person writes it."""
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={as_text(item)}" for name, item in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(as_text, value)) or "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], *, without: Sequence[str] = (), title: str | None = None
+) -> None:
+    """Print a table of what is printed as JSON otherwise, with the names of values as titles."""
+    names = [name for name in rows[0] if name not in without]
+    numbers = [name for name in names if isinstance(rows[0][name], int | float)]
+    print_table(
+        [name.replace("_", " ") for name in names],
+        [[as_text(row[name]) for name in names] for row in rows],
+        numbers=[name.replace("_", " ") for name in numbers],
+        title=title,
+    )
 
 
 def print_table(
@@ -66,10 +110,10 @@ def print_table(
     terminal().print(table)
 
 
-def print_result_table(table: formats.Table) -> None:
+def print_result_table(table: tables.Table) -> None:
     """Print a table of a benchmark, with the best values in bold and the notes below."""
 
-    def text(cell: formats.TableCell) -> Text:
+    def text(cell: tables.TableCell) -> Text:
         return Text(" / ").join(Text(part.text, "bold" if part.best else "") for part in cell)
 
     print_table(

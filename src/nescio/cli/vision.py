@@ -4,96 +4,48 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from nescio._optional import require
 from nescio.cli.options import read_names
+from nescio.cli.printing import progress_bar
 from nescio.errors import ParameterError
-from nescio.lab.data import DATASETS, Split, load, parse_address
+from nescio.lab.data import DATASETS, Split, load, parse_address, without_damaged
 from nescio.models.images import Preprocessing
 
 if TYPE_CHECKING:
     from nescio.models import Runner
 
-NetworkFile = Annotated[
-    Path,
-    typer.Argument(
-        readable=False,
-        metavar="MODEL",
-        help="A network from 'nescio train' or 'nescio convert'.",
-    ),
-]
 MODEL_HELP = (
     "an .onnx file, a network from 'nescio train' or 'nescio convert', or "
     "module:PACKAGE.MODULE:FACTORY for your own torch module"
 )
-WholeData = Annotated[
-    str | None,
-    typer.Argument(help="A data set with train and val, as coco:/data/coco.", metavar="[DATA]"),
-]
-Device = Annotated[
-    str,
-    typer.Option(help="Where the network runs: auto, cpu, cuda, cuda:1, mps."),
-]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch; use more on a GPU.")]
+Device = Annotated[str, "Where the network runs: auto, cpu, cuda, cuda:1, mps."]
+BatchSize = Annotated[int, Option(min=1, help="Images per batch; use more on a GPU.")]
 Runtime = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="NAME",
         help="What runs the network: torch, or onnxruntime with a copy of it on the CPU. The "
         "default, auto, takes onnxruntime if it is installed and there are more than 20 batches. "
         "Both give the same to 1e-4.",
     ),
 ]
-SkipBad = Annotated[
-    bool,
-    typer.Option(
-        "--skip-bad", help="Leave out images that are missing or damaged, and record them."
-    ),
-]
+SkipBad = Annotated[bool, "Leave out images that are missing or damaged, and record them."]
 Module = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="PACKAGE.MODULE:FACTORY",
         help="The function that builds your own network, for a file made from one.",
     ),
 ]
-Features = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME[,NAME...]",
-        help="Which layers to take: 'pooled', 'penultimate', 'input', 'auto' (the first of these "
-        "that the model has), the name of a layer, or a tensor of an ONNX file. The first are the "
-        "features, and the others have their own names. Default for nescio's networks: "
-        "pooled,penultimate.",
-    ),
-]
-ModelFromProbs = Annotated[
-    bool | None,
-    typer.Option(
-        "--from-probs/--from-logits",
-        help="The model returns probabilities, which are converted to logits; or logits, even if "
-        "they look like probabilities.",
-    ),
-]
-LogitsOutput = Annotated[
-    str | None,
-    typer.Option("--logits", metavar="NAME", help="Which of the model's outputs are the logits."),
-]
-ImageSize = Annotated[
-    int | None,
-    typer.Option(
-        min=8,
-        help="Side length in pixels of the model's images. nescio's networks and files from "
-        "'nescio export' have their own.",
-    ),
-]
 Mean = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="R,G,B",
         help="What is subtracted from each colour, on the scale from 0 to 1. Default: ImageNet's, "
         "0.485,0.456,0.406.",
@@ -101,11 +53,20 @@ Mean = Annotated[
 ]
 Std = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="R,G,B",
         help="What each colour is then divided by. Default: ImageNet's, 0.229,0.224,0.225.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a network is run on many images."""
+
+    device: Device = "auto"
+    batch_size: BatchSize = 16
+    runtime: Runtime = "auto"
 
 
 def require_vision(*, torch: bool = True) -> None:
@@ -119,55 +80,100 @@ def require_vision(*, torch: bool = True) -> None:
 # --- models -----------------------------------------------------------------------------------
 
 
-def open_runner(
-    model: str,
-    *,
-    module: str | None = None,
-    features: str | None = None,
-    output: str | None = None,
-    from_probs: bool | None = None,
-    labels: str | Sequence[str] | None = None,
-    device: str | None = None,
-    image_size: int | None = None,
-    mean: str | None = None,
-    std: str | None = None,
-) -> Runner:
-    """Return a runner of a model that a command was given, with the options that it takes."""
-    from nescio.models import make_runner
+@dataclass(frozen=True)
+class ModelOptions:
+    """What a model's outputs are, and how images become its inputs."""
 
-    opened: object = model
+    logits: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Which of the model's outputs are the logits."),
+    ] = None
+    features: Annotated[
+        str | None,
+        Option(
+            metavar="NAME[,NAME...]",
+            help="Which layers to take: 'pooled', 'penultimate', 'input', 'auto' (the first of "
+            "these that the model has), the name of a layer, or a tensor of an ONNX file. The "
+            "first are the features, and the others have their own names. Default for nescio's "
+            "networks: pooled,penultimate; in 'nescio serve', what the detector was made with.",
+        ),
+    ] = None
+    from_probs: Annotated[
+        bool | None,
+        Option(
+            "--from-probs/--from-logits",
+            help="The model returns probabilities, which are converted to logits; or logits, even "
+            "if they look like probabilities.",
+        ),
+    ] = None
+    image_size: Annotated[
+        int | None,
+        Option(
+            min=8,
+            help="Side length in pixels of the model's images. nescio's networks and files from "
+            "'nescio export' have their own.",
+        ),
+    ] = None
+    mean: Mean = None
+    std: Std = None
+
+    def open(
+        self,
+        model: str,
+        device: str | None = None,
+        *,
+        module: str | None = None,
+        label_names: Sequence[str] | None = None,
+    ) -> Runner:
+        """Return a runner of a model that a command was given, on a device."""
+        from nescio.models import make_runner
+
+        opened: object = model
+        if is_onnx(model):
+            device = None if device == "auto" else device
+        else:
+            opened = _open_network(model, module)
+            if device is not None:
+                from nescio.models.torch_models import choose_device
+
+                device = str(choose_device(device))
+        runner = make_runner(
+            opened,
+            features=self.features,
+            output=self.logits,
+            from_probs=self.from_probs,
+            label_names=label_names,
+            device=device,
+        )
+        if (self.image_size, self.mean, self.std) == (None, None, None):
+            return runner
+        if hasattr(opened, "preprocessing"):
+            raise ParameterError(
+                "the network has its own preprocessing: leave out --image-size, --mean and --std."
+            )
+        return make_runner(runner, preprocessing=self._preprocessing(runner))
+
+    def _preprocessing(self, runner: Runner) -> Preprocessing:
+        stored, size = runner.preprocessing, self.image_size
+        if size is None and stored is None and runner.kind == "onnx":
+            shapes = runner.input_shapes.values()  # type: ignore[attr-defined]
+            size = next((shape[2] for shape in shapes if len(shape) == 4), None)
+        if not isinstance(size, int) and stored is None:
+            raise ParameterError("give the size of the images too: --image-size 224.")
+        return chosen_preprocessing(stored or Preprocessing(), size, self.mean, self.std)
+
+
+def _open_network(model: str, module: str | None) -> object:
+    """Return a torch module by its name, or the network of a file."""
     if model.startswith("module:"):
         require("torch", "torch")
         from nescio.lab.networks.network import load_own
 
-        opened = load_own(model.removeprefix("module:"))
-    elif not is_onnx(model):
-        require_vision()
-        from nescio.lab.networks.checkpoint import load_checkpoint
+        return load_own(model.removeprefix("module:"))
+    require_vision()
+    from nescio.lab.networks.checkpoint import load_checkpoint
 
-        opened = load_checkpoint(model, module=module)
-    runner = make_runner(
-        opened,
-        features=features,
-        output=output,
-        from_probs=from_probs,
-        label_names=read_label_names(labels) if isinstance(labels, str) else labels,
-        device=device,
-    )
-    if (image_size, mean, std) == (None, None, None):
-        return runner
-    if hasattr(opened, "preprocessing"):
-        raise ParameterError(
-            "the network has its own preprocessing: leave out --image-size, --mean and --std."
-        )
-    stored = runner.preprocessing
-    if image_size is None and stored is None and runner.kind == "onnx":
-        shapes = runner.input_shapes.values()  # type: ignore[attr-defined]
-        image_size = next((shape[2] for shape in shapes if len(shape) == 4), None)
-    if not isinstance(image_size, int) and stored is None:
-        raise ParameterError("give the size of the images too: --image-size 224.")
-    chosen = chosen_preprocessing(stored or Preprocessing(), image_size, mean, std)
-    return make_runner(runner, preprocessing=chosen)
+    return load_checkpoint(model, module=module)
 
 
 def is_onnx(model: str) -> bool:
@@ -202,34 +208,50 @@ def parse_colours(option: str, text: str | None) -> tuple[float, float, float] |
 # --- data -------------------------------------------------------------------------------------
 
 
-def _load_named(address: str, part: str, *, skip_bad: bool = False) -> Split:
+@dataclass(frozen=True)
+class TrainingData:
+    """The images for training and validation: splits of one data set, or named separately."""
+
+    data: Annotated[
+        str | None,
+        Argument(help="A data set with train and val, as coco:/data/coco.", metavar="[DATA]"),
+    ] = None
+    train: Annotated[str | None, "The training data, such as coco@train:/data/coco."] = None
+    val: Annotated[str | None, "The validation data, such as table@val:my.csv."] = None
+    skip_bad: SkipBad = False
+
+    def load(self) -> tuple[Split, Split]:
+        """Return the training and the validation data."""
+        splits = self._part("train", self.train), self._part("val", self.val)
+        train, val = (readable(split, skip_bad=self.skip_bad) for split in splits)
+        return train, val
+
+    def _part(self, part: str, named: str | None) -> Split:
+        if named is not None:
+            return _load_named(named, part, skip_bad=self.skip_bad)
+        if self.data is None:
+            raise ParameterError(f"name the data: DATA, as in coco:/data/coco, or --{part}.")
+        if parse_address(self.data).split:
+            raise ParameterError(
+                f"{self.data} is a single split. Name a data set that has train and val, or both "
+                "with --train and --val."
+            )
+        return load(self.data, split=part, skip_bad=self.skip_bad)
+
+
+def _load_named(address: str, part: str, *, skip_bad: bool) -> Split:
     """Return data that was named for one purpose: all of it, or the part of that name."""
     parsed = parse_address(address)
-    if parsed.split or not DATASETS[parsed.kind].splits:
-        return load(address, skip_bad=skip_bad)
-    return load(address, split=part, skip_bad=skip_bad)
+    whole = parsed.split or not DATASETS[parsed.kind].splits
+    return load(address, split=None if whole else part, skip_bad=skip_bad)
 
 
-def chosen_splits(
-    data: str | None, train: str | None, val: str | None, *, skip_bad: bool
-) -> tuple[Split, Split]:
-    """Return training and validation data: parts of one data set, or named separately."""
-    splits = []
-    for part, named in (("train", train), ("val", val)):
-        address = named or data
-        if address is None:
-            raise ParameterError(f"name the data: DATA, as in coco:/data/coco, or --{part}.")
-        parsed = parse_address(address)
-        if named is not None:
-            splits.append(_load_named(named, part, skip_bad=skip_bad))
-        elif parsed.split or DATASETS[parsed.kind].splits == ():
-            raise ParameterError(
-                f"{data} is a single split. Name a data set that has train and val, or both with "
-                "--train and --val."
-            )
-        else:
-            splits.append(load(address, split=part, skip_bad=skip_bad))
-    return splits[0], splits[1]
+def readable(split: Split, *, skip_bad: bool) -> Split:
+    """Return the split without the images that cannot be read, if these may be left out."""
+    if not skip_bad:
+        return split
+    with progress_bar(f"checking {split.title}", len(split)) as advance:
+        return without_damaged(split, advance)
 
 
 def read_label_names(source: str) -> tuple[str, ...]:
@@ -241,9 +263,4 @@ def read_label_names(source: str) -> tuple[str, ...]:
         if names is None:
             raise ParameterError(f"{source} has no label names.")
         return names
-    if not Path(source).is_file():
-        raise ParameterError(
-            "--labels must be a data set, as coco:/data/coco, or a text file with one name per "
-            f"line; there is no file {source}."
-        )
     return tuple(read_names(source))

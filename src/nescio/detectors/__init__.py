@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.base import Detector
-from nescio.detectors.fitting import NotCalibratedError
+from nescio.detectors.base import Detector, NotCalibratedError
 from nescio.detectors.inputs import Arrays
 from nescio.detectors.naming import (
     DETECTORS,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
     )
     from nescio.detectors.combined import Combined as Combined
     from nescio.detectors.isolation_forest import IsolationForest as IsolationForest
-    from nescio.detectors.label_neighbours import LabelNeighbours as LabelNeighbours
     from nescio.detectors.label_scores import (
         GEN as GEN,
         MSP as MSP,
@@ -60,6 +58,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not see the search 
         RelativeMahalanobis as RelativeMahalanobis,
     )
     from nescio.detectors.neighbours import (
+        LabelNeighbours as LabelNeighbours,
         NearestNeighbours as NearestNeighbours,
         NNGuide as NNGuide,
     )

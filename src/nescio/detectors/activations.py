@@ -13,8 +13,8 @@ from nescio import scores
 from nescio._validation import Array, checked_percentile, checked_share
 from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Detector
+from nescio.detectors.features import exp, largest, like, where
 from nescio.detectors.inputs import Arrays
-from nescio.detectors.tensors import exp, largest, like, where
 from nescio.errors import ShapeError
 
 READS = ("penultimate", "head")
@@ -90,7 +90,7 @@ class ReAct(Detector):
     paper = "Sun et al., NeurIPS 2021; joint energy in place of the softmax energy"
     learns_from = ("penultimate",)
     scores_from = READS
-    learned = ("ceiling_",)
+    learned = {"ceiling_": "float"}
     traceable = True
 
     def __init__(
@@ -109,10 +109,6 @@ class ReAct(Detector):
     def _score(self, arrays: Arrays) -> Array:
         clipped = arrays.penultimate.clip(max=float(self.ceiling_))
         return energy_of(clipped, arrays.head.weight, arrays.head.bias)
-
-    def _check_learned(self) -> None:
-        if self.ceiling_.shape != () or not np.isfinite(self.ceiling_):
-            raise ValueError("its ceiling is not a finite number")
 
 
 class DICE(Detector):
@@ -144,7 +140,7 @@ class DICE(Detector):
     name = "dice"
     paper = "Sun & Li, ECCV 2022; joint energy in place of the softmax energy"
     learns_from = scores_from = READS
-    learned = ("kept_",)
+    learned = {"kept_": "bool labels features"}
     traceable = True
 
     def __init__(
@@ -178,11 +174,6 @@ class DICE(Detector):
                 f"this one has {tuple(head.weight.shape)}."
             )
         return energy_of(arrays.penultimate, head.weight * self.kept_, head.bias)
-
-    def _check_learned(self) -> None:
-        shape = self.kept_.shape
-        if self.kept_.dtype != np.bool_ or len(shape) != 2 or shape[1] != self.n_features_in_:
-            raise ValueError("what it says about the weights does not fit the head's inputs")
 
 
 class ASH(Detector):

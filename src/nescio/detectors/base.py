@@ -8,21 +8,51 @@ means more in-distribution) and, if it learns from data, `_learn` (from training
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.exceptions import NotFittedError
 
-from nescio._validation import Array, BoolArray, checked_choice, checked_share
-from nescio.calibration import Calibration, Scores, benjamini_hochberg
-from nescio.detectors import fitting, plausibility
+from nescio._validation import Array, BoolArray, checked_choice, checked_share, to_numpy
+from nescio.calibration import (
+    LABEL_COUNT,
+    Calibration,
+    Scores,
+    benjamini_hochberg,
+    checked_groups,
+)
+from nescio.detectors import inputs, plausibility
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.inputs import Arrays
+from nescio.detectors.inputs import Arrays, Given
 from nescio.detectors.plausibility import Profile
-from nescio.explain import Explanation, PartsExplanation, Terms, checked_terms
+from nescio.errors import (
+    DetectorError,
+    MissingInputError,
+    NescioError,
+    ParameterError,
+    TooFewSamplesError,
+)
+from nescio.explain import Explanation, PartsExplanation, Terms
+
+
+class NotCalibratedError(NescioError, NotFittedError):  # type: ignore[misc]
+    """The detector is not calibrated yet, so it has no threshold and no p-values."""
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Scores with their groups (None without groups) and thresholds."""
+
+    given: Given
+    scores: Scores
+    groups: NDArray[np.str_] | None
+    threshold: float | Scores
 
 
 class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn is untyped
@@ -59,7 +89,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     n_columns_: dict[str, int]
     label_names_: tuple[str, ...] | None
     layers_: tuple[str, ...]
-    _learned_from: dict[str, str]
+    _learned_from: dict[str, Any]
     _made_with: dict[str, Any]
 
     name: ClassVar[str] = ""
@@ -68,8 +98,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     paper: ClassVar[str] = ""
     """The publication that the method comes from."""
 
-    learned: ClassVar[tuple[str, ...]] = ()
-    """The attributes that `_learn` and `_learn_held_out` set: arrays, or lists of detectors."""
+    learned: ClassVar[Collection[str]] = ()
+    """The attributes that `_learn` and `_learn_held_out` set: arrays, or lists of detectors.
+
+    A mapping also says what each array is, such as "float features labels": its kind (float, int or
+    bool), and the names of its axes. `load` checks them: values must be finite, axes of one name
+    equally long, and "features" as many as the columns of the first array in `scores_from`.
+    """
 
     accepts_masked: ClassVar[bool] = True
     """Whether a logit of -inf may mark a masked label."""
@@ -91,6 +126,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def scores_from(self) -> tuple[str, ...]:
         """The arrays that `_score` gets."""
         return ("logits",)
+
+    @property
+    def calibrates_from(self) -> tuple[str, ...]:
+        """The arrays that `calibrate` reads: those to score, and those to learn from."""
+        return tuple(dict.fromkeys([*self.scores_from, *self.learns_from_held_out]))
 
     def __init__(self, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
         self.tpr = tpr
@@ -143,16 +183,15 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
             Whether the logits are probabilities, which are then converted. By default, logits are
             expected, and what looks like probabilities is an error; with False, it is not.
         """
-        with fitting.unchanged_on_error(self):
+        with _unchanged_on_error(self):
             self._check_params()
-            for name in ("calibration_", "profile_", "offset_", *self.learned):
-                self.__dict__.pop(name, None)
-            names = self.learns_from or self.scores_from
-            given = fitting.read(
-                self, X, names, y, reset=True, remember=True, from_probs=from_probs
-            )
+            self._forget(*_OF_THE_DATA, "calibration_", "profile_", "offset_", *self.learned)
+            given = self._read(X, self.learns_from or self.scores_from, y, from_probs=from_probs)
+            self._remember(given)
             if self.learns_from:
-                fitting.learn(self, given)
+                usable = inputs.usable_rows(given.arrays, self)
+                self._learn(given.arrays if usable is None else given.arrays[usable])
+                plausibility.remember_learned_data(self, given)
         return self
 
     def calibrate(
@@ -188,38 +227,99 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         from_probs : bool, optional
             As for `fit`.
         """
-        with fitting.unchanged_on_error(self):
-            given = whole = fitting.read_held_out(self, X, from_probs=from_probs)
+        with _unchanged_on_error(self):
+            self._check_params()
+            if not self.learns_from:
+                self._forget(*_OF_THE_DATA)
+            elif not hasattr(self, "_learned_from"):
+                raise self._not_learned()
+            whole = given = self._read(X, self.calibrates_from, from_probs=from_probs)
+            self._remember(given)
+            plausibility.check_held_out(self, given)
             if self.learns_from_held_out:
-                given, groups = fitting.learn_from_half(self, given, groups)
-            scores = fitting.score_given(self, given)
+                given, groups = self._learn_from_half(given, groups)
+            scores = self._score_given(given)
             share = self.tpr if tpr is None else tpr
-            self.calibration_ = fitting.calibrated(self, given, scores, share, confidence, groups)
-            plausibility.warn_of_transposed(whole)
+            self.calibration_ = self._calibration_from(given, scores, share, confidence, groups)
             self.offset_ = next(iter(self.calibration_.thresholds.values())).value
-            names = fitting.groups_of(self.calibration_, given, groups)
+            names = _groups_of(self.calibration_, given, groups)
             usable = ~np.isneginf(scores)
             self.profile_ = Profile.from_logits(given.logits, self.label_terms(), usable, names)
+            plausibility.warn_of_odd_logits(whole)
         return self
+
+    def _learn_from_half(self, given: Given, groups: Any) -> tuple[Given, Any]:
+        """Learn from half of the held-out data; return the other half, for calibration.
+
+        The guarantee needs scores that a new sample's score is exchangeable with. Those of the rows
+        that the method has learned from are not.
+        """
+        learning = learning_half(len(given.arrays))
+        arrays = given[learning].arrays.only(self.learns_from_held_out)
+        usable = inputs.usable_rows(arrays, self) if len(arrays) else np.zeros(0, np.bool_)
+        if usable is not None and not usable.any():
+            raise TooFewSamplesError(
+                f"{self.name} learns from held-out data, but none of the {len(arrays):,} rows that "
+                "it gets (half of them, in calibrate) can be used. Pass more held-out data."
+            )
+        self._learn_held_out(arrays if usable is None else arrays[usable])
+        if groups is not None and not isinstance(groups, str):
+            groups = checked_groups(groups, len(learning))[~learning]
+        return given[~learning], groups
+
+    def _calibration_from(
+        self, given: Given, scores: Scores, tpr: float, confidence: float | None, groups: Any
+    ) -> Calibration:
+        """Calibrate the scores of held-out data, by group if asked to."""
+        try:
+            if not isinstance(groups, str):
+                return Calibration.from_scores(
+                    scores, tpr=tpr, confidence=confidence, groups=groups
+                )
+            if groups != LABEL_COUNT:
+                raise ParameterError(
+                    f"groups must be {LABEL_COUNT!r} or an array with one group per sample, got "
+                    f"{groups!r}."
+                )
+            counts = given.label_counts()
+            if counts is None:
+                raise MissingInputError(
+                    f"groups={LABEL_COUNT!r} needs logits, and only "
+                    f"{' and '.join(given.arrays.names)} were passed. Pass Outputs, which hold "
+                    "both."
+                )
+            return Calibration.by_label_count(scores, counts, tpr=tpr, confidence=confidence)
+        except TooFewSamplesError as error:
+            hints = [str(error)]
+            if self.learns_from_held_out:
+                hints.append(
+                    "Half of the held-out data goes to the p-values or to whatever else "
+                    f"{self.name} learns from it, so it takes twice as many samples."
+                )
+            shape = next(iter(given.arrays.matrices().values())).shape
+            by_a_model = bool(getattr(given.data, "manifest", None))  # no array of the user's
+            if shape[0] < shape[1] and not by_a_model:
+                hints.append(inputs.transposed_hint(shape))
+            raise TooFewSamplesError(" ".join(hints)) from error
 
     # --- deciding ---
 
     def score_samples(self, X: Any, *, from_probs: bool | None = None) -> Scores:
         """Return one score per sample; higher means more in-distribution."""
-        return fitting.score(self, X, from_probs=from_probs)[1]
+        return self._score_given(self._read_to_score(X, from_probs=from_probs))
 
     def decision_function(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None
     ) -> Scores:
         """Return the score minus its threshold: in-distribution if at least 0."""
-        decided = fitting.decide(self, X, groups, from_probs=from_probs)
+        decided = self._decide(X, groups, from_probs=from_probs)
         return decided.scores - decided.threshold
 
     def predict(
         self, X: Any, *, groups: Any = None, from_probs: bool | None = None
     ) -> NDArray[np.int64]:
         """Return +1 for in-distribution, -1 for out."""
-        decided = fitting.decide(self, X, groups, from_probs=from_probs)
+        decided = self._decide(X, groups, from_probs=from_probs)
         return np.where(decided.scores >= decided.threshold, 1, -1)
 
     def assess(
@@ -244,24 +344,24 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         from_probs : bool, optional
             As for `fit`.
         """
-        found = fitting.decide(self, X, groups, from_probs=from_probs)
-        p_values = self.calibration_.p_values(found.scores, found.groups)
+        decided = self._decide(X, groups, from_probs=from_probs)
+        p_values = self.calibration_.p_values(decided.scores, decided.groups)
         if fdr is None:
-            inside = np.asarray(found.scores >= found.threshold)
-            return self._assessed(found, p_values, inside)
-        inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(found.scores)
-        return replace(self._assessed(found, p_values, inside), calibration=None)
+            inside = np.asarray(decided.scores >= decided.threshold)
+            return self._assessed(decided, p_values, inside)
+        inside = ~benjamini_hochberg(p_values, fdr) & ~np.isneginf(decided.scores)
+        return replace(self._assessed(decided, p_values, inside), calibration=None)
 
-    def _assessed(self, found: fitting.Decided, p_values: Scores, inside: BoolArray) -> Assessment:
+    def _assessed(self, decided: Decided, p_values: Scores, inside: BoolArray) -> Assessment:
         """Return the verdicts on samples that have been scored."""
         return Assessment(
-            found.scores,
+            decided.scores,
             p_values,
             inside,
-            groups=found.groups,
-            ids=found.given.ids,
-            index=found.given.index,
-            kept=getattr(found.given.data, "kept", {}),
+            groups=decided.groups,
+            ids=decided.given.ids,
+            index=decided.given.index,
+            kept=getattr(decided.given.data, "kept", {}),
             calibration=self.calibration_,
         )
 
@@ -273,22 +373,103 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         For detectors whose score is a sum, a maximum or a top-k over the labels. `groups` is as for
         `assess`. For one sample, pass a single row: outputs[[7]].
         """
-        terms = checked_terms(self.label_terms(), self.name)
-        found = fitting.decide(self, X, groups, from_probs=from_probs)
+        terms = self.label_terms()
+        if terms is None:
+            raise ParameterError(
+                f"{self.name} cannot be explained: its score is not made of labels. A sum, a "
+                "maximum or a top-k over labels is: calibrate joint_energy on the same logits, and "
+                "explain with it."
+            )
+        decided = self._decide(X, groups, from_probs=from_probs)
         assert self.profile_.medians is not None  # there are terms
         return Explanation.from_logits(
             terms,
-            found.given.arrays.logits,
+            decided.given.arrays.logits,
             self.profile_.medians,
             detector=self.name,
-            scores=found.scores,
-            thresholds=np.broadcast_to(found.threshold, found.scores.shape),
-            p_values=self.calibration_.p_values(found.scores, found.groups),
-            groups=found.groups,
-            ids=found.given.ids,
-            index=found.given.index,
-            label_names=self.label_names_ or found.given.label_names,
+            scores=decided.scores,
+            thresholds=np.broadcast_to(decided.threshold, decided.scores.shape),
+            p_values=self.calibration_.p_values(decided.scores, decided.groups),
+            groups=decided.groups,
+            ids=decided.given.ids,
+            index=decided.given.index,
+            label_names=self.label_names_ or decided.given.label_names,
         )
+
+    def _decide(self, data: Any, groups: Any, *, from_probs: bool | None = None) -> Decided:
+        """Score the data and find the threshold of each sample."""
+        require_calibration(self)
+        given = self._read_to_score(data, from_probs=from_probs)
+        scores = self._score_given(given)
+        names = _groups_of(self.calibration_, given, groups)
+        return Decided(given, scores, names, self.calibration_.threshold_of(names))
+
+    def _read_to_score(self, data: Any, *, from_probs: bool | None = None) -> Given:
+        """Read what `_score` gets; raise unless the detector has learned what it needs."""
+        self._check_params()
+        calibrated = hasattr(self, "calibration_") or not self.learns_from_held_out
+        if not calibrated or not all(hasattr(self, name) for name in self.learned):
+            raise self._not_learned()
+        return self._read(data, self.scores_from, from_probs=from_probs)
+
+    def _score_given(self, given: Given) -> Scores:
+        """Score every row; rows that cannot be used get -inf."""
+        arrays = given.arrays.only(self.scores_from)
+        usable = inputs.usable_rows(arrays, self)
+        if usable is None:
+            return self._checked_scores(arrays)
+        scores = np.full(len(usable), -np.inf)
+        if usable.any():
+            scores[usable] = self._checked_scores(arrays[usable])
+        return scores
+
+    def _checked_scores(self, arrays: Arrays) -> Scores:
+        """Return what `_score` computes as float64; raise unless it is one number per sample."""
+        scores = self._score(arrays)
+        if type(scores) is not np.ndarray:
+            scores = to_numpy(scores)
+        if scores.shape != (len(arrays),) or scores.dtype.kind not in "fiub":
+            raise DetectorError(
+                f"{type(self).__name__}._score must return one number per sample: an array of "
+                f"shape ({len(arrays)},), got shape {scores.shape} and dtype {scores.dtype}."
+            )
+        return scores.astype(np.float64, copy=False)
+
+    def _not_learned(self) -> NotCalibratedError:
+        first = "call fit(training_data) first, then calibrate(held_out)."
+        if not self.learns_from or hasattr(self, "_learned_from"):
+            first = "call calibrate(held_out) first."
+        return NotCalibratedError(f"{type(self).__name__} learns from data: {first}")
+
+    # --- what the data was like ---
+
+    def _read(
+        self, data: Any, names: Sequence[str], y: Any = None, *, from_probs: bool | None = None
+    ) -> Given:
+        """Take the named arrays from the data; check columns, labels, layer and model."""
+        given = inputs.read(self, data, names, y, from_probs=from_probs)
+        inputs.check_columns(self, given)
+        plausibility.check_same_model(self, given)
+        return given
+
+    def _forget(self, *names: str) -> None:
+        for name in names:
+            self.__dict__.pop(name, None)
+
+    def _remember(self, given: Given) -> None:
+        """Keep the columns, labels, layers and model of the data, unless they are known already."""
+        plausibility.warn_of_another_head(given)
+        n_columns = {name: matrix.shape[1] for name, matrix in given.arrays.matrices().items()}
+        self.n_columns_ = {**n_columns, **getattr(self, "n_columns_", {})}
+        self.n_features_in_ = next(iter(n_columns.values()))
+        if getattr(self, "label_names_", None) is None:
+            self.label_names_ = given.label_names
+        if given.columns is not None and not hasattr(self, "feature_names_in_"):
+            self.feature_names_in_ = np.array(given.columns, dtype=object)
+        if given.layers:
+            self.layers_ = given.layers
+        if not getattr(self, "_made_with", {}):
+            self._made_with = plausibility.made_with(given)
 
     # --- on disk ---
 
@@ -307,3 +488,43 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_columns_")
+
+
+_OF_THE_DATA = ("n_columns_", "label_names_", "layers_", "feature_names_in_", "_made_with")
+"""What `_remember` sets."""
+
+
+def learning_half(n_samples: int) -> BoolArray:
+    """Return which rows a detector learns from: half of them, drawn with a fixed seed."""
+    learning = np.zeros(n_samples, dtype=np.bool_)
+    learning[np.random.default_rng(0).permutation(n_samples)[: n_samples // 2]] = True
+    return learning
+
+
+def require_calibration(detector: Detector) -> None:
+    """Raise unless the detector is calibrated."""
+    if not hasattr(detector, "calibration_"):
+        raise NotCalibratedError(
+            f"this {type(detector).__name__} has no threshold yet: call calibrate(held_out) first."
+        )
+
+
+def _groups_of(calibration: Calibration, given: Given, groups: Any) -> NDArray[np.str_] | None:
+    """Return the group of each sample; None if the calibration has no groups."""
+    by_count = calibration.by == LABEL_COUNT
+    return calibration.group_names(
+        len(given.arrays),
+        groups=None if by_count and isinstance(groups, str) else groups,
+        label_counts=given.label_counts() if by_count else None,
+    )
+
+
+@contextmanager
+def _unchanged_on_error(detector: Detector) -> Iterator[None]:
+    """Leave the detector as it was if learning or calibrating fails."""
+    before = dict(detector.__dict__)
+    try:
+        yield
+    except BaseException:
+        detector.__dict__ = before
+        raise

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from nescio._validation import Array, checked_choice
 from nescio.calibration import Scores
 from nescio.calibration.thresholds import continuous_p_values
-from nescio.detectors import fitting, inputs as reading
+from nescio.detectors import inputs as reading
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
 from nescio.detectors.naming import as_detector, named_part, written
@@ -246,11 +246,13 @@ class Combined(Detector):
         Parts whose score is made of labels are explained label by label, and parts that know their
         nearest training samples (that have a method `nearest`) name them.
         """
-        found = fitting.decide(self, X, groups, from_probs=from_probs)
-        arrays = found.given.arrays
+        decided = self._decide(X, groups, from_probs=from_probs)
+        arrays = decided.given.arrays
+        scores = np.full((len(arrays), len(self.detectors_)), np.nan)
         usable = reading.usable_rows(arrays, self)
-        scores = np.full((len(usable), len(self.detectors_)), np.nan)
-        if usable.any():
+        if usable is None:
+            scores = self._part_scores(arrays)
+        elif usable.any():
             scores[usable] = self._part_scores(arrays[usable])
         p_values = self._p_values(scores)
         parts = [copy.copy(part).set_params(nonfinite="out") for part in self.detectors_]
@@ -262,13 +264,13 @@ class Combined(Detector):
             shares=self._shares(self._terms(p_values)),
             explanations=tuple(part.explain(arrays) if part.explains else None for part in parts),
             nearest=tuple(_nearest(part, arrays) for part in parts),
-            scores=found.scores,
-            thresholds=np.broadcast_to(found.threshold, found.scores.shape),
-            p_values=self.calibration_.p_values(found.scores, found.groups),
-            groups=found.groups,
+            scores=decided.scores,
+            thresholds=np.broadcast_to(decided.threshold, decided.scores.shape),
+            p_values=self.calibration_.p_values(decided.scores, decided.groups),
+            groups=decided.groups,
         )
-        names = self.label_names_ or found.given.label_names
-        return explanation.named(found.given.ids, names, found.given.index)
+        names = self.label_names_ or decided.given.label_names
+        return explanation.named(decided.given.ids, names, decided.given.index)
 
     def _shares(self, terms: Scores) -> Scores:
         """Return each part's share of the evidence: of the terms below 0, or of the smallest."""

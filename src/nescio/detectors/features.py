@@ -1,14 +1,16 @@
-"""What methods that read features share: the layer, and products that no batch changes."""
+"""What methods that read features share: the layer, row-wise arithmetic, and torch beside NumPy."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._validation import FloatArray, check_multi_hot, to_numpy
+from nescio._validation import FloatArray, check_multi_hot, is_torch, to_numpy
+from nescio.detectors.base import Detector
 from nescio.errors import InputError, ParameterError, ShapeError
 
 _LARGEST_BLOCK = 2**23  # elements of 8 bytes: 64 MB
@@ -23,14 +25,34 @@ SMALLEST_VARIANCE = 2.0**-46
 _NO_LAYERS = ("logits", "labels", "head")
 
 
-def checked_layer(layer: Any) -> str:
-    """Return the name of the array to read as features; raise unless it can be one."""
-    if not isinstance(layer, str) or not layer or layer in _NO_LAYERS:
-        raise ParameterError(
-            "layer must be 'features' or the name of another array of features in "
-            f"Outputs.arrays, got {layer!r}."
-        )
-    return layer
+class FeatureDetector(Detector):
+    """Base class of detectors that read the features of one layer, `layer`."""
+
+    layer: str
+
+    learns_with: ClassVar[tuple[str, ...]] = ()
+    """The arrays that `_learn` gets beside the features of the layer."""
+
+    scores_with: ClassVar[tuple[str, ...]] = ()
+    """The arrays that `_score` gets beside the features of the layer."""
+
+    @property
+    def learns_from(self) -> tuple[str, ...]:
+        """The features of the layer, and `learns_with`."""
+        return (self.layer, *self.learns_with)
+
+    @property
+    def scores_from(self) -> tuple[str, ...]:
+        """The features of the layer, and `scores_with`."""
+        return (self.layer, *self.scores_with)
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if not isinstance(self.layer, str) or not self.layer or self.layer in _NO_LAYERS:
+            raise ParameterError(
+                "layer must be 'features' or the name of another array of features in "
+                f"Outputs.arrays, got {self.layer!r}."
+            )
 
 
 def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
@@ -109,3 +131,38 @@ def memberships(labels: Any, n_samples: int) -> NDArray[np.float64]:
     if not array.any():
         raise InputError("labels are all 0: no sample has a label to learn from.")
     return array.astype(np.float64)
+
+
+# --- what NumPy and torch name differently, for scores that can be exported -------------------
+
+
+def exp(x: Any) -> Any:
+    """Return e to the power of each value."""
+    return x.exp() if is_torch(x) else np.exp(x)
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """Return x where the condition holds, else y."""
+    return (sys.modules["torch"] if is_torch(condition) else np).where(condition, x, y)
+
+
+def like(array: Any, x: Any) -> Any:
+    """Return an array in the precision of x: torch multiplies no matrices of two precisions."""
+    return array.to(x.dtype) if is_torch(x) else array.astype(x.dtype, copy=False)
+
+
+def largest(x: Any, k: int) -> Any:
+    """Return the k largest values of each row (all if there are fewer), the smallest one first.
+
+    The others are in no particular order.
+
+    Examples
+    --------
+    >>> largest(np.array([[3.0, 1.0, 2.0]]), 2)
+    array([[2., 3.]])
+    """
+    k = min(k, x.shape[1])
+    if is_torch(x):
+        return x.topk(k, dim=1).values.flip(1)
+    first = x.shape[1] - k
+    return np.partition(x, first, axis=1)[:, first:]

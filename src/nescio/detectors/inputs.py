@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_array
@@ -33,16 +33,12 @@ from nescio.outputs import Outputs
 from nescio.outputs.outputs import match_labels, rows_of_index
 from nescio.scores import logits_from_probs
 
+if TYPE_CHECKING:
+    from nescio.detectors.base import Detector
+
 _NOT_MATRICES = ("labels", "head")
 _NAMED_ROWS = 5
 _NAMED_LABELS = 10
-
-
-class Known(NamedTuple):
-    """The names that a detector knows: of its labels, and of the columns of a data frame."""
-
-    labels: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
 
 
 class Arrays:
@@ -112,9 +108,9 @@ class Given:
 
     arrays: Arrays
     data: Any  # all of it: Outputs, Arrays, or as it was passed
-    logits: FloatArray | None
-    label_names: tuple[str, ...] | None
-    ids: Array | None
+    logits: FloatArray | None = None
+    label_names: tuple[str, ...] | None = None
+    ids: Array | None = None
     columns: tuple[str, ...] | None = None  # the names of the columns of a data frame
     index: Any = None  # of a pandas frame
 
@@ -124,18 +120,28 @@ class Given:
         index = rows_of_index(self.index, rows)
         return replace(self, arrays=self.arrays[rows], logits=logits, ids=ids, index=index)
 
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What is known about the model that gave the data."""
+        return self.data.manifest if isinstance(self.data, Outputs) else {}
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers of the model that features and further arrays were taken from, if known."""
+        layers = self.manifest.get("layers")
+        return tuple(map(str, layers)) if isinstance(layers, list | tuple) else ()
+
     def label_counts(self) -> Array | None:
         """Return how many labels the model predicts for each sample; None without logits."""
         return None if self.logits is None else np.asarray((self.logits > 0).sum(1))
 
 
 def read(
+    detector: Detector,
     data: Any,
     names: Sequence[str],
-    detector: Any,
     y: Any = None,
     *,
-    known: Known | None = None,
     from_probs: bool | None = None,
 ) -> Given:
     """Take the named arrays from outputs, or from a plain array if a single one is needed.
@@ -145,14 +151,13 @@ def read(
     with None they are checked.
     """
     if isinstance(data, Arrays):
-        return Given(Arrays(_by_name(data, names, detector)), data, data.get("logits"), None, None)
-    known = known or Known()
+        return Given(Arrays(_by_name(detector, data, names)), data, data.get("logits"))
     if isinstance(data, Outputs):
-        given = _of_outputs(data, names, detector, y, known)
+        given = _of_outputs(detector, data, names, y)
     elif type(data) is not np.ndarray and is_frame(data):  # an array is the usual case
-        given = _of_frame(data, names, detector, y, known)
+        given = _of_frame(detector, data, names, y)
     else:
-        given = _of_array(data, names, detector, y)
+        given = _of_array(detector, data, names, y)
     if from_probs:
         return _from_probs(given)
     logits = given.arrays.get("logits")
@@ -167,48 +172,46 @@ def _from_probs(given: Given) -> Given:
         return given
     logits = logits_from_probs(given.logits)
     data = replace(given.data, logits=logits) if isinstance(given.data, Outputs) else given.data
-    found = {name: given.arrays[name] for name in given.arrays.names}
-    arrays = Arrays(found | {"logits": logits} if "logits" in found else found)
-    return replace(given, arrays=arrays, data=data, logits=logits)
+    arrays = {
+        name: logits if name == "logits" else given.arrays[name] for name in given.arrays.names
+    }
+    return replace(given, arrays=Arrays(arrays), data=data, logits=logits)
 
 
-def _of_outputs(
-    outputs: Outputs, names: Sequence[str], detector: Any, y: Any, known: Known
-) -> Given:
+def _of_outputs(detector: Detector, outputs: Outputs, names: Sequence[str], y: Any) -> Given:
     if "labels" in names and y is not None:
         raise InputError("pass labels inside Outputs or as y, not both.")
-    if known.labels is not None and outputs.label_names is not None:
-        outputs = match_labels(outputs, known.labels, names)
-    found = Arrays(_by_name(outputs, names, detector))
-    known_rows = {"ids": outputs.ids, "index": outputs.index}
-    return Given(found, outputs, outputs.logits, outputs.label_names, **known_rows)
+    known = getattr(detector, "label_names_", None)
+    if known is not None and outputs.label_names is not None:
+        outputs = match_labels(outputs, known, names)
+    arrays = Arrays(_by_name(detector, outputs, names))
+    ids, index = outputs.ids, outputs.index
+    return Given(arrays, outputs, outputs.logits, outputs.label_names, ids, index=index)
 
 
-def _of_frame(frame: Any, names: Sequence[str], detector: Any, y: Any, known: Known) -> Given:
+def _of_frame(detector: Detector, frame: Any, names: Sequence[str], y: Any) -> Given:
     """Read a data frame: its columns are the labels or, for a detector of features, features."""
     of_logits = "logits" in names
-    expected = known.labels if of_logits else known.columns
-    found = (read_frame if of_logits else read_features)(frame, expected)
+    if of_logits:
+        content = read_frame(frame, getattr(detector, "label_names_", None))
+    else:
+        known = getattr(detector, "feature_names_in_", None)
+        content = read_features(frame, None if known is None else tuple(known))
     if "labels" in names and is_frame(y):
-        y = read_truth(y, found.get("label_names") if of_logits else None, found.get("ids"))
-    outputs = Outputs(**found)
-    matrices = [name for name in names if name not in _NOT_MATRICES]
-    if of_logits or any(name in outputs.names for name in matrices):
-        if "labels" in names and np.ndim(y) == 1:  # one class per sample, which Outputs do not have
-            others = [name for name in names if name != "labels"]
-            given = _of_outputs(outputs, others, detector, None, known)
-            with_y = {name: given.arrays[name] for name in others} | {"labels": to_numpy(y)}
-            return replace(given, arrays=Arrays(with_y), columns=outputs.label_names)
+        y = read_truth(y, content.get("label_names") if of_logits else None, content.get("ids"))
+    outputs = Outputs(**content)
+    if of_logits or any(name in outputs.names for name in names if name not in _NOT_MATRICES):
         if "labels" in names and outputs.labels is None:
             outputs, y = replace(outputs, labels=y), None
-        given = _of_outputs(outputs, names, detector, y, known)
-        return replace(given, columns=outputs.label_names)
-    given = _of_array(outputs.logits, names, detector, y)
-    return replace(given, ids=outputs.ids, columns=outputs.label_names, index=outputs.index)
+        given = _of_outputs(detector, outputs, names, y)
+    else:
+        given = _of_array(detector, outputs.logits, names, y)
+        given = replace(given, ids=outputs.ids, index=outputs.index)
+    return replace(given, columns=outputs.label_names)
 
 
-def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dict[str, Any]:
-    found = {}
+def _by_name(detector: Detector, data: Outputs | Arrays, names: Sequence[str]) -> dict[str, Any]:
+    arrays = {}
     for name in names:
         array = data.get(name)
         if array is None and name not in data.names:
@@ -219,8 +222,8 @@ def _by_name(data: Outputs | Arrays, names: Sequence[str], detector: Any) -> dic
         if name not in _NOT_MATRICES and not len(array):
             raise InputError("the outputs have no samples.")
         half = name not in _NOT_MATRICES and array.dtype == np.float16
-        found[name] = array.astype(np.float32) if half else array
-    return found
+        arrays[name] = array.astype(np.float32) if half else array
+    return arrays
 
 
 def _where_from(name: str) -> str:
@@ -241,7 +244,7 @@ def _where_from(name: str) -> str:
     )
 
 
-def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
+def _of_array(detector: Detector, data: Any, names: Sequence[str], y: Any) -> Given:
     matrices = [name for name in names if name not in _NOT_MATRICES]
     if len(matrices) != 1 or "head" in names:
         raise MissingInputError(
@@ -249,11 +252,11 @@ def _of_array(data: Any, names: Sequence[str], detector: Any, y: Any) -> Given:
             "instead of a single array."
         )
     (name,) = matrices
-    matrix = data if _is_plain(data) else _checked(data, name, detector)
-    found: dict[str, Any] = {name: matrix}
+    matrix = data if _is_plain(data) else _checked(detector, data, name)
+    arrays: dict[str, Any] = {name: matrix}
     if "labels" in names:
-        found["labels"] = read_truth(y) if is_frame(y) else None if y is None else to_numpy(y)
-    return Given(Arrays(found), data, matrix if name == "logits" else None, None, None)
+        arrays["labels"] = read_truth(y) if is_frame(y) else None if y is None else to_numpy(y)
+    return Given(Arrays(arrays), data, matrix if name == "logits" else None)
 
 
 def _is_plain(data: Any) -> bool:
@@ -267,7 +270,7 @@ def _is_plain(data: Any) -> bool:
     )
 
 
-def _checked(data: Any, name: str, detector: Any) -> FloatArray:
+def _checked(detector: Detector, data: Any, name: str) -> FloatArray:
     """Return a matrix of float32 or float64 from what the caller passed."""
     if is_torch(data) or isinstance(data, list | tuple | np.ma.MaskedArray):
         data = to_numpy(data)
@@ -304,47 +307,35 @@ def _text_instead(name: str, found: Any) -> str:
 # --- rows that cannot be used -----------------------------------------------------------------
 
 
-def usable_rows(arrays: Arrays, detector: Any) -> BoolArray:
-    """Return which rows can be scored; raise if there are others and they are to be an error."""
-    usable = np.ones(len(arrays), dtype=np.bool_)
+def usable_rows(arrays: Arrays, detector: Detector) -> BoolArray | None:
+    """Return which rows can be scored, or None for all; raise if the others are to be an error.
+
+    NaN and infinity cannot be scored, except -inf as a masked label.
+    """
+    n_rows, usable = len(arrays), None
     for name, matrix in arrays.matrices().items():
-        if len(matrix) != len(usable):
-            raise ShapeError(f"{name} must have {len(usable):,} rows, got {len(matrix):,}.")
+        if len(matrix) != n_rows:
+            raise ShapeError(f"{name} must have {n_rows:,} rows, got {len(matrix):,}.")
         masked_allowed = detector.accepts_masked and name == "logits"
-        fine = _finite_rows(matrix, masked_allowed=masked_allowed)
-        if detector.nonfinite == "raise" and not fine.all():
-            raise _bad_rows_error(name, matrix, fine)
-        usable &= fine
+        # One pass without a temporary array: max shows NaN and +inf, min shows -inf.
+        if isfinite(matrix.max()) and (masked_allowed or isfinite(matrix.min())):
+            continue
+        finite = _finite_rows(matrix, masked_allowed=masked_allowed)
+        if detector.nonfinite == "raise" and not finite.all():
+            raise _bad_rows_error(name, matrix, finite)
+        usable = finite if usable is None else usable & finite
     return usable
 
 
-def all_usable(arrays: Arrays, detector: Any) -> bool:
-    """Return whether `usable_rows` would find nothing wrong with any row."""
-    n_rows = len(arrays)
-    return all(
-        len(matrix) == n_rows
-        and _all_finite(matrix, masked_allowed=detector.accepts_masked and name == "logits")
-        for name, matrix in arrays.matrices().items()
-    )
-
-
-def _all_finite(matrix: FloatArray, *, masked_allowed: bool) -> bool:
-    # One pass without a temporary array: max shows NaN and +inf, min shows -inf.
-    return math.isfinite(matrix.max()) and (masked_allowed or math.isfinite(matrix.min()))
-
-
 def _finite_rows(matrix: FloatArray, *, masked_allowed: bool) -> BoolArray:
-    """Return the rows without NaN or infinity; -inf may be allowed, as a masked label."""
-    if _all_finite(matrix, masked_allowed=masked_allowed):
-        return np.ones(len(matrix), dtype=np.bool_)
-    fine = np.isfinite(matrix)
+    finite = np.isfinite(matrix)
     if masked_allowed:
-        fine |= np.isneginf(matrix)
-    return np.asarray(fine.all(1))
+        finite |= np.isneginf(matrix)
+    return np.asarray(finite.all(1))
 
 
-def _bad_rows_error(name: str, matrix: FloatArray, fine: BoolArray) -> NonFiniteError:
-    bad = np.flatnonzero(~fine)
+def _bad_rows_error(name: str, matrix: FloatArray, finite: BoolArray) -> NonFiniteError:
+    bad = np.flatnonzero(~finite)
     rows = ", ".join(map(str, bad[:_NAMED_ROWS])) + (", ..." if len(bad) > _NAMED_ROWS else "")
     what = "NaN or infinity"
     if _finite_rows(matrix, masked_allowed=True).all():
@@ -358,8 +349,9 @@ def _bad_rows_error(name: str, matrix: FloatArray, fine: BoolArray) -> NonFinite
 # --- columns and labels -----------------------------------------------------------------------
 
 
-def check_columns(known: Mapping[str, int], given: Given, detector: Any) -> None:
+def check_columns(detector: Detector, given: Given) -> None:
     """Raise unless every array has as many columns as when the detector was made."""
+    known = getattr(detector, "n_columns_", {})
     for name, matrix in given.arrays.matrices().items():
         n_columns, expected = matrix.shape[1], known.get(name)
         if expected is None or n_columns == expected:

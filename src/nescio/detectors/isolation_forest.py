@@ -44,7 +44,13 @@ class IsolationForest(Detector):
     name = "isolation_forest"
     paper = "Liu et al., ICDM 2008"
     learns_from = ("logits",)
-    learned = ("features_", "thresholds_", "children_", "lengths_", "scale_")
+    learned = {
+        "features_": "int trees nodes",
+        "thresholds_": "float trees nodes",
+        "children_": "int trees nodes sides",
+        "lengths_": "float trees nodes",
+        "scale_": "float",
+    }
     accepts_masked = False
 
     def __init__(
@@ -119,22 +125,17 @@ class IsolationForest(Detector):
             node = following
 
     def _check_learned(self) -> None:
-        shape = self.features_.shape
+        n_nodes, sides = self.children_.shape[1:]
         fits = (
-            len(shape) == 2
-            and min(shape) > 0
-            and self.thresholds_.shape == self.lengths_.shape == shape
-            and self.children_.shape == (*shape, 2)
-            and self.scale_.shape == ()
-            and self.features_.dtype.kind == self.children_.dtype.kind == "i"
-            and bool((self.features_ >= 0).all() and (self.features_ < self.n_features_in_).all())
+            sides == 2
+            and (self.features_ >= 0).all()
+            and (self.features_ < self.n_features_in_).all()
             # A child comes after its parent, and a leaf is its own child: no walk is endless.
-            and bool((self.children_ >= _own_number(shape[1])).all())
-            and bool((self.children_ < shape[1]).all())
+            and (self.children_ >= _own_number(n_nodes)).all()
+            and (self.children_ < n_nodes).all()
         )
-        floats = (self.thresholds_, self.lengths_, self.scale_)
-        if not fits or not all(np.isfinite(array).all() for array in floats):
-            raise ValueError("the arrays of its trees are not consistent")
+        if not fits:
+            raise ValueError("its trees are not consistent")
 
 
 def _own_number(n_nodes: int) -> NDArray[np.int32]:

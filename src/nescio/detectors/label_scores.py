@@ -20,8 +20,8 @@ from nescio._validation import (
     checked_whole,
 )
 from nescio.detectors.base import Detector
+from nescio.detectors.features import exp, largest, where
 from nescio.detectors.inputs import Arrays
-from nescio.detectors.tensors import exp, largest, where
 from nescio.explain import Terms
 
 _WANG = "Wang et al., NeurIPS 2021"

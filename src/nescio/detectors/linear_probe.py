@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._validation import Array, FloatArray
-from nescio.detectors.base import Detector
 from nescio.detectors.features import (
+    FeatureDetector,
     centred,
-    checked_layer,
     memberships,
     product,
     row_blocks,
@@ -24,7 +23,7 @@ _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
 
 
-class LinearProbe(Detector):
+class LinearProbe(FeatureDetector):
     """Sum of the squares of the positive outputs of a ridge regression of the labels.
 
     The regression predicts the labels (0 or 1) from features of length 1. It is a second opinion:
@@ -66,27 +65,19 @@ class LinearProbe(Detector):
 
     name = "linear_probe"
     paper = "nescio; ridge regression, Hoerl & Kennard, Technometrics 1970"
-    learned = ("center_", "weights_", "shares_", "penalty_")
+    learns_with = ("labels",)
+    learned = {
+        "center_": "float features",
+        "weights_": "float features labels",
+        "shares_": "float labels",
+        "penalty_": "float",
+    }
 
     def __init__(
         self, layer: str = "features", *, tpr: float = 0.95, nonfinite: str = "raise"
     ) -> None:
         super().__init__(tpr=tpr, nonfinite=nonfinite)
         self.layer = layer
-
-    @property
-    def learns_from(self) -> tuple[str, ...]:
-        """The features of the layer, and labels."""
-        return (self.layer, "labels")
-
-    @property
-    def scores_from(self) -> tuple[str, ...]:
-        """The features of the layer."""
-        return (self.layer,)
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_layer(self.layer)
 
     def _learn(self, arrays: Arrays) -> None:
         moved: FloatArray = unit_rows(arrays[self.layer].astype(np.float64))
@@ -127,19 +118,6 @@ class LinearProbe(Detector):
             positive = np.maximum(found, 0.0)
             result[rows] = np.einsum("ij,ij->i", positive, positive) + np.minimum(found.max(1), 0.0)
         return result
-
-    def _check_learned(self) -> None:
-        n_features, n_labels = self.n_features_in_, self.shares_.size
-        fits = (
-            self.center_.shape == (n_features,)
-            and self.shares_.shape == (n_labels,)
-            and self.weights_.shape == (n_features, n_labels)
-            and self.penalty_.shape == ()
-            and n_labels > 0
-        )
-        arrays = (self.center_, self.weights_, self.shares_, self.penalty_)
-        if not fits or not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError("its coefficients do not fit its features")
 
 
 def _spectrum(moved: FloatArray) -> tuple[Matrix, Matrix]:

@@ -41,7 +41,12 @@ class LocalOutlierFactor(Detector):
     name = "lof"
     paper = "Breunig et al., SIGMOD 2000"
     learns_from = ("logits",)
-    learned = ("samples_", "k_", "reach_", "densities_")
+    learned = {
+        "samples_": "float samples features",
+        "k_": "int",
+        "reach_": "float samples",
+        "densities_": "float samples",
+    }
     accepts_masked = False
 
     def __init__(
@@ -91,18 +96,8 @@ class LocalOutlierFactor(Detector):
         return distances, positions
 
     def _check_learned(self) -> None:
-        n_samples = len(np.atleast_1d(self.samples_))
-        fits = (
-            self.samples_.shape == (n_samples, self.n_features_in_)
-            and n_samples > 1
-            and self.reach_.shape == self.densities_.shape == (n_samples,)
-            and self.k_.shape == ()
-            and self.k_.dtype.kind == "i"
-            and 1 <= self.k_ < n_samples
-        )
-        arrays = (self.samples_, self.reach_, self.densities_)
-        if not fits or not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError("its samples and densities are not consistent")
+        if not 1 <= self.k_ < len(self.samples_):
+            raise ValueError("its samples are fewer than its neighbours")
 
 
 def _rounded(inputs: FloatArray) -> NDArray[np.float64]:

@@ -13,11 +13,10 @@ from nescio._validation import (
     checked_choice,
     checked_flag,
 )
-from nescio.detectors.base import Detector
 from nescio.detectors.features import (
     SMALLEST_VARIANCE,
+    FeatureDetector,
     centred,
-    checked_layer,
     memberships,
     product,
     row_blocks,
@@ -28,6 +27,12 @@ from nescio.errors import EmptyLabelWarning, ShapeError, warn
 
 Matrix = NDArray[np.float64]
 
+_GAUSSIANS = {
+    "center_": "float features",
+    "whitening_": "float features rank",
+    "means_": "float labels rank",
+}
+
 
 class Gaussians(NamedTuple):
     """Gaussians that share one covariance."""
@@ -35,19 +40,6 @@ class Gaussians(NamedTuple):
     center: Matrix  # (n_features,), subtracted before whitening
     whitening: Matrix  # (n_features, rank); its product with itself is the inverse covariance
     means: Matrix  # (n_gaussians, rank), whitened
-
-    def check(self, n_features: int) -> None:
-        """Raise a `ValueError` if the arrays, read from a file, do not fit each other."""
-        rank = self.whitening.shape[1] if self.whitening.ndim == 2 else -1
-        fits = (
-            self.center.shape == (n_features,)
-            and self.whitening.shape == (n_features, rank)
-            and self.means.ndim == 2
-            and len(self.means) > 0
-            and self.means.shape[1] == rank
-        )
-        if not fits or not all(np.isfinite(array).all() for array in self):
-            raise ValueError("its means and covariance do not fit each other")
 
 
 def learn_gaussians(features: FloatArray, labels: Any, *, normalise: bool = False) -> Gaussians:
@@ -133,7 +125,7 @@ def _whitening(covariance: Matrix) -> Matrix:
     return whitening
 
 
-class Mahalanobis(Detector):
+class Mahalanobis(FeatureDetector):
     """Mahalanobis distance of the features to the label means, under one shared covariance.
 
     Each label has a mean: that of the features of all samples with this label. The covariance is
@@ -175,7 +167,8 @@ class Mahalanobis(Detector):
 
     name = "mahalanobis"
     paper = "Lee et al., NeurIPS 2018; multi-label as in Wang et al., NeurIPS 2021"
-    learned = ("center_", "whitening_", "means_")
+    learns_with = ("labels",)
+    learned = _GAUSSIANS
 
     def __init__(
         self,
@@ -191,21 +184,10 @@ class Mahalanobis(Detector):
         self.normalise = normalise
         self.layer = layer
 
-    @property
-    def learns_from(self) -> tuple[str, ...]:
-        """The features of the layer, and labels."""
-        return (self.layer, "labels")
-
-    @property
-    def scores_from(self) -> tuple[str, ...]:
-        """The features of the layer."""
-        return (self.layer,)
-
     def _check_params(self) -> None:
         super()._check_params()
         checked_choice("aggregate", self.aggregate, ("max", "sum"))
         checked_flag("normalise", self.normalise)
-        checked_layer(self.layer)
 
     def _learn(self, arrays: Arrays) -> None:
         self.center_, self.whitening_, self.means_ = learn_gaussians(
@@ -220,13 +202,8 @@ class Mahalanobis(Detector):
                 f"{self.name} learned from {len(self.center_)} features, but {name} has "
                 f"{inputs.shape[1]} columns."
             )
-        return minus_distances(inputs, self._gaussians(), self.aggregate, normalise=self.normalise)
-
-    def _gaussians(self) -> Gaussians:
-        return Gaussians(self.center_, self.whitening_, self.means_)
-
-    def _check_learned(self) -> None:
-        self._gaussians().check(self.n_features_in_)
+        gaussians = Gaussians(self.center_, self.whitening_, self.means_)
+        return minus_distances(inputs, gaussians, self.aggregate, normalise=self.normalise)
 
 
 class PerturbedMahalanobis(Mahalanobis):
@@ -256,7 +233,7 @@ class PerturbedMahalanobis(Mahalanobis):
         return (f"mahalanobis_{self.aggregate}",)
 
 
-class RelativeMahalanobis(Detector):
+class RelativeMahalanobis(FeatureDetector):
     """Distance to the Gaussian of all samples minus the distance to that of the nearest label.
 
     Both are squared Mahalanobis distances. The Gaussians of the labels share one covariance, as
@@ -296,7 +273,12 @@ class RelativeMahalanobis(Detector):
 
     name = "relative_mahalanobis"
     paper = "Ren et al., 2021 (arXiv:2106.09022)"
-    learned = ("center_", "whitening_", "means_", "overall_center_", "overall_whitening_")
+    learns_with = ("labels",)
+    learned = {
+        **_GAUSSIANS,
+        "overall_center_": "float features",
+        "overall_whitening_": "float features overall-rank",
+    }
 
     def __init__(
         self,
@@ -310,20 +292,9 @@ class RelativeMahalanobis(Detector):
         self.normalise = normalise
         self.layer = layer
 
-    @property
-    def learns_from(self) -> tuple[str, ...]:
-        """The features of the layer, and labels."""
-        return (self.layer, "labels")
-
-    @property
-    def scores_from(self) -> tuple[str, ...]:
-        """The features of the layer."""
-        return (self.layer,)
-
     def _check_params(self) -> None:
         super()._check_params()
         checked_flag("normalise", self.normalise)
-        checked_layer(self.layer)
 
     def _learn(self, arrays: Arrays) -> None:
         features: FloatArray = arrays[self.layer]
@@ -356,7 +327,3 @@ class RelativeMahalanobis(Detector):
             Gaussians(self.center_, self.whitening_, self.means_),
             Gaussians(self.overall_center_, self.overall_whitening_, np.zeros((1, rank))),
         )
-
-    def _check_learned(self) -> None:
-        for gaussians in self._gaussians():
-            gaussians.check(self.n_features_in_)

@@ -14,11 +14,17 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.detectors import fitting, inputs as reading
-from nescio.detectors.base import Detector
-from nescio.detectors.features import checked_layer, row_blocks, unit_rows
+from nescio.detectors import inputs as reading
+from nescio.detectors.base import NotCalibratedError
+from nescio.detectors.features import FeatureDetector, row_blocks, unit_rows
 from nescio.detectors.inputs import Arrays
-from nescio.errors import ParameterError, TooFewSamplesError
+from nescio.errors import (
+    InputError,
+    MissingInputError,
+    ParameterError,
+    ShapeError,
+    TooFewSamplesError,
+)
 
 Indices = NDArray[np.int64]
 
@@ -40,8 +46,10 @@ def nearest(bank: FloatArray, queries: FloatArray, k: int) -> Nearest:
     for block in row_blocks(len(queries), max(len(bank), n_candidates * bank.shape[1])):
         rows = queries[block]
         similarities = products(rows, bank)
-        candidates = largest(similarities, n_candidates)
-        distances = euclidean(rows[:, None], bank[candidates])  # (n_rows, n_candidates)
+        candidates = np.argpartition(similarities, -n_candidates, axis=1)[:, -n_candidates:]
+        # In float64: (n_rows, n_candidates, n_features), then (n_rows, n_candidates)
+        differences = rows[:, None].astype(np.float64) - bank[candidates]
+        distances = np.sqrt(np.einsum("...j,...j->...", differences, differences))
         order = np.lexsort((candidates, distances))[:, :k]
         result.distances[block] = np.take_along_axis(distances, order, axis=1)
         result.positions[block] = np.take_along_axis(candidates, order, axis=1)
@@ -55,58 +63,10 @@ def products(rows: FloatArray, bank: FloatArray) -> FloatArray:
     return result
 
 
-def largest(values: FloatArray, k: int) -> Indices:
-    """Return the positions of the k largest values of each row, in no particular order."""
-    return np.asarray(np.argpartition(values, values.shape[1] - k, axis=1)[:, -k:])
+class BankDetector(FeatureDetector):
+    """Base class of detectors that keep training samples, `bank_`."""
 
-
-def euclidean(rows: FloatArray, samples: FloatArray) -> NDArray[np.float64]:
-    """Return distances in float64, of rows to samples of the same or a wider shape."""
-    difference = rows.astype(np.float64) - samples
-    return np.asarray(np.sqrt(np.einsum("...j,...j->...", difference, difference)))
-
-
-def drawn(n_samples: int, most: int) -> Indices:
-    """Return the samples to keep: all, or a random choice with a fixed seed if there are more."""
-    if not 0 < most < n_samples:
-        return np.arange(n_samples)
-    return np.sort(np.random.default_rng(0).choice(n_samples, most, replace=False))
-
-
-def check_sizes(k: int, bank: int) -> None:
-    """Raise unless k is a number of neighbours, and the bank 0 (all samples) or at least k."""
-    checked_whole("k", k, minimum=1)
-    if 0 < checked_whole("bank", bank, minimum=0) < k:
-        raise ParameterError(
-            f"bank must be 0 (all training samples) or at least k = {k}, got {bank}."
-        )
-
-
-def check_enough(k: int, n_samples: int, what: str) -> None:
-    """Raise if there are fewer than k samples to search."""
-    if k > n_samples:
-        raise TooFewSamplesError(
-            f"{what} with k = {k} searches at least {k} training samples, got n_samples = "
-            f"{n_samples}. Learn from more samples, or choose a smaller k."
-        )
-
-
-def fits(bank: Array, k: int, n_features: int) -> bool:
-    """Return whether an array, read from a file, can be a bank for this k."""
-    return (
-        bank.ndim == 2
-        and bank.dtype in (np.float32, np.float64)
-        and bank.shape[1] == n_features
-        and len(bank) >= k
-        and bool(np.isfinite(bank).all())
-    )
-
-
-class BankDetector(Detector):
-    """Base class of detectors that search training samples, `bank_`, with positions `rows_`."""
-
-    bank_: Array
-    rows_: Indices
+    bank_: FloatArray
 
     def __init__(
         self,
@@ -124,47 +84,28 @@ class BankDetector(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        checked_layer(self.layer)
-        check_sizes(self.k, self.bank)
-
-    def nearest(self, X: Any, n: int = 5) -> Indices:
-        """Return the positions of the nearest training samples, nearest first.
-
-        They count the rows that were learned from: with nonfinite="out", those without NaN or
-        infinity. With a smaller `bank`, only the samples that were kept can be found.
-
-        Parameters
-        ----------
-        X : array, tensor, data frame or Outputs
-            What the detector reads.
-        n : int
-            How many samples.
-
-        Returns
-        -------
-        array of shape (n_samples, n)
-            -1 for samples that have no neighbours: rows of zeros and, with nonfinite="out", rows
-            with NaN or infinity.
-        """
-        if not hasattr(self, "bank_"):
-            raise fitting.NotCalibratedError(
-                f"{self.name} learns from data: call fit(training_data) first."
-            )
-        if checked_whole("n", n, minimum=1) > len(self.bank_):
+        checked_whole("k", self.k, minimum=1)
+        if 0 < checked_whole("bank", self.bank, minimum=0) < self.k:
             raise ParameterError(
-                f"n must be at most {len(self.bank_):,}, the number of training samples that "
-                f"{self.name} keeps, got {n}."
+                f"bank must be 0 (all training samples) or at least k = {self.k}, got {self.bank}."
             )
-        given = fitting.read(self, X, self.scores_from).arrays
-        inputs: FloatArray = given[self.layer]
-        positions = np.full((len(inputs), n), -1)
-        rows = np.flatnonzero(reading.usable_rows(given, self) & inputs.any(1))
-        positions[rows] = self.rows_[self._nearest(inputs[rows], n).positions]
-        return positions
 
-    def _nearest(self, inputs: FloatArray, k: int) -> Nearest:
-        """Return the k samples that are nearest to each row; no row is all zeros."""
-        return nearest(self.bank_, unit_rows(inputs), k)
+    def _drawn(self, n_samples: int) -> Indices:
+        """Return the samples to keep: all, or a random choice with a fixed seed if too many."""
+        if not 0 < self.bank < n_samples:
+            return np.arange(n_samples)
+        return np.sort(np.random.default_rng(0).choice(n_samples, self.bank, replace=False))
+
+    def _check_enough(self, n_samples: int) -> None:
+        """Raise if there are fewer than k samples to search."""
+        if self.k > n_samples:
+            raise TooFewSamplesError(
+                f"{self.name} with k = {self.k} searches at least {self.k} training samples, got "
+                f"n_samples = {n_samples}. Learn from more samples, or choose a smaller k."
+            )
+
+    def _check_learned(self) -> None:
+        self._check_enough(len(self.bank_))
 
 
 class NearestNeighbours(BankDetector):
@@ -203,40 +144,63 @@ class NearestNeighbours(BankDetector):
 
     name = "knn"
     paper = "Sun et al., ICML 2022"
-    learned = ("bank_", "rows_")
+    learned = {"bank_": "float bank features", "rows_": "int bank"}
 
-    @property
-    def learns_from(self) -> tuple[str, ...]:
-        """The features of the layer."""
-        return (self.layer,)
-
-    scores_from = learns_from
+    rows_: Indices
 
     def _learn(self, arrays: Arrays) -> None:
         features: FloatArray = arrays[self.layer]
         directed = np.flatnonzero(features.any(1))
-        check_enough(self.k, len(directed), self.name)
-        self.rows_ = directed[drawn(len(directed), self.bank)]
+        self._check_enough(len(directed))
+        self.rows_ = directed[self._drawn(len(directed))]
         self.bank_ = unit_rows(features, self.rows_)
 
     def _score(self, arrays: Arrays) -> Array:
-        check_enough(self.k, len(self.bank_), self.name)
+        self._check_enough(len(self.bank_))  # k may have been set since
         inputs: FloatArray = arrays[self.layer]
         result = np.full(len(inputs), -_AT_RIGHT_ANGLES)
         rows = np.flatnonzero(inputs.any(1))
-        result[rows] = -self._nearest(inputs[rows], self.k).distances[:, -1]
+        result[rows] = -nearest(self.bank_, unit_rows(inputs[rows]), self.k).distances[:, -1]
         return result
 
-    def _check_learned(self) -> None:
-        if not (
-            fits(self.bank_, self.k, self.n_features_in_)
-            and self.rows_.shape == self.bank_.shape[:1]
-            and self.rows_.dtype.kind == "i"
-        ):
-            raise ValueError("its training samples are not consistent")
+    def nearest(self, X: Any, n: int = 5) -> Indices:
+        """Return the positions of the nearest training samples, nearest first.
+
+        They count the rows that were learned from: with nonfinite="out", those without NaN or
+        infinity. With a smaller `bank`, only the samples that were kept can be found.
+
+        Parameters
+        ----------
+        X : array, tensor, data frame or Outputs
+            What the detector reads.
+        n : int
+            How many samples.
+
+        Returns
+        -------
+        array of shape (n_samples, n)
+            -1 for samples that have no neighbours: rows of zeros and, with nonfinite="out", rows
+            with NaN or infinity.
+        """
+        if not hasattr(self, "bank_"):
+            raise NotCalibratedError(
+                f"{self.name} learns from data: call fit(training_data) first."
+            )
+        if checked_whole("n", n, minimum=1) > len(self.bank_):
+            raise ParameterError(
+                f"n must be at most {len(self.bank_):,}, the number of training samples that "
+                f"{self.name} keeps, got {n}."
+            )
+        arrays = self._read(X, self.scores_from).arrays
+        inputs: FloatArray = arrays[self.layer]
+        positions = np.full((len(inputs), n), -1)
+        usable = reading.usable_rows(arrays, self)
+        rows = np.flatnonzero(inputs.any(1) if usable is None else usable & inputs.any(1))
+        positions[rows] = self.rows_[nearest(self.bank_, unit_rows(inputs[rows]), n).positions]
+        return positions
 
 
-class NNGuide(Detector):
+class NNGuide(BankDetector):
     """Joint energy times the mean of the k largest products of similarity and training energy.
 
     The product of a training sample is the cosine similarity of its features to those of the
@@ -252,10 +216,7 @@ class NNGuide(Detector):
     layer : str
         The array to read: "features", or a name in `Outputs.arrays`.
     bank : int
-        How many training samples to keep at most, drawn at random with a fixed seed; 0 for all.
-        Memory, the size of the file and the time to score grow with it. With 20,000 samples of
-        1,024 features, these are 82 MB, and below 10 % of the time of DenseNet-121, even for one
-        image at a time (benchmarks/speed/beside_network.py).
+        How many training samples to keep at most, as for `NearestNeighbours`.
 
     Attributes
     ----------
@@ -265,7 +226,8 @@ class NNGuide(Detector):
 
     name = "nnguide"
     paper = "Park et al., ICCV 2023; with joint energy"
-    learned = ("bank_",)
+    learns_with = scores_with = ("logits",)
+    learned = {"bank_": "float bank features"}
 
     def __init__(
         self,
@@ -276,42 +238,187 @@ class NNGuide(Detector):
         tpr: float = 0.95,
         nonfinite: str = "raise",
     ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.k = k
-        self.layer = layer
-        self.bank = bank
-
-    @property
-    def learns_from(self) -> tuple[str, ...]:
-        """The features of the layer, and logits."""
-        return (self.layer, "logits")
-
-    scores_from = learns_from
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        checked_layer(self.layer)
-        check_sizes(self.k, self.bank)
+        super().__init__(k, layer, bank, tpr=tpr, nonfinite=nonfinite)
 
     def _learn(self, arrays: Arrays) -> None:
         features: FloatArray = arrays[self.layer]
-        check_enough(self.k, len(features), self.name)
-        rows = drawn(len(features), self.bank)
+        self._check_enough(len(features))
+        rows = self._drawn(len(features))
         self.bank_ = unit_rows(features, rows)
         energies: FloatArray = scores.joint_energy(arrays.logits[rows])
         self.bank_ *= energies.astype(self.bank_.dtype)[:, None]
 
     def _score(self, arrays: Arrays) -> Array:
-        check_enough(self.k, len(self.bank_), self.name)
+        self._check_enough(len(self.bank_))  # k may have been set since
         inputs: FloatArray = arrays[self.layer]
         guidance = np.empty(len(inputs))
         for block in row_blocks(len(inputs), max(self.bank_.shape)):
-            found = products(unit_rows(inputs[block]), self.bank_)
-            largest = np.partition(found, -self.k, axis=1)[:, -self.k :]
+            guiding = products(unit_rows(inputs[block]), self.bank_)
+            largest = np.partition(guiding, -self.k, axis=1)[:, -self.k :]
             guidance[block] = largest.mean(1, dtype=np.float64)
         energies: FloatArray = scores.joint_energy(arrays.logits)
         return guidance * energies
 
+
+class _Table(NamedTuple):
+    """Labels with about as many samples each, and their members: one row per label."""
+
+    labels: NDArray[np.int64]
+    members: NDArray[np.int64]
+
+
+class LabelNeighbours(NearestNeighbours):
+    """Similarity to the nearest training samples of each label, weighted by the label's energy.
+
+    For a label, it is the mean cosine similarity of the features to those of the k most similar
+    training samples that carry the label. The score is the mean over labels, with the energy
+    log(1 + exp(logit)) as the weight: the labels that the model finds decide. So a sample has to
+    look like something in the training data, as for `knn`, and like the right thing: an image in
+    which the model finds a dog must resemble images of dogs.
+
+    Labels that no training sample carries count nothing. A row of zeros has no direction: its
+    similarity to every sample is 0.
+
+    Parameters
+    ----------
+    k : int
+        How many training samples of each label; all of them if a label has fewer.
+    layer : str
+        The array to read: "features", or a name in `Outputs.arrays`.
+    bank : int
+        How many training samples to keep at most, as for `NearestNeighbours`.
+
+    Attributes
+    ----------
+    bank_ : array of shape (n_kept, n_features)
+        The training samples that are searched, of length 1.
+    rows_ : array of shape (n_kept,)
+        Their positions in the training data.
+    members_ : array of int
+        The positions in `bank_` of the samples that carry the first label, then of those that
+        carry the second, and so on.
+    starts_ : array of shape (n_labels + 1,)
+        Where each label starts in `members_`.
+
+    Examples
+    --------
+    >>> from nescio import Outputs
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.eye(2, dtype=int)[rng.integers(0, 2, 200)]
+    >>> features = 3 * labels @ np.eye(2, 5) + rng.normal(size=(200, 5))
+    >>> train = Outputs(np.where(labels, 4.0, -4.0), features=features, labels=labels)
+    >>> detector = LabelNeighbours().fit(train)
+
+    Features of the first label, together with the first label and with the second:
+
+    >>> new = Outputs([[4.0, -4.0], [-4.0, 4.0]], features=[[3.0, 0, 0, 0, 0]] * 2)
+    >>> detector.score_samples(new).round(1)
+    array([1. , 0.6])
+    """
+
+    name = "label_neighbours"
+    paper = "nescio; neighbours as in Sun et al., ICML 2022"
+    learns_with = ("labels",)
+    scores_with = ("logits",)
+    learned = {
+        "bank_": "float bank features",
+        "rows_": "int bank",
+        "members_": "int members",
+        "starts_": "int starts",
+    }
+
+    def _learn(self, arrays: Arrays) -> None:
+        features: FloatArray = arrays[self.layer]
+        if arrays.labels is None or arrays.labels.ndim != 2:
+            raise MissingInputError(
+                f"{self.name} learns the labels of the training samples and reads logits too: pass "
+                "Outputs(logits, features=..., labels=...)."
+            )
+        carried = arrays.labels.astype(bool)
+        useful = np.flatnonzero(features.any(1) & carried.any(1))
+        if not len(useful):
+            raise InputError(
+                f"{self.name} learns from training samples that carry a label and whose features "
+                f"are not all 0, and none of the {len(carried):,} is such. Check labels and "
+                "features."
+            )
+        self.rows_ = useful[self._drawn(len(useful))]
+        self.bank_ = unit_rows(features, self.rows_)
+        label, member = np.nonzero(carried[self.rows_].T)  # ordered by label
+        self.members_ = member
+        self.starts_ = np.searchsorted(label, np.arange(carried.shape[1] + 1))
+        self.__dict__.pop("_tables", None)
+
+    def _score(self, arrays: Arrays) -> Array:
+        inputs: FloatArray = arrays[self.layer]
+        n_labels = len(self.starts_) - 1
+        if arrays.logits.shape[1] != n_labels:
+            raise ShapeError(
+                f"{self.name} has learned {n_labels} labels, but there are logits of "
+                f"{arrays.logits.shape[1]}. Pass outputs of the same model."
+            )
+        if not hasattr(self, "_tables"):
+            self._tables = _tables(self.members_, self.starts_, len(self.bank_))
+        result = np.empty(len(inputs))
+        largest = max(table.members.size for table in self._tables)
+        for block in row_blocks(len(inputs), max(*self.bank_.shape, len(self.starts_), largest)):
+            similarities = self._similarities(unit_rows(inputs[block]))
+            result[block] = np.einsum("ij,ij->i", self._weights(arrays.logits[block]), similarities)
+        return result
+
+    def _similarities(self, unit: FloatArray) -> NDArray[np.float64]:
+        """Return the mean similarity to the nearest samples of each label."""
+        n_bank = len(self.bank_)
+        products = np.empty((len(unit), n_bank + 1), self.bank_.dtype)
+        np.matmul(unit.astype(self.bank_.dtype, copy=False), self.bank_.T, out=products[:, :n_bank])
+        products[:, n_bank] = -np.inf
+        similarities = np.zeros((len(unit), len(self.starts_) - 1))
+        for labels, members in self._tables:
+            near = products.take(members, axis=1)  # (n_rows, n_labels, n_members)
+            n_others = members.shape[1] - self.k
+            if n_others > 0:
+                near.partition(n_others, axis=2)
+                near = near[:, :, n_others:]
+            sizes = np.minimum(np.diff(self.starts_)[labels], near.shape[2])
+            sums = near.sum(2, dtype=np.float64, where=near > -np.inf)
+            similarities[:, labels] = sums / sizes
+        return similarities
+
+    def _weights(self, logits: Array) -> NDArray[np.float64]:
+        """Return the labels' energies, 0 for labels without samples, with a sum of 1."""
+        weights: NDArray[np.float64] = scores.label_energy(logits.astype(np.float64))
+        known = np.diff(self.starts_) > 0
+        weights *= known
+        # If no label has any energy, each counts alike.
+        weights[weights.sum(1) == 0] = known
+        weights /= weights.sum(1, keepdims=True)
+        return weights
+
     def _check_learned(self) -> None:
-        if not fits(self.bank_, self.k, self.n_features_in_):
-            raise ValueError("its training samples are not consistent")
+        n_bank, starts = len(self.bank_), self.starts_
+        if not (
+            len(starts) == self.n_columns_.get("logits", len(starts) - 1) + 1
+            and starts[0] == 0
+            and starts[-1] == len(self.members_)
+            and (np.diff(starts) >= 0).all()
+            and ((self.members_ >= 0) & (self.members_ < n_bank)).all()
+        ):
+            raise ValueError("its training samples and labels are not consistent")
+
+
+def _tables(members: Array, starts: Array, absent: int) -> list[_Table]:
+    """Return the members of all labels in few tables, so that not every label takes a step.
+
+    The labels of a table have at most twice as many members as each other. Shorter rows are filled
+    with `absent`.
+    """
+    sizes = np.diff(starts)
+    classes = np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
+    tables = []
+    for each in np.unique(classes[sizes > 0]):
+        labels = np.flatnonzero((classes == each) & (sizes > 0))
+        place = np.arange(sizes[labels].max())
+        present = place < sizes[labels][:, None]
+        at = np.where(present, starts[labels][:, None] + place, 0)
+        tables.append(_Table(labels, np.where(present, members[at], absent)))
+    return tables

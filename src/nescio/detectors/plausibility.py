@@ -1,12 +1,11 @@
-"""Sanity checks of calibration data that is valid but probably a mistake, and what it looked like.
+"""Sanity checks: data that is valid but probably a mistake; and what calibration data looked like.
 
 Data that the detector has learned from is an error, because it would void the guarantee.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,110 +15,63 @@ from numpy.typing import NDArray
 from nescio._validation import Array, BoolArray
 from nescio.calibration import Firing
 from nescio.detectors.inputs import Arrays, Given, transposed_hint
-from nescio.errors import ImplausibleValuesWarning, InputError, ParameterWarning, listed, warn
+from nescio.errors import ImplausibleValuesWarning, InputError, listed, warn
 from nescio.explain import Medians, Terms
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
     from nescio.detectors.base import Detector
 
-_ROWS_AT_ONCE = 1000  # a fingerprint needs memory for as many rows
+_ROWS_AT_ONCE = 1000  # a hash needs memory for as many rows
 _COMPARED_ROWS = 64
 _ENOUGH_VALUES = 50
 _HEAD_TOLERANCE = 0.02  # relative to the largest logit: features may be stored in 16 bits
 _ABOUT_THE_MODEL = ("kind", "model_hash", "preprocessing")
-# The parts of a fingerprint: what does not depend on the order of the rows, what every version has,
-# and the lowest hashes of single rows.
-_IN_ANY_ORDER, _WHOLE, _LOWEST = slice(64), slice(128), slice(128, None)
+_KINDS_OF_LAYER = {"pooled", "penultimate", "input"}
 _N_LOWEST = 256
 _FEWEST_COMPARED = 8
 _SHARE_LEARNED = 0.2  # some data has equal rows by nature
 
 
-def warn_of_large_k(detector: Detector, given: Given) -> None:
-    """Warn if the score sums more labels than there are."""
-    terms, logits = detector.label_terms(), given.arrays.get("logits")
-    if terms is None or terms.largest is None or logits is None:
+# --- logits -----------------------------------------------------------------------------------
+
+
+def warn_of_odd_logits(given: Given) -> None:
+    """Warn of calibration logits that no multi-label classifier gives.
+
+    A detector inside a detector does not warn: the outer one has done so.
+    """
+    logits = given.arrays.get("logits")
+    if logits is None or isinstance(given.data, Arrays):
         return
-    if terms.largest > logits.shape[1]:
+    if len(logits) < logits.shape[1] and given.label_names is None:
         warn(
-            f"{detector.name} counts the {terms.largest} largest labels, but there are only "
-            f"{logits.shape[1]}: the score is the sum over all labels. Choose a smaller k, or a "
-            "detector that sums all labels.",
-            ParameterWarning,
+            f"the calibration data has more labels than samples. {transposed_hint(logits.shape)} "
+            "If it is not, calibrate on more samples, or pass Outputs with label_names.",
+            ImplausibleValuesWarning,
         )
-
-
-def warn_of_constant_labels(given: Given) -> None:
-    """Warn of labels whose logit is the same for all samples; masked labels are fine."""
-    inside = isinstance(given.data, Arrays)  # a detector inside a detector, which warns itself
-    if not inside and given.logits is not None:
-        labels = ConstantLabels()
-        labels.add(given.logits)
-        labels.warn(given.label_names)
-
-
-class ConstantLabels:
-    """Labels whose logit has been the same for all samples so far."""
-
-    def __init__(self) -> None:
-        self._first: Array | None = None
-        self._constant = np.empty(0, np.bool_)
-        self._n_samples = 0
-
-    def add(self, logits: Array) -> None:
-        """Compare the next samples with the first one."""
-        if self._first is None:
-            if not len(logits):
-                return
-            self._first = logits[0].copy()
-            self._constant = np.isfinite(self._first)
-        self._n_samples += len(logits)
-        # Most labels differ between the first few rows: compare all rows of the others only.
-        for n_rows in (10, None):
-            columns = np.flatnonzero(self._constant)
-            if len(columns):
-                same = logits[:n_rows, columns] == self._first[columns]
-                self._constant[columns] = same.all(0)
-
-    def warn(self, label_names: Sequence[str] | None) -> None:
-        """Warn of such labels."""
-        at = np.flatnonzero(self._constant)
-        if not len(at) or self._n_samples < 2:
-            return
-        names = [i if label_names is None else label_names[i] for i in at.tolist()]
-        what = f"label {listed(names)} has" if len(at) == 1 else f"{len(at):,} labels have"
+    if logits.size >= _ENOUGH_VALUES and not np.fmin.reduce(logits, axis=None) < 0:
         warn(
-            f"{what} the same logit for all {self._n_samples:,} calibration samples"
-            + ("" if len(at) == 1 else f": {listed(names)}")
+            "no value is negative, but logits are expected, which are negative for absent labels. "
+            "Pass the outputs of the model before its last activation, which may be a ReLU.",
+            ImplausibleValuesWarning,
+        )
+    constant = np.flatnonzero(np.isfinite(logits[0]) & (logits == logits[0]).all(0)).tolist()
+    if constant and len(logits) > 1:
+        names = [
+            label if given.label_names is None else given.label_names[label] for label in constant
+        ]
+        what = f"label {listed(names)} has" if len(names) == 1 else f"{len(names):,} labels have"
+        warn(
+            f"{what} the same logit for all {len(logits):,} calibration samples"
+            + ("" if len(names) == 1 else f": {listed(names)}")
             + ". A constant label tells nothing about a sample. Check the outputs of the model, or "
             "leave the label out (Outputs.select_labels).",
             ImplausibleValuesWarning,
         )
 
 
-def warn_of_no_negative(given: Given) -> None:
-    """Warn of held-out logits that are never negative, such as those after a ReLU."""
-    logits = given.arrays.get("logits")
-    if logits is None or logits.size < _ENOUGH_VALUES or np.fmin.reduce(logits, axis=None) < 0:
-        return
-    warn(
-        "no value is negative, but logits are expected, which are negative for absent labels. "
-        "Pass the outputs of the model before its last activation, which may be a ReLU.",
-        ImplausibleValuesWarning,
-    )
-
-
-def warn_of_transposed(given: Given) -> None:
-    """Warn of logits with more labels than samples, unless the labels have names."""
-    logits, inside = given.arrays.get("logits"), isinstance(given.data, Arrays)
-    if logits is None or inside or given.label_names is not None or len(logits) >= logits.shape[1]:
-        return
-    warn(
-        f"the calibration data has more labels than samples. {transposed_hint(logits.shape)} If it "
-        "is not, calibrate on more samples, or pass Outputs with label_names.",
-        ImplausibleValuesWarning,
-    )
+# --- the model --------------------------------------------------------------------------------
 
 
 def warn_of_another_head(given: Given) -> None:
@@ -132,8 +84,8 @@ def warn_of_another_head(given: Given) -> None:
         return  # an error of the detector, which says more
     with np.errstate(all="ignore"):
         made = inputs.astype(np.float64) @ head.weight.T.astype(np.float64) + head.bias
-        known = np.isfinite(made) & np.isfinite(logits)
-        off = np.abs(made - logits)[known] > _HEAD_TOLERANCE * np.abs(made[known]).max(initial=1.0)
+        finite = np.isfinite(made) & np.isfinite(logits)
+        off = np.abs(made - logits)[finite] > _HEAD_TOLERANCE * np.abs(made[finite]).max(initial=1)
     if off.any():
         warn(
             "the head does not give the logits for these features (logits = features @ weight.T + "
@@ -143,26 +95,39 @@ def warn_of_another_head(given: Given) -> None:
         )
 
 
-def made_with(data: Any) -> dict[str, Any]:
-    """Return which model gave these outputs and how images were prepared, if they say so."""
-    manifest = data.manifest if isinstance(data, Outputs) else {}
+def made_with(given: Given) -> dict[str, Any]:
+    """Return which model gave the outputs and how images were prepared, if they say so."""
+    manifest = given.manifest
     return {name: manifest[name] for name in _ABOUT_THE_MODEL if manifest.get(name) is not None}
 
 
-def warn_of_another_model(detector: Detector, data: Any) -> None:
-    """Warn if the outputs are known to be of another model than those the detector was made with.
+def check_same_model(detector: Detector, given: Given) -> None:
+    """Compare the model of the outputs with the one that the detector was made with, if known.
 
+    Features of another layer are an error: the widths may be the same. Another model is a warning.
     A graph has another hash than the module that it was exported from, so only models of the same
     kind are compared.
     """
-    ours, theirs = getattr(detector, "_made_with", {}), made_with(data)
-    differ = [name for name in _ABOUT_THE_MODEL if ours.get(name) != theirs.get(name)]
-    if not differ or not (ours.keys() == theirs.keys() and ours.get("kind") == theirs.get("kind")):
+    if not given.manifest:
         return
-    what = "another model" if "model_hash" in differ else "images that were prepared in another way"
+    layers = [*getattr(detector, "layers_", ())[:1], *given.layers[:1]]
+    two_kinds = len(set(layers)) == 2 and _KINDS_OF_LAYER.issuperset(layers)
+    if two_kinds and "features" in detector.scores_from:
+        ours, theirs = layers
+        raise InputError(
+            f"the features are of the layer {theirs!r}, but {detector.name} was made with those "
+            f"of {ours!r}. Choose the same layer (features={ours!r}, --features {ours})."
+        )
+    before, now = getattr(detector, "_made_with", {}), made_with(given)
+    if before.keys() != now.keys() or before.get("kind") != now.get("kind") or before == now:
+        return
+    if before.get("model_hash") != now.get("model_hash"):
+        differs, what = "model_hash", "another model"
+    else:
+        differs, what = "preprocessing", "images that were prepared in another way"
     warn(
-        f"{detector.name} was made with outputs of {what} ({_shown(ours[differ[0]])}, here "
-        f"{_shown(theirs[differ[0]])}), so its threshold and p-values do not hold here. Fit and "
+        f"{detector.name} was made with outputs of {what} ({_shown(before[differs])}, here "
+        f"{_shown(now[differs])}), so its threshold and p-values do not hold here. Fit and "
         "calibrate it on outputs of the same model.",
         ImplausibleValuesWarning,
     )
@@ -170,39 +135,57 @@ def warn_of_another_model(detector: Detector, data: Any) -> None:
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):  # the preprocessing
-        return ", ".join(f"{name} {one}" for name, one in value.items())
+        return ", ".join(f"{name} {setting}" for name, setting in value.items())
     return str(value)[:12]
 
 
-def remember_learned_data(detector: Detector, data: Any, arrays: Arrays) -> None:
+# --- data that was learned from ---------------------------------------------------------------
+
+
+def remember_learned_data(detector: Detector, given: Given) -> None:
     """Keep what `check_held_out` compares with; nothing for a detector inside a detector."""
-    inside = isinstance(data, Arrays)
-    detector._learned_from = {
-        name: _fingerprint(matrix) for name, matrix in arrays.matrices().items() if not inside
-    }
+    matrices = {} if isinstance(given.data, Arrays) else given.arrays.matrices()
+    detector._learned_from = {name: _fingerprint(matrix) for name, matrix in matrices.items()}
 
 
 def check_held_out(detector: Detector, given: Given) -> None:
-    """Raise if the detector has learned from this very data; warn if from many of its samples."""
+    """Raise if the detector has learned from this very data; warn if from many of its samples.
+
+    The share of learned samples is estimated from rows with low hashes: of the rows with a hash up
+    to the largest one that was kept, it is known which are learned ones. A hash does not depend on
+    the sample's content in any way that matters, so they stand for all rows.
+    """
     for name, learned in getattr(detector, "_learned_from", {}).items():
         matrix = given.arrays.get(name)
         if matrix is None and isinstance(given.data, Outputs):
             matrix = given.data.get(name)  # it is not scored, but shows which data this is
-        if matrix is not None:
-            check = LearnedRows(detector, name, learned)
-            check.add(matrix)
-            if check.finish():
-                return
+        if matrix is None:
+            continue
+        rows = _row_hashes(matrix)
+        if [len(rows), int(rows.sum())] == learned[:2]:
+            raise InputError(
+                f"{detector.name} has learned from this very data ({len(rows):,} samples). "
+                "Calibrating on it would void the guarantee: calibrate on held-out data."
+            )
+        lowest = np.array(learned[2], np.uint64)
+        rows = rows[rows > 0]  # rows of zeros are equal by nature, and always among the lowest
+        if len(lowest) == _N_LOWEST:
+            rows = rows[rows <= lowest[-1]]
+        share = np.isin(rows, lowest).mean() if len(rows) >= _FEWEST_COMPARED else 0.0
+        if share > _SHARE_LEARNED:
+            warn(
+                f"about {share:.0%} of these samples are equal to samples that {detector.name} has "
+                f"learned from ({name}). If they are the same samples, the guarantee is void: "
+                "calibrate on held-out data.",
+                ImplausibleValuesWarning,
+            )
+            return
 
 
-def has_learned_from(detector: Detector, outputs: Outputs) -> bool:
-    """Return whether these are the outputs that the detector has learned from, in their order."""
-    learned: dict[str, str] = getattr(detector, "_learned_from", {})
-    found = {name: outputs.get(name) for name in learned}
-    return bool(learned) and all(
-        matrix is not None and _fingerprint(matrix)[_WHOLE] == learned[name][_WHOLE]
-        for name, matrix in found.items()
-    )
+def _fingerprint(matrix: Array) -> list[Any]:
+    """Return the number of rows, the sum of their hashes, and the lowest of these."""
+    rows = _row_hashes(matrix)
+    return [len(rows), int(rows.sum()), np.unique(rows)[:_N_LOWEST].tolist()]
 
 
 def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
@@ -216,74 +199,6 @@ def _row_hashes(matrix: Array) -> NDArray[np.uint64]:
         part = slice(start, start + _ROWS_AT_ONCE)
         rows[part] = np.ascontiguousarray(matrix[part], dtype=np.float32).view(np.uint32) @ factors
     return rows
-
-
-def _fingerprint(matrix: Array) -> str:
-    return _hash_of_rows(matrix.shape, _row_hashes(matrix))
-
-
-def _hash_of_rows(shape: tuple[int, ...], rows: NDArray[np.uint64]) -> str:
-    """Return a hash of the rows in any order, one in theirs, and the lowest hashes of rows."""
-    shown = repr(shape).encode()
-    hashes = [hashlib.sha256(shown + order.tobytes()) for order in (np.sort(rows), rows)]
-    lowest = np.unique(rows)[:_N_LOWEST]
-    return "".join([one.hexdigest() for one in hashes] + [f"{one:016x}" for one in lowest.tolist()])
-
-
-class LearnedRows:
-    """Whether samples, which are added block by block, are those that a detector has learned from.
-
-    With `compare_all`, a hash of each row is kept, to see whether all samples are the same.
-
-    The share of learned samples is estimated from the lowest hashes of these: of the rows with a
-    hash up to the largest of them, it is known which are learned ones. A hash does not depend on
-    the sample's content in any way that matters, so they stand for all rows.
-    """
-
-    def __init__(
-        self, detector: Detector, name: str, learned: str, *, compare_all: bool = True
-    ) -> None:
-        self._detector, self._name, self._learned = detector, name, learned
-        self._compare_all = compare_all
-        lowest = learned[_LOWEST]
-        known = [int(lowest[at : at + 16], 16) for at in range(0, len(lowest), 16)]
-        self._known = np.array([one for one in known if one], np.uint64)
-        self._all_known = len(known) < _N_LOWEST
-        self._n_columns = self._n_some = self._n_known = 0
-        self._rows: list[NDArray[np.uint64]] = []
-
-    def add(self, matrix: Array) -> None:
-        """Add the next samples."""
-        rows = _row_hashes(matrix)
-        self._n_columns = matrix.shape[1]
-        if self._compare_all:
-            self._rows.append(rows)
-        if len(self._known):
-            some = rows if self._all_known else rows[rows <= self._known[-1]]
-            some = some[some > 0]  # rows of zeros, which are equal by nature and always among these
-            self._n_some += len(some)
-            self._n_known += int(np.isin(some, self._known).sum())
-
-    def finish(self) -> bool:
-        """Raise if all are learned samples; warn, and return True, if many are."""
-        detector = self._detector
-        rows = np.concatenate([np.empty(0, np.uint64), *self._rows])
-        found = _hash_of_rows((len(rows), self._n_columns), rows)
-        if self._compare_all and found[_IN_ANY_ORDER] == self._learned[_IN_ANY_ORDER]:
-            raise InputError(
-                f"{detector.name} has learned from this very data ({len(rows):,} samples). "
-                "Calibrating on it would void the guarantee: calibrate on held-out data."
-            )
-        share = self._n_known / self._n_some if self._n_some >= _FEWEST_COMPARED else 0.0
-        if share <= _SHARE_LEARNED:
-            return False
-        warn(
-            f"about {share:.0%} of these samples are equal to samples that {detector.name} has "
-            f"learned from ({self._name}). If they are the same samples, the guarantee is void: "
-            "calibrate on held-out data.",
-            ImplausibleValuesWarning,
-        )
-        return True
 
 
 # --- what the calibration data looked like ----------------------------------------------------

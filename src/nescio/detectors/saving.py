@@ -16,8 +16,7 @@ import numpy as np
 from nescio._io.tensors import FileKind
 from nescio._validation import Array, checked_share, checked_whole
 from nescio.calibration import Calibration, Threshold
-from nescio.detectors.base import Detector
-from nescio.detectors.fitting import require_calibration
+from nescio.detectors.base import Detector, require_calibration
 from nescio.detectors.naming import DETECTORS
 from nescio.detectors.plausibility import Profile
 from nescio.errors import FileFormatError, ParameterError
@@ -185,8 +184,23 @@ def _from_file(
         else:
             setattr(detector, name, tensors[_LEARNED + name])
     _restore_common(detector, node, tensors)
+    if isinstance(detector.learned, Mapping):
+        _check_shapes(detector, detector.learned)
     detector._check_learned()
     return detector
+
+
+def _check_shapes(detector: Detector, declared: Mapping[str, str]) -> None:
+    """Raise unless the learned arrays are as declared; only an axis that is a rank may be empty."""
+    lengths = {"features": detector.n_features_in_}
+    for name, text in declared.items():
+        array = getattr(detector, name)
+        kind, *axes = text.split()
+        fits = array.dtype.kind == kind[0] and array.ndim == len(axes) and np.isfinite(array).all()
+        for axis, length in zip(axes, array.shape, strict=False):
+            fits &= lengths.setdefault(axis, length) == length and (length > 0 or "rank" in axis)
+        if not fits:
+            raise ValueError(f"{name} must be {text}, got {array.dtype} of shape {array.shape}")
 
 
 def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensors) -> None:

@@ -7,7 +7,7 @@ leaves nothing under the name of the output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from nescio._io.results import TableWriter, check_table_target
 from nescio._threads import available_cpus, map_ahead
 from nescio._validation import Array, BoolArray, checked_share
 from nescio.calibration.calibration import fdr_limit
-from nescio.detectors import fitting
 from nescio.detectors.assessment import COLUMNS, Assessment
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
@@ -112,10 +111,11 @@ def score_stream(
         limit = fdr_limit(p_values.values, p_values.counts, fdr)
     score = _Scorer(detector, with_labels=with_labels, limit=limit, quiet=fdr is not None)
     tally, parts = _Tally(), []
-    with _writer(output, force=force) as write:
+    with nullcontext() if output is None else TableWriter(output, force=force) as writer:
         for columns in run(score, stream):
             tally.add(columns)
-            write(columns)
+            if writer is not None:
+                writer.write(columns)
             on_rows(len(columns["score"]))
             if in_memory:
                 parts.append(columns)
@@ -124,16 +124,6 @@ def score_stream(
 
 def _in_threads(score: ScoreBlock, stream: OutputsStream) -> Iterator[Columns]:
     return map_ahead(score, stream.blocks(), _WORKERS)
-
-
-@contextmanager
-def _writer(output: str | Path | None, *, force: bool) -> Iterator[Callable[[Columns], object]]:
-    """Give a function that writes columns to a table; without output, it does nothing."""
-    with ExitStack() as stack:
-        if output is None:
-            yield lambda columns: None
-        else:
-            yield stack.enter_context(TableWriter(output, force=force)).write
 
 
 def _check_names(names: Sequence[str], taken: Sequence[str], why: str) -> None:
@@ -178,7 +168,7 @@ class _Scorer:
     def _assessed(self, outputs: Outputs, *, warn: bool) -> Assessment:
         detector = self._detector
         data = outputs if warn else self._arrays(outputs)
-        decided = fitting.decide(detector, data, None, from_probs=False)
+        decided = detector._decide(data, None, from_probs=False)
         p_values = detector.calibration_.p_values(decided.scores, decided.groups)
         inside: BoolArray = np.asarray(decided.scores >= decided.threshold)
         if self._limit is not None:
@@ -264,8 +254,3 @@ def _most_suspicious(scores: Array, p_values: Array) -> Array:
     if len(scores) > _LOWEST:  # sort only rows that can be among them
         rows = np.flatnonzero(p_values <= np.partition(p_values, _LOWEST - 1)[_LOWEST - 1])
     return rows[np.lexsort((scores[rows], p_values[rows]))[:_LOWEST]]
-
-
-def as_columns(table: Any) -> Columns:
-    """Return the columns of a table of pyarrow by name."""
-    return dict(zip(table.column_names, table.columns, strict=True))

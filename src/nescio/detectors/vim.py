@@ -7,13 +7,18 @@ from numpy.typing import NDArray
 
 from nescio import scores
 from nescio._validation import Array, FloatArray, checked_whole
-from nescio.detectors.base import Detector
-from nescio.detectors.features import SMALLEST_VARIANCE, centred, checked_layer, product, row_blocks
+from nescio.detectors.features import (
+    SMALLEST_VARIANCE,
+    FeatureDetector,
+    centred,
+    product,
+    row_blocks,
+)
 from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError
 
 
-class ViM(Detector):
+class ViM(FeatureDetector):
     """Joint energy minus the scaled length of the features outside their principal subspace.
 
     The principal components of the training features span the subspace. What remains of a sample
@@ -45,7 +50,8 @@ class ViM(Detector):
 
     name = "vim"
     paper = "Wang et al., CVPR 2022; with joint energy"
-    learned = ("center_", "outside_", "scale_")
+    learns_with = scores_with = ("logits",)
+    learned = {"center_": "float features", "outside_": "float features outside", "scale_": "float"}
 
     def __init__(
         self,
@@ -59,17 +65,9 @@ class ViM(Detector):
         self.n_components = n_components
         self.layer = layer
 
-    @property
-    def learns_from(self) -> tuple[str, ...]:
-        """The features of the layer, and logits."""
-        return (self.layer, "logits")
-
-    scores_from = learns_from
-
     def _check_params(self) -> None:
         super()._check_params()
         checked_whole("n_components", self.n_components, minimum=0)
-        checked_layer(self.layer)
 
     def _learn(self, arrays: Arrays) -> None:
         features = arrays[self.layer].astype(np.float64)
@@ -103,15 +101,3 @@ class ViM(Detector):
             left = product(centred(features[rows], self.center_), outside).astype(np.float64)
             lengths[rows] = np.sqrt(np.einsum("ij,ij->i", left, left))
         return lengths
-
-    def _check_learned(self) -> None:
-        n_outside = self.outside_.shape[-1] if self.outside_.ndim else 0
-        fits = (
-            self.center_.shape == (self.n_features_in_,)
-            and self.outside_.shape == (self.n_features_in_, n_outside)
-            and n_outside > 0
-            and self.scale_.shape == ()
-        )
-        arrays = (self.center_, self.outside_, self.scale_)
-        if not fits or not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError("its centre and its directions do not fit each other")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from nescio.explain.explanation import (
     ExplainedVerdicts,
     Explanation,
-    LabelTerm,
-    PartReason,
+    Medians,
     PartsExplanation,
-    Reason,
+    Terms,
 )
-from nescio.explain.terms import Medians, Terms, checked_terms, terms_of
+from nescio.explain.reason import LabelTerm, PartReason, Reason
 
 __all__ = [
     "ExplainedVerdicts",
@@ -21,6 +20,4 @@ __all__ = [
     "PartsExplanation",
     "Reason",
     "Terms",
-    "checked_terms",
-    "terms_of",
 ]

@@ -20,6 +20,7 @@ from nescio.detectors import Detector, as_detector, load
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.fused import DetectorHead
 from nescio.export.graphs import (
+    OPSET,
     Classifier,
     at_opset,
     check_kind,
@@ -44,7 +45,6 @@ from nescio.models import Wrapped, wrap
 from nescio.models.images import PREPROCESSING_KEY, Preprocessing
 from nescio.models.onnx_models import LABEL_NAMES_KEY
 from nescio.models.texts import TOKENIZER_KEY, TextTokenizer
-from nescio.models.wrapped import with_only_layer
 from nescio.outputs import Head, Outputs
 from nescio.scores import label_prob, logits_from_probs
 
@@ -87,15 +87,15 @@ def export_onnx(
     detector: Detector | str | Path | None = None,
     samples: Any = None,
     input_shape: Sequence[int] | None = None,
-    opset: int | None = None,
     tolerance: float = 1e-4,
     force: bool = False,
 ) -> Exported:
     """Write a classifier and its detector as one ONNX graph.
 
     The graph returns logits, probs, score, p_value and in_distribution, and the layers that the
-    detector reads: features or, if there are several, each under its own name. Before the file
-    gets its name, onnxruntime runs it on samples, and the results are compared with Python's.
+    detector reads, each under its name. Its opset is that of an ONNX file, and at least 18. Before
+    the file gets its name, onnxruntime runs it on samples, and the results are compared with
+    Python's.
 
     Parameters
     ----------
@@ -111,8 +111,6 @@ def export_onnx(
         a preprocessing, or an ONNX file that takes only numbers in floating point.
     input_shape : sequence of int, optional
         The shape of one input, for random samples of a torch module.
-    opset : int, optional
-        At least 18. By default that of an ONNX file, or 18.
     tolerance : float
         The largest allowed difference from Python, relative to the value if that is above 1.
     force : bool
@@ -130,10 +128,10 @@ def export_onnx(
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, got {tolerance!r}.")
     if model is None:
-        own, plan = _detector_alone(detector, samples, opset)
+        own, plan = _detector_alone(detector, samples)
     else:
         wrapped = wrap(model, detector=detector)
-        own, plan = _fused(wrapped, samples, input_shape, opset, tolerance)
+        own, plan = _fused(wrapped, samples, input_shape, tolerance)
     with replacing(path, force=force) as temporary:
         temporary.write_bytes(to_bytes(plan.model, _metadata(own, plan)))
         session = session_of(temporary)
@@ -174,9 +172,7 @@ class _Plan:
 # --- only the detector ---
 
 
-def _detector_alone(
-    given: Detector | str | Path | None, samples: Any, opset: int | None
-) -> tuple[Detector, _Plan]:
+def _detector_alone(given: Detector | str | Path | None, samples: Any) -> tuple[Detector, _Plan]:
     if given is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
     detector = load(given) if isinstance(given, str | Path) else as_detector(given)
@@ -188,10 +184,8 @@ def _detector_alone(
                 f"the detector reads {' and '.join(head.needs)}: pass samples as Outputs."
             )
         outputs = _expected({head.needs[0]: to_numpy(samples)}, head)
-    read = {source: name for name, source in head.sources.items()}  # the other way round
     if outputs is not None:
-        for source in head.needs:
-            name = read.get(source, source)
+        for name in head.needs:
             if outputs.get(name) is None:
                 raise MissingInputError(f"the detector reads {name}, which the samples lack.")
         _check_columns(head, outputs)
@@ -201,14 +195,11 @@ def _detector_alone(
     model = detector_graph(
         head, {name: torch.zeros(1, widths[name]) for name in head.needs}, alone=True
     )
-    at_opset(model, opset, what="the detector")
     feed = probes_of(detector, {name: (widths[name], np.float32) for name in head.needs})
     if outputs is not None:
         feed = {
-            source: np.concatenate(
-                [probes, np.asarray(outputs.get(read.get(source, source)), np.float32)]
-            )
-            for source, probes in feed.items()
+            name: np.concatenate([probes, np.asarray(outputs.get(name), np.float32)])
+            for name, probes in feed.items()
         }
     constant = None if outputs is None else outputs.head
     expected = _expected(feed, head, constant)
@@ -233,7 +224,7 @@ def _expected(
     """Return what a detector reads as Outputs, which need logits even if it reads none."""
     rows = len(next(iter(feed.values())))
     n_labels = 1 if last_layer is None else len(last_layer.bias)
-    arrays = {name: feed[source] for name, source in head.sources.items() if name not in MATRICES}
+    arrays = {name: feed[name] for name in head.layers if name not in MATRICES}
     return Outputs(
         feed.get("logits", np.zeros((rows, n_labels))),
         features=feed.get("features"),
@@ -249,15 +240,12 @@ def _fused(
     wrapped: Wrapped,
     samples: Any,
     input_shape: Sequence[int] | None,
-    opset: int | None,
     tolerance: float,
 ) -> tuple[Detector, _Plan]:
     runner, detector = wrapped.runner, wrapped.detector
     check_kind(runner)
     if detector is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
-    runner = with_only_layer(runner, detector)
-    wrapped = Wrapped(runner, detector)
     scorer_of(detector)  # raises early if there is none
     inputs = sample_inputs(runner, samples, input_shape)
     expected = run_samples(wrapped, inputs, input_shape if samples is None else None)
@@ -265,9 +253,10 @@ def _fused(
     _check_columns(head, expected)
     takes = ("logits", *head.layers)
     classifier = classifier_graph(runner, inputs, takes)
-    reached = at_opset(classifier.model, opset, what="the model")
+    opset = max(classifier.model.opset_imports.get("", OPSET), OPSET)
+    at_opset(classifier.model, opset, what="the model")
     tail = detector_graph(head, classifier.examples)
-    at_opset(tail, reached, what="the detector")
+    at_opset(tail, opset, what="the detector")
     _check_detector(tail, detector, classifier, tolerance, (head, expected.head))
     names = [value.name for value in classifier.model.graph.inputs]
     join(classifier.model, tail, classifier.sources)
@@ -321,8 +310,8 @@ def _check_detector(
 
 def _check_columns(head: DetectorHead, outputs: Outputs) -> None:
     """Raise unless the detector was made for as many labels and features."""
-    for name, source in head.sources.items():
-        array, n_columns = outputs.get(name), head.n_columns[source]
+    for name, n_columns in head.n_columns.items():
+        array = outputs.get(name)
         if array is not None and array.shape[1] != n_columns:
             raise ShapeError(
                 f"the detector was made for {n_columns} columns of {name}, but the model returns "

@@ -15,7 +15,6 @@ from nescio.detectors import Arrays, Detector, NotCalibratedError, as_detector
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
 from nescio.export.scorers import count_passed, scorer_of, search_table
 from nescio.models import Runner, Wrapped
-from nescio.models.wrapped import with_only_layer
 from nescio.outputs import Head
 
 
@@ -70,10 +69,8 @@ class DetectorHead(nn.Module):
             )
         detector._check_params()
         self.verdict = VerdictModule(detector.calibration_)
-        # What the detector reads, and the input of the graph that is it.
-        self.sources = _sources(detector)
         self.n_columns = {
-            source: detector.n_columns_[name] for name, source in self.sources.items()
+            name: detector.n_columns_[name] for name in detector.scores_from if name != "head"
         }
         self.reads_head = "head" in detector.scores_from
         self.masked_allowed = detector.accepts_masked
@@ -95,7 +92,7 @@ class DetectorHead(nn.Module):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers that it takes: "features" or, if there are several, their names."""
+        """The layers that it takes: "features", and others by their names."""
         return tuple(name for name in self.n_columns if name != "logits")
 
     def forward(self, logits: Tensor, *layers: Tensor | None) -> FusedOutputs:
@@ -109,9 +106,7 @@ class DetectorHead(nn.Module):
         for name in self.needs:
             if given.get(name) is None:
                 raise MissingInputError(f"the detector reads {name}, which were not given.")
-        arrays = {
-            name: self._checked(source, given[source]) for name, source in self.sources.items()
-        }
+        arrays = {name: self._checked(name, given[name]) for name in self.n_columns}
         usable = torch.stack([self._usable(name, array) for name, array in arrays.items()]).all(0)
         clean: dict[str, Any] = {
             name: torch.where(usable[:, None], array, 0.0) for name, array in arrays.items()
@@ -144,16 +139,6 @@ class DetectorHead(nn.Module):
         device = fn(torch.zeros(1, dtype=torch.int64)).device
         super()._apply(lambda tensor: tensor.to(device), recurse)  # type: ignore[no-untyped-call]
         return self
-
-
-def _sources(detector: Detector) -> dict[str, str]:
-    """Return the input of a graph for each array that the detector scores.
-
-    A single layer is called features, as outputs of a model have it.
-    """
-    names = [name for name in detector.scores_from if name != "head"]
-    layers = [name for name in names if name != "logits"]
-    return {name: "features" if layers == [name] else name for name in names}
 
 
 def places_of(layers: tuple[str, ...], runner: Runner) -> tuple[int, ...]:
@@ -201,14 +186,12 @@ class FusedModel(nn.Module):
                     "classifier must be a torch module or a wrapped model, got "
                     f"{type(classifier).__name__}. Wrap other models first: nescio.wrap."
                 )
-            runner, own = classifier.runner, classifier.detector
+            runner = classifier.runner
             if not hasattr(runner, "module"):
                 raise ExportError(
                     f"a {runner.kind} model is not a torch module. Write it as ONNX: export_onnx."
                 )
-            detector = own if detector is None else detector
-            if detector is not None:
-                runner = with_only_layer(runner, detector)
+            detector = classifier.detector if detector is None else detector
             from_probs, classifier = runner.from_probs, runner.module()
         if detector is None:
             raise ParameterError("there is no detector: pass a calibrated one.")

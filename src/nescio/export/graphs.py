@@ -1,22 +1,28 @@
-"""ONNX graphs: that of a classifier, that of a detector, and how they are joined."""
+"""ONNX graphs: that of a classifier, that of a detector, and how they are joined.
+
+torch traces its modules; errors say what could not be traced.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nescio._optional import require
 from nescio._version import __version__
-from nescio.errors import ExportError, FileFormatError
+from nescio.errors import ExportError, FileFormatError, NescioError
 from nescio.export.fused import DetectorHead, places_of
 from nescio.export.parity import Samples
-from nescio.export.tracing import LARGEST_FILE, OPSET, Picked, traced
 from nescio.models import Runner
 from nescio.models.base import pooled
 
@@ -26,6 +32,13 @@ OUTPUTS = ("logits", "probs", "score", "p_value", "in_distribution")
 BATCH = "batch"
 """The name of an open batch size if the classifier has no name for it."""
 
+OPSET = 18
+"""The oldest opset that torch exports to; most runtimes support it."""
+
+LARGEST_FILE = 2**31 - 1
+"""The number of bytes that one ONNX file can hold: the limit of its format."""
+
+_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 _TRACED_ROWS = 3
 
 
@@ -67,8 +80,7 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
     example = samples.resized(_TRACED_ROWS)
     weights = itertools.chain(runner.model.parameters(), runner.model.buffers())
     check_size(sum(tensor.numel() * tensor.element_size() for tensor in weights))
-    module = Picked(runner.module(example.data), places_of(takes, runner))
-    module = module.eval().requires_grad_(False)
+    module = runner.module(example.data).requires_grad_(False)
     inputs = [runner.placed(array) for array in example.feed.values()]
     text = runner.kind == "transformers" or runner.tokenizer is not None
     dynamic = [_dynamic(tensor, text=text) for tensor in inputs]
@@ -79,7 +91,7 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
             "the model computes in bfloat16, which onnxruntime does not support on the CPU. Export "
             "a copy in float32: copy.deepcopy(model).float()."
         )
-    names = [f"classifier_{name}" for name in takes]
+    names = [f"classifier_{name}" for name in ("logits", *runner.array_names)]
     model = traced(
         module,
         inputs,
@@ -90,10 +102,11 @@ def _of_torch(runner: Any, samples: Samples, takes: tuple[str, ...]) -> Classifi
         exact=runner.from_probs,  # logits are computed from these probabilities
     )
     name_sizes(model.graph.inputs, other="length")
+    places = dict(zip(takes, places_of(takes, runner), strict=True))
     return Classifier(
         model,
-        dict(zip(takes, names, strict=True)),
-        dict(zip(takes, given, strict=True)),
+        {name: names[at] for name, at in places.items()},
+        {name: given[at] for name, at in places.items()},
         open_length=text and all("length" in map(str, value.shape) for value in model.graph.inputs),
     )
 
@@ -195,6 +208,10 @@ def detector_graph(
         what="the detector",
         exact=True,
     )
+    # Constants in the precision in which they are used, and in no other.
+    limits = {"input_size_limit": LARGEST_FILE, "output_size_limit": LARGEST_FILE}
+    require("onnxscript.optimizer", "onnx").fold_constants(model, **limits)
+    require("onnx_ir", "onnx").passes.common.RemoveUnusedNodesPass()(model)
     name_sizes([*model.graph.inputs, *model.graph.outputs])
     return model
 
@@ -244,15 +261,11 @@ def join(classifier: Any, head: Any, sources: Mapping[str, str]) -> None:
     common.RemoveUnusedFunctionsPass()(classifier)
 
 
-def at_opset(model: Any, wanted: int | None, *, what: str) -> int:
-    """Convert a graph to an opset in place, by default to its own if that is not too old."""
-    found = model.opset_imports.get("", OPSET)
-    target = max(found, OPSET) if wanted is None else wanted
-    if target < OPSET:
-        raise ExportError(f"opset must be at least {OPSET}, got {target}.")
-    if found == target:
-        model.opset_imports[""] = target
-        return target
+def at_opset(model: Any, target: int, *, what: str) -> None:
+    """Convert a graph to an opset in place."""
+    own = model.opset_imports.get("", OPSET)
+    if own == target:
+        return
     converter = require("onnxscript.version_converter", "onnx")
     cause: Exception | None = None
     try:
@@ -261,10 +274,9 @@ def at_opset(model: Any, wanted: int | None, *, what: str) -> int:
         cause = error
     if cause is not None or model.opset_imports.get("") != target:
         raise ExportError(
-            f"{what} has opset {found} and could not be converted to {target}. Export it again "
+            f"{what} has opset {own} and could not be converted to {target}. Export it again "
             f"with an opset of {target}."
         ) from cause
-    return target
 
 
 def to_bytes(model: Any, metadata: Mapping[str, str]) -> bytes:
@@ -352,3 +364,113 @@ def name_sizes(values: Sequence[Any], batch: Any = BATCH, other: str | None = No
             continue
         sizes = [size if isinstance(size, int) else other or size for size in value.shape]
         value.shape = ir.Shape([batch, *sizes[1:]])
+
+
+# --- from torch to ONNX ---------------------------------------------------------------------------
+
+
+def traced(
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    dynamic: Sequence[dict[int, Any]],
+    *,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    what: str,
+    exact: bool = False,
+) -> Any:
+    """Return the graph of a module from tensors to a tuple of tensors, as an `onnx_ir.Model`.
+
+    `inputs` are an example of at least two rows, and `dynamic` has the dimensions of each whose
+    size may change, as torch.export takes them. `what` is the subject of error messages. With
+    `exact`, softplus and sigmoid are written in a form that is precise in every runtime.
+    """
+    try:
+        with _quiet(), torch.no_grad():
+            with _Exact() if exact else nullcontext():
+                program = torch.export.export(
+                    module, tuple(inputs), dynamic_shapes=(tuple(dynamic),), strict=False
+                )
+            exported = torch.onnx.export(
+                program,
+                tuple(inputs),
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                input_names=list(input_names),
+                output_names=list(output_names),
+            )
+    except NescioError:
+        raise
+    except Exception as error:  # torch raises many kinds, without a common class
+        raise ExportError(
+            f"torch cannot export {what}: {_reason(error)}. If its code depends on the values of a "
+            "tensor or on the batch size, rewrite that part; or export the model to ONNX yourself "
+            "and wrap the file."
+        ) from error
+    assert exported is not None  # it returns None only if it writes a file
+    return exported.model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the exporter's warnings and notes: its result is checked by running it."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, _LOGGERS)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for logger in levels:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in levels.items():
+                logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of the first error, without torch's report of its attempts."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
+
+
+# Runtimes approximate these two: onnxruntime's sigmoid is 0 below -18, OpenVINO's softplus below
+# -20. Far from the data all logits are that small, and a score consists of these digits only.
+
+
+def _softplus(f: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    scaled = f * beta
+    small = torch.exp(-scaled.abs())
+    return (scaled.clamp(min=0) + _log1p(small)) / beta
+
+
+def _log1p(x: Tensor) -> Tensor:
+    """Compute log1p for x from 0 to 1; ONNX does not have it."""
+    if x.dtype != torch.float64:
+        return 2 * torch.atanh(x / (x + 2))
+    # onnxruntime has no Atanh for doubles. The quotient corrects what 1 + x rounds off.
+    rounded = 1 + x
+    kept = rounded - 1
+    nothing = kept == 0
+    return torch.where(nothing, x, rounded.log() * (x / torch.where(nothing, 1.0, kept)))
+
+
+def _sigmoid(f: Tensor) -> Tensor:
+    return torch.reciprocal(1 + torch.exp(-f))
+
+
+_EXACT: dict[Any, Callable[..., Any]] = {
+    nn.functional.softplus: _softplus,
+    torch.sigmoid: _sigmoid,
+    Tensor.sigmoid: _sigmoid,
+}
+
+
+class _Exact(TorchFunctionMode):
+    """Write them in the precise form. Decompositions would do so too, but trace all once more."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _EXACT.get(func, func)(*args, **(kwargs or {}))

@@ -1,7 +1,7 @@
 """Scores as torch modules: what a detector's `_score` computes, in a form that can be exported.
 
 A detector whose `_score` accepts torch tensors declares it (`traceable`) and needs nothing here.
-Any other detector needs a module in `SCORERS`.
+Any other detector needs a function in `SCORES`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from nescio.calibration import Scores
 from nescio.calibration.thresholds import tail_scale
 from nescio.detectors import Arrays, Detector, NotCalibratedError
 from nescio.detectors.combined import Combined, reference_limits, reference_scores
-from nescio.detectors.mahalanobis import Gaussians
 from nescio.errors import ExportError
 
 _LARGEST_BANK = 256 * 2**20  # bytes
-_PRECISIONS = {32: torch.float32, 64: torch.float64}
+_DECIDE_SHAPES = ("starts_",)  # learned arrays that a graph needs as plain numbers
 _NEEDS_GRADIENT = (
     "it scores an input that was perturbed along the network's gradient, which a graph of one "
     "forward pass cannot compute"
@@ -52,14 +51,24 @@ _RULES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class TracedScore(nn.Module):
-    """A detector's own `_score` on tensors; the arrays that it has learned become tensors too."""
+class Score(nn.Module):
+    """The score of a detector on tensors, by its own `_score` or by a function of `SCORES`.
 
-    def __init__(self, detector: Detector) -> None:
+    Arrays that the detector has learned become tensors, which move with the module.
+    """
+
+    def __init__(
+        self, detector: Detector, compute: Callable[[Any, Arrays], Tensor] | None = None
+    ) -> None:
         super().__init__()
         self.detector = copy.copy(detector)
+        self.compute: Any = type(detector)._score if compute is None else compute
         arrays = {name: getattr(detector, name) for name in detector.learned}
-        self.learned = [name for name, array in arrays.items() if getattr(array, "ndim", 0) > 0]
+        self.learned = [
+            name
+            for name, array in arrays.items()
+            if getattr(array, "ndim", 0) > 0 and name not in _DECIDE_SHAPES
+        ]
         for name in self.learned:
             # A copy: the arrays of a loaded detector are not writable.
             self.register_buffer(name, torch.from_numpy(np.array(arrays[name])))
@@ -68,201 +77,102 @@ class TracedScore(nn.Module):
         """Return one score per row."""
         for name in self.learned:
             setattr(self.detector, name, self.get_buffer(name))
-        scores: Tensor = self.detector._score(arrays)  # type: ignore[assignment]
+        scores: Tensor = self.compute(self.detector, arrays)
         return scores
 
 
 # --- detectors that learn from features -----------------------------------------------------------
 
 
-class _Affine(nn.Module):
-    """(inputs - center) @ matrix, in the precision of the inputs; the result is float64."""
-
-    def __init__(self, center: Any, matrix: Any) -> None:
-        super().__init__()
-        wide, matrix = _tensor(center), _tensor(matrix)
-        # In both precisions, so that a graph holds only what it needs.
-        for bits, dtype in _PRECISIONS.items():
-            coarse = wide.to(dtype)
-            self.register_buffer(f"coarse{bits}", coarse)
-            self.register_buffer(f"fine{bits}", (wide - coarse).to(dtype))
-            self.register_buffer(f"matrix{bits}", matrix.to(dtype))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        bits = 64 if inputs.dtype == torch.float64 else 32
-        coarse, fine, matrix = (
-            self.get_buffer(f"{name}{bits}") for name in ("coarse", "fine", "matrix")
-        )
-        return ((inputs - coarse - fine) @ matrix).double()
+def _mahalanobis(detector: Any, arrays: Arrays) -> Tensor:
+    """Whiten in the precision of the input, and compute distances in float64."""
+    rows = _normalised(arrays[detector.layer], detector)
+    parts = (detector.center_, detector.whitening_, detector.means_)
+    return _minus_distances(rows, *parts, nearest=detector.aggregate == "max")
 
 
-class _MinusDistances(nn.Module):
-    """`minus_distances` of rows to Gaussians: to the nearest, or summed over all."""
-
-    def __init__(self, gaussians: Gaussians, *, nearest: bool = True) -> None:
-        super().__init__()
-        self.whitened = _Affine(gaussians.center, gaussians.whitening)
-        means = _tensor(gaussians.means)
-        self.register_buffer("means", means if nearest else means.sum(0)[None])
-        self.register_buffer("mean_norms", (means * means).sum(1))
-        self.n_means = len(means)
-        self.nearest = nearest
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        z: Tensor = self.whitened(inputs)  # (n_samples, rank)
-        norms = (z * z).sum(1)
-        mean_norms = self.get_buffer("mean_norms")
-        cross = z @ self.get_buffer("means").T  # (n_samples, n_labels), or one column for the sum
-        if self.nearest:
-            return -(norms + (mean_norms - 2 * cross).amin(1)).clamp(min=0.0)
-        return 2 * cross[:, 0] - self.n_means * norms - mean_norms.sum()
+def _relative_mahalanobis(detector: Any, arrays: Arrays) -> Tensor:
+    """Compute all in float64: a small difference of two large distances."""
+    rows = _normalised(arrays[detector.layer].double(), detector)
+    scores = _minus_distances(rows, detector.center_, detector.whitening_, detector.means_)
+    if not detector.overall_whitening_.numel():  # without labels, nothing is subtracted
+        return scores
+    whitened = _affine(rows, detector.overall_center_, detector.overall_whitening_)
+    return scores + (whitened * whitened).sum(1)
 
 
-class MahalanobisScore(nn.Module):
-    """`Mahalanobis._score`: whitening in the precision of the input, distances in float64."""
-
-    def __init__(self, detector: Any) -> None:
-        super().__init__()
-        gaussians = Gaussians(detector.center_, detector.whitening_, detector.means_)
-        self.minus_distances = _MinusDistances(gaussians, nearest=detector.aggregate == "max")
-        self.layer, self.normalise = detector.layer, detector.normalise
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features."""
-        inputs: Tensor = arrays[self.layer]
-        found: Tensor = self.minus_distances(_unit_rows(inputs) if self.normalise else inputs)
-        return found
+def _minus_distances(
+    rows: Tensor, center: Tensor, whitening: Tensor, means: Tensor, *, nearest: bool = True
+) -> Tensor:
+    """Return minus the squared distances of rows to means: to the nearest, or summed over all."""
+    whitened = _affine(rows, center, whitening)  # (n_samples, rank)
+    norms = (whitened * whitened).sum(1)
+    mean_norms = (means * means).sum(1)
+    if nearest:
+        cross = whitened @ means.T  # (n_samples, n_labels)
+        return -(norms + (mean_norms - 2 * cross).amin(1)).clamp(min=0.0)
+    cross = whitened @ means.sum(0)  # (n_samples,)
+    return 2 * cross - len(means) * norms - mean_norms.sum()
 
 
-class RelativeMahalanobisScore(nn.Module):
-    """`RelativeMahalanobis._score`, in float64."""
-
-    def __init__(self, detector: Any) -> None:
-        super().__init__()
-        labels, overall = detector._gaussians()
-        self.labels = _MinusDistances(labels)
-        # Without labels, nothing was subtracted.
-        self.overall = _MinusDistances(overall) if overall.whitening.size else None
-        self.layer, self.normalise = detector.layer, detector.normalise
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features."""
-        inputs: Tensor = arrays[self.layer].double()
-        inputs = _unit_rows(inputs) if self.normalise else inputs
-        found: Tensor = self.labels(inputs)
-        return found if self.overall is None else found - self.overall(inputs)
+def _nearest_neighbours(detector: Any, arrays: Arrays) -> Tensor:
+    unit = _unit_rows(arrays[detector.layer])
+    kth = _similarities(unit, detector.bank_).topk(detector.k, dim=1).indices[:, -1]
+    difference = unit.double() - detector.bank_.index_select(0, kth).double()
+    distances = (difference * difference).sum(1).sqrt()
+    directed = (unit != 0).any(1)
+    return -torch.where(directed, distances, math.sqrt(2))
 
 
-class NearestNeighboursScore(nn.Module):
-    """`NearestNeighbours._score`: the training samples are a constant of the graph."""
-
-    def __init__(self, detector: Any) -> None:
-        super().__init__()
-        self.register_buffer("bank", _bank_of(detector))
-        self.layer, self.k = detector.layer, detector.k
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features."""
-        unit, bank = _unit_rows(arrays[self.layer]), self.get_buffer("bank")
-        products = unit.to(bank.dtype) @ bank.T  # (n_samples, n_bank)
-        kth = products.topk(self.k, dim=1).indices[:, -1]
-        difference = unit.double() - bank.index_select(0, kth).double()
-        distances = (difference * difference).sum(1).sqrt()
-        directed = (unit != 0).any(1)
-        return -torch.where(directed, distances, math.sqrt(2))
+def _label_neighbours(detector: Any, arrays: Arrays) -> Tensor:
+    sizes = np.diff(detector.starts_)
+    known = np.flatnonzero(sizes).tolist()
+    similarities = _similarities(_unit_rows(arrays[detector.layer]), detector.bank_)
+    nearest = [
+        similarities.index_select(1, members).topk(min(detector.k, len(members)), dim=1).values
+        for members in torch.split(detector.members_, sizes[known].tolist())
+    ]
+    means = torch.stack([values.double().mean(1) for values in nearest], 1)
+    weights = scores.label_energy(arrays.logits.double())[:, known]
+    total = weights.sum(1, keepdim=True)
+    weights = torch.where(total > 0, weights / _or_one(total[:, 0]), 1 / len(known))
+    return (weights * means).sum(1)
 
 
-class LabelNeighboursScore(nn.Module):
-    """`LabelNeighbours._score`: the training samples are a constant of the graph."""
-
-    def __init__(self, detector: Any) -> None:
-        super().__init__()
-        self.register_buffer("bank", _bank_of(detector))
-        self.layer, self.k = detector.layer, detector.k
-        sizes = np.diff(detector.starts_)
-        self.known = np.flatnonzero(sizes).tolist()
-        self.sizes = sizes[self.known].tolist()
-        self.register_buffer("members", torch.from_numpy(detector.members_.copy()))
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features and logits."""
-        bank = self.get_buffer("bank")
-        products = _unit_rows(arrays[self.layer]).to(bank.dtype) @ bank.T  # (n_samples, n_bank)
-        similarities = [
-            products.index_select(1, members).topk(min(self.k, len(members)), dim=1).values
-            for members in torch.split(self.get_buffer("members"), self.sizes)
-        ]
-        means = torch.stack([nearest.double().mean(1) for nearest in similarities], 1)
-        weights = scores.label_energy(arrays.logits.double())[:, self.known]
-        total = weights.sum(1, keepdim=True)
-        weights = torch.where(total > 0, weights / _or_one(total[:, 0]), 1 / len(self.known))
-        return (weights * means).sum(1)
+def _nnguide(detector: Any, arrays: Arrays) -> Tensor:
+    similarities = _similarities(_unit_rows(arrays[detector.layer]), detector.bank_)
+    guidance = similarities.topk(detector.k, dim=1).values.double().mean(1)
+    energies: Tensor = scores.joint_energy(arrays.logits)
+    return guidance * energies.double()
 
 
-class LinearProbeScore(nn.Module):
-    """`LinearProbe._score`: the product in the precision of the input, its squares in float64."""
-
-    def __init__(self, detector: Any) -> None:
-        super().__init__()
-        self.outputs = _Affine(detector.center_, detector.weights_)
-        self.register_buffer("shares", _tensor(detector.shares_))
-        self.layer = detector.layer
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features."""
-        found: Tensor = self.outputs(_unit_rows(arrays[self.layer])) + self.get_buffer("shares")
-        positive = found.clamp(min=0.0)
-        return (positive * positive).sum(1) + found.amax(1).clamp(max=0.0)
+def _linear_probe(detector: Any, arrays: Arrays) -> Tensor:
+    unit = _unit_rows(arrays[detector.layer])
+    outputs: Tensor = _affine(unit, detector.center_, detector.weights_) + detector.shares_
+    positive = outputs.clamp(min=0.0)
+    return (positive * positive).sum(1) + outputs.amax(1).clamp(max=0.0)
 
 
-class NNGuideScore(nn.Module):
-    """`NNGuide._score`: the training samples are a constant of the graph."""
-
-    def __init__(self, detector: Any) -> None:
-        super().__init__()
-        self.register_buffer("bank", _bank_of(detector))
-        self.layer, self.k = detector.layer, detector.k
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features and logits."""
-        bank = self.get_buffer("bank")
-        products = _unit_rows(arrays[self.layer]).to(bank.dtype) @ bank.T  # (n_samples, n_bank)
-        guidance = products.topk(self.k, dim=1).values.double().mean(1)
-        energies: Tensor = scores.joint_energy(arrays.logits)
-        return guidance * energies.double()
+def _vim(detector: Any, arrays: Arrays) -> Tensor:
+    left = _affine(arrays[detector.layer], detector.center_, detector.outside_)
+    energies: Tensor = scores.joint_energy(arrays.logits)
+    return energies.double() - float(detector.scale_) * (left * left).sum(1).sqrt()
 
 
-class ViMScore(nn.Module):
-    """`ViM._score`: the residual in the precision of the input, its length in float64."""
-
-    def __init__(self, detector: Any) -> None:
-        super().__init__()
-        self.left = _Affine(detector.center_, detector.outside_)
-        self.register_buffer("scale", _tensor(detector.scale_))
-        self.layer = detector.layer
-
-    def forward(self, arrays: Arrays) -> Tensor:
-        """Return one score per row of features and logits."""
-        left: Tensor = self.left(arrays[self.layer])  # (n_samples, n_outside)
-        energies: Tensor = scores.joint_energy(arrays.logits)
-        return energies.double() - self.get_buffer("scale") * (left * left).sum(1).sqrt()
+def _affine(rows: Tensor, center: Tensor, matrix: Tensor) -> Tensor:
+    """Return (rows - center) @ matrix, in the precision of the rows; the result is float64."""
+    coarse = center.to(rows.dtype)
+    fine = (center - coarse).to(rows.dtype)
+    return ((rows - coarse - fine) @ matrix.to(rows.dtype)).double()
 
 
-def _tensor(array: Any) -> Tensor:
-    # A copy: the arrays of a loaded detector are not writable.
-    return torch.from_numpy(np.array(array, dtype=np.float64))
+def _similarities(unit: Tensor, bank: Tensor) -> Tensor:
+    """Return the cosine similarities of rows to the training samples: (n_samples, n_bank)."""
+    return unit.to(bank.dtype) @ bank.T
 
 
-def _bank_of(detector: Any) -> Tensor:
-    """Return a detector's training samples; raise if they are too large for a graph."""
-    bank = detector.bank_
-    if bank.nbytes > _LARGEST_BANK:
-        raise ExportError(
-            f"{detector.name} cannot be exported: its {len(bank):,} training samples would be "
-            f"{bank.nbytes / 2**20:,.0f} MB of the graph, and {_LARGEST_BANK // 2**20} MB is the "
-            f"limit. Fit it with bank={_LARGEST_BANK // bank[0].nbytes} or less."
-        )
-    return torch.from_numpy(np.array(bank))
+def _normalised(rows: Tensor, detector: Any) -> Tensor:
+    return _unit_rows(rows) if detector.normalise else rows
 
 
 def _unit_rows(rows: Tensor) -> Tensor:
@@ -281,19 +191,25 @@ def _or_one(divisors: Tensor) -> Tensor:
 
 
 class CombinedScore(nn.Module):
-    """The combination of scores that other modules compute, one for each part."""
+    """The combination of the scores of other modules, one for each part."""
 
-    def __init__(self, detector: Detector, scorers: Sequence[nn.Module]) -> None:
+    def __init__(self, detector: Combined) -> None:
         super().__init__()
-        assert isinstance(detector, Combined)
+        if not hasattr(detector, "calibration_"):
+            raise NotCalibratedError("combined is not calibrated: call calibrate(held_out) first.")
         if detector.rule not in _RULES:
             raise ExportError(
                 f"combined cannot be exported with rule={detector.rule}: it needs the quantiles of "
                 "the normal distribution, which a graph does not have. Choose another rule, such "
                 "as fisher."
             )
+        try:
+            self.scorers = nn.ModuleList(map(scorer_of, detector.detectors_))
+        except ExportError as error:
+            raise ExportError(
+                f"combined cannot be exported with one of its parts: {error}"
+            ) from error
         self.rule = detector.rule
-        self.scorers = nn.ModuleList(scorers)
         references = [reference_scores(part) for part in detector.detectors_]
         limits = [reference_limits(part) for part in detector.detectors_]
         table, starts, self.n_steps = search_table(references)
@@ -363,36 +279,32 @@ def count_passed(table: Tensor, start: Tensor, n_steps: int, scores: Tensor) -> 
 # --- by detector ----------------------------------------------------------------------------------
 
 
-def _combined(detector: Detector) -> nn.Module:
-    if not hasattr(detector, "calibration_"):
-        raise NotCalibratedError("combined is not calibrated: call calibrate(held_out) first.")
-    try:
-        scorers = [scorer_of(part) for part in detector.detectors_]
-    except ExportError as error:
-        raise ExportError(f"combined cannot be exported with one of its parts: {error}") from error
-    return CombinedScore(detector, scorers)
-
-
-SCORERS: dict[str, Callable[[Detector], nn.Module]] = {
-    "combined": _combined,
-    "mahalanobis": MahalanobisScore,
-    "relative_mahalanobis": RelativeMahalanobisScore,
-    "knn": NearestNeighboursScore,
-    "label_neighbours": LabelNeighboursScore,
-    "linear_probe": LinearProbeScore,
-    "nnguide": NNGuideScore,
-    "vim": ViMScore,
+SCORES: dict[str, Callable[[Any, Arrays], Tensor]] = {
+    "mahalanobis": _mahalanobis,
+    "relative_mahalanobis": _relative_mahalanobis,
+    "knn": _nearest_neighbours,
+    "label_neighbours": _label_neighbours,
+    "linear_probe": _linear_probe,
+    "nnguide": _nnguide,
+    "vim": _vim,
 }
-"""By detector name: makes the module that scores the arrays that the detector reads."""
+"""By detector name: its score, from a detector whose arrays are tensors and what it reads."""
 
 
 def scorer_of(detector: Detector) -> nn.Module:
     """Return the module that computes a detector's scores; raise with the reason if none can."""
-    if detector.name in SCORERS:
-        return SCORERS[detector.name](detector)
-    if detector.traceable:
-        return TracedScore(detector)
-    raise ExportError(
-        f"{detector.name or type(detector).__name__} cannot be exported: "
-        f"{_WHY_NOT.get(detector.name, _NOT_TRACEABLE)}"
-    )
+    if isinstance(detector, Combined):
+        return CombinedScore(detector)
+    if detector.name not in SCORES and not detector.traceable:
+        raise ExportError(
+            f"{detector.name or type(detector).__name__} cannot be exported: "
+            f"{_WHY_NOT.get(detector.name, _NOT_TRACEABLE)}"
+        )
+    bank: Any = getattr(detector, "bank_", None)
+    if bank is not None and bank.nbytes > _LARGEST_BANK:
+        raise ExportError(
+            f"{detector.name} cannot be exported: its {len(bank):,} training samples would be "
+            f"{bank.nbytes / 2**20:,.0f} MB of the graph, and {_LARGEST_BANK // 2**20} MB is the "
+            f"limit. Fit it with bank={_LARGEST_BANK // bank[0].nbytes} or less."
+        )
+    return Score(detector, SCORES.get(detector.name))

@@ -1,4 +1,16 @@
-"""Repositories in the layout of Hugging Face: a local folder, and the hub if the caller asks."""
+"""Folders in the layout of Hugging Face: a model and its detector without code, and the hub.
+
+A folder holds `detector.nescio`, `nescio.json`, a model card, and the model as one of these:
+
+- `model.onnx`, the classifier and the detector as one graph, with its labels, its preprocessing
+  and its tokenizer;
+- `model.skops`, a scikit-learn estimator. `features.skops` is the transformer that makes the
+  features of the detector, if there is one.
+
+`nescio.json` has the SHA-256 of these files. Nothing in a folder names a class, a path or a library
+to load, except the types of a skops file, which the caller has to trust. MLflow keeps the same
+folder, without the card.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +18,43 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nescio._io.files import temporary_name
+from nescio._io.files import existing_file, temporary_name
+from nescio._io.tensors import FileKind
+from nescio._io.toml import from_table
 from nescio._optional import require
 from nescio.calibration import Calibration
-from nescio.detectors import Detector
-from nescio.errors import FileError
-from nescio.integrations.model_folder import (
-    HASHED_FILES,
-    SETTINGS_FILE,
-    as_wrapped,
-    chosen_params,
-    read_model,
-    result_rows,
-    write_model,
-)
+from nescio.detectors import Detector, load
+from nescio.detectors.saving import plain_params
+from nescio.errors import FileError, FileFormatError, NescioError, ParameterError
 from nescio.metrics import Comparison, Evaluation
-from nescio.models import Runner, Wrapped
+from nescio.models import Runner, Wrapped, make_runner, wrap
+from nescio.models.base import PREPARED
+from nescio.models.images import content_hash
 
 __all__ = ["from_pretrained", "push_to_hub", "save_pretrained"]
 
+DETECTOR_FILE = "detector.nescio"
+GRAPH_FILE = "model.onnx"
+ESTIMATOR_FILE = "model.skops"
+PREPARE_FILE = "features.skops"
+HASHED_FILES = (DETECTOR_FILE, GRAPH_FILE, ESTIMATOR_FILE, PREPARE_FILE)
+"""The files that decide scores and verdicts, as far as a folder has them."""
+
+_SETTINGS_FILE = "nescio.json"
 _CARD_FILE = "README.md"
-_FILES = (SETTINGS_FILE, *HASHED_FILES, _CARD_FILE)
+_FILES = (_SETTINGS_FILE, *HASHED_FILES, _CARD_FILE)
+_KIND = FileKind("nescio.folder", "description of a model's folder")
+# The only class of our own in skops files. The list is here, not in a file.
+_OWN_TYPES = ("nescio.integrations.sklearn.TableFeatures",)
 _TAGS = ("nescio", "multi-label-classification", "out-of-distribution-detection")
 _MOST_LABELS = 100
+_POSITIVE = "In-distribution samples are the positive side."
 _USE = """```python
 import nescio as ns
 
@@ -50,7 +71,6 @@ def save_pretrained(
     input_shape: Sequence[int] | None = None,
     evaluation: Evaluation | Comparison | None = None,
     trusted: Sequence[str] = (),
-    title: str | None = None,
     force: bool = False,
 ) -> None:
     """Write a wrapped model, its detector and a model card to a folder.
@@ -68,28 +88,23 @@ def save_pretrained(
     samples, input_shape : optional
         As `nescio.export_onnx` takes them, for a model that becomes an ONNX file.
     evaluation : Evaluation or Comparison, optional
-        For the table of the model card.
+        For the model card.
     trusted : sequence of str
         Types of a scikit-learn estimator that skops does not trust, such as the trees of a forest.
         An error names them. Whoever loads the folder has to pass them too.
-    title : str, optional
-        The title of the model card; by default the name of the folder.
     force : bool
         Replace the files of an earlier model in the folder, including its README.md.
     """
     wrapped, target = as_wrapped(wrapped), Path(folder)
-    if target.exists() and not target.is_dir():
-        raise FileError(f"{target} is a file, but a folder is needed.")
     if not force and target.is_dir() and any(target.iterdir()):
         raise FileError(f"{target} is not empty. Pass force=True to replace the model in it.")
-    rows = [] if evaluation is None else list(result_rows(evaluation))
     temporary = target.resolve().parent / temporary_name()
     try:
         temporary.mkdir(parents=True)
         loaded = write_model(
             wrapped, temporary, samples=samples, input_shape=input_shape, trusted=trusted
         )
-        card = _card(title or target.resolve().name, loaded, rows)
+        card = _card(target.resolve().name, loaded, evaluation)
         (temporary / _CARD_FILE).write_text(card, "utf-8")
         target.mkdir(exist_ok=True)
         for name in HASHED_FILES:  # of an earlier model, perhaps of another kind
@@ -167,7 +182,7 @@ def push_to_hub(
     token : str, optional
         By default that of `hf auth login`.
     **options
-        samples, input_shape, evaluation, trusted and title, as `save_pretrained` takes them.
+        samples, input_shape, evaluation and trusted, as `save_pretrained` takes them.
 
     Examples
     --------
@@ -175,8 +190,8 @@ def push_to_hub(
     """
     hub = require("huggingface_hub", "registries")
     with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent) / "model"
-        save_pretrained(wrapped, folder, **{"title": name, **options})
+        folder = Path(parent) / Path(name).name  # the title of the card
+        save_pretrained(wrapped, folder, **options)
         with _hub_errors(f"cannot write the repository {name!r}"):
             api = hub.HfApi(token=token)
             api.create_repo(name, private=private, exist_ok=True)
@@ -200,10 +215,166 @@ def _hub_errors(what: str) -> Iterator[None]:
         ) from error
 
 
+# --- the model in a folder ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The content of `nescio.json`.
+
+    All but `files` is how a scikit-learn estimator was wrapped; a graph holds this itself.
+    """
+
+    features: tuple[str, ...] = ()
+    output: str | None = None
+    label_names: tuple[str, ...] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
+
+
+def as_wrapped(model: Any) -> Wrapped:
+    """Return a wrapped model, also that of a fitted `nescio.WithVerdict`."""
+    wrapped = getattr(model, "wrapped_", model)
+    if not isinstance(wrapped, Wrapped):
+        raise ParameterError(
+            f"a wrapped model is needed, got {type(model).__name__}: wrap it with nescio.wrap and "
+            "calibrate it. A WithVerdict must be fitted."
+        )
+    return wrapped
+
+
+def write_model(
+    wrapped: Wrapped,
+    folder: Path,
+    *,
+    samples: Any = None,
+    input_shape: Sequence[int] | None = None,
+    trusted: Sequence[str] = (),
+) -> Wrapped:
+    """Write a wrapped model to an existing folder; return it as it is read back."""
+    wrapped.save(folder / DETECTOR_FILE)  # raises unless there is a calibrated one
+    settings = Settings()
+    runner: Any = wrapped.runner
+    if runner.kind == "sklearn":
+        settings = Settings(runner.layers, runner.output, runner.label_names)
+        write_estimator(runner.model, folder / ESTIMATOR_FILE, trusted)
+        if PREPARED in runner.layers:
+            write_estimator(runner.prepare, folder / PREPARE_FILE, trusted)
+    else:
+        require("torch", "torch")
+        from nescio.export import export_onnx
+
+        export_onnx(wrapped, folder / GRAPH_FILE, samples=samples, input_shape=input_shape)
+    files = {name: folder / name for name in HASHED_FILES if (folder / name).exists()}
+    hashes = {name: content_hash(path) for name, path in files.items()}
+    content = {**_KIND.header(), **asdict(settings), "files": hashes}
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    (folder / _SETTINGS_FILE).write_text(text + "\n", "utf-8")
+    return read_model(folder, trusted=trusted)
+
+
+def read_model(folder: Path, *, trusted: Sequence[str] = (), device: Any = None) -> Wrapped:
+    """Return the wrapped model that `write_model` wrote. Nothing is downloaded."""
+    settings = _read_settings(folder)
+    detector = load(folder / DETECTOR_FILE)
+    if GRAPH_FILE in settings.files:
+        return wrap(folder / GRAPH_FILE, detector=detector, device=device)
+    model = read_estimator(folder / ESTIMATOR_FILE, trusted)
+    if PREPARE_FILE in settings.files:
+        model = make_runner(model, features=read_estimator(folder / PREPARE_FILE, trusted))
+    return wrap(
+        model,
+        detector=detector,
+        features=settings.features or None,
+        output=settings.output,
+        label_names=settings.label_names,
+    )
+
+
+def _read_settings(folder: Path) -> Settings:
+    path = folder / _SETTINGS_FILE
+    if not path.exists():
+        raise FileError(
+            f"there is no {_SETTINGS_FILE} in {folder}: nescio has not written this folder. To use "
+            "a model from elsewhere, load it and wrap it."
+        )
+    try:
+        content = json.loads(existing_file(path).read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} is damaged: it is not an object.")
+    _KIND.check(content, path)
+    table = {name: value for name, value in content.items() if name not in _KIND.header()}
+    try:
+        settings = from_table(Settings, table)
+    except NescioError as error:
+        raise FileFormatError(f"{path} is damaged: {error}") from error
+    if DETECTOR_FILE not in settings.files or not {GRAPH_FILE, ESTIMATOR_FILE} & {*settings.files}:
+        raise FileFormatError(f"{path} names no model, or no detector.")
+    for name, expected in settings.files.items():
+        if name not in HASHED_FILES:
+            raise FileFormatError(f"{path} names an unknown file: {name!r}.")
+        if content_hash(existing_file(folder / name)) != expected:
+            raise FileFormatError(
+                f"{folder / name} has changed since the folder was saved, so that the calibration "
+                "does not hold for it. If the model was trained again, calibrate it again too and "
+                "save the wrapped model."
+            )
+    return settings
+
+
+# --- scikit-learn estimators as skops files -------------------------------------------------------
+
+
+def write_estimator(model: Any, path: Path, trusted: Sequence[str]) -> None:
+    """Write a fitted estimator; raise if reading it would need types that are not trusted."""
+    io = require("skops.io", "registries")
+    try:
+        io.dump(model, path)
+    except Exception as error:  # skops and what it calls raise many kinds
+        raise ParameterError(
+            f"skops cannot write this {type(model).__name__}: {error}. Functions and classes of "
+            "your own cannot be loaded without your code. Use what scikit-learn has."
+        ) from error
+    _check_types(io, path, trusted)
+
+
+def read_estimator(path: Path, trusted: Sequence[str]) -> Any:
+    """Return the estimator of a file; only types that skops or the caller trusts are made."""
+    io = require("skops.io", "registries")
+    existing_file(path)
+    try:
+        _check_types(io, path, trusted)
+        return io.load(path, trusted=[*_OWN_TYPES, *trusted])
+    except ParameterError:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in skops
+        raise FileFormatError(f"cannot read the estimator of {path}: {error}") from error
+
+
+def _check_types(io: Any, path: Path, trusted: Sequence[str]) -> None:
+    if isinstance(trusted, str):
+        raise ParameterError(f"trusted must be a sequence of names, got the text {trusted!r}.")
+    unknown = sorted(set(io.get_untrusted_types(file=path)) - {*_OWN_TYPES, *trusted})
+    nameless = [name for name in unknown if "<" in name]  # <lambda>, or within <locals>
+    if nameless:
+        raise ParameterError(
+            f"the estimator contains {', '.join(nameless)}, which cannot be found by this name "
+            "when the model is loaded. Define it at the top level of a module."
+        )
+    if unknown:
+        raise ParameterError(
+            f"the estimator contains types that skops does not trust: {', '.join(unknown)}. A "
+            "hostile file could use them to crash the process or to run code. If you know where "
+            f"the model comes from, pass trusted={[*trusted, *unknown]!r}. Classes of your own can "
+            "be loaded only where your code is installed."
+        )
+
+
 # --- the model card: a README.md with the header that the hub reads -------------------------------
 
 
-def _card(title: str, wrapped: Wrapped, rows: list[tuple[str, str, Evaluation]]) -> str:
+def _card(title: str, wrapped: Wrapped, evaluation: Evaluation | Comparison | None) -> str:
     """Return the text of the card of a model as it was read back from its files."""
     detector: Any = wrapped.detector
     names = wrapped.label_names
@@ -223,8 +394,9 @@ def _card(title: str, wrapped: Wrapped, rows: list[tuple[str, str, Evaluation]])
         more = [f"and {len(names) - _MOST_LABELS:,} more"] if len(names) > _MOST_LABELS else []
         shown = [f"`{_plain(name)}`" for name in names[:_MOST_LABELS]]
         sections += ["## Labels", ", ".join([*shown, *more])]
-    if rows:
-        sections += ["## Evaluation", _results_table(rows)]
+    if evaluation is not None:
+        table = str(evaluation).replace("`", "'")
+        sections += ["## Evaluation", f"```text\n{table}\n```", _POSITIVE]
     return "\n\n".join(sections) + "\n"
 
 
@@ -257,25 +429,11 @@ def _calibration_text(detector: Detector) -> str:
     )
 
 
-def _results_table(rows: list[tuple[str, str, Evaluation]]) -> str:
-    lines = [
-        f"| OOD set | detector | {rows[0][2].fpr_name} ↓ | AUROC ↑ | AUPR ↑ |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {_cell(ood)} | {_cell(name)} | {result.fpr} | {result.auroc} | {result.aupr} |"
-            for ood, name, result in rows
-        ),
-    ]
-    return (
-        "\n".join(lines) + "\n\nIn per cent, with intervals in brackets. In-distribution samples "
-        "are the positive side."
-    )
-
-
 def _plain(text: str) -> str:
     """Return text on one line that cannot end a code span or start HTML."""
     return " ".join(text.split()).replace("`", "'").replace("<", "&lt;")
 
 
-def _cell(text: str) -> str:
-    return _plain(text).replace("|", "\\|") or "-"
+def chosen_params(detector: Detector) -> dict[str, Any]:
+    """Return the parameters without the TPR, because `calibrate` may have used another one."""
+    return {name: value for name, value in plain_params(detector).items() if name != "tpr"}

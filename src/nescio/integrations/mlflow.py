@@ -17,23 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from nescio._io.files import existing_file
 from nescio._optional import require
 from nescio._validation import is_torch, to_numpy
 from nescio._version import __version__
-from nescio.calibration import CUSTOM, Calibration
+from nescio.calibration import Calibration
 from nescio.detectors import Detector, NotCalibratedError
 from nescio.errors import FileError, ParameterError
-from nescio.integrations.model_folder import (
-    as_wrapped,
-    chosen_params,
-    read_model,
-    result_rows,
-    write_model,
-)
+from nescio.integrations.hugging_face import as_wrapped, chosen_params, read_model, write_model
 from nescio.metrics import Comparison, Evaluation
 from nescio.models import Wrapped
-from nescio.models.inputs import n_rows
+from nescio.models.inputs import n_rows, texts_of
 
 mlflow = require("mlflow", "registries")
 pandas = require("pandas", "registries")
@@ -56,8 +49,6 @@ def log_model(
     name: str = "model",
     *,
     input_example: Any,
-    registered_model_name: str | None = None,
-    pip_requirements: Sequence[str] | None = None,
     trusted: Sequence[str] = (),
     **options: Any,
 ) -> Any:
@@ -80,19 +71,16 @@ def log_model(
     input_example
         A few inputs, as the wrapped model takes them. They are kept with the model, decide the
         types of its signature, and check the graph.
-    registered_model_name : str, optional
-        Register the model under this name too.
-    pip_requirements : sequence of str, optional
-        What MLflow installs to serve the model; by default nescio, mlflow-skinny, pandas and
-        onnxruntime or skops, in the versions that are installed here.
     trusted : sequence of str
         Types of a scikit-learn estimator that skops does not trust, such as the trees of a forest.
         An error names them.
     **options
-        As `mlflow.pyfunc.log_model` takes them, such as metadata, tags, params and run_id.
+        As `mlflow.pyfunc.log_model` takes them, such as registered_model_name, metadata and tags.
+        pip_requirements is what MLflow installs to serve the model: by default nescio,
+        mlflow-skinny, pandas and onnxruntime or skops, in the versions that are installed here.
     """
-    with _prepared(wrapped, input_example, pip_requirements, trusted, options) as prepared:
-        return pyfunc.log_model(name=name, registered_model_name=registered_model_name, **prepared)
+    with _prepared(wrapped, input_example, trusted, options) as prepared:
+        return pyfunc.log_model(name=name, **prepared)
 
 
 def save_model(
@@ -100,7 +88,6 @@ def save_model(
     path: str | Path,
     *,
     input_example: Any,
-    pip_requirements: Sequence[str] | None = None,
     trusted: Sequence[str] = (),
     **options: Any,
 ) -> None:
@@ -114,7 +101,7 @@ def save_model(
     """
     if Path(path).exists():
         raise FileError(f"{path} exists already. Name a folder that does not exist.")
-    with _prepared(wrapped, input_example, pip_requirements, trusted, options) as prepared:
+    with _prepared(wrapped, input_example, trusted, options) as prepared:
         pyfunc.save_model(path=str(path), **prepared)
 
 
@@ -155,7 +142,7 @@ class _Verdicts:
         """Return a data frame with one row per sample; the index of a data frame is kept."""
         wrapped = self.wrapped
         index = model_input.index if isinstance(model_input, pandas.DataFrame) else None
-        prediction = wrapped.predict(_as_texts(model_input, wrapped))
+        prediction = wrapped.predict(_column_of_texts(model_input, wrapped))
         probs = prediction.probs
         names = wrapped.label_names or tuple(map(str, range(probs.shape[1])))
         left_out = {"id", *prediction.assessment.kept}  # what the caller has
@@ -171,15 +158,10 @@ class _Verdicts:
 
 @contextmanager
 def _prepared(
-    wrapped: Any,
-    input_example: Any,
-    pip_requirements: Sequence[str] | None,
-    trusted: Sequence[str],
-    options: Mapping[str, Any],
+    wrapped: Any, input_example: Any, trusted: Sequence[str], options: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Write the files of a model; give the parameters that MLflow's functions have in common."""
     wrapped = as_wrapped(wrapped)
-    _check_detector(wrapped.detector)
     example = _as_example(input_example, wrapped)
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / _FOLDER
@@ -191,29 +173,11 @@ def _prepared(
             "data_path": str(folder),
             "signature": _signature(loaded, example),
             "input_example": example,
-            "pip_requirements": list(pip_requirements or _requirements(loaded)),
+            "pip_requirements": _requirements(loaded),
             "model_config": {"trusted": list(trusted)} if trusted else None,
             **options,
             "metadata": {"nescio": facts, **(options.get("metadata") or {})},
         }
-
-
-def _check_detector(detector: Detector | None) -> None:
-    """Raise if the verdicts would need something that MLflow does not have."""
-    for part in (detector, *getattr(detector, "detectors_", ())):
-        kind = type(part)
-        if isinstance(part, Detector) and not kind.__module__.startswith("nescio."):
-            raise ParameterError(
-                f"the detector {kind.__name__} is a class of your own ({kind.__module__}), and "
-                "MLflow would have to load it without your code. Choose a detector of nescio, or "
-                "log the file of wrapped.save(...) with mlflow.log_artifact."
-            )
-    calibration = getattr(detector, "calibration_", None)
-    if calibration is not None and calibration.by == CUSTOM:
-        raise ParameterError(
-            "the detector was calibrated with groups of your own, which MLflow cannot pass with "
-            'the inputs. Calibrate without groups, or with groups="label_count".'
-        )
 
 
 def _requirements(wrapped: Wrapped) -> list[str]:
@@ -230,31 +194,23 @@ def _requirements(wrapped: Wrapped) -> list[str]:
     return [f"nescio=={__version__}", *(f"{name}=={version(name)}" for name in packages)]
 
 
-def _as_texts(inputs: Any, wrapped: Wrapped) -> Any:
-    """Return texts in a column, an array or a frame of one column as a list; others as they are.
+def _column_of_texts(inputs: Any, wrapped: Wrapped) -> Any:
+    """Return the only column of a frame if it holds texts, as MLflow passes them.
 
     A scikit-learn model that was fitted on a data frame knows its columns, and gets a frame.
     """
-    runner = wrapped.runner
-    column = inputs
-    if isinstance(inputs, pandas.DataFrame):
-        if inputs.shape[1] != 1 or hasattr(runner.model, "feature_names_in_"):
-            return inputs
-        column = inputs.iloc[:, 0]
-    if len(getattr(column, "shape", ())) != 1 or not hasattr(column, "tolist"):
+    is_column = isinstance(inputs, pandas.DataFrame) and inputs.shape[1] == 1
+    if not is_column or hasattr(wrapped.runner.model, "feature_names_in_"):
         return inputs
-    texts = column.tolist()
-    # For a model of texts also values that are no text: the runner says which rows these are.
-    takes_texts = runner.tokenizer is not None or (
-        runner.kind == "sklearn" and not hasattr(runner.model, "n_features_in_")
-    )
-    return texts if takes_texts or all(isinstance(text, str) for text in texts) else inputs
+    return inputs if texts_of(inputs.iloc[:, 0]) is None else inputs.iloc[:, 0]
 
 
 def _as_example(inputs: Any, wrapped: Wrapped) -> Any:
     """Return inputs as MLflow keeps them: tensors as arrays, texts as a list."""
-    inputs = _as_texts(inputs, wrapped)
-    if isinstance(inputs, Mapping):
+    inputs = _column_of_texts(inputs, wrapped)
+    if (texts := texts_of(inputs)) is not None:
+        inputs = texts
+    elif isinstance(inputs, Mapping):
         inputs = {str(name): to_numpy(part) for name, part in inputs.items() if name != "labels"}
     elif is_torch(inputs) or isinstance(inputs, np.ndarray):
         inputs = to_numpy(inputs)
@@ -308,7 +264,6 @@ def log_evaluation(
     *,
     model: Wrapped | Detector | Any | None = None,
     prefix: str = "",
-    report: str | Path | None = None,
 ) -> dict[str, float]:
     """Log FPR, AUROC and AUPR with their intervals to MLflow's active run; return the metrics.
 
@@ -327,42 +282,44 @@ def log_evaluation(
     prefix : str
         Put before the name of each metric, parameter, tag and artifact, such as "test/". Two
         models in one run need two prefixes.
-    report : path, optional
-        A file to keep as an artifact, such as the page that `nescio report` wrote.
     """
     metrics = _metrics(result, prefix)
-    page = None if report is None else existing_file(report)
     if model is not None:
         wrapped = getattr(model, "wrapped_", model)  # of a fitted nescio.WithVerdict
         facts = _calibration_facts(getattr(wrapped, "detector", wrapped))
-        _log_facts(facts, prefix)  # first: it raises if the run is that of another model
+        start = _NOT_ALLOWED.sub("_", f"{prefix}nescio.")
+        guarantee = str(facts.pop("guarantee"))
+        params = {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
+        try:
+            mlflow.log_params({f"{start}{name}": value for name, value in params.items()})
+        except mlflow.exceptions.MlflowException as error:  # it does not change a parameter
+            raise ParameterError(
+                f"the run has the parameters of another model already. Pass another prefix than "
+                f"{prefix!r}, or start another run. MLflow says: {error}"
+            ) from error
+        mlflow.set_tag(f"{start}guarantee", guarantee[:_LONGEST_TAG])
     mlflow.log_metrics(metrics)
     mlflow.log_dict(result.as_dict(), f"{_FOLDER}/{prefix}evaluation.json")
-    if page is not None:
-        mlflow.log_artifact(str(page), f"{_FOLDER}/{prefix}".rpartition("/")[0])
     return metrics
-
-
-def _log_facts(facts: dict[str, Any], prefix: str) -> None:
-    """Log a calibration as parameters of the run, and its guarantee as a tag."""
-    start = _NOT_ALLOWED.sub("_", f"{prefix}nescio.")
-    guarantee = str(facts.pop("guarantee"))
-    values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
-    try:
-        mlflow.log_params({f"{start}{name}": value for name, value in values.items()})
-    except mlflow.exceptions.MlflowException as error:  # it does not change a parameter
-        raise ParameterError(
-            f"the run has the parameters of another model already. Pass another prefix than "
-            f"{prefix!r}, or start another run. MLflow says: {error}"
-        ) from error
-    mlflow.set_tag(f"{start}guarantee", guarantee[:_LONGEST_TAG])
 
 
 def _metrics(result: Evaluation | Comparison, prefix: str) -> dict[str, float]:
     """Return the metrics by the names that MLflow accepts."""
+    if isinstance(result, Evaluation):
+        evaluations = {"": result}
+    elif isinstance(result, Comparison):
+        evaluations = {
+            f"{ood}/{name}/": results[name]
+            for ood, results in result.results.items()
+            for name in result.ranked(ood)
+        }
+    else:
+        raise ParameterError(
+            f"an Evaluation or a Comparison is needed, got {type(result).__name__}. "
+            "nescio.evaluate returns the one, nescio.compare the other."
+        )
     metrics: dict[str, float] = {}
-    for ood, detector, evaluation in result_rows(result):
-        start = prefix + "".join(f"{part}/" for part in (ood, detector) if part)
+    for start, evaluation in evaluations.items():
         measures = {
             evaluation.fpr_name.lower(): evaluation.fpr,
             "auroc": evaluation.auroc,
@@ -372,7 +329,7 @@ def _metrics(result: Evaluation | Comparison, prefix: str) -> dict[str, float]:
             values = {"": measure.value, "_low": measure.low, "_high": measure.high}
             for end, value in values.items():
                 if value is not None:
-                    metrics[_NOT_ALLOWED.sub("_", f"{start}{name}{end}")] = value
+                    metrics[_NOT_ALLOWED.sub("_", f"{prefix}{start}{name}{end}")] = value
     return metrics
 
 

@@ -2,35 +2,32 @@
 
 `Verdicts` adds verdicts to batches of a table, for Ray Data, Spark or a plain loop; it does not
 need Ray. `ray_scoring` scores large files on a Ray cluster. The rest connects to a cluster and runs
-work in its actors, also for `nescio.lab.extraction.on_ray`.
+work in its processes, also for `nescio.lab.extraction.on_ray`.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-import shutil
 import sys
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio import errors
 from nescio._io.columns import Columns as TableColumns, matching_names
 from nescio._optional import require
 from nescio._threads import limit_cpus
 from nescio._validation import Array
 from nescio._version import __version__
-from nescio.calibration import CUSTOM
-from nescio.detectors import Assessment, Detector, NotCalibratedError, load
-from nescio.detectors.streaming import Columns, ScoreBlock, ScoreEngine, as_columns
+from nescio.detectors import Assessment, Detector, NotCalibratedError, as_detector, load
+from nescio.detectors.streaming import Columns, ScoreBlock, ScoreEngine
 from nescio.errors import InputError, NescioError, ParameterError
 from nescio.outputs.outputs import from_content
 from nescio.outputs.reading import OutputsStream
@@ -44,9 +41,9 @@ _ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it, Ray warns of a change to come
 }
 # A Parquet file is read from the beginning of a row group, which often holds several blocks: the
-# more of them one actor reads at a time, the less is read twice.
+# more of them one process reads at a time, the less is read twice.
 _MOST_BLOCKS = 16
-_RUNS_PER_ACTOR = 4
+_RUNS_PER_PROCESS = 4
 
 
 # --- verdicts on batches of a table ---------------------------------------------------------------
@@ -99,22 +96,11 @@ class Verdicts:
         nonfinite: str | None = None,
         from_probs: bool | None = None,
     ) -> None:
-        if not isinstance(detector, str | Path | Detector):
-            raise InputError(
-                "detector must be the path of a saved detector, or a detector; got a "
-                f"{type(detector).__name__}."
-            )
-        self.detector = detector if isinstance(detector, Detector) else load(detector)
-        calibration = getattr(self.detector, "calibration_", None)
-        if calibration is None:
+        is_path = isinstance(detector, str | Path)
+        self.detector = load(detector) if is_path else as_detector(detector)
+        if not hasattr(self.detector, "calibration_"):
             raise NotCalibratedError(
-                f"{self.detector.name} is not calibrated, so it has no threshold: call "
-                "calibrate(held_out) first."
-            )
-        if calibration.by == CUSTOM:
-            raise InputError(
-                "the detector was calibrated by your own groups, which Verdicts does not know. Use "
-                "detector.assess(..., groups=...)."
+                f"{self.detector.name} is not calibrated: call calibrate first."
             )
         if nonfinite is not None:  # the caller's own detector stays as it is
             self.detector = copy(self.detector).set_params(nonfinite=nonfinite)
@@ -125,21 +111,9 @@ class Verdicts:
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with verdicts."""
-        if isinstance(batch, Mapping):
-            names, n_rows = tuple(batch), len(next(iter(batch.values()), ()))
-        else:
-            columns = batch.column_names if hasattr(batch, "column_names") else batch.columns
-            names, n_rows = tuple(map(str, columns)), len(batch)
-        if n_rows:
-            outputs = from_content(
-                self.columns.read_frame(_frame(batch)), from_probs=bool(self.from_probs)
-            )
-            asked = None if self.from_probs is None else False
-            assessment = self.detector.assess(outputs, from_probs=asked)
-        else:
-            groups = None if self.detector.calibration_.by is None else np.empty(0, "U1")
-            assessment = Assessment(np.empty(0), np.empty(0), np.empty(0, bool), groups)
-        added = {name: column for name, column in assessment.columns().items() if name != "id"}
+        added = {name: values for name, values in self._verdicts(batch).items() if name != "id"}
+        columns = batch.column_names if hasattr(batch, "column_names") else batch
+        names = tuple(map(str, columns))
         kept = names if self.keep is None else matching_names(self.keep, names, "keep")
         taken = next((name for name in added if name in kept), None)
         if taken is not None:
@@ -148,6 +122,17 @@ class Verdicts:
                 "it, or leave it out with keep=..."
             )
         return _with_columns(batch, kept, added)
+
+    def _verdicts(self, batch: Any) -> dict[str, Array]:
+        """Return the columns of the verdicts; those of a batch without rows are empty."""
+        n_rows = len(next(iter(batch.values()), ())) if isinstance(batch, Mapping) else len(batch)
+        if not n_rows:
+            groups = None if self.detector.calibration_.by is None else np.empty(0, "U1")
+            return Assessment(np.empty(0), np.empty(0), np.empty(0, bool), groups).columns()
+        content = self.columns.read_frame(_frame(batch))
+        outputs = from_content(content, from_probs=bool(self.from_probs))
+        asked = None if self.from_probs is None else False
+        return self.detector.assess(outputs, from_probs=asked).columns()
 
     def over(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Give each of several batches with verdicts: the function for Spark's `mapInPandas`."""
@@ -210,61 +195,47 @@ def _with_columns(batch: Any, kept: Sequence[str], added: Mapping[str, Array]) -
     return batch[[names[name] for name in kept]].assign(**plain)
 
 
-# --- a connection to a cluster, and work in its actors --------------------------------------------
+# --- a connection to a cluster, and work in its processes -----------------------------------------
 
 
 class Resources(NamedTuple):
-    """What the actors of a pool take."""
+    """What the processes of a cluster take."""
 
-    n_actors: int
-    num_cpus: int  # per actor
-    num_gpus: int  # per actor
+    n_processes: int
+    num_cpus: int  # per process
+    num_gpus: int  # per process
 
 
 @contextmanager
 def connected() -> Iterator[Any]:
     """Give Ray, connected to the cluster at RAY_ADDRESS, or to a new one on this machine.
 
-    A connection that exists already is used and stays open.
+    A connection that exists already is used and stays open. Otherwise it is closed at the end, and
+    what was started here is stopped and removed.
     """
     ray = require("ray", "ray")
-    require("ray.data", "ray")
-    with _quiet(ray):
-        if ray.is_initialized():
-            yield ray
-            return
-        with _started(ray):
-            yield ray
-
-
-@contextmanager
-def _started(ray: Any) -> Iterator[None]:
-    """Connect, and disconnect at the end; what was started here is stopped and removed."""
+    if ray.is_initialized():
+        yield ray
+        return
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    address = os.environ.get("RAY_ADDRESS")
-    folder = None
-    try:
-        if address:
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    # Ray's sockets are in this folder, and their paths are limited to about 100 bytes.
+    where = "/tmp" if os.path.isdir("/tmp") else None
+    name = f"nescio-ray-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=name, dir=where, ignore_cleanup_errors=True) as folder:
+        own = {"include_dashboard": False, "_temp_dir": folder} if address == "local" else {}
+        try:
             with _silent():
-                ray.init(address, **quiet)
-        else:
-            # Ray's sockets are in this folder, and their paths are limited to about 100 bytes.
-            where = "/tmp" if os.path.isdir("/tmp") else None
-            folder = tempfile.mkdtemp(prefix=f"nescio-ray-{os.getpid()}-", dir=where)
-            with _silent():
-                ray.init("local", include_dashboard=False, _temp_dir=folder, **quiet)
-        yield
-    except ConnectionError as error:
-        raise ParameterError(
-            f"there is no Ray cluster at RAY_ADDRESS={address!r}. Correct it, or unset it to use "
-            "the processors of this machine."
-        ) from error
-    finally:
-        ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+            yield ray
+        except ConnectionError as error:
+            raise ParameterError(
+                f"there is no Ray cluster at RAY_ADDRESS={address!r}. Correct it, or unset it to "
+                "use the processors of this machine."
+            ) from error
+        finally:
+            ray.shutdown()
 
 
 @contextmanager
@@ -285,26 +256,8 @@ def _silent() -> Iterator[None]:
         os.close(kept)
 
 
-@contextmanager
-def _quiet(ray: Any) -> Iterator[None]:
-    """Keep Ray Data's progress bars and notes off the terminal."""
-    context = ray.data.DataContext.get_current()
-    shown = context.enable_progress_bars
-    loggers = [logging.getLogger(name) for name in ("ray", "ray.data")]
-    levels = [logger.level for logger in loggers]
-    try:
-        context.enable_progress_bars = False
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        yield
-    finally:
-        context.enable_progress_bars = shown
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def resources(ray: Any, *, gpus: bool) -> Resources:
-    """Return one actor per GPU if they are wanted and there are any, else one per processor."""
+    """Return one process per GPU if they are wanted and there are any, else one per processor."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     with_gpus = [node for node in alive if node.get("GPU", 0) >= 1] if gpus else []
     if with_gpus:
@@ -318,105 +271,62 @@ def resources(ray: Any, *, gpus: bool) -> Resources:
     return Resources(n_cpus, 1, 0)
 
 
-class Worker(ABC):
-    """What an actor does: it opens a job once, and then makes bytes from each item.
+Work = Callable[[Any], Any]
+"""From one item to its result."""
 
-    An error of nescio is a row of the result: Ray would log an exception, and repeat its traceback.
+
+def map_on_cluster(
+    ray: Any, open_job: Callable[[Any], Work], job: Any, items: Sequence[Any], size: Resources
+) -> Iterator[Any]:
+    """Give what the processes of a cluster make of each item, in order.
+
+    Each process calls `open_job(job)` once, and what that returns with each of its items. The job
+    travels through Ray's object store, once to each node. Ray repeats what a lost node has not done
+    on another one.
     """
-
-    def __init__(self, job: Any, version: str, n_cpus: int) -> None:
-        limit_cpus(n_cpus)
-        self._problem: NescioError | None = None
-        try:
-            if version != __version__:
-                raise ParameterError(
-                    f"a node of the cluster has nescio {__version__}, but this command is of "
-                    f"nescio {version}. Install the same version on all nodes."
-                )
-            self.open(_received(job))
-        except NescioError as error:
-            self._problem = error
-
-    @abstractmethod
-    def open(self, job: Any) -> None:
-        """Prepare the work that `job` describes."""
-
-    @abstractmethod
-    def run(self, item: dict[str, int]) -> bytes:
-        """Return the result of one item."""
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Do the work of one item, which is the only row of the batch."""
-        data, error = b"", None
-        try:
-            if self._problem is not None:
-                raise self._problem
-            data = self.run({name: int(column[0]) for name, column in batch.items()})
-        except NescioError as raised:
-            error = raised
-        return {
-            # A tensor and not a column of bytes, which may not be larger than 2 GB.
-            "data": np.frombuffer(data or b"\0", np.uint8)[None],
-            "error": [type(error).__name__ if error else ""],
-            "message": [str(error) if error else ""],
-        }
+    # Without max_calls, Ray would end a process that has a GPU after each item.
+    options = {"num_cpus": size.num_cpus, "num_gpus": size.num_gpus, "max_calls": 0}
+    task = ray.remote(**options)(_work)
+    # In a list, so that Ray does not send the job with each item.
+    told = (open_job, [ray.put(job)], __version__, max(1, size.num_cpus))
+    waiting: deque[Any] = deque()
+    for item in items:
+        if len(waiting) >= 2 * size.n_processes:
+            yield _result(ray, waiting.popleft())
+        waiting.append(task.remote(*told, item))
+    while waiting:
+        yield _result(ray, waiting.popleft())
 
 
-def _received(job: Any) -> Any:
-    """Return what an actor is told; raise if this node lacks a module that it refers to."""
-    ray = require("ray", "ray")
-    try:
-        return ray.get(job)
-    except ray.exceptions.RayError as error:
+def _work(open_job: Any, job: list[Any], version: str, n_cpus: int, item: Any) -> Any:
+    """Do the work of one item, in a process of the cluster."""
+    return _opened(open_job, job[0], version, n_cpus)(item)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(open_job: Callable[[Any], Work], job: Any, version: str, n_cpus: int) -> Work:
+    if version != __version__:
         raise ParameterError(
-            f"a node of the cluster cannot begin: {_last_line(error)}. Install your own modules on "
-            "all nodes, or put their folder on PYTHONPATH before Ray is started."
+            f"a node of the cluster has nescio {__version__}, but this command is of nescio "
+            f"{version}. Install the same version on all nodes."
+        )
+    limit_cpus(n_cpus)
+    return open_job(require("ray", "ray").get(job))
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        if isinstance(cause := getattr(error, "cause", None), NescioError):
+            raise cause from None
+        raise NescioError(
+            f"a process of the Ray cluster failed: {str(error).strip().splitlines()[-1]}. Your own "
+            "modules must be installed on all nodes, or be on PYTHONPATH before Ray is started."
         ) from error
 
 
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]
-
-
-def map_in_actors(
-    ray: Any,
-    worker: type[Worker],
-    job: Any,
-    items: Sequence[Mapping[str, int]],
-    size: Resources,
-    *,
-    in_order: bool = False,
-) -> Iterator[bytes]:
-    """Give what a pool of actors makes from each item.
-
-    The job travels through Ray's object store, once to each node. Ray starts lost actors again, on
-    another node if need be, and repeats what they had not done.
-    """
-    if not items:
-        return
-    arguments = {"job": ray.put(job), "version": __version__, "n_cpus": max(1, size.num_cpus)}
-    # Blocks in the object store, not a data source: reading would wait for the processors that the
-    # actors hold. Beyond some thousand blocks, Ray's own work per block is felt.
-    dataset = ray.data.from_items(list(items), override_num_blocks=min(len(items), 10_000))
-    dataset.context.execution_options.preserve_order = in_order
-    made = dataset.map_batches(
-        worker,
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=min(len(items), size.n_actors)),
-        num_cpus=size.num_cpus,
-        num_gpus=size.num_gpus or None,
-        fn_constructor_kwargs=arguments,
-    )
-    try:
-        for row in made.iter_rows():
-            if row["error"]:
-                raise getattr(errors, row["error"], NescioError)(row["message"])
-            yield np.asarray(row["data"], np.uint8).tobytes()
-    except ray.exceptions.RayError as error:
-        raise NescioError(f"Ray gave up, because an actor failed: {_last_line(error)}") from error
-
-
-# --- large files --------------------------------------------------------------------------------
+# --- large files ----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -427,40 +337,21 @@ def ray_scoring() -> Iterator[ScoreEngine]:
     one on this machine.
     """
     with connected() as ray:
-        yield partial(_scored, ray)
+        yield functools.partial(_scored, ray)
 
 
 def _scored(ray: Any, score: ScoreBlock, stream: OutputsStream) -> Iterator[Columns]:
-    pyarrow = require("pyarrow", "files")
     for block in stream.blocks(0, 1):  # here, so that the warnings about the first block are seen
         yield score(block)
     size = resources(ray, gpus=False)
-    step = max(1, min(_MOST_BLOCKS, stream.n_blocks // (_RUNS_PER_ACTOR * size.n_actors)))
+    step = max(1, min(_MOST_BLOCKS, stream.n_blocks // (_RUNS_PER_PROCESS * size.n_processes)))
     runs = [
-        {"first": first, "stop": min(first + step, stream.n_blocks)}
-        for first in range(1, stream.n_blocks, step)
+        (first, min(first + step, stream.n_blocks)) for first in range(1, stream.n_blocks, step)
     ]
-    job = (score, stream)
-    for data in map_in_actors(ray, _RunWorker, job, runs, size, in_order=True):
-        table = pyarrow.ipc.open_stream(data).read_all()
-        for start in range(0, len(table), stream.block_rows):
-            yield as_columns(table.slice(start, stream.block_rows))
+    for blocks in map_on_cluster(ray, _open_stream, (score, stream), runs, size):
+        yield from blocks
 
 
-class _RunWorker(Worker):
-    """Scores one run of blocks per call."""
-
-    def open(self, job: tuple[ScoreBlock, OutputsStream]) -> None:
-        self._score, self._stream = job
-
-    def run(self, item: dict[str, int]) -> bytes:
-        pyarrow = require("pyarrow", "files")
-        blocks = self._stream.blocks(item["first"], item["stop"])
-        tables = [pyarrow.table(self._score(block)) for block in blocks]
-        # A column of text that is empty in a whole block has no type there.
-        table = pyarrow.concat_tables(tables, promote_options="default")
-        sink = pyarrow.BufferOutputStream()
-        with pyarrow.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        data: bytes = sink.getvalue().to_pybytes()
-        return data
+def _open_stream(job: tuple[ScoreBlock, OutputsStream]) -> Work:
+    score, stream = job
+    return lambda run: [score(block) for block in stream.blocks(*run)]

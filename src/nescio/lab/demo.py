@@ -2,8 +2,7 @@
 
 A network is trained on scenes of the digits 0 to 6. A detector is calibrated for it as a user would
 do it, on validation scenes only. It judges scenes of unseen digits, patches of photographs and
-noise, beside other detectors (the benchmark `digits-quick`). The full demo is the benchmark
-`digits`: three networks, tuned detectors too, and the verdicts of joint energy.
+noise, beside other detectors (the benchmark `digits-quick`).
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from pathlib import Path
 import torch
 
 from nescio._io.files import check_target
-from nescio.detectors import Detector, JointEnergy
+from nescio.detectors import Combined, Detector, JointEnergy, MaxLogit
 from nescio.detectors.default import Default, default_detector
-from nescio.detectors.naming import written
+from nescio.detectors.naming import parse_detector, written
 from nescio.errors import FileError
-from nescio.lab.benchmark.formats import Table, listed
 from nescio.lab.benchmark.pipeline import Watch, make_pipelines, unwatched
-from nescio.lab.benchmark.results import BenchmarkRun, Evidence, Spread
+from nescio.lab.benchmark.results import BenchmarkRun, Evidence
 from nescio.lab.benchmark.run import CACHE, run_benchmark
 from nescio.lab.benchmark.spec import BenchmarkSpec, load_spec
-from nescio.lab.benchmark.tables import Row, compared_sentences, comparison_rows, comparison_table
+from nescio.lab.benchmark.tables import Table, fpr_table, mean_fprs
 from nescio.lab.report import write_report
 from nescio.lab.report.page import Introduction
+from nescio.metrics.evaluation import Spread
 from nescio.outputs import Outputs
 
 REPORT = "report.html"
@@ -54,10 +53,10 @@ class Demo:
         The share of each OOD set that it flags.
     sentences : tuple of str
         What was done and found, in words.
-    rows : tuple of Row
-        The detectors beside each other.
+    shown : tuple of str
+        The detectors of the table and of the report.
     table : Table
-        The rows as a table.
+        Their FPR on every OOD set.
     """
 
     folder: Path
@@ -66,15 +65,14 @@ class Demo:
     test_kept: float
     flagged: dict[str, float]
     sentences: tuple[str, ...]
-    rows: tuple[Row, ...]
+    shown: tuple[str, ...]
     table: Table
 
 
 def run_demo(
     folder: str | Path,
     *,
-    full: bool = False,
-    seeds: int | None = None,
+    seeds: int = 1,
     detectors: Sequence[str] = (),
     device: torch.device | str = "cpu",
     force: bool = False,
@@ -86,10 +84,8 @@ def run_demo(
     ----------
     folder : path
         For everything, including the scenes and the networks.
-    full : bool
-        Run the benchmark `digits`, and show all its detectors.
-    seeds : int, optional
-        The number of networks: by default one, or three with `full`.
+    seeds : int
+        The number of networks.
     detectors : sequence of str
         Detectors to run and show besides those of the short table; "all" shows every one.
     device, watch
@@ -100,30 +96,20 @@ def run_demo(
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is not a folder.")
-    spec = _spec(full=full, seeds=seeds, detectors=detectors).with_data(folder / "data")
+    quick = load_spec("digits-quick").with_data(folder / "data")
+    more = [name for name in detectors if name not in (ALL, *quick.detectors)]
+    spec = replace(quick, seeds=tuple(range(seeds)), detectors=(*quick.detectors, *more))
     folder.mkdir(parents=True, exist_ok=True)
     for name in (REPORT, DETECTOR, TEST, UNSEEN):
         check_target(folder / name, force=force)
     with _one_thread():
         run = run_benchmark(spec, folder, device=device, watch=watch)
-        chosen = _calibrated(spec, folder, device, watch, full=full)
+        chosen = _calibrated(spec, folder, device, watch)
     with watch("writing the report", 0):
         evidence = run.evidence()
-        wanted = (ALL,) if full else tuple(detectors)
-        demo = _described(folder, run, chosen, evidence[0], wanted)
-        _write(demo, evidence, wanted, spec.title, force=force)
+        demo = _described(folder, run, chosen, evidence[0], detectors)
+        _write(demo, evidence, detectors, spec.title, force=force)
     return demo
-
-
-def _spec(*, full: bool, seeds: int | None, detectors: Sequence[str]) -> BenchmarkSpec:
-    """Return the benchmark, with the detectors that it does not have yet."""
-    spec = load_spec("digits" if full else "digits-quick")
-    more = [name for name in detectors if name not in (ALL, *spec.detectors)]
-    return replace(
-        spec,
-        seeds=spec.seeds if seeds is None else tuple(range(seeds)),
-        detectors=(*spec.detectors, *more),
-    )
 
 
 @contextmanager
@@ -142,7 +128,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _calibrated(
-    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch, *, full: bool
+    spec: BenchmarkSpec, folder: Path, device: torch.device | str, watch: Watch
 ) -> Default:
     """Return a detector for the first network, calibrated on the validation scenes."""
     first = make_pipelines(spec, folder / CACHE, device=device, watch=watch)[0]
@@ -150,7 +136,7 @@ def _calibrated(
     train, val = (
         Outputs.load(first.outputs(network, split)) for split in (first.data.train, first.data.val)
     )
-    chosen = Default(JointEnergy(), "") if full else default_detector(train, val)
+    chosen = default_detector(train, val)
     chosen.detector.fit(train, from_probs=False).calibrate(val, from_probs=False)
     return chosen
 
@@ -158,25 +144,32 @@ def _calibrated(
 def _described(
     folder: Path, run: BenchmarkRun, chosen: Default, first: Evidence, wanted: Sequence[str]
 ) -> Demo:
-    """Return the results in numbers and words; the table has the short rows and those wanted."""
+    """Return the results in numbers and words."""
     detector = chosen.detector
-    default = written(detector, defaults=False) if chosen.reason else ""
-    rows = comparison_rows(run.lines, near=_UNSEEN_SET, default=default)
-    shown = tuple(row for row in rows if row.what or {ALL, *row.detectors}.intersection(wanted))
+    own = written(detector, defaults=False)
+    fprs = mean_fprs(run.lines)
+    best = next(name for name in fprs if parse_detector(name)[0] != Combined.name)
+    names = {own, JointEnergy.name, MaxLogit.name, best, *wanted}
+    shown = tuple(name for name in fprs if name in names or ALL in wanted)
     kept = float((detector.predict(first.id_outputs) == 1).mean())
     flagged = {
         ood: float((detector.predict(outputs) == -1).mean())
         for ood, outputs in first.ood_outputs.items()
     }
-    shares = listed([f"{100 * share:.1f} % of {ood}" for ood, share in flagged.items()])
+    shares = ", ".join(f"{100 * share:.1f} % of {ood}" for ood, share in flagged.items())
+    through = ", ".join(
+        f"{name} lets through {100 * fprs[name]:.2f} %"
+        for name in dict.fromkeys((own, JointEnergy.name, best))
+    )
     sentences = (
         *_setting(run, first),
-        *((chosen.reason,) if chosen.reason else ()),
+        chosen.reason,
         f"{detector.name}, calibrated on validation scenes to keep {100 * detector.tpr:g} %, "
         f"keeps {100 * kept:.1f} % of the new scenes and flags {shares}.",
-        *compared_sentences(rows, default),
+        f"On average over these sets, {through} (FPR95). {best} is the best single detector in "
+        "hindsight: by these very numbers, which nobody knows before.",
     )
-    table = _table(run, shown, n_hidden=len(rows) - len(shown))
+    table = _table(run, shown, n_hidden=len(fprs) - len(shown))
     return Demo(folder, run, detector, kept, flagged, sentences, shown, table)
 
 
@@ -188,21 +181,22 @@ def _setting(run: BenchmarkRun, first: Evidence) -> tuple[str, str]:
         f"The model ({facts['model']}) was trained on {facts['data']['train']['n_images']:,} scenes"
         f" to say which of these a scene shows: {', '.join(first.id_outputs.label_names or ())}.",
         f"It was shown {len(first.id_outputs):,} new scenes of these, and scenes that show none of "
-        f"them: {listed(oods)}.",
+        f"them: {', '.join(oods)}.",
     )
 
 
-def _table(run: BenchmarkRun, rows: Sequence[Row], *, n_hidden: int) -> Table:
+def _table(run: BenchmarkRun, shown: Sequence[str], *, n_hidden: int) -> Table:
     best = {line.seed: line.manifest["training"]["best"]["val_map"] for line in run.lines}
     over = f"mean ± standard deviation over {len(best)} seeds" if len(best) > 1 else "one seed"
-    notes = ["In hindsight: the best of these very numbers, which nobody knows before."]
+    notes = []
     if len(best) == 1:
         notes.append("Another network has other numbers: --seeds 3 shows how much they differ.")
     if n_hidden:
-        notes.append(f"--detector all shows {n_hidden} more rows.")
+        notes.append(f"--detector all shows {n_hidden} more detectors.")
     notes.append(f"Validation mAP: {Spread.of(list(best.values()))}.")
-    return comparison_table(
-        rows,
+    return fpr_table(
+        run.lines,
+        shown,
         f"FPR95 ↓, per cent, {over}: let through if 95 % of new scenes of known digits are kept",
         notes=[" ".join(notes)],
     )
@@ -214,13 +208,12 @@ def _write(
     """Write the files. The report is about the detectors of the table, or all of them."""
     lines = list(demo.run.lines)
     if ALL not in wanted:
-        names = {*wanted, *(row.detectors[0] for row in demo.rows)}
-        lines = [line for line in lines if line.detector in names]
+        lines = [line for line in lines if line.detector in demo.shown]
         evidence = [
             replace(
                 of_network,
                 scores={
-                    name: scored for name, scored in of_network.scores.items() if name in names
+                    name: scored for name, scored in of_network.scores.items() if name in demo.shown
                 },
             )
             for of_network in evidence

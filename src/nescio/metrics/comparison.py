@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +14,12 @@ from sklearn.base import clone
 from nescio._charts.histogram import roc
 from nescio._charts.results import Result, View, keyed
 from nescio._charts.style import curve_style, cut
-from nescio._charts.svg import Chart, Markup, Scale, percent, percent_ticks
+from nescio._charts.svg import Chart, Markup, Scale, percent
 from nescio._io.columns import Columns, is_frame
 from nescio._io.files import same_file
 from nescio._io.results import by_name
 from nescio._validation import to_numpy
 from nescio.calibration import Scores
-from nescio.detectors import fitting
 from nescio.detectors.base import Detector
 from nescio.detectors.default import AUTO, default_detector
 from nescio.detectors.naming import DETECTORS, as_detector, written
@@ -40,9 +39,12 @@ from nescio.outputs.outputs import TEXT, from_content
 from nescio.outputs.reading import MAX_ROWS, matched, of_others, read_others, read_outputs
 
 ALL = "all"
-Progress = Callable[[int], AbstractContextManager[Callable[[int], object]]]
 
 _SHOWN_SETS, _ROC_CHARTS, _CURVES = 3, 2, 6
+_NOT_GIVEN = {
+    "the training data": "it learns from data: pass training outputs (--train).",
+    "the held-out data": "it learns from held-out data: pass such outputs (--held-out).",
+}
 
 
 # --- the result -------------------------------------------------------------------------------
@@ -84,12 +86,10 @@ class Comparison(Result):
     @property
     def notes(self) -> dict[str, str]:
         """For each OOD set with an AUROC below 50 %: which detectors, and the usual causes."""
-        notes = {}
-        for ood, results in self.results.items():
-            below = [name for name in self.ranked(ood) if results[name].auroc.value < 0.5]
-            worse = [name for name in below if results[name].worse_than_chance]
-            unsure = [name for name in below if name not in worse]
-            notes[ood] = chance_note(worse, unsure, len(results))
+        notes = {
+            ood: chance_note({name: [results[name]] for name in self.ranked(ood)})[0]
+            for ood, results in self.results.items()
+        }
         return {ood: note for ood, note in notes.items() if note}
 
     def columns(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Comparison(Result):
         )
 
     def _roc_chart(self, ood: str, names: Sequence[str]) -> Markup:
-        whole = Scale(0.0, 1.0)
+        whole = Scale(0.0, 1.0, write=percent)
         chart = Chart(
             whole,
             whole,
@@ -160,8 +160,6 @@ class Comparison(Result):
             height=330,
             x_label=f"{cut(ood, 30)} let through, %",
             y_label="ID kept, %",
-            x_ticks=percent_ticks(whole),
-            y_ticks=percent_ticks(whole),
         )
         tpr = self.results[ood][names[0]].tpr
         chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
@@ -249,11 +247,12 @@ def read_sets(
     Of files with more than `max_rows` rows, a random sample is read.
     """
     named = _named_sets(ood_data)
-    for data in named.values():
-        _check_different(id_data, data, "ID data (--id)", "OOD data (--ood)")
-    _check_different(id_data, train, "ID data (--id)", "training data (--train)")
-    _check_different(id_data, held_out, "ID data (--id)", "held-out data (--held-out)")
-    _check_different(train, held_out, "training data (--train)", "held-out data (--held-out)")
+    roles = [("ID data (--id)", id_data), ("training data (--train)", train)]
+    roles += [("held-out data (--held-out)", held_out)]
+    roles += [("OOD data (--ood)", data) for data in named.values()]
+    for (role, data), (other_role, other) in combinations(roles, 2):
+        if role != other_role:
+            _check_different(data, other, role, other_role)
     first = _read(id_data, from_probs, columns, max_rows)
 
     def read(data: Any, name: str, columns: Columns) -> Outputs:
@@ -327,10 +326,6 @@ def _read(data: Any, from_probs: bool | None, columns: Columns, max_rows: int | 
 # --- the comparison ---------------------------------------------------------------------------
 
 
-def _silent(total: int) -> AbstractContextManager[Callable[[int], object]]:
-    return nullcontext(lambda steps: None)
-
-
 def compare(
     id_data: Any,
     ood_data: Any,
@@ -345,7 +340,7 @@ def compare(
     id_column: str | None = None,
     labels: Sequence[str] | str | None = None,
     ignore: Sequence[str] | str = (),
-    progress: Progress = _silent,
+    on_step: Callable[[int], object] = lambda steps: None,
 ) -> Comparison:
     """Compare detectors on in-distribution data and one or several out-of-distribution sets.
 
@@ -376,9 +371,8 @@ def compare(
         Whether the data holds probabilities, which are converted. `Outputs` always hold logits.
     id_column, labels, ignore
         The columns of tables, as `Outputs.load` takes them.
-    progress : callable, optional
-        Called with the number of steps and their unit. It returns a context manager that gives a
-        function to call with the number of finished steps.
+    on_step : callable
+        Called with the number of finished steps: one for each pair of a detector and an OOD set.
 
     Examples
     --------
@@ -397,18 +391,17 @@ def compare(
     sets = read_sets(id_data, ood_data, train, held_out, from_probs=from_probs, columns=columns)
     if AUTO in chosen:
         chosen[AUTO] = default_detector(sets.train, sets.held_out, tpr=tpr).detector
-    with progress(len(chosen) * len(sets.ood)) as advance:
-        comparison = compare_outputs(
-            chosen,
-            sets.id,
-            sets.ood,
-            train=sets.train,
-            held_out=sets.held_out,
-            tpr=tpr,
-            n_bootstrap=n_bootstrap,
-            seed=seed,
-            on_step=advance,
-        )
+    comparison = compare_outputs(
+        chosen,
+        sets.id,
+        sets.ood,
+        train=sets.train,
+        held_out=sets.held_out,
+        tpr=tpr,
+        n_bootstrap=n_bootstrap,
+        seed=seed,
+        on_step=on_step,
+    )
     if not any(comparison.results.values()):
         name, reason = next(iter(comparison.skipped.items()))
         raise MissingInputError(f"{name} cannot be evaluated: {reason}")
@@ -459,8 +452,7 @@ def compare_outputs(
     held-out data are calibrated on `held_out`, which must be neither training nor test data.
     Without this data, these detectors are skipped. `train_of` has other outputs for some detectors
     to learn from, by the names in `detectors`. Detectors are also skipped if the outputs lack an
-    array that they score from. `on_step` is called with the number of finished steps; there is one
-    step for each pair of a detector and an OOD set.
+    array that they score from.
     """
     train_of = train_of or {}
     learned = {"the training outputs": train, "the held-out outputs": held_out}
@@ -547,31 +539,23 @@ def obstacle(
     held_out: Outputs | None,
 ) -> str | None:
     """Return the reason why a detector cannot run on this data, or None if it can."""
-    found = [
-        missing_input(detector, outputs, name, "reads", detector.scores_from)
+    in_calibration = detector.calibrates_from if detector.learns_from_held_out else ()
+    given: dict[str, tuple[Outputs | None, str, Sequence[str]]] = {
+        name: (outputs, "reads", detector.scores_from)
         for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items()
-    ]
-    in_calibration = fitting.read_in_calibration(detector) if detector.learns_from_held_out else ()
-    for outputs, kind, names, missing in (
-        (train, "training", detector.learns_from, "data: pass training outputs (--train)."),
-        (held_out, "held-out", in_calibration, "held-out data: pass such outputs (--held-out)."),
-    ):
-        if names and outputs is None:
-            found.append(f"it learns from {missing}")
-        elif names and outputs is not None:
-            found.append(missing_input(detector, outputs, f"the {kind} data", "learns from", names))
-    return next((reason for reason in found if reason is not None), None)
-
-
-def missing_input(
-    detector: Detector, outputs: Outputs, name: str, verb: str, names: Sequence[str]
-) -> str | None:
-    """Return which array is missing, or that the detector does not accept masked labels."""
-    for needed in names:
-        if outputs.get(needed) is None:
-            return f"it {verb} {needed}, but {name} has none."
-    if not detector.accepts_masked and np.isneginf(outputs.logits).any():
-        return f"it does not accept masked labels (-inf), but {name} has some."
+    }
+    given["the training data"] = train, "learns from", detector.learns_from
+    given["the held-out data"] = held_out, "learns from", in_calibration
+    for name, (outputs, verb, arrays) in given.items():
+        if not arrays:
+            continue
+        if outputs is None:
+            return _NOT_GIVEN[name]
+        for array in arrays:
+            if outputs.get(array) is None:
+                return f"it {verb} {array}, but {name} has none."
+        if not detector.accepts_masked and np.isneginf(outputs.logits).any():
+            return f"it does not accept masked labels (-inf), but {name} has some."
     return None
 
 

@@ -1,19 +1,207 @@
-"""Single measures of detectors (FPR, AUROC, AUPR), mAP of predictions, and DeLong's test."""
+"""Measures of detectors (FPR, AUROC, AUPR), mAP of predictions, and DeLong's test.
+
+All measures of separation are computed from ID and OOD scores that are sorted only once.
+"""
 
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nescio._io.columns import is_frame
 from nescio._validation import check_multi_hot, checked_choice, to_numpy
 from nescio.calibration import checked_scores
-from nescio.errors import InputError, ShapeError
-from nescio.metrics.ranking import Ranking, Values
+from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.outputs import Outputs
+
+Values = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+
+_SORTED_TOGETHER = 100_000  # two threads take longer to start than to sort fewer scores
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The positions of sorted ID scores among sorted OOD scores, and of tied scores.
+
+    With these index arrays, each measure is a few sums over sample weights. A bootstrap resample
+    is given by weights: how often each sample was drawn.
+
+    Average precision counts all samples of a tie as kept. The copies of a sample that was drawn
+    several times are no tie of the data: if they were counted as one, the average precision of
+    nearly all resamples could be above that of the data. So the copies of a sample whose score
+    occurs once are counted as if they followed one another, and the middle one stands for all.
+    """
+
+    ood_below: Indices  # for each ID score: the number of smaller OOD scores
+    ood_up_to: Indices  # for each ID score: the number of smaller or equal OOD scores
+    id_up_to: Indices  # for each OOD score: the number of smaller or equal ID scores
+    id_first: Indices | None  # for each ID score: the first index of its tie; None without ties
+    ood_last: Indices | None  # for each OOD score: the last index of its tie; None without ties
+    id_behind: Values  # for each ID score: half if it is untied (its copies behind the middle one)
+    ood_behind: Values  # the same for each OOD score
+
+    @classmethod
+    def from_scores(cls, id_scores: Any, ood_scores: Any) -> Ranking:
+        """Check and sort the scores, and find the position of each ID score among the OOD ones."""
+        given = checked_scores(id_scores, "id_scores"), checked_scores(ood_scores, "ood_scores")
+        if sum(map(len, given)) < _SORTED_TOGETHER:
+            return cls.from_sorted(*map(np.sort, given))
+        with ThreadPoolExecutor(2) as pool:  # a sort does not hold Python's lock
+            return cls.from_sorted(*pool.map(np.sort, given))
+
+    @classmethod
+    def from_sorted(cls, id_: Values, ood: Values) -> Ranking:
+        """Find the positions of scores in ascending order."""
+        # Two ascending runs: a stable sort only merges them. An ID score comes before its equals.
+        order = np.argsort(np.concatenate([id_, ood]), kind="stable")
+        is_id = order < len(id_)
+        ood_below = np.flatnonzero(is_id) - np.arange(len(id_))
+        id_up_to = np.flatnonzero(~is_id) - np.arange(len(ood))
+        id_apart, ood_apart = _apart(id_), _apart(ood)
+        id_first = None if id_apart.all() else _first_of_tie(id_apart)
+        ood_last = None if ood_apart.all() else _last_of_tie(ood_apart)
+        return cls(
+            ood_below=ood_below,
+            ood_up_to=_up_to(id_, ood, ood_below, ood_last),
+            id_up_to=id_up_to,
+            id_first=id_first,
+            ood_last=ood_last,
+            id_behind=_half_if_untied(id_apart),
+            ood_behind=_half_if_untied(ood_apart),
+        )
+
+    @property
+    def n_id(self) -> int:
+        """The number of ID scores."""
+        return len(self.ood_below)
+
+    @property
+    def n_ood(self) -> int:
+        """The number of OOD scores."""
+        return len(self.id_up_to)
+
+    def measures(
+        self,
+        tpr: float = 0.95,
+        id_to_ood: float = 1.0,
+        *,
+        id_weights: Values | None = None,
+        ood_weights: Values | None = None,
+    ) -> dict[str, float]:
+        """Return all measures, by their names in `Evaluation`."""
+        if not 0 < tpr <= 1:
+            raise ParameterError(f"tpr must be above 0 and at most 1, got {tpr!r}.")
+        if not 0 < id_to_ood < math.inf:
+            raise ParameterError(f"id_to_ood must be a positive number, got {id_to_ood!r}.")
+        # cumulative[i] is the total weight of the i smallest scores.
+        cumulative_id = _cumulative(id_weights, self.n_id)
+        cumulative_ood = _cumulative(ood_weights, self.n_ood)
+        n, m = float(cumulative_id[-1]), float(cumulative_ood[-1])
+
+        below = cumulative_ood[self.ood_below]
+        up_to = below if self.ood_up_to is self.ood_below else cumulative_ood[self.ood_up_to]
+        area = _dot(id_weights, below + up_to) / (2.0 * n * m)
+
+        # How much is kept if the threshold is this ID score, or flagged if it is this OOD score.
+        kept_id = n - (
+            cumulative_id[:-1] if self.id_first is None else cumulative_id[self.id_first]
+        )
+        kept_ood = m - below
+        flagged_id = cumulative_id[self.id_up_to]
+        last = slice(1, None) if self.ood_last is None else self.ood_last + 1
+        flagged_ood = cumulative_ood[last]
+
+        allowed = math.floor(n * (1 - tpr) + 1e-9)
+        at_id = np.searchsorted(cumulative_id[1:], allowed, side="right")
+        allowed_ood = math.floor(m * (1 - tpr) + 1e-9)
+        at_ood = np.searchsorted(cumulative_ood[1:], m - allowed_ood, side="left")
+        if id_weights is not None:
+            kept_id -= (id_weights - 1.0) * self.id_behind
+        if ood_weights is not None:
+            flagged_ood = flagged_ood - (ood_weights - 1.0) * self.ood_behind
+        aupr = _mean_precision(id_weights, kept_id, kept_ood)
+        ratio = n / (m * id_to_ood)
+        return {
+            "fpr": float(kept_ood[at_id] / m),
+            "auroc": area,
+            "aupr": aupr,
+            "aupr_at_ratio": (
+                aupr if ratio == 1 else _mean_precision(id_weights, kept_id, kept_ood * ratio)
+            ),
+            "fpr_ood_positive": float(flagged_id[at_ood] / n),
+            "aupr_ood_positive": _mean_precision(ood_weights, flagged_ood, flagged_id),
+        }
+
+
+def _cumulative(weights: Values | None, n: int) -> Values:
+    """Return the total weight of the i smallest of n scores, for i from 0 to n."""
+    if weights is None:
+        return np.arange(n + 1, dtype=np.float64)
+    result = np.empty(n + 1)
+    result[0] = 0.0
+    np.cumsum(weights, out=result[1:])
+    return result
+
+
+def _apart(ordered: Values) -> Flags:
+    """Return, for each place before, between and after sorted scores, whether values differ."""
+    apart = np.ones(len(ordered) + 1, dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=apart[1:-1])
+    return apart
+
+
+def _first_of_tie(apart: Flags) -> Indices:
+    return np.maximum.accumulate(np.where(apart[:-1], np.arange(len(apart) - 1), 0))
+
+
+def _last_of_tie(apart: Flags) -> Indices:
+    return len(apart) - 2 - _first_of_tie(apart[::-1])[::-1]
+
+
+def _half_if_untied(apart: Flags) -> Values:
+    return np.multiply(apart[1:] & apart[:-1], 0.5)
+
+
+def _up_to(id_: Values, ood: Values, ood_below: Indices, ood_last: Indices | None) -> Indices:
+    """Return the number of OOD scores that are smaller than or equal to each ID score."""
+    nearest = np.minimum(ood_below, len(ood) - 1)
+    tied = np.flatnonzero(ood[nearest] == id_)
+    if not len(tied):
+        return ood_below
+    result = ood_below.copy()
+    at = ood_below[tied]
+    result[tied] = (at if ood_last is None else ood_last[at]) + 1
+    return result
+
+
+def _dot(weights: Values | None, values: Values) -> float:
+    if weights is None:
+        return float(values.sum())
+    # Not np.dot: BLAS starts its own threads, which compete with the threads of the bootstrap.
+    return float(np.einsum("i,i->", weights, values))
+
+
+def _mean_precision(weights: Values | None, true: Values, false: Values) -> float:
+    """Return the average precision: the mean over positives of the precision at their score.
+
+    Positives that a resample did not draw have weight 0. For some of these no sample is kept at
+    all, so their precision is set to 0 to avoid a division by zero.
+    """
+    total = true + false
+    if weights is None:  # each positive keeps at least itself
+        return float((true / total).mean())
+    precision = np.divide(true, total, out=np.zeros_like(true), where=total > 0)
+    return _dot(weights, precision) / float(weights.sum())
+
+
+# --- the measures ---------------------------------------------------------------------------------
 
 
 def fpr_at_tpr(id_scores: Any, ood_scores: Any, tpr: float = 0.95) -> float:

@@ -37,7 +37,7 @@ _LOCKS_LOCK = threading.Lock()
 class LogitsAndFeatures(nn.Module):
     """A module from a model's inputs to (logits, features, further layers...).
 
-    Features are None if no taps are given. It hooks into the model until `release`. One pass at a
+    There are as many layers as taps. It hooks into the model until `release`. One pass at a
     time. The first pass shows in which order the layers are called, and confirms the taps by it.
     """
 
@@ -63,8 +63,7 @@ class LogitsAndFeatures(nn.Module):
         if any(tap.sought for tap in self.taps) and not torch.compiler.is_compiling():
             self._confirm_taps(*inputs, **named)
         logits = logits_of(self.model(*inputs, **named), self.output)
-        found = [recorder.features(logits.shape[0]) for recorder in self._recorders]
-        return (logits, *found) if found else (logits, None)
+        return (logits, *(recorder.features(logits.shape[0]) for recorder in self._recorders))
 
     def _confirm_taps(self, *inputs: Any, **named: Any) -> None:
         self.release()  # a layer that was registered in another order may have no matrix
@@ -168,9 +167,9 @@ class TorchRunner(Runner):
     def module(self, example: Any = None) -> LogitsAndFeatures:
         """Return a copy of the model in eval mode, from positional inputs to (logits, features).
 
-        The positional inputs are those of `input_names(example)`. Features are None if none are
-        chosen, and followed by further layers if several are. Probabilities stay probabilities,
-        whatever `from_probs` says. torch.export and torch.onnx.export take it.
+        The positional inputs are those of `input_names(example)`. Without features, it gives a
+        tuple of only the logits; with several layers, further ones follow. Probabilities stay
+        probabilities, whatever `from_probs` says. torch.export and torch.onnx.export take it.
         """
         own = copy.deepcopy(self.model).eval()
         return LogitsAndFeatures(own, self._taps, self.output, self.input_names(example)).eval()
@@ -225,8 +224,7 @@ class TorchRunner(Runner):
             return self._by_name(module(*placed, **named))
 
     def _by_name(self, given: Sequence[Any]) -> dict[str, Any]:
-        logits, *found = given
-        return {"logits": logits, **dict(zip(self.array_names, found, strict=False))}  # or None
+        return dict(zip(("logits", *self.array_names), given, strict=True))
 
     def placed(self, part: Any) -> Any:
         """Return an input as a tensor on the model's device; anything else, such as a flag, as is.

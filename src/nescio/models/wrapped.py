@@ -495,14 +495,6 @@ def _features_of(runner: Runner, detector: Detector) -> tuple[str, ...]:
     return () if unknown or runner.layers else (AUTO,)
 
 
-def with_only_layer(runner: Runner, detector: Detector) -> Runner:
-    """Return a runner whose features are the only layer that the detector scores, if it is one."""
-    scored = [name for name in detector.scores_from if name in runner.array_names[1:]]
-    if FEATURES in detector.scores_from or len(scored) != 1 or scored[0] == runner.features:
-        return runner
-    return runner.changed(features=scored * 2)  # under its own name too
-
-
 def check_detector(runner: Runner, detector: Detector) -> None:
     """Raise if the model cannot give what the detector reads."""
     reads = _read_by(detector)

@@ -20,10 +20,11 @@ from nescio._validation import (
     to_float,
     to_numpy,
 )
+from nescio.calibration import checked_groups
 from nescio.errors import InputError, MissingInputError, ShapeError
 from nescio.monitor.martingale import Bag, Change, ChangeFinder, Floats, Martingale, Place
 from nescio.monitor.report import MonitorReport
-from nescio.monitor.windows import ChartSegment, ControlChart, DriftWatch
+from nescio.monitor.windows import ControlChart, DriftWatch
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration, Firing
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Codes = NDArray[np.intp]
 
-_THREE_SIGMA = 0.9973
 _CLOSE = 1e-6  # how close p * (n + 1) must be to a whole number
 _CHUNK = 4_096  # samples at once, so that memory does not grow with the size of a block
 _MAX_POINTS = 2_048  # of a trace
@@ -54,8 +54,6 @@ class Monitor:
         Number of inputs in a window of the control chart and of the label tests; at least 10.
     seed : int
         Seed of the random numbers that break ties.
-    coverage : float
-        The probability that a window lies within the band of the control chart.
 
     Attributes
     ----------
@@ -91,7 +89,6 @@ class Monitor:
         alpha: float = 0.01,
         window: int = 500,
         seed: int = 0,
-        coverage: float = _THREE_SIGMA,
     ) -> None:
         from nescio.detectors import NotCalibratedError
 
@@ -103,13 +100,12 @@ class Monitor:
             )
         self.alpha = checked_share("alpha", alpha)
         self.window = checked_whole("window", window, minimum=10)
-        self.seed = checked_whole("seed", seed, minimum=0)
-        self.coverage = checked_share("coverage", coverage)
         self.calibration = detector.calibration_
+        self.thresholds = list(self.calibration.thresholds.values())
         self.fingerprint = fingerprint(detector)
         self.label_names = detector.label_names_
         self.firing = firing_of(detector)
-        self.generator = np.random.Generator(np.random.PCG64(self.seed))
+        self.generator = np.random.default_rng(checked_whole("seed", seed, minimum=0))
         self.last_file: str | None = None
         self.reset()
 
@@ -128,10 +124,8 @@ class Monitor:
         self.trace = Trace()
         self.martingale = Martingale()
         self.finder = ChangeFinder()
-        thresholds = self.calibration.thresholds.items()
-        self.bags = {name: Bag(threshold.scores) for name, threshold in thresholds}
-        segments = {name: ChartSegment.of(threshold) for name, threshold in thresholds}
-        self.chart = ControlChart(segments, self.window, self.coverage)
+        self.bags = [Bag(threshold.scores) for threshold in self.thresholds]
+        self.chart = ControlChart(self.thresholds, self.window)
         self.drift_watch: DriftWatch | None = None
         if self.firing is not None:
             numbered = tuple(f"label {column}" for column in range(self.firing.n_labels))
@@ -207,10 +201,10 @@ class Monitor:
         """Let the martingale bet on some inputs; return which of them are flagged."""
         uniform = self.generator.random(len(scores))
         p_values, flagged = np.empty(len(scores)), np.empty(len(scores), np.bool_)
-        for code, (name, bag) in enumerate(self.bags.items()):
+        for code, (bag, threshold) in enumerate(zip(self.bags, self.thresholds, strict=True)):
             rows = codes == code
             p_values[rows] = bag.add(scores[rows], uniform[rows])
-            flagged[rows] = scores[rows] < self.calibration.thresholds[name].value
+            flagged[rows] = scores[rows] < threshold.value
         gains = self.martingale.gains(p_values)
         evidence = self.martingale.add(gains) / math.log(10.0)
         if self.alarm_at is None:
@@ -229,11 +223,10 @@ class Monitor:
         start = 0
         while start < len(flagged):
             rows = slice(start, start + self.chart.room)
-            counts = np.bincount(codes[rows], minlength=len(self.bags)).tolist()
-            n_of = dict(zip(self.bags, counts, strict=True))
+            sizes = np.bincount(codes[rows], minlength=len(self.bags))
             if self.drift_watch is not None and logits is not None:
                 self.drift_watch.add(logits[rows])
-            full = self.chart.add(n_of, int(np.count_nonzero(flagged[rows])))
+            full = self.chart.add(sizes, int(np.count_nonzero(flagged[rows])))
             if full and self.drift_watch is not None:
                 self.drift_watch.close(self.chart.n_windows - 1)
             start = rows.stop
@@ -272,17 +265,15 @@ class Monitor:
         inputs are spread over the groups like the calibration data and the stream so far together.
         """
         n = checked_whole("n", n, minimum=1)
-        totals = [bag.total for bag in self.bags.values()]
+        totals = [bag.total for bag in self.bags]
         ends = np.rint(n * np.cumsum(totals) / sum(totals)).astype(np.int64)
-        n_of = zip(self.bags, np.diff(ends, prepend=0).tolist(), strict=True)
-        low, high = self.chart.band(dict(n_of))
+        low, high = self.chart.band(np.diff(ends, prepend=0))
         return low / n, high / n
 
     def _expected_share(self) -> float:
         """Return the share of the inputs so far that was expected to be flagged."""
         expected = 0.0
-        for name, bag in self.bags.items():
-            threshold = self.calibration.thresholds[name]
+        for bag, threshold in zip(self.bags, self.thresholds, strict=True):
             n_inputs = bag.total - threshold.n_samples
             expected += n_inputs * threshold.rank / (threshold.n_samples + 1)
         return expected / max(1, self.n_samples)
@@ -298,7 +289,6 @@ class Monitor:
             flagged=self.flagged,
             expected_share=self._expected_share(),
             alpha=self.alpha,
-            coverage=self.coverage,
             alarm=self.alarm,
             alarm_at=self.alarm_at,
             change=self.change,
@@ -310,7 +300,6 @@ class Monitor:
             n_windows=chart.n_windows,
             n_outside=chart.n_outside,
             label_drifts=drifts,
-            open_label_drifts=() if watch is None else watch.glimpse(chart.n_windows),
             n_label_tests=0 if watch is None else watch.n_tests,
         )
 
@@ -383,31 +372,28 @@ def checked_assessment(calibration: Calibration, assessment: Assessment) -> tupl
             "scores and p_values must have the same shape (n_samples,), got "
             f"{scores.shape} and {p_values.shape}."
         )
-    codes = np.zeros(len(scores), np.intp)
+    groups, codes = None, np.zeros(len(scores), np.intp)
     if calibration.by is not None:
         if assessment.groups is None:
             raise MissingInputError(
                 "the detector is calibrated by group, but the assessment has no groups. Pass an "
                 "assessment that holds the group of each input."
             )
+        groups = checked_groups(assessment.groups, len(scores))
         number = {name: code for code, name in enumerate(calibration.thresholds)}
-        groups = [str(name) for name in assessment.groups]
-        if unknown := sorted(set(groups) - set(number)):
+        if unknown := sorted(set(groups.tolist()) - set(number)):
             raise InputError(
                 f"the detector is not calibrated for group {unknown[0]!r}, only for {[*number]}."
             )
-        if len(groups) != len(scores):
-            raise ShapeError(f"groups must have {len(scores):,} entries, got {len(groups):,}.")
-        codes = np.array([number[name] for name in groups], np.intp)
-    for code, threshold in enumerate(calibration.thresholds.values()):
-        rows = codes == code
-        n, of_group = threshold.n_samples, scores[rows]
-        fits = np.abs(p_values[rows] - threshold.p_values(of_group)) * (n + 1) < _CLOSE
-        fits &= ~np.isnan(of_group)  # NaN would sort last and so have p = 1
-        if not fits.all():
-            p = float(p_values[rows][~fits][0])
-            raise InputError(
-                f"a p-value of {p:g} does not match its score and these {n:,} calibration "
-                "scores. Was the assessment made by another detector, or were its numbers rounded?"
-            )
+        codes = np.array([number[name] for name in groups.tolist()], np.intp)
+    n = np.array([threshold.n_samples for threshold in calibration.thresholds.values()])[codes]
+    fits = np.abs(p_values - calibration.p_values(scores, groups)) * (n + 1) < _CLOSE
+    fits &= ~np.isnan(scores)  # NaN would sort last and so have p = 1
+    if not fits.all():
+        row = int(np.argmin(fits))
+        raise InputError(
+            f"a p-value of {p_values[row]:g} does not match its score and these {n[row]:,} "
+            "calibration scores. Was the assessment made by another detector, or were its numbers "
+            "rounded?"
+        )
     return scores, codes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +16,14 @@ from nescio._charts.svg import (
     Chart,
     Markup,
     Scale,
-    percent_ticks,
+    percent,
     power_of_ten,
-    relabelled,
 )
 from nescio.monitor.martingale import Change
-from nescio.monitor.windows import LabelDrift, Window
+from nescio.monitor.windows import COVERAGE, LabelDrift, Window
 
+_PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
+_HEIGHTS = {_PAGE_WIDTH: 280, _CARD_WIDTH: 220}
 _SHOWN_LABELS = 10
 _CHANGES = {  # Change.kind in words
     "lower": "score lower than the calibration data",
@@ -52,8 +53,6 @@ class MonitorReport(Result):
         The share that was expected to score below it.
     alpha : float
         The probability of a false alarm.
-    coverage : float
-        The probability that a window lies within its band.
     alarm : bool
         Whether the martingale has reached 1 / alpha.
     alarm_at : int or None
@@ -73,8 +72,6 @@ class MonitorReport(Result):
     label_drifts : tuple of LabelDrift or None
         The labels that drift. None if labels are not watched, because it is not known how often
         they fired in the calibration data.
-    open_label_drifts : tuple of LabelDrift
-        The labels that seem to drift in the window that is not full yet. They raise no alarm.
     n_label_tests : int
         Number of tests of the labels: of every window, and of several windows together.
     """
@@ -83,7 +80,6 @@ class MonitorReport(Result):
     flagged: int
     expected_share: float
     alpha: float
-    coverage: float
     alarm: bool
     alarm_at: int | None
     change: Change | None
@@ -95,7 +91,6 @@ class MonitorReport(Result):
     n_windows: int
     n_outside: int
     label_drifts: tuple[LabelDrift, ...] | None
-    open_label_drifts: tuple[LabelDrift, ...]
     n_label_tests: int
 
     @property
@@ -144,7 +139,7 @@ class MonitorReport(Result):
         return View(
             self.headline(),
             table={"monitor": list(rows), "": list(rows.values())},
-            charts=lambda: [figure.drawing for figure in monitor_figures(self, CARD)],
+            charts=lambda: [drawing for *_, drawing in monitor_figures(self, _CARD_WIDTH)],
         )
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
@@ -168,8 +163,7 @@ class MonitorReport(Result):
                 f"ALARM: {labels} more or less often than in the calibration data. No change of "
                 "the scores was found."
             )
-        newest = (*self.windows[-1:], self.open_window)
-        if self.open_label_drifts or any(window and window.outside for window in newest):
+        if any(window and window.outside for window in (*self.windows[-1:], self.open_window)):
             inputs = _plural(self.n_samples, "input")
             return f"No alarm so far in {inputs}, but the newest ones may differ (see below)."
         if self.n_samples < _FEW:
@@ -217,24 +211,24 @@ class MonitorReport(Result):
                 "calibration data."
             ]
         if not self.n_label_tests:
-            lines = [
+            return [
                 "Labels: not tested yet. This needs the logits of a full window (--outputs on the "
                 "command line)."
             ]
-        elif not drifts:
-            lines = ["Labels: they fire as often as in the calibration data."]
-        else:
-            labels = _plural(len(drifts), "label fires", "labels fire")
-            lines = [f"Labels: {labels} more or less often than in the calibration data."]
-            lines += _listed(drifts, self.windows[-1].n)
-        seen = {drift.label for drift in drifts}
-        new = [drift for drift in self.open_label_drifts if drift.label not in seen]
-        if new:
+        if not drifts:
+            return ["Labels: they fire as often as in the calibration data."]
+        labels = _plural(len(drifts), "label fires", "labels fire")
+        lines = [f"Labels: {labels} more or less often than in the calibration data."]
+        for drift in _clearest(drifts):
+            how = "more" if drift.rate > drift.calibration_rate else "less"
+            noticed = (drift.first_window + 1) * self.windows[-1].n
             lines.append(
-                "Labels that seem to have changed in the incomplete window, which is not tested "
-                "yet:"
+                f"  {drift.label}: {how} often, for {drift.rate:.2%} of the latest "
+                f"{drift.n_inputs:,} inputs, {drift.calibration_rate:.2%} in the calibration data; "
+                f"noticed at input {noticed:,}"
             )
-            lines += _listed(new)
+        if len(drifts) > _SHOWN_LABELS:
+            lines.append(f"  and {len(drifts) - _SHOWN_LABELS:,} more")
         return lines
 
 
@@ -247,19 +241,8 @@ def _window(window: Window) -> str:
     return f"inputs {first:,} to {last:,}: {window.share:.1%} flagged, {expected}{verdict}"
 
 
-def _listed(drifts: Iterable[LabelDrift], window: int | None = None) -> list[str]:
-    """Return one line per label, the clearest drift first; with windows of `window` inputs."""
-    worst = sorted(drifts, key=lambda drift: drift.p_value)
-    lines = [
-        f"  {drift.label}: {'more' if drift.rate > drift.calibration_rate else 'less'} often, for "
-        f"{drift.rate:.2%} of the latest {drift.n_inputs:,} inputs, {drift.calibration_rate:.2%} "
-        "in the calibration data"
-        + (f"; noticed at input {(drift.first_window + 1) * window:,}" if window else "")
-        for drift in worst[:_SHOWN_LABELS]
-    ]
-    if len(worst) > _SHOWN_LABELS:
-        lines.append(f"  and {len(worst) - _SHOWN_LABELS:,} more")
-    return lines
+def _clearest(drifts: Sequence[LabelDrift]) -> list[LabelDrift]:
+    return sorted(drifts, key=lambda drift: drift.p_value)[:_SHOWN_LABELS]
 
 
 def _odds(exponent: float) -> str:
@@ -284,63 +267,43 @@ def _plural(n: int, one: str, many: str | None = None) -> str:
 # --- figures --------------------------------------------------------------------------------------
 
 
-class Size(NamedTuple):
-    """The size of the figures, in pixels, and how many labels are drawn."""
-
-    width: int
-    height: int
-    bars: BarRows
-    n_labels: int
+Figure = tuple[str, str, Markup]  # its title, what it shows, and the drawing
 
 
-PAGE = Size(760, 280, BarRows(width=760, row=20, start=200, longest=410, n_characters=28), 20)
-CARD = Size(440, 220, BarRows(width=440, row=20, start=130, longest=170, n_characters=17), 8)
-
-
-class MonitorFigure(NamedTuple):
-    """One figure with its title and what it shows."""
-
-    title: str
-    text: str
-    drawing: Markup
-    height: int
-
-
-def monitor_figures(report: MonitorReport, size: Size = PAGE) -> list[MonitorFigure]:
+def monitor_figures(report: MonitorReport, width: int = _PAGE_WIDTH) -> list[Figure]:
     """Draw the share flagged, the labels that drift and the evidence of a change, if known."""
     figures = []
     if report.windows or report.open_window:
-        figures.append(_flagged(report, size))
+        figures.append(_flagged(report, width))
     if report.label_drifts:
-        figures.append(_label_drifts(report, size))
-    return [*figures, _evidence(report, size)]
+        figures.append(_label_drifts(report, width))
+    return [*figures, _evidence(report, width)]
 
 
-def _chart(first: int, last: int, y: Scale, size: Size, **options: object) -> Chart:
+def _chart(first: int, last: int, y: Scale, width: int, **options: Any) -> Chart:
     """Return an empty chart over the stream; the axis leaves room for the text at its end."""
-    x = Scale(first, last + 0.04 * (last - first))
-    ticks = relabelled(x.ticks(max(2, size.width // 150)), lambda value: f"{value:,.0f}")
-    shape: dict[str, Any] = {"width": size.width, "height": size.height, **options}
-    return Chart(x, y, x_label="inputs", x_ticks=ticks, **shape)
+    x = Scale(first, last + 0.04 * (last - first), write=lambda value: f"{value:,.0f}")
+    options |= {"width": width, "height": _HEIGHTS[width]}
+    return Chart(x, y, x_label="inputs", x_ticks=x.ticks(max(2, width // 150)), **options)
 
 
-def _evidence(report: MonitorReport, size: Size) -> MonitorFigure:
+def _evidence(report: MonitorReport, width: int) -> Figure:
     """Draw the martingale over time."""
     line = -math.log10(report.alpha)
-    at, values = [0, *(at for at, _ in report.trace)], [0.0, *(v for _, v in report.trace)]
+    inputs, values = zip((0, 0.0), *report.trace, strict=True)
     low, high = min(values), max(line, report.max_log10_martingale)
-    scale = Scale(math.floor(low), math.ceil(high + 0.2))
-    whole = [tick for tick in scale.ticks() if tick[0] == round(tick[0])]
+    ends = math.floor(low), math.ceil(high + 0.2)
+    scale = Scale(*ends, write=lambda value: power_of_ten(round(value)))
     chart = _chart(
         0,
         max(1, report.n_samples),
         scale,
-        size,
+        width,
         name="Evidence of a change over time",
         y_label="evidence (to 1)",
-        y_ticks=relabelled(whole, lambda value: power_of_ten(round(value))),
+        y_ticks=[tick for tick in scale.ticks() if tick[0] == round(tick[0])],
     )
-    chart.line(at, values, "accent")
+    chart.line(inputs, values, "accent")
     chart.rule(y=line, text=f"alarm at {1 / report.alpha:,.4g}")
     if report.alarm_at is not None:
         chart.rule(x=report.alarm_at, text=f"alarm after {report.alarm_at:,} inputs")
@@ -349,51 +312,49 @@ def _evidence(report: MonitorReport, size: Size) -> MonitorFigure:
         "nothing has changed, it is ever reached with a probability of at most "
         f"{report.alpha:g}."
     )
-    return MonitorFigure("Evidence of a change", text, chart.draw(), size.height)
+    return ("Evidence of a change", text, chart.draw())
 
 
-def _flagged(report: MonitorReport, size: Size) -> MonitorFigure:
+def _flagged(report: MonitorReport, width: int) -> Figure:
     """Draw the control chart."""
     windows = report.all_windows()
-    ends = [window.start + window.n for window in windows]
-    low, high = (np.array([getattr(w, side) / w.n for w in windows]) for side in ("low", "high"))
-    shares = np.array([window.share for window in windows])
-    scale = Scale(0.0, float(max(high.max(), shares.max())) * 1.08 or 1.0)
+    columns = {name: np.array(column) for name, column in report.columns().items()}
+    low, high = (columns[side] / columns["n"] for side in ("low", "high"))
+    edges = np.stack([columns["start"], columns["start"] + columns["n"]], axis=1)
+    top = float(max(high.max(), columns["share"].max())) * 1.08 or 1.0
     chart = _chart(
         windows[0].start,
-        ends[-1],
-        scale,
-        size,
+        int(edges[-1, 1]),
+        Scale(0.0, top, write=percent),
+        width,
         name="Flagged share of each window, with the expected band",
         y_label="flagged, %",
-        y_ticks=percent_ticks(scale),
     )
-    edges = [(window.start, end) for window, end in zip(windows, ends, strict=True)]
-    chart.band(np.ravel(edges), np.repeat(low, 2), np.repeat(high, 2), "band in")
-    for window, end in zip(windows, ends, strict=True):
-        tip = f"inputs {window.start + 1:,} to {end:,}: {window.flagged:,} flagged"
+    chart.band(edges.ravel(), np.repeat(low, 2), np.repeat(high, 2), "band in")
+    for window in windows:
+        last = window.start + window.n
+        tip = f"inputs {window.start + 1:,} to {last:,}: {window.flagged:,} flagged"
         tip += " (window incomplete)" if window is report.open_window else ""
         css = "out" if window.outside else "in"
         chart.dot(window.start + window.n / 2, window.share, css, tip=tip, radius=2.5)
     since = 0 if report.change is None else report.change.since.at
     if since > windows[0].start:
         chart.rule(x=since, text=f"changed at about input {since:,}")
-    last = windows[-1]
-    incomplete = f"The last window is incomplete: it has {last.n:,} inputs. "
+    newest = windows[-1]
+    incomplete = f"The last window is incomplete: it has {newest.n:,} inputs. "
     text = (
         "The share of inputs that are flagged as out-of-distribution. One point per window"
         + (f" of {windows[0].n:,} inputs. " if report.windows else ". ")
-        + (incomplete if last is report.open_window else "")
+        + (incomplete if newest is report.open_window else "")
         + f"{report.n_outside:,} of {report.n_windows:,} full windows lie outside the shaded "
-        "band. If nothing has changed, a window lies within it with a probability of "
-        f"{report.coverage * 100:.4g} %."
+        f"band. If nothing has changed, a window lies within it with a probability of "
+        f"{COVERAGE * 100:.4g} %."
     )
-    return MonitorFigure("Flagged share", text, chart.draw(), size.height)
+    return ("Flagged share", text, chart.draw())
 
 
-def _label_drifts(report: MonitorReport, size: Size) -> MonitorFigure:
+def _label_drifts(report: MonitorReport, width: int) -> Figure:
     """Draw how often the labels that drift fire, now and in the calibration data."""
-    worst = sorted(report.label_drifts or (), key=lambda drift: drift.p_value)[: size.n_labels]
     rows = [
         BarRow(
             drift.label,
@@ -403,14 +364,14 @@ def _label_drifts(report: MonitorReport, size: Size) -> MonitorFigure:
             "out",
             drift.calibration_rate,
         )
-        for drift in worst
+        for drift in _clearest(report.label_drifts or ())
     ]
-    name = "How often the labels that drift fire"
-    drawing = size.bars.draw(rows, name=name, css="chart")
+    bars = BarRows(
+        width, row=20, start=width // 4, longest=2 * width // 5, n_characters=width // 28
+    )
     text = (
         "The bar is the share of the latest inputs for which the label fires. The mark is its "
         "share in the calibration data."
     )
-    return MonitorFigure(
-        "Labels that fire more or less often", text, drawing, size.bars.row * len(rows)
-    )
+    drawing = bars.draw(rows, name="How often the labels that drift fire", css="chart")
+    return ("Labels that fire more or less often", text, drawing)

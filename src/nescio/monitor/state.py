@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _KIND = FileKind("nescio.monitor", "saved monitor")
 
-_SETTINGS = ("alpha", "window", "seed", "coverage")
+_SETTINGS = ("alpha", "window")
 _EVIDENCE = ("alarm_at", "log10_martingale", "max_log10_martingale", "last_file")
-_CHART = ("n_samples", "flagged", "n_windows", "n_outside", "open_flagged", "open")
+_CHART = ("n_samples", "flagged", "n_windows", "n_outside", "open_flagged")
 _LARGEST = 2**40  # far more than any stream has
 
 
@@ -39,8 +39,6 @@ class _State:
     fingerprint: str
     alpha: float
     window: int
-    seed: int
-    coverage: float
     alarm_at: int | None
     log10_martingale: float
     max_log10_martingale: float
@@ -50,7 +48,6 @@ class _State:
     n_windows: int
     n_outside: int
     open_flagged: int
-    open: Mapping[str, int]
     trace_step: int
     generator: Mapping[str, Any]
     change: tuple[Change, ...]  # one, or none
@@ -61,8 +58,7 @@ class _State:
     drifts: tuple[LabelDrift, ...]
 
     def __post_init__(self) -> None:
-        whole = [n for name, n in vars(self).items() if type(n) is int and name != "seed"]
-        counts = [*whole, *self.open.values(), *self.block_sizes]
+        counts = [*(n for n in vars(self).values() if type(n) is int), *self.block_sizes]
         if not 0 <= min(counts) <= max(counts) <= _LARGEST:
             raise ValueError("a count is out of range")
         if not math.isfinite(self.log10_martingale + self.max_log10_martingale):
@@ -119,15 +115,15 @@ def save(monitor: Monitor, path: str | Path, *, force: bool = False) -> None:
         "trace": monitor.trace.values,
         "start_gains": monitor.finder.gains,
         "windows": np.array([astuple(window) for window in chart.windows], np.int64).reshape(-1, 5),
+        "open": chart.open,
     }
-    for at, bag in enumerate(monitor.bags.values()):
-        tensors[f"counts.{at}"] = bag.counts
+    for group, bag in enumerate(monitor.bags):
+        tensors[f"counts.{group}"] = bag.counts
     blocks = [] if watch is None else [watch.open, *watch.waiting.values()]
     if blocks:
         tensors["drift.counts"] = np.stack([block.counts for block in blocks])
     state = _State(
-        fingerprint=monitor.fingerprint,
-        **{name: getattr(monitor, name) for name in (*_SETTINGS, *_EVIDENCE)},
+        **{name: getattr(monitor, name) for name in ("fingerprint", *_SETTINGS, *_EVIDENCE)},
         **{name: getattr(chart, name) for name in _CHART},
         trace_step=monitor.trace.step,
         generator=monitor.generator.bit_generator.state,
@@ -169,19 +165,21 @@ def _restore(monitor: Monitor, tensors: Mapping[str, Array], state: _State) -> N
         array, first = tensors[name], 1 if any_length else 0
         if array.dtype != like.dtype or array.shape[first:] != like.shape[first:]:
             raise ValueError(f"{name} has shape {array.shape}, not {like.shape}, or another type")
-        return array
+        return array.copy()  # a file is read-only
 
     for name in _EVIDENCE:
         setattr(monitor, name, getattr(state, name))
     for name in _CHART:
         setattr(chart, name, getattr(state, name))
-    chart.open = {name: state.open[name] for name in monitor.bags}
+    chart.open = stored("open", chart.open)
+    if chart.open.min() < 0 or chart.room < 1:
+        raise ValueError("its open window is not valid")
     rows = stored("windows", np.empty((0, 5), np.int64), any_length=True)
     chart.windows.extend(Window(*row) for row in rows.tolist())
     martingale.n_samples = chart.n_samples
     martingale.log_stakes = stored("log_stakes", martingale.log_stakes)
-    for at, bag in enumerate(monitor.bags.values()):
-        bag.counts = stored(f"counts.{at}", bag.counts).copy()
+    for group, bag in enumerate(monitor.bags):
+        bag.counts = stored(f"counts.{group}", bag.counts)
     monitor.trace.step = max(1, state.trace_step)
     monitor.trace.values = stored("trace", np.empty(0), any_length=True)
     monitor.generator.bit_generator.state = state.generator

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,13 +37,6 @@ _COLUMNS = ("score", "p_value", "in_distribution")
 _SCORE_FIRST = "Pass a table of verdicts, made with 'nescio score DETECTOR DATA -o scored.parquet'."
 _ROWS_COMPARED = 16
 _CLOSE = 1e-4  # of the largest score; a different order of summation changes less than this
-
-
-class ScoredBlock(NamedTuple):
-    """Verdicts on consecutive rows, and the time of each if it was asked for."""
-
-    assessment: Assessment
-    times: list[str] | None
 
 
 class ScoredTable:
@@ -83,32 +76,29 @@ class ScoredTable:
         wanted = {*_COLUMNS, "group", self._ids, time_column}
         self._columns = [name for name in names if name in wanted]
 
-    def blocks(self, size: int) -> Iterator[ScoredBlock]:
-        """Give the rows in their order, `size` at once.
+    def blocks(self, size: int) -> Iterator[tuple[Assessment, list[str] | None]]:
+        """Give the verdicts in their order, `size` rows at once, and the times if asked for.
 
         A warning is given if the times are not in order, because a monitor reads rows as a stream.
         """
-        start, last, warned = 0, "", False
-        for columns in self._read(size):
+        last: str | None = ""  # the time before a block; None after a warning
+        for number, table in enumerate(self._table.blocks(size, 0, self._columns)):
+            columns = {name: table.column(name) for name in self._columns}
             times = None if self._time is None else _as_times(columns[self._time])
-            if times is not None and not warned:
+            if times is not None and last is not None:
                 row = _first_earlier([last, *times])
                 last = next((time for time in reversed(times) if time), last)
                 if row is not None:
-                    warned = True
+                    last = None
                     warn(
-                        f"the rows of {self.path} are not in order of time: row {start + row - 1} "
-                        f"({times[row - 1]}) is earlier than a row before it. A monitor reads the "
-                        "rows in their order, so it cannot say when a change began. Sort the table "
-                        f"by {self._time!r}, and the outputs alike.",
+                        f"the rows of {self.path} are not in order of time: row "
+                        f"{number * size + row - 1} ({times[row - 1]}) is earlier than a row "
+                        "before it. A monitor reads the rows in their order, so it cannot say "
+                        f"when a change began. Sort the table by {self._time!r}, and the outputs "
+                        "alike.",
                         NescioWarning,
                     )
-            yield ScoredBlock(self._assessment(columns), times)
-            start += size
-
-    def _read(self, size: int) -> Iterator[dict[str, Any]]:
-        for table in self._table.blocks(size, 0, self._columns):
-            yield {name: table.column(name) for name in self._columns}
+            yield self._assessment(columns), times
 
     def _assessment(self, columns: dict[str, Any]) -> Assessment:
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.calibration import Firing
-from nescio.monitor.martingale import Floats, share_at
+from nescio.monitor.martingale import Counts, Floats, share_at
 
 if TYPE_CHECKING:
     from nescio.calibration import Threshold
 
 KEPT_WINDOWS = 1_000
+COVERAGE = 0.9973  # the probability that a window lies within its band: three standard deviations
 _MAX_LEVEL = 6  # up to 64 windows are tested together for labels
 _WORTH_A_TEST = 2.5  # standard deviations; a count closer to its expectation gets p = 1
 
@@ -83,27 +84,24 @@ class Window:
 class ControlChart:
     """The windows of a stream. Only the latest 1,000 full windows are kept."""
 
-    def __init__(self, segments: Mapping[str, ChartSegment], window: int, coverage: float) -> None:
-        self._segments, self.window, self.coverage = dict(segments), window, coverage
+    def __init__(self, thresholds: Iterable[Threshold], window: int) -> None:
+        self._segments = [ChartSegment.of(threshold) for threshold in thresholds]
+        self.window = window
         self.n_samples = self.flagged = 0  # so far
         self.windows: deque[Window] = deque(maxlen=KEPT_WINDOWS)  # the latest full windows
         self.n_windows = self.n_outside = 0  # full windows so far, and those outside their band
-        self._open_next()
-
-    def _open_next(self) -> None:
-        self.open = dict.fromkeys(self._segments, 0)  # inputs of each group in the open window
-        self.open_flagged = 0
+        self.open: Counts = np.zeros(len(self._segments), np.int64)  # inputs by group, in the
+        self.open_flagged = 0  # open window
 
     @property
     def room(self) -> int:
         """How many inputs the open window still takes; at least 1."""
-        return self.window - sum(self.open.values())
+        return self.window - int(self.open.sum())
 
-    def add(self, n_of: Mapping[str, int], flagged: int) -> bool:
+    def add(self, sizes: Counts, flagged: int) -> bool:
         """Add inputs to the open window, counted by group; return whether it is full now."""
-        for name, n in n_of.items():
-            self.open[name] += n
-        self.n_samples += sum(n_of.values())
+        self.open += sizes
+        self.n_samples += int(sizes.sum())
         self.open_flagged += flagged
         self.flagged += flagged
         full = self.open_window() if self.room == 0 else None
@@ -112,24 +110,24 @@ class ControlChart:
         self.windows.append(full)
         self.n_windows += 1
         self.n_outside += full.outside
-        self._open_next()
+        self.open[:] = self.open_flagged = 0
         return True
 
     def open_window(self) -> Window | None:
         """Return the window that is not full yet, or None if it is empty."""
-        n = sum(self.open.values())
+        n = int(self.open.sum())
         if not n:
             return None
         return Window(self.n_samples - n, n, self.open_flagged, *self.band(self.open))
 
-    def band(self, n_of: Mapping[str, int]) -> tuple[int, int]:
+    def band(self, sizes: Counts) -> tuple[int, int]:
         """Return the smallest and the largest number expected to be flagged, by group sizes."""
-        segments = (self._segments[name]._replace(n=n) for name, n in n_of.items() if n)
-        return band(tuple(segments), self.coverage)
+        pairs = zip(self._segments, sizes.tolist(), strict=True)
+        return band(tuple(segment._replace(n=n) for segment, n in pairs if n))
 
 
 @lru_cache(maxsize=4096)
-def band(segments: tuple[ChartSegment, ...], coverage: float) -> tuple[int, int]:
+def band(segments: tuple[ChartSegment, ...], coverage: float = COVERAGE) -> tuple[int, int]:
     """Return bounds on the number of flagged inputs that hold with at least this probability.
 
     Within a segment the number is beta-binomial. The rank of the threshold among the calibration
@@ -139,7 +137,7 @@ def band(segments: tuple[ChartSegment, ...], coverage: float) -> tuple[int, int]
 
     Examples
     --------
-    >>> band((ChartSegment(500, 50, 50, 1000),), 0.9973)
+    >>> band((ChartSegment(500, 50, 50, 1000),))
     (10, 45)
     """
     tail = (1.0 - coverage) / 2.0
@@ -283,33 +281,19 @@ class DriftWatch:
 
     def _test(self, block: Firing, window: int) -> None:
         self.n_tests += 1
-        for drift in self._drifts(block, window):
-            earlier = self.drifts.get(drift.label)
-            if earlier is None:
-                self.drifts[drift.label] = drift
-            elif earlier.last_window < window or drift.p_value < earlier.p_value:
-                self.drifts[drift.label] = replace(drift, first_window=earlier.first_window)
-
-    def _drifts(self, block: Firing, window: int) -> tuple[LabelDrift, ...]:
-        """Return the labels whose rate in this block differs."""
         # The n-th test may spend only a share of alpha, which falls with n.
-        corrected = holm(two_sided(block, self.calibration)) / share_at(max(1, self.n_tests))
-        return tuple(
-            LabelDrift(
-                label=self.names[column],
+        corrected = holm(two_sided(block, self.calibration)) / share_at(self.n_tests)
+        for column in np.flatnonzero(corrected <= self.alpha).tolist():
+            label, p_value = self.names[column], float(corrected[column])
+            earlier = self.drifts.get(label)
+            if earlier and earlier.last_window == window and earlier.p_value <= p_value:
+                continue
+            self.drifts[label] = LabelDrift(
+                label=label,
                 rate=int(block.counts[column]) / block.n_samples,
                 calibration_rate=int(self.calibration.counts[column]) / self.calibration.n_samples,
                 n_inputs=block.n_samples,
-                p_value=float(corrected[column]),
-                first_window=window,
+                p_value=p_value,
+                first_window=earlier.first_window if earlier else window,
                 last_window=window,
             )
-            for column in np.flatnonzero(corrected <= self.alpha).tolist()
-        )
-
-    def glimpse(self, window: int) -> tuple[LabelDrift, ...]:
-        """Return the labels that seem to drift in the open window, which has this number.
-
-        This is no alarm: only tests of full windows bound the probability of a false one.
-        """
-        return self._drifts(self.open, window) if self.open.n_samples else ()

@@ -23,6 +23,7 @@ from nescio._io.columns import (
     read_features,
     read_frame,
     read_truth,
+    warn_of_ignored,
 )
 from nescio._io.results import joined, label_columns
 from nescio._validation import (
@@ -34,14 +35,11 @@ from nescio._validation import (
     to_numpy,
 )
 from nescio.errors import (
-    IgnoredLabelsWarning,
     InputError,
     LabelMismatchError,
     ShapeError,
     error_context,
     label_difference,
-    listed as quoted,
-    warn,
 )
 from nescio.scores import logits_from_probs
 
@@ -583,14 +581,9 @@ def match_labels(
         for name in reads
         if name in outputs.arrays and name not in outputs.layers
     }
-    known = set(names)
-    ignored = [name for name in theirs if name not in known]
-    if ignored and not quiet:
-        count = "1 label" if len(ignored) == 1 else f"{len(ignored):,} labels"
-        warn(
-            f"ignored {count} that the detector was not made for: {quoted(ignored)}.",
-            IgnoredLabelsWarning,
-        )
+    if not quiet:
+        expected = set(names)
+        warn_of_ignored([name for name in theirs if name not in expected], "label")
     matched = outputs.select_labels(at)
     return replace(matched, arrays={**matched.arrays, **arrays})
 

@@ -144,7 +144,7 @@ class OutputsStream:
             self.roles = columns.roles(self._table.schema, self._table.folders)
             self.ignored = list(self.roles.ignored)
             self.n_rows, self.kept_names = self._table.n_rows, self.roles.kept
-            row_bytes = self._table.row_bytes(self.roles.read)
+            self._row_bytes = self._table.row_bytes
         else:
             _check_no_table(columns)
             whole = self.outputs(read_arrays(files, verify=verify))
@@ -152,8 +152,8 @@ class OutputsStream:
                 whole = whole.select_labels(columns.chosen(whole.label_names or ()))
             self._whole = whole
             self.n_rows, self.kept_names = len(whole), tuple(whole.kept)
-            row_bytes = _row_bytes(whole)
-        self.block_rows = _rows_per_block(row_bytes)
+            self._row_bytes = _row_bytes(whole)
+        self.block_rows = _rows_per_block(self._row_bytes)
         self.n_blocks = math.ceil(self.n_rows / self.block_rows)
 
     def outputs(self, arguments: dict[str, Any]) -> Outputs:
@@ -174,11 +174,11 @@ class OutputsStream:
 
     def whole(self, max_rows: int | None = None, seed: int = 0) -> Outputs:
         """Return all rows, or a random sample of at most `max_rows` rows; see `read_outputs`."""
-        if max_rows is not None and self.n_rows:
+        if max_rows is not None and self.n_rows * self._row_bytes > _MAX_BYTES:
             row_bytes = _row_bytes(next(self.blocks()).outputs)
             max_rows = min(max_rows, max(1, _MAX_BYTES // max(1, row_bytes)))
-            if self.n_rows > max_rows:
-                return self._sample(max_rows, seed)
+        if max_rows is not None and self.n_rows > max_rows:
+            return self._sample(max_rows, seed)
         if self._table is None:
             whole = self._whole
         else:

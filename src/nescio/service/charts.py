@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from nescio._charts.histogram import HistogramChart
-from nescio._charts.svg import BarRows, Chart, Scale, Tick, short
+from nescio._charts.svg import Chart, Scale, Tick, short
 from nescio.monitor import MonitorReport
-from nescio.monitor.report import Size, monitor_figures
+from nescio.monitor.report import monitor_figures
 from nescio.service.openapi import ChartOf, RecentInputs, TrafficReport
 from nescio.service.service import Engine
 
@@ -44,11 +44,9 @@ def traffic_charts(
     if not n_recent:
         return []
     text = f"of the latest {n_recent:,} of {report.n_watched:,} inputs, oldest first"
-    bars = BarRows(width=width, row=20, start=130, longest=max(40, width - 270), n_characters=17)
-    figures = monitor_figures(monitor, Size(width, 200, bars, n_labels=8))
     return [
         ChartOf("Scores", text, _recent_scores(engine, report.recent, width)),
-        *(ChartOf(figure.title, figure.text, str(figure.drawing)) for figure in figures),
+        *(ChartOf(*map(str, figure)) for figure in monitor_figures(monitor, width)),
     ]
 
 

@@ -21,7 +21,6 @@ from nescio._validation import Array
 from nescio.calibration import CUSTOM, Calibration
 from nescio.detectors import Detector, load
 from nescio.detectors.assessment import Assessment
-from nescio.detectors.fitting import require_calibration
 from nescio.detectors.saving import plain_params
 from nescio.errors import InputError, NescioError, ShapeError
 from nescio.explain import Reason
@@ -67,7 +66,6 @@ class Engine:
 
     def __init__(self, settings: Settings, again: bool = False) -> None:
         self.detector = load(settings.detector)
-        require_calibration(self.detector)
         self.calibration: Calibration = self.detector.calibration_
         if self.calibration.by == CUSTOM:
             raise InputError(

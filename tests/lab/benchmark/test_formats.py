@@ -7,9 +7,15 @@ import re
 import pytest
 
 from fixtures.benchmark import result_line as line
-from nescio.lab.benchmark.formats import Column, Table, TablePart
 from nescio.lab.benchmark.paper import paper_tables
-from nescio.lab.benchmark.tables import paper_comparison, paper_table, result_tables
+from nescio.lab.benchmark.tables import (
+    Column,
+    Table,
+    TablePart,
+    paper_comparison,
+    paper_table,
+    result_tables,
+)
 
 HOSTILE = "a_b & 50% | #1 {x} $y$ \\z ~^ <t> [u]* `v`"
 
@@ -91,6 +97,6 @@ def test_latex_of_the_papers_tables(key):
 
 def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
     rows = tuple(((TablePart(text),),) for text in ("[2em]", "*"))
-    lines = Table("", (Column("name", number=False),), rows, ()).to_latex().splitlines()
+    lines = Table("", (Column("name", number=False),), rows).to_latex().splitlines()
     assert lines[0] == r"\begin{tabular}{l}"
     assert lines[4:6] == [r"{[}2em] \\", r"{*} \\"]

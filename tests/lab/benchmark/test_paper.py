@@ -153,8 +153,8 @@ def test_table_7_repeats_18_numbers_of_table_5_and_says_so():
     ("table", "detector", "id_name", "measure", "message"),
     [
         ("table1", "odin", "MS-COCO", "fpr", "no table 'table1'. Choose from: main, "),
-        ("main", "sum_prob", "MS-COCO", "fpr", "of max_logit, msp, odin, "),
-        ("ablation", "", "MS-COCO", "fpr", "of sum_logit, "),
+        ("main", "sum_prob", "MS-COCO", "fpr", "about max_logit, msp, odin, "),
+        ("ablation", "", "MS-COCO", "fpr", "about sum_logit, "),
     ],
 )
 def test_what_is_not_there_is_an_error_that_says_what_is(

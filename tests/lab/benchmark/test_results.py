@@ -15,7 +15,6 @@ from nescio.detectors import JointEnergy
 from nescio.errors import FileError, FileFormatError
 from nescio.lab.benchmark.results import (
     BenchmarkRun,
-    Spread,
     file_name,
     lines_hash,
     load_evidence,
@@ -25,6 +24,7 @@ from nescio.lab.benchmark.results import (
 )
 from nescio.lab.benchmark.run import run_benchmark
 from nescio.metrics import auroc
+from nescio.metrics.evaluation import Spread
 
 
 def test_lines_are_read_as_they_were_written(tmp_path):
@@ -56,7 +56,7 @@ def test_the_hash_recognises_lines():
 
 def test_measures_over_seeds():
     spread = Spread.of([0.60, 0.62])
-    assert (spread.mean, spread.n_seeds) == (pytest.approx(0.61), 2)
+    assert (spread.mean, spread.n) == (pytest.approx(0.61), 2)
     assert spread.deviation == pytest.approx(0.02 / 2**0.5)
     assert str(spread) == "61.00 ± 1.41"
     assert str(Spread.of([0.5])) == "50.00"

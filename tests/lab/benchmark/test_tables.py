@@ -11,6 +11,8 @@ from fixtures.benchmark import result_line as line
 from nescio.lab.benchmark.paper import paper_tables
 from nescio.lab.benchmark.tables import (
     benchmark_tables,
+    fpr_table,
+    mean_fprs,
     network_table,
     paper_comparison,
     paper_table,
@@ -302,4 +304,22 @@ def test_the_networks_and_what_was_tuned_for_them():
     assert row_of(table, "MS-COCO", "0") == [""] * 8
     assert row_of(table, "MS-COCO", "1") == [
         *("resnet101", "0123456789ab", "7", "0.1235", "0.5000", "0.7277", "0", "0.0004, T = 10"),
+    ]
+
+
+def test_detectors_side_by_side_on_all_sets():
+    fprs = {"lof": (30, 70), "joint_energy": (60, 90), "knn": (95, 0)}
+    lines = [
+        line(name, (fpr, 50, 50), ood=ood)
+        for name, both in fprs.items()
+        for ood, fpr in zip(("near", "far"), both, strict=True)
+    ]
+    lines += [line("odin", "no data", ood=ood) for ood in ("near", "far")]
+    assert mean_fprs(lines) == {"knn": 0.475, "lof": 0.5, "joint_energy": 0.75}
+    table = fpr_table(lines, ["knn", "joint_energy"], "Title", ["A note."])
+    assert table.to_markdown().splitlines()[2:6] == [
+        "| detector | near | far |",
+        "|---|---:|---:|",
+        "| `knn` | 95.00 | **0.00** |",
+        "| `joint_energy` | **60.00** | 90.00 |",
     ]

@@ -89,8 +89,7 @@ def test_extraction(checkpoint, split, tmp_path):
 
 
 def test_features(checkpoint, split, tmp_path):
-    backbone = checkpoint.network.backbone.eval()
-    found = cached_features(backbone, checkpoint, split, tmp_path)
+    found = cached_features(checkpoint, split, tmp_path)
     assert [found.mean(), found.std()] == pytest.approx(
         EXTRACTION[EXTRACTION_VERSION][2:4], rel=2e-3
     )

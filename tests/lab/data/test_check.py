@@ -8,8 +8,14 @@ import pytest
 image = pytest.importorskip("PIL.Image")
 
 from nescio.errors import DatasetError
-from nescio.lab.data import BadFile, Split, check_protocol, find_damaged, load_folder
-from nescio.lab.data.check import without, without_damaged
+from nescio.lab.data import (
+    BadFile,
+    Split,
+    check_protocol,
+    find_damaged,
+    load_folder,
+    without_damaged,
+)
 
 
 @pytest.fixture
@@ -44,49 +50,37 @@ def test_a_sound_protocol(split):
     report = check_protocol([split("set-train"), split("set-val")], [split("ood", ("ant", "emu"))])
     assert report.ok
     assert found(report) == {}
-    assert [(s.title, s.role, s.n_images) for s in report.splits] == [
-        ("set-train", "id", 2),
-        ("set-val", "id", 2),
-        ("ood", "ood", 2),
+    assert [tuple(split.values()) for split in report.splits] == [
+        ("set-train", "id", 2, 2),
+        ("set-val", "id", 2, 2),
+        ("ood", "ood", 2, 2),
     ]
-    assert report.splits[0].class_counts == (1, 1.0, 1)
 
 
 @pytest.mark.parametrize(
-    ("label", "ood_class"),
+    ("label", "ood_class", "severity"),
     [
-        ("dog", "Dog"),
-        ("wine glass", "wine_glasses"),
-        ("pottedplant", "potted-plant"),
-        ("skis", "ski"),
-        ("bus", "buses"),
-        ("butterfly", "butterflies"),
-        ("toothbrush", "toothbrushes"),
+        ("dog", "Dog", "error"),
+        ("wine glass", "wine_glasses", "error"),
+        ("pottedplant", "potted-plant", "error"),
+        ("skis", "ski", "error"),
+        ("bus", "buses", "error"),
+        ("butterfly", "butterflies", "error"),
+        ("toothbrush", "toothbrushes", "error"),
+        ("guitar", "electric_guitar", "warning"),
+        ("hot dog", "dog", "warning"),
+        ("teddy bear", "polar bears", "warning"),
+        ("car", "carpet", None),
+        ("glass", "glas ware", None),
+        ("bus", "bu", None),
+        ("x", "_", None),
     ],
 )
-def test_a_class_that_is_a_label_is_an_error(split, label, ood_class):
-    report = check_protocol([split("set", (label, "x"))], [split("ood", (ood_class, "y"))])
-    assert not report.ok
-    assert found(report, "error") == {"label overlap": (f"{ood_class} ~ {label}",)}
-    assert found(report, "warning") == {}
-
-
-@pytest.mark.parametrize(
-    ("label", "ood_class"),
-    [("guitar", "electric_guitar"), ("hot dog", "dog"), ("teddy bear", "polar bears")],
-)
-def test_a_class_that_may_be_a_kind_of_a_label_is_a_warning(split, label, ood_class):
-    report = check_protocol([split("set", (label, "x"))], [split("ood", (ood_class, "y"))])
-    assert report.ok
-    assert found(report) == {"label overlap": (f"{ood_class} ~ {label}",)}
-
-
-@pytest.mark.parametrize(
-    ("label", "ood_class"), [("car", "carpet"), ("glass", "glas ware"), ("bus", "bu"), ("x", "_")]
-)
-def test_names_that_only_look_alike(split, label, ood_class):
+def test_a_class_that_is_a_label_or_a_kind_of_one(split, label, ood_class, severity):
     report = check_protocol([split("set", (label, "a"))], [split("ood", (ood_class, "b"))])
-    assert found(report) == {}
+    assert report.ok == (severity != "error")
+    pairs = {"label overlap": (f"{ood_class} ~ {label}",)} if severity else {}
+    assert found(report) == found(report, severity) == pairs
 
 
 def test_the_same_image_in_two_parts_is_an_error(split, tmp_path):
@@ -103,7 +97,6 @@ def test_the_same_image_in_two_parts_is_an_error(split, tmp_path):
         ),
         ("error", ("set-val", "ood"), (f"{tmp_path}/set-val/0.jpg = {tmp_path}/ood/1.jpg",)),
     ]
-    assert check_protocol([train, val], [ood], hash_images=False).ok
 
 
 def test_the_same_image_in_one_part_or_in_two_ood_sets_does_no_harm(split):
@@ -137,14 +130,12 @@ def test_gaps(split):
         "labels without images": ("dog",),
         "skipped files": ("z.jpg: missing",),
     }
-    assert report.splits[0].n_unlabelled == 1
-    assert report.splits[0].class_counts == (0, 1.0, 2)
 
 
 def test_a_set_without_labels(split):
     report = check_protocol([split("set-test", labels=None)], [split("ood", None, labels=None)])
     assert report.findings == ()
-    assert (report.splits[0].n_labels, report.splits[1].n_labels) == (2, None)
+    assert [split["n_labels"] for split in report.splits] == [2, None]
 
 
 def test_errors_come_first_and_all_of_it_is_json(split):
@@ -166,9 +157,6 @@ def test_the_command_for_a_sound_protocol(nescio, coco_tree, class_tree):
     assert (code, err) == (0, "")
     assert "coco-train" in out
     assert "No errors." in out
-    code, out, _ = nescio("data", "check", *specs, f"folder:{class_tree('red things')}", "--json")
-    assert code == 0
-    assert json.loads(out)["ok"] is True
 
 
 def test_the_command_for_one_that_is_not(nescio, coco_tree, class_tree):
@@ -192,7 +180,6 @@ def test_the_command_finds_damaged_images(nescio, coco_tree):
     code, out, _ = nescio(*command)
     assert code == 1
     assert f"error: coco-val has 1 image that cannot be read: cannot read the image {image}" in out
-    assert nescio(*command, "--no-images")[0] == 0
     code, out, _ = nescio(*command, "--skip-bad")
     assert code == 0
     assert "warning: coco-val was read without 1 file: val2014/COCO_val2014_0" in out
@@ -236,16 +223,10 @@ def test_damaged_images_are_left_out(class_tree):
     bad = root / "anchor" / "0001.jpg"
     bad.write_bytes(bad.read_bytes()[:100])
     good = without_damaged(load_folder(root, ""))
-    assert len(good) == 5
     assert [item.file for item in good.skipped] == ["anchor/0001.jpg"]
     assert good.labels.sum(0).tolist() == [2, 3]
-    whole = load_folder(class_tree("others"))
-    assert without(whole, ()) is whole
-
-
-def test_a_split_without_any_whole_image(class_tree):
-    root = class_tree(classes=("anchor",), n_images=2)
-    for path in (root / "anchor").iterdir():
+    assert good.without(()) is good
+    for path in root.rglob("*.jpg"):
         path.write_bytes(b"")
-    with pytest.raises(DatasetError, match=r"none of the images of objects can be read: .*0000"):
+    with pytest.raises(DatasetError, match=r"none of its images in .* can be used: .*0000"):
         without_damaged(load_folder(root))

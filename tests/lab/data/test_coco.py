@@ -59,10 +59,6 @@ def test_an_annotation_of_something_unknown(tree, wrong, what):
     root = tree(annotations=[wrong, annotation(4, 1)])
     with pytest.raises(DatasetError, match=rf"instances_train2014\.json: .* {what}, which is not"):
         load_coco(root, "train")
-    split = load_coco(root, "train", skip_bad=True)
-    assert [bad.file for bad in split.skipped] == ["annotations/instances_train2014.json"]
-    assert what in split.skipped[0].reason
-    np.testing.assert_array_equal(split.labels, [[0, 0], [1, 0]])
 
 
 def test_a_missing_image(tree):
@@ -76,8 +72,17 @@ def test_a_missing_image(tree):
 
 
 def test_no_image_at_all_is_an_error_even_when_bad_ones_may_be_skipped(tree):
-    with pytest.raises(DatasetError, match="none of its images"):
+    with pytest.raises(DatasetError, match=r"none of its images .* missing"):
         load_coco(tree(files=[], annotations=[]), "train", skip_bad=True)
+
+
+def test_two_images_or_categories_of_one_id_or_name(tree):
+    for content in (
+        {"images": [*IMAGES, IMAGES[0]]},
+        {"categories": [*CATEGORIES, {"id": 2, "name": "dog"}]},
+    ):
+        with pytest.raises(DatasetError, match="the same id or name"):
+            load_coco(tree(**content), "train")
 
 
 def test_missing_folders_are_named(tmp_path, tree):
@@ -110,15 +115,3 @@ def test_a_damaged_file_is_named(tree, content, message):
     (root / "annotations" / "instances_train2014.json").write_bytes(content)
     with pytest.raises(DatasetError, match=rf"instances_train2014\.json.*{message}"):
         load_coco(root, "train")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"images": [*IMAGES, IMAGES[0]]}, "the same id or name"),
-        ({"categories": [*CATEGORIES, {"id": 2, "name": "dog"}]}, "the same id or name"),
-    ],
-)
-def test_what_is_there_twice_is_an_error(tree, content, message):
-    with pytest.raises(DatasetError, match=message):
-        load_coco(tree(**content), "train")

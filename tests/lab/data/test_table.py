@@ -32,12 +32,8 @@ def test_one_column_a_label(table):
     split = load_table(table("id,dog,path,cat", "7,1,in/b.jpg,0", "8,1,in/a.jpg,1"))
     assert split.label_names == ("dog", "cat")
     np.testing.assert_array_equal(split.labels, [[1, 0], [1, 1]])
-
-
-def test_paths_alone(table):
-    split = load_table(table("path", "in/b.jpg"))
-    assert split.labels is None
-    assert split.label_names is None
+    paths = load_table(table("path", "in/b.jpg"))
+    assert (paths.labels, paths.label_names) == (None, None)
 
 
 def test_the_parts_of_a_table_have_the_same_labels(table):
@@ -61,15 +57,6 @@ def test_parts_that_are_not_there(table):
         load_table(table("path", "in/a.jpg"), "train")
 
 
-def test_rows_that_are_wrong_can_be_skipped(table):
-    path = table("path,dog,cat", "in/a.jpg,1,0", "in/b.jpg,640,1")
-    with pytest.raises(DatasetError, match="line 3, column 'dog': expected 0 or 1, got '640'"):
-        load_table(path)
-    split = load_table(path, skip_bad=True)
-    assert split.files == ("in/a.jpg",)
-    assert [bad.file for bad in split.skipped] == ["in/b.jpg"]
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -79,6 +66,7 @@ def test_rows_that_are_wrong_can_be_skipped(table):
         (["path,labels", ",cat"], "line 2: the path of the image is missing"),
         (["path,cat,cat", "in/a.jpg,1,1"], "line 1: every column needs a name"),
         (["path,cat", "in/a.jpg,1", "in/b.jpg,"], "line 3, column 'cat': expected 0 or 1, got ''"),
+        (["path,cat", "in/a.jpg,640"], "line 2, column 'cat': expected 0 or 1, got '640'"),
         (["path,labels", "in/a.jpg,x", "in/a.jpg,y"], "line 2 and in .*, line 3"),
         (["path,labels", 'in/a.jpg,"x'], "is not CSV in UTF-8"),
         ([""], "no rows"),

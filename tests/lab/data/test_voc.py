@@ -33,17 +33,13 @@ def positive(split):
 
 
 @pytest.mark.parametrize("split", ["train", "val", "trainval"])
-def test_an_image_with_only_difficult_objects_has_the_label_unless_told_not_to(voc, split):
+def test_an_image_with_only_difficult_objects_has_the_label(voc, split):
     loaded = load_voc(voc, split)
     assert loaded.label_names == LABEL_NAMES
     assert len(loaded.label_names) == 20
     assert loaded.title == f"voc-{split}"
     assert loaded.files == tuple(f"JPEGImages/{image}.jpg" for image in IMAGES)
     assert positive(loaded) == [{"cat", "dog"}, {"dog"}, {"tvmonitor"}]
-    assert loaded.notes == {"difficult": "positive"}
-    strict = load_voc(voc, split, difficult="negative")
-    assert positive(strict) == [{"cat"}, {"dog"}, set()]
-    assert strict.notes == {"difficult": "negative"}
 
 
 @pytest.mark.parametrize("root", [".", "..", "../.."])
@@ -88,7 +84,7 @@ def test_without_the_test_images_val_is_halved(voc):
     assert positive(val) + positive(test) == [
         positive(whole)[whole.files.index(file)] for file in val.files + test.files
     ]
-    assert test.notes == {"difficult": "positive", "halves_seed": 2021}
+    assert test.notes == {"halves_seed": 2021}
     # An image is in the same half for everyone, whichever images are missing.
     (voc / test.files[0]).unlink()
     fewer = load_voc_trainval(voc, "test", skip_bad=True)
@@ -115,9 +111,6 @@ def test_a_label_that_is_none(voc):
     )
     with pytest.raises(DatasetError, match=r"cow_train\.txt, line 2: invalid label value '7'"):
         load_voc(voc, "train")
-    split = load_voc(voc, "train", skip_bad=True)
-    assert positive(split) == [{"cat", "dog"}, {"tvmonitor"}]
-    assert [bad.file for bad in split.skipped] == ["JPEGImages/2008_000002.jpg"]
 
 
 @pytest.mark.parametrize(

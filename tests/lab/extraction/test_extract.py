@@ -1,6 +1,3 @@
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +8,13 @@ pytest.importorskip("torchvision")
 
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, FileError, ParameterError
-from nescio.lab.data import load_coco, load_folder, split as split_module
+from nescio.lab.data import load_coco, load_folder, without_damaged
 from nescio.lab.extraction import extract
-from nescio.lab.extraction.extract import cached_features, read_features
+from nescio.lab.extraction.extract import cached_features
 from nescio.lab.extraction.image_batches import Reader
-from nescio.lab.extraction.perturb import Setting, TuneSettings, Tuning, find_directions, step
-from nescio.lab.networks import checkpoint as checkpoint_module
-from nescio.lab.networks.checkpoint import load_checkpoint
-from nescio.lab.networks.runner import CheckpointRunner
-from nescio.lab.training import train, tune
+from nescio.lab.extraction.perturb import Setting, Tuning, find_directions, step
+from nescio.lab.networks.checkpoint import CheckpointRunner, load_checkpoint
+from nescio.lab.training import train
 from nescio.models import base, make_runner
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
@@ -44,8 +39,8 @@ def test_outputs_are_what_the_network_gives(checkpoint, coco_tree, tmp_path):
     outputs = Outputs.load(done.path)
     assert (done.n_images, done.n_computed, done.skipped) == (14, 14, ())
     assert sum(seen) == 14
-    (batch,) = Reader(split, made.preprocessing).batches([range(14)])
-    inputs = made.preprocessing.inputs(torch.from_numpy(batch.pixels), torch.device("cpu"))
+    (pixels,) = Reader(split, made.preprocessing).batches([range(14)])
+    inputs = made.preprocessing.inputs(pixels, torch.device("cpu"))
     with torch.inference_mode():
         logits, pooled = made.network(inputs), made.network.backbone(inputs)
     np.testing.assert_allclose(outputs.logits, logits, rtol=1e-4, atol=1e-5)
@@ -137,17 +132,14 @@ def test_interrupted_work_goes_on_and_gives_the_same_bytes(checkpoint, many, tmp
     assert not path.exists()
     parts = sorted((tmp_path / "cut.safetensors.parts").iterdir())
     assert len(parts) == 3
-    with pytest.raises(FileError, match=r"unfinished work.*force=True"):
-        extract(checkpoint(seed=1), many, path, batch_size=1)
     content = bytearray(parts[1].read_bytes())
     content[-100] ^= 1
     parts[1].write_bytes(content)  # a damaged part is computed again
     assert extract(made, many, path, batch_size=1).n_computed == 75 - 32
     assert path.read_bytes() == whole.read_bytes()
+    # The parts of another network are computed again.
     stop(made, many, tmp_path / "other.safetensors")
-    other = extract(
-        checkpoint(seed=1), many, tmp_path / "other.safetensors", batch_size=1, force=True
-    )
+    other = extract(checkpoint(seed=1), many, tmp_path / "other.safetensors", batch_size=1)
     assert other.n_computed == 75
 
 
@@ -167,83 +159,20 @@ def test_an_upgrade_goes_on_with_what_was_extracted(checkpoint, many, tmp_path, 
         extract(made, many, path, batch_size=1)
 
 
-# From within: from without, a busy machine may come too late.
-KILLS_ITSELF = """
-import os, signal, sys
-from pathlib import Path
-from nescio.lab.data import load_coco
-from nescio.lab.extraction import extract
-from nescio.lab.networks.checkpoint import load_checkpoint
-
-def count(n_images, seen=[]):
-    seen.append(n_images)
-    if sum(seen) > 50:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-network, root, path = sys.argv[1:]
-Path(path).parent.mkdir()
-network, split = load_checkpoint(network), load_coco(root, "val")
-extract(network, split, path, batch_size=1, runtime="torch", on_images=count)
-"""
-
-
-@pytest.mark.slow
-def test_killed_work_goes_on_and_gives_the_same_bytes(checkpoint, coco_tree, tmp_path, nescio):
-    root = coco_tree(sizes=(("val", 75),))
-    checkpoint().save(tmp_path / "net.safetensors")
-    command = ["extract", tmp_path / "net.safetensors", f"coco@val:{root}", "--batch-size", "1"]
-    code, _, err = nescio(*command, "-o", tmp_path / "whole")
-    assert code == 0, err
-    cut = tmp_path / "cut"
-    arguments = tmp_path / "net.safetensors", root, cut / "coco-val.safetensors"
-    done = subprocess.run([sys.executable, "-c", KILLS_ITSELF, *map(str, arguments)])
-    assert done.returncode == -signal.SIGKILL
-    assert (cut / "coco-val.safetensors.parts" / "part-00001.safetensors").exists()
-    assert not (cut / "coco-val.safetensors").exists()
-    code, out, _ = nescio(*command, "-o", cut, "--json")
-    assert code == 0
-    assert '"n_computed": 27' in out
-    whole = tmp_path / "whole" / "coco-val.safetensors"
-    assert (cut / "coco-val.safetensors").read_bytes() == whole.read_bytes()
-
-
-def test_bad_images_are_left_out_and_recorded(checkpoint, class_tree, tmp_path):
+def test_a_damaged_image_is_an_error_unless_it_was_left_out(checkpoint, class_tree, tmp_path):
     root = class_tree(n_images=4)
-    for name in ("anchor/0001.jpg", "lobster/0003.jpg"):
-        (root / name).write_bytes(b"\xff\xd8 no image")
-    split = load_folder(root, "")
-    path = tmp_path / "ood.safetensors"
-    with pytest.raises(DatasetError, match=r"0001\.jpg"):
-        extract(checkpoint(), split, path)
-    done = extract(checkpoint(), split, path, skip_bad=True, batch_size=1)
-    assert (done.n_images, done.n_computed) == (6, 6)
-    outputs = Outputs.load(path)
-    assert len(outputs) == 6
-    assert "anchor/0001.jpg" not in outputs.ids
-    skipped = [item["file"] for item in outputs.manifest["skipped"]]
-    assert skipped == ["anchor/0001.jpg", "lobster/0003.jpg"]
-    again = extract(checkpoint(), split, path, skip_bad=True, batch_size=1)
-    assert (again.n_computed, len(again.skipped)) == (0, 2)
-    # What was made with leave to skip does not serve those who have not given it.
-    with pytest.raises(DatasetError, match=r"made without 2 images.*anchor/0001\.jpg"):
-        extract(checkpoint(), split, path, batch_size=1)
-
-
-def test_parts_that_lack_images_do_not_serve_those_who_want_all(checkpoint, class_tree, tmp_path):
-    root = class_tree(n_images=40)
     (root / "anchor" / "0001.jpg").write_bytes(b"\xff\xd8 no image")
-    split, path = load_folder(root, ""), tmp_path / "ood.safetensors"
-    stop(checkpoint(), split, path, skip_bad=True)
-    with pytest.raises(DatasetError, match=r"0001\.jpg"):
-        extract(checkpoint(), split, path, batch_size=1)
-
-
-def test_no_image_at_all_is_an_error(checkpoint, class_tree, tmp_path):
-    root = class_tree(n_images=1)
-    for path in root.rglob("*.jpg"):
-        path.write_bytes(b"")
-    with pytest.raises(DatasetError, match="none of the 2 images"):
-        extract(checkpoint(), load_folder(root, ""), tmp_path / "x.safetensors", skip_bad=True)
+    split, path = load_folder(root), tmp_path / "ood.safetensors"
+    with pytest.raises(DatasetError, match=r"0001\.jpg.*--skip-bad"):
+        extract(checkpoint(), split, path)
+    done = extract(checkpoint(), without_damaged(split), path)
+    outputs = Outputs.load(path)
+    assert done.n_images == done.n_computed == len(outputs) == 7
+    assert [bad.file for bad in done.skipped] == ["anchor/0001.jpg"]
+    assert [item["file"] for item in outputs.manifest["skipped"]] == ["anchor/0001.jpg"]
+    # What was made without an image does not serve those who want all.
+    with pytest.raises(FileError, match="its n_images is 7, not 8"):
+        extract(checkpoint(), split, path)
 
 
 def tuning_for(made, *settings):
@@ -262,12 +191,12 @@ def test_tuned_settings_add_what_odin_and_mahalanobis_read(checkpoint, coco_tree
     assert set(outputs.arrays) == {"penultimate", "odin_max", "mahalanobis_sum"}
     np.testing.assert_allclose(outputs.logits, plain.logits, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(outputs.arrays["mahalanobis_sum"], plain.features, rtol=1e-5)
-    (batch,) = Reader(split, made.preprocessing).batches([range(14)])
-    inputs = made.preprocessing.inputs(torch.from_numpy(batch.pixels), torch.device("cpu"))
+    (pixels,) = Reader(split, made.preprocessing).batches([range(14)])
+    inputs = made.preprocessing.inputs(pixels, torch.device("cpu"))
     module = CheckpointRunner(made).module()
     found = find_directions(module, inputs, made.preprocessing, ("max", "sum"))
     moved = step(module, inputs, found, "max", 0.002)
-    np.testing.assert_allclose(outputs.arrays["odin_max"], moved.logits / 10, rtol=1e-5)
+    np.testing.assert_allclose(outputs.arrays["odin_max"], moved[0] / 10, rtol=1e-5)
     assert outputs.manifest["tuning"][1]["temperature"] == 10.0
 
 
@@ -366,8 +295,8 @@ def test_an_onnx_file(image_graph, coco_tree, tmp_path, nescio):
         image_graph, features="hidden", label_names=names, preprocessing=preprocessing
     )
     outputs = Outputs.load(extract(runner, split, tmp_path / "v.safetensors", batch_size=4).path)
-    (batch,) = Reader(split, preprocessing).batches([range(14)])
-    expected = runner.run(preprocessing.normalise(batch.pixels))
+    (pixels,) = Reader(split, preprocessing).batches([range(14)])
+    expected = runner.run(preprocessing.normalise(pixels))
     np.testing.assert_allclose(outputs.logits, expected["logits"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(outputs.features, expected["features"], rtol=1e-4, atol=1e-5)
     assert np.array_equal(outputs.labels, split.labels)
@@ -457,73 +386,30 @@ def count_passes(module):
 @pytest.mark.parametrize("features", ["pooled", "penultimate", None, "penultimate,pooled"])
 def test_cached_features_spare_the_backbone(frozen, features, tmp_path):
     made, splits, cache = frozen
+    val = splits["val"]
+    direct = extract(made, val, tmp_path / "direct.safetensors", features=features)
     passes = count_passes(made.network.backbone)
-    direct = extract(made, splits["val"], tmp_path / "direct.safetensors", features=features)
-    assert len(passes) == 1
-    cached = extract(
-        made, splits["val"], tmp_path / "cached.safetensors", features=features, cache=cache
-    )
-    assert len(passes) == 1
+    pooled = cached_features(made, val, cache)
+    cached = extract(made, val, tmp_path / "c.safetensors", features=features, pooled=pooled)
+    assert not passes
     one, other = Outputs.load(direct.path), Outputs.load(cached.path)
-    np.testing.assert_allclose(one.logits, other.logits, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(one.features, other.features, rtol=1e-5, atol=1e-6)
     assert one.arrays.keys() == other.arrays.keys()
-    for name in one.arrays:
-        np.testing.assert_allclose(one.arrays[name], other.arrays[name], rtol=1e-5, atol=1e-6)
+    for name in ("logits", "features", *one.arrays):
+        np.testing.assert_allclose(one.get(name), other.get(name), rtol=1e-5, atol=1e-6)
     assert one.manifest == other.manifest
     assert np.array_equal(one.ids, other.ids)
     assert (one.head is None) == (other.head is None) == (features == "pooled")
-    # Data that was not trained on is not in the cache, and other layers are not either.
-    extract(made, splits["test"], tmp_path / "test.safetensors", cache=cache)
-    assert len(passes) == 2
-    extract(made, splits["val"], tmp_path / "x.safetensors", features="input", cache=cache)
-    assert len(passes) == 3
 
 
 def test_the_key_is_backbone_preprocessing_and_data(frozen, checkpoint, tmp_path):
     made, splits, cache = frozen
-    features = read_features(made, splits["val"], cache)
-    assert len(features) == 14
-    assert read_features(checkpoint(), splits["val"], cache) is None
-    assert read_features(made, splits["val"].subset(range(5)), cache) is None
-    assert read_features(made, splits["val"], tmp_path) is None
+    val = splits["val"]
     before = sorted(cache.iterdir())
-    again = cached_features(made.network.backbone, made, splits["val"], cache)
-    assert np.array_equal(again, features)
-    assert sorted(cache.iterdir()) == before
-    # Perturbed outputs need the backbone.
-    passes = count_passes(made.network.backbone)
-    tuning = tuning_for(made, Setting("odin", "max", 0.0, 1.0, 0.5))
-    extract(made, splits["val"], tmp_path / "v.safetensors", tuning=tuning, cache=cache)
-    assert passes
-    image = splits["val"].path(0)
-    image.write_bytes(image.read_bytes()[::-1])
-    assert read_features(made, replace(splits["val"]), cache) is None
-
-
-def test_a_run_hashes_weights_and_data_once(frozen, tmp_path, monkeypatch):
-    _, splits, cache = frozen
-    hashed = {"weights": 0, "data": 0}
-
-    def counting(kind, function):
-        def counted(*arguments):
-            hashed[kind] += 1
-            return function(*arguments)
-
-        return counted
-
-    weights_hash = checkpoint_module.weights_hash
-    monkeypatch.setattr(checkpoint_module, "weights_hash", counting("weights", weights_hash))
-    content = split_module.Split.__dict__["content"]  # computed once per object
-    monkeypatch.setattr(content, "func", counting("data", content.func))
-    fresh = load_checkpoint(tmp_path / "run" / "best.safetensors")
-    splits = {name: split.subset(range(len(split))) for name, split in splits.items()}
-    for name, split in splits.items():
-        extract(fresh, split, tmp_path / f"{name}.safetensors", cache=cache)
-    outputs = Outputs.load(tmp_path / "train.safetensors")
-    tuning = tune(fresh, splits["val"], outputs, TuneSettings(images=14))
-    for name, split in splits.items():
-        extract(fresh, split, tmp_path / f"{name}-tuned.safetensors", tuning=tuning, cache=cache)
-        extract(fresh, split, tmp_path / f"{name}-tuned.safetensors", tuning=tuning, cache=cache)
-    # The whole network, and its backbone; each of the three splits.
-    assert hashed == {"weights": 2, "data": 3}
+    features = cached_features(made, val, cache)
+    assert (len(features), sorted(cache.iterdir())) == (14, before)
+    others = [(checkpoint(), val), (made, val.subset(range(5))), (made, splits["test"])]
+    for number, (network, split) in enumerate(others, 1):
+        assert len(cached_features(network, split, cache)) == len(split)
+        assert len(list(cache.glob("*.safetensors"))) == 2 + number
+    val.path(0).write_bytes(val.path(1).read_bytes())
+    assert not np.array_equal(cached_features(made, replace(val), cache), features)

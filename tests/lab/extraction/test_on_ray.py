@@ -1,4 +1,4 @@
-"""What the actors of a cluster do, in this process: their errors, and the model that they open."""
+"""What the processes of a cluster do, in this one: their errors, and the model that they open."""
 
 import pickle
 from contextlib import contextmanager
@@ -10,13 +10,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from nescio import errors
-from nescio._version import __version__
 from nescio.errors import MissingDependencyError, ParameterError
-from nescio.integrations import ray as cluster
 from nescio.integrations.ray import Resources, resources
 from nescio.lab.extraction import on_ray as extraction
-from nescio.lab.extraction.runtimes import Runtimes
 from nescio.outputs import Outputs
 
 
@@ -32,24 +28,19 @@ class Nodes:
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    """Let the workers of a cluster run here; what they are told and what they say is pickled."""
+    """Let the work of a cluster run here; what goes to its processes and back is pickled."""
 
     @contextmanager
     def connected():
         yield Nodes((True, {"CPU": 2.0}))
 
-    def map_here(_, worker, job, items, size, **options):
-        monkeypatch.setattr(cluster, "_received", pickle.loads)
-        made = worker(pickle.dumps(job), __version__, size.num_cpus)
-        for item in reversed(items):
-            row = made({name: np.array([value]) for name, value in item.items()})
-            if row["error"][0]:
-                raise getattr(errors, row["error"][0])(row["message"][0])
-            yield row["data"][0].tobytes()
+    def map_here(_, open_job, job, items, size):
+        work = open_job(pickle.loads(pickle.dumps(job)))
+        for item in items:
+            yield pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(item)))))
 
     monkeypatch.setattr(extraction, "connected", connected)
-    monkeypatch.setattr(extraction, "map_in_actors", map_here)
-    monkeypatch.setattr(cluster, "limit_cpus", lambda most: None)
+    monkeypatch.setattr(extraction, "map_on_cluster", map_here)
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -91,32 +82,25 @@ def test_a_bad_image_ends_the_command_or_is_left_out(nescio, checkpoint, class_t
 
 @pytest.fixture
 def job(checkpoint, class_tree, tmp_path):
-    """What an actor is told about a network."""
-    from nescio.cli.extract import _open_on
+    """What a process is told about a network."""
+    from nescio.cli.vision import ModelOptions
     from nescio.lab.data import load_folder
 
     path = tmp_path / "net.safetensors"
     checkpoint().save(path)
-    runner = _open_on(str(path), "cpu")
-    computation = extraction.Computation(load_folder(class_tree(), ""))
-    actors = extraction.Actors(None, Resources(1, 1, 0), str(path), _open_on)
-    return actors(computation, runner, "torch").args[0]
+    open_model = ModelOptions().open
+    runner = open_model(str(path), "cpu")
+    computation = extraction.Computation(load_folder(class_tree(), ""), 2)
+    engine = extraction.OnCluster(None, Resources(1, 1, 0), str(path), open_model)
+    return engine(computation, runner, "torch").args[0]
 
 
 def logits_of(job):
-    """The logits of two images by an actor."""
-    runner, batches = extraction._opened(job), [range(2)]
-    compute, _ = job.computation.by(runner, Runtimes(job.runtime), batches)
-    [part] = compute({0: batches}, lambda _: None)
-    return part.arrays["logits"]
+    """The logits of two images by a process."""
+    return extraction._open_job(job)((0, range(2)))[1]["logits"]
 
 
-def test_a_node_without_the_file_gets_its_content(job, tmp_path):
-    (tmp_path / "net.safetensors").unlink()
-    assert logits_of(job).shape == (2, 3)
-
-
-def test_an_actor_runs_by_the_chosen_runtime(job):
+def test_a_process_runs_by_the_chosen_runtime(job):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     other = replace(job, runtime="onnxruntime")
@@ -125,14 +109,7 @@ def test_an_actor_runs_by_the_chosen_runtime(job):
         logits_of(replace(job, runtime="another"))
 
 
-def test_another_version_on_a_node_is_refused(job):
-    made = extraction._PartWorker(job, "0.0.0", 1)
-    row = made({"number": np.array([0])})
-    assert row["error"] == ["ParameterError"]
-    assert "a node of the cluster has nescio" in row["message"][0]
-
-
-def test_one_actor_per_gpu_or_per_processor():
+def test_one_process_per_gpu_or_per_processor():
     plain, with_gpus = {"CPU": 8.0}, {"CPU": 12.0, "GPU": 4.0}
     both = Nodes((True, plain), (True, with_gpus), (False, {"CPU": 64.0, "GPU": 8.0}))
     assert resources(both, gpus=True) == Resources(4, 3, 1)

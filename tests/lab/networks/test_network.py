@@ -14,7 +14,6 @@ from torch import nn
 from nescio.errors import (
     FileError,
     FileFormatError,
-    MissingDependencyError,
     ParameterError,
     ShapeError,
 )
@@ -50,7 +49,6 @@ def meta():
         ("ResNet18", 512),
         ("mobilenet_v3_small", 1024),
         ("efficientnet_b0", 1280),
-        ("googlenet", 1024),
         ("regnet_y_400mf", 440),
     ],
 )
@@ -81,7 +79,7 @@ def test_every_family_of_torchvision_can_be_built_or_is_refused():
             linear = [part for part in backbone.modules() if isinstance(part, nn.Linear)]
             assert all(layer.out_features != 1000 for layer in linear)
     assert len(one_of_each) > 10
-    assert refused == ["squeezenet1_1"]
+    assert sorted(refused) == ["googlenet", "inception_v3", "squeezenet1_1"]
 
 
 def test_densenet_features_are_those_of_the_paper():
@@ -89,21 +87,6 @@ def test_densenet_features_are_those_of_the_paper():
     with torch.no_grad():
         maps = torch.relu(network.backbone.features(images()))
         assert torch.allclose(network.backbone(images()), maps.mean((2, 3)), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
-def test_auxiliary_classifiers_of_published_files_are_ignored(name, tmp_path):
-    published = torchvision.models.get_model(
-        name, weights=None, init_weights=False, transform_input=True
-    ).eval()
-    torch.save(published.state_dict(), tmp_path / "published.pth")
-    network = build_network(name, 3, weights=tmp_path / "published.pth").eval()
-    fresh = build_network(name, 3, n_hidden=1000).eval()
-    fresh.load_state_dict(network.state_dict())
-    with torch.no_grad():
-        pooled = network.backbone(images(1, 96))
-        torch.testing.assert_close(published.fc(pooled), published(images(1, 96)))
-        assert torch.equal(fresh.backbone(images(1, 96)), pooled)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +102,6 @@ def test_auxiliary_classifiers_of_published_files_are_ignored(name, tmp_path):
 def test_names_that_cannot_be_used(name, message):
     with pytest.raises(ParameterError, match=message):
         build_network(name, 3)
-
-
-def test_a_missing_package_names_its_extra(monkeypatch):
-    for module, name in [
-        ("timm", "timm/resnet18"),
-        ("efficientnet_lite_pytorch", "efficientnet-lite0"),
-        ("torchvision.models", "resnet18"),
-    ]:
-        monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(MissingDependencyError, match=r"pip install '\.\[torch\]'"):
-            build_network(name, 3)
 
 
 class TestLite:

@@ -87,39 +87,22 @@ def test_every_usual_form_of_a_state_dict_is_read(wrap, tmp_path):
     assert all(torch.equal(read[name], state[name]) for name in state)
 
 
-def test_safetensors_gives_writable_tensors(tmp_path):
-    state = nn.BatchNorm1d(4).state_dict()
-    write_tensors(tmp_path / "weights.safetensors", as_arrays(state), {})
-    read = read_state_dict(tmp_path / "weights.safetensors")
-    assert all(torch.equal(read[name], state[name]) for name in state)
-    read["weight"].add_(1)
-
-
-def test_a_pickled_model_is_refused(tmp_path):
-    path = save(nn.Linear(2, 2), tmp_path / "whole-model.pth")
-    with pytest.raises(FileFormatError, match=r"whole-model\.pth.*torch\.nn.*Linear.*can run code"):
-        read_state_dict(path)
-
-
 class Harmful:
     def __reduce__(self):
         return (open, ("/nescio-must-not-open-this", "w"))
 
 
-def test_code_in_a_file_does_not_run(tmp_path):
-    path = save({"weight": torch.zeros(2), "extra": Harmful()}, tmp_path / "harmful.pth")
-    with pytest.raises(FileFormatError, match=r"cannot read .*harmful"):
+def test_objects_and_damaged_files_are_refused(tmp_path):
+    path = save(nn.Linear(2, 2), tmp_path / "model.pth")
+    with pytest.raises(FileFormatError, match=r"model\.pth.*torch\.nn.*Linear.*can run code"):
         read_state_dict(path)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"some text", b"PK\x03\x04 not a zip", b"\x80\x02garbage", b"\x80\x04K\x01."]
-)
-def test_a_damaged_file_is_named(content, tmp_path):
-    path = tmp_path / "damaged.pth"
-    path.write_bytes(content)
-    with pytest.raises(FileFormatError, match=r"damaged\.pth"):
+    save({"weight": torch.zeros(2), "extra": Harmful()}, path)
+    with pytest.raises(FileFormatError, match=r"cannot read .*model"):
         read_state_dict(path)
+    for content in (b"", b"text", b"PK\x03\x04 not a zip", b"\x80\x02garbage", b"\x80\x04K\x01."):
+        path.write_bytes(content)
+        with pytest.raises(FileFormatError, match=r"model\.pth"):
+            read_state_dict(path)
 
 
 @pytest.mark.parametrize(

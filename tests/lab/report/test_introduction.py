@@ -4,7 +4,7 @@ import re
 
 from fixtures.reports import Page
 from nescio.detectors import MaxLogit
-from nescio.lab.benchmark.formats import Column, Table, TablePart
+from nescio.lab.benchmark.tables import Column, Table, TablePart
 from nescio.lab.report import build_report
 from nescio.lab.report.page import Introduction, introduced
 
@@ -12,7 +12,6 @@ TABLE = Table(
     "Let through <if>",
     (Column("detector", number=False), Column("stones")),
     (((TablePart("max_logit"),), (TablePart("12.00", best=True),)),),
-    (),
     ("In hindsight.",),
 )
 

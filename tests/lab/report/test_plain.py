@@ -31,25 +31,22 @@ def test_the_plot_shows_the_incomplete_window_and_the_start_of_a_change(tmp_path
     assert f"changed at about input {monitor.change.since.at:,}" in text
 
 
-@pytest.mark.parametrize("suffix", [".html", ".svg"])
-def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng, suffix):
+def test_the_plot_shows_alarm_windows_and_labels(tmp_path, rng):
     names = ["cat", "<script>alert(1)</script>", "c", "d", "e", "f"]
     detector = ns.JointEnergy().calibrate(ns.Outputs(logits_of(rng, 1500), label_names=names))
     monitor = fed(Monitor(detector), detector, logits_of(rng, 1500, shift=-1.5))
-    draw_monitor(monitor.report(), tmp_path / f"plot{suffix}")
-    text = (tmp_path / f"plot{suffix}").read_text("utf-8")
+    draw_monitor(monitor.report(), tmp_path / "plot.html")
+    text = (tmp_path / "plot.html").read_text("utf-8")
     assert "<script" not in text
     assert "&lt;script" in text
     assert text.count('class="dot out"') == 3
     assert f"alarm after {monitor.alarm_at:,} inputs" in text
     assert "Labels that fire more or less often" in text
-    if suffix == ".html":
-        [summary] = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
-        assert summary.startswith("ALARM: since about input ")
-        assert "pre { white-space: pre-wrap; font: inherit; }" in text
+    [summary] = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
+    assert summary.startswith("ALARM: since about input ")
     with pytest.raises(FileError, match="exists already"):
-        draw_monitor(monitor.report(), tmp_path / f"plot{suffix}")
-    with pytest.raises(ParameterError, match=r"\.html or \.svg"):
+        draw_monitor(monitor.report(), tmp_path / "plot.html")
+    with pytest.raises(ParameterError, match=r"must end in \.html"):
         draw_monitor(monitor.report(), tmp_path / "plot.png")
 
 

@@ -33,7 +33,7 @@ def test_summary_says_who_is_best_and_where_joint_energy_stands():
         ),
         (
             {"msp": 0.1, "joint_energy": 0.1},
-            "joint_energy and msp have the lowest FPR95 (10.00).",
+            "joint_energy, msp have the lowest FPR95 (10.00).",
         ),
         (
             {"a": 0.1, "b": 0.2, "c": 0.2, "joint_energy": 0.2},

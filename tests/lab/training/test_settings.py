@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torchvision")
 
-from nescio.errors import FileFormatError, ParameterError
+from nescio.errors import ParameterError
 from nescio.lab.training import TrainSettings
 
 
@@ -41,15 +41,8 @@ def test_the_defaults_are_the_papers(tmp_path, config):
             "[training]\nselect = 'test_map'",
             "select must be 'val_loss' or 'val_map' or 'last', got",
         ),
-        ("[training]\nbetas = 3", "betas must be a list of 2 numbers, got 3"),
         ("[training]\nbetas = [0.9, 1.5]", "betas must be at least 0 and less than 1"),
-        ("[training]\nlr_head = true", "lr_head must be a number, got True"),
-        ("[training]\nepochs = 2.5", "epochs must be a whole number, got 2.5"),
-        ("[model]\nname = 5", r"\[model\]: name must be a string, got 5"),
         ("[model]\nfreeze = 'no'", "freeze must be true or false, got 'no'"),
-        ("[images]\nmean = ['a', 'b', 'c']", "mean must be a list of 3 numbers"),
-        ("[augmentation]\nflip = 3", "flip must be true or false, got 3"),
-        ("model = 3", r"model must be a table, written as \[model\]"),
         ("[images]\nsize = 2", "image size must be a whole number of at least 8"),
         ("[augmentation]\ncrop_scale = [1.5, 2.0]", "crop_scale"),
     ],
@@ -61,23 +54,9 @@ def test_invalid_settings(text, words, tmp_path):
         TrainSettings.from_toml(path)
 
 
-def test_a_file_that_is_not_toml(tmp_path):
-    path = tmp_path / "train.toml"
-    path.write_text("[training")
-    with pytest.raises(FileFormatError, match=r"train\.toml is not TOML"):
-        TrainSettings.from_toml(path)
-
-
 def test_changes_keep_all_other_values():
     settings = TrainSettings().updated({"training": {"epochs": 3, "betas": [0.5, 0.9]}})
     again = settings.updated({"training": {"seed": 4}, "model": {}})
     assert (again.training.epochs, again.training.seed) == (3, 4)
     assert again.training.betas == (0.5, 0.9)
     assert again.model == settings.model
-
-
-def test_an_add_on_is_recorded_only_if_it_is_used():
-    plain = TrainSettings()
-    assert "loss" not in plain.as_dict()["training"]
-    used = plain.updated({"model": {"spectral_norm": True}})
-    assert used.as_dict()["model"] == plain.as_dict()["model"] | {"spectral_norm": True}

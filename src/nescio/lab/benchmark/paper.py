@@ -160,15 +160,12 @@ def paper_cell(table: str, detector: str, id_name: str, measure: str) -> PaperCe
     >>> paper_cell("topk", "top_k_joint_energy(k=5)", "NUS-WIDE", "auroc").text
     '87.94'
     """
-    paper_table = find_paper_table(table)
-    for cell in paper_table.cells:
+    wanted = find_paper_table(table)
+    for cell in wanted.cells:
         if detector and (cell.detector, cell.id, cell.measure) == (detector, id_name, measure):
             return cell
-    detectors, ids, measures = (
-        ", ".join(dict.fromkeys(getattr(cell, name) for cell in paper_table.cells if cell.detector))
-        for name in ("detector", "id", "measure")
-    )
+    detectors = dict.fromkeys(cell.detector for cell in wanted.cells if cell.detector)
     raise ParameterError(
-        f"{paper_table.number} of the paper has no {measure!r} of {detector!r} for {id_name!r}. "
-        f"It has {measures} for {ids} of {detectors}."
+        f"{wanted.number} of the paper has no {measure!r} of {detector!r} for {id_name!r}. It is "
+        f"about {', '.join(detectors)}."
     )

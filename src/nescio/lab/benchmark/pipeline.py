@@ -25,21 +25,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nescio._io.files import locked, replacing
 from nescio.errors import DatasetError, ParameterError
 from nescio.lab.benchmark.spec import BenchmarkSet, BenchmarkSpec
 from nescio.lab.data.address import load
-from nescio.lab.data.check import find_damaged, without
+from nescio.lab.data.check import find_damaged
 from nescio.lab.data.split import BadFile, Split
 from nescio.lab.extraction import extract
-from nescio.lab.extraction.extract import EXTRACTION_VERSION, cached_features, read_features
+from nescio.lab.extraction.extract import EXTRACTION_VERSION, cached_features
 from nescio.lab.extraction.perturb import Tuning
 from nescio.lab.extraction.runtimes import AUTO, Runtimes
-from nescio.lab.networks.checkpoint import Checkpoint, load_checkpoint
+from nescio.lab.networks.checkpoint import Checkpoint, CheckpointRunner, load_checkpoint
 from nescio.lab.networks.network import OWN
-from nescio.lab.networks.runner import CheckpointRunner
 from nescio.lab.training import TrainSettings, train, tune
 from nescio.lab.training.train import TRAINING_VERSION, initial_network
 from nescio.lab.training.tuning import TUNING_VERSION
@@ -192,7 +193,6 @@ class Pipeline:
                 resume=True,
                 cache=self.cache / "features",
                 runtime=self.runtimes.name,
-                on_reading=advance,
                 on_images=advance,
             )
         with replacing(best) as temporary:
@@ -231,8 +231,7 @@ class Pipeline:
         path = self._outputs_folder(checkpoint) / f"{split.title}-{_key(facts)}.safetensors"
 
         def make() -> None:
-            if self.settings.model.freeze and tuning is None:
-                self._compute_features(checkpoint, split)
+            pooled = None if tuning else self._pooled(checkpoint, split)
             with self.stage(f"extracting {split.title}", len(split)) as advance:
                 extract(
                     checkpoint,
@@ -241,25 +240,30 @@ class Pipeline:
                     features=self.spec.features,
                     tuning=tuning,
                     train=train,
+                    pooled=pooled,
                     device=self.device,
                     batch_size=self.batch_size,
                     runtime=self.runtimes,
-                    cache=self.cache / "features",
                     on_images=advance,
                 )
 
         self._make(path, make)
         return path
 
-    def _compute_features(self, checkpoint: Checkpoint, split: Split) -> None:
-        """Compute the features of a frozen backbone into the cache, if it does not have them."""
+    def _pooled(self, checkpoint: Checkpoint, split: Split) -> NDArray[np.float32] | None:
+        """Return the features of a frozen backbone, which all seeds share; None if not frozen."""
         runner = CheckpointRunner(checkpoint, features=self.spec.features, device=self.device)
-        cache = self.cache / "features"
-        if not runner.is_after_backbone or read_features(checkpoint, split, cache) is not None:
-            return
-        backbone = runner.model.get_submodule("backbone")
+        if not self.settings.model.freeze or not runner.is_after_backbone:
+            return None
         with self.stage(f"computing features of {split.title}", len(split)) as advance:
-            cached_features(backbone, checkpoint, split, cache, advance, runtime=self.runtimes)
+            return cached_features(
+                checkpoint,
+                split,
+                self.cache / "features",
+                device=self.device,
+                runtime=self.runtimes,
+                on_images=advance,
+            )
 
     def tuning(self, checkpoint: Checkpoint, train_outputs: Outputs) -> Tuning | None:
         """Return the parameters of ODIN and Mahalanobis; None if no detector uses them."""
@@ -395,7 +399,7 @@ def checked_sets(sets: Sequence[LoadedSet], cache: Path, watch: Watch) -> list[L
     _refuse_damaged(
         image.reason for data in strict for split in data.splits() for image in damaged[split]
     )
-    return [data.mapped(lambda split: without(split, damaged[split])) for data in sets]
+    return [data.mapped(lambda split: split.without(damaged[split])) for data in sets]
 
 
 def _refuse_damaged(all_reasons: Iterable[str]) -> None:

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nescio._io.files import existing_file, replacing
 from nescio._io.tensors import FileKind
+from nescio._io.toml import from_table
 from nescio.errors import FileError, FileFormatError
 from nescio.metrics import Evaluation
 from nescio.metrics.comparison import Comparison, Scored
+from nescio.metrics.evaluation import Spread
 from nescio.outputs import Outputs
 
 MEASURES = ("fpr", "auroc", "aupr")
@@ -75,20 +75,11 @@ class Line:
     def from_dict(cls, content: Mapping[str, Any]) -> Line:
         """Return the line that `as_dict` wrote."""
         _check_manifest(content["manifest"])
-        texts = [content[name] for name in ("spec", "id", "ood", "detector")]
-        if not all(isinstance(text, str) for text in texts) or type(content["seed"]) is not int:
-            raise TypeError("names must be texts, and the seed a whole number")
+        head = {name: content[name] for name in ("spec", "id", "ood", "detector", "seed")}
         skipped = str(content.get("skipped", ""))
-        return cls(
-            spec=content["spec"],
-            id=content["id"],
-            ood=content["ood"],
-            detector=content["detector"],
-            seed=content["seed"],
-            evaluation=None if skipped else Evaluation.from_dict(content),
-            skipped=skipped,
-            manifest=dict(content["manifest"]),
-        )
+        evaluation = None if skipped else Evaluation.from_dict(content)
+        manifest = dict(content["manifest"])
+        return from_table(cls, head, evaluation=evaluation, skipped=skipped, manifest=manifest)
 
 
 def _check_manifest(manifest: Mapping[str, Any]) -> None:
@@ -141,38 +132,6 @@ def lines_hash(lines: Sequence[Line]) -> str:
     """Return the SHA-256 of lines, to recognise the evidence that belongs to them."""
     text = json.dumps([line.as_dict() for line in lines], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A measure over seeds; the values are between 0 and 1, its text is in per cent.
-
-    Attributes
-    ----------
-    mean : float
-    deviation : float or None
-        The sample standard deviation over seeds; None for one seed.
-    n_seeds : int
-    """
-
-    mean: float
-    deviation: float | None
-    n_seeds: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Return the mean and the sample standard deviation of some values."""
-        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        return cls(float(np.mean(values)), deviation, len(values))
-
-    @property
-    def printed(self) -> float:
-        """The mean in per cent, rounded as printed; equal ones are ranked as equal."""
-        return round(100 * self.mean, 2)
-
-    def __str__(self) -> str:
-        mean = f"{self.printed:.2f}"
-        return mean if self.deviation is None else f"{mean} ± {100 * self.deviation:.2f}"
 
 
 def comparison_lines(

@@ -1,23 +1,193 @@
-"""Tables of results, of the paper's numbers, of both, and of a detector beside others."""
+"""Tables of results, of the paper's numbers, and of both; in Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
 
-from nescio.detectors import Combined
-from nescio.detectors.naming import parse_detector
-from nescio.lab.benchmark.formats import Column, Table, TableCell, TablePart, listed
+from nescio._io.files import replacing
+from nescio._io.results import no_formula
 from nescio.lab.benchmark.paper import PAPER_MAPS, PaperCell, PaperTable, find_paper_table
-from nescio.lab.benchmark.results import MEASURES, Line, Spread, file_name, summarise
+from nescio.lab.benchmark.results import MEASURES, Line, file_name, summarise
+from nescio.metrics.evaluation import Spread
 
 _NAMES = {"fpr": "FPR95", "auroc": "AUROC", "aupr": "AUPR"}
 _TITLES = {"fpr": "FPR95 ↓", "auroc": "AUROC ↑", "aupr": "AUPR ↑"}
 _MAP_NOTE = "The paper does not say on which split it measured its mAP."
+_SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
 
 Key = TypeVar("Key")
+
+# --- a table and its formats ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """A text within a cell; bold if it is the best value of its kind in the table.
+
+    `values` are what CSV has in its place: one value for each of its columns.
+    """
+
+    text: str
+    best: bool = False
+    code: bool = False
+    values: Mapping[str, str | float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, and whether it contains numbers."""
+
+    title: str
+    number: bool = True
+
+
+TableCell = tuple[TablePart, ...]
+"""A cell of a table; its parts are shown with " / " between them."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, independent of any format.
+
+    Attributes
+    ----------
+    title : str
+        Plain text; may be empty.
+    columns : tuple of Column
+    rows : tuple of rows, each a tuple with one TableCell per column
+    notes : tuple of str
+        Plain text, shown below the table.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[TableCell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def to_markdown(self) -> str:
+        """Return a Markdown table, with the title above and the notes below."""
+        head = [_markdown(column.title) for column in self.columns]
+        rule = "|".join("---:" if column.number else "---" for column in self.columns)
+        body = [[_markdown_cell(cell) for cell in row] for row in self.rows]
+        lines = [f"| {' | '.join(cells)} |" for cells in (head, *body)]
+        table = "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+        title = [f"**{_markdown(self.title)}**"] if self.title else []
+        return "\n\n".join([*title, table, *map(_markdown, self.notes)])
+
+    def to_latex(self) -> str:
+        """Return a LaTeX tabular, which needs the package booktabs.
+
+        The title is a comment above it and the notes are small print below it. The text can be put
+        into a table environment.
+        """
+        layout = "".join("r" if column.number else "l" for column in self.columns)
+        head = [_latex(column.title) for column in self.columns]
+        body = [[_latex_cell(cell) for cell in row] for row in self.rows]
+        lines = [" & ".join(cells) + r" \\" for cells in (head, *body)]
+        return "\n".join(
+            [
+                *([f"% {_one_line(self.title)}"] if self.title else []),
+                rf"\begin{{tabular}}{{{layout}}}",
+                r"\toprule",
+                lines[0],
+                r"\midrule",
+                *lines[1:],
+                r"\bottomrule",
+                r"\end{tabular}",
+                *(rf"\par{{\footnotesize {_latex(note)}\par}}" for note in self.notes),
+            ]
+        )
+
+    def to_csv(self) -> str:
+        """Return CSV, with numbers in full precision, without title and notes."""
+        records = [
+            {name: value for cell in row for part in cell for name, value in part.values.items()}
+            for row in self.rows
+        ]
+        stream = io.StringIO()
+        names = records[0] if records else [column.title for column in self.columns]
+        writer = csv.DictWriter(stream, list(names), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {name: no_formula(value) for name, value in record.items()} for record in records
+        )
+        return stream.getvalue()
+
+    def write(self, folder: Path, name: str) -> None:
+        """Write the table in every format; existing files are replaced."""
+        folder.mkdir(exist_ok=True)
+        for format_, suffix in _SUFFIXES.items():
+            with replacing(folder / f"{name}{suffix}", force=True) as temporary:
+                temporary.write_text(FORMATS[format_](self), "utf-8")
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "markdown": lambda table: table.to_markdown() + "\n",
+    "latex": lambda table: table.to_latex() + "\n",
+    "csv": Table.to_csv,
+}
+"""The functions that format a table, by name; the text ends with a newline."""
+
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
+_LATEX_SPECIAL = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        # At the start of a row, LaTeX would read these as options of the row before.
+        "[": "{[}",
+        "*": "{*}",
+        "±": r"$\pm$",
+        "ε": r"$\varepsilon$",
+        "↓": r"$\downarrow$",
+        "↑": r"$\uparrow$",
+    }
+)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _markdown(text: str) -> str:
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", _one_line(text))
+
+
+def _markdown_cell(cell: TableCell) -> str:
+    texts = []
+    for part in cell:
+        escaped = _one_line(part.text).replace("|", r"\|").replace("`", "'")
+        text = f"`{escaped}`" if part.code else _markdown(part.text)
+        texts.append(f"**{text}**" if part.best else text)
+    return " / ".join(texts)
+
+
+def _latex(text: str) -> str:
+    return _one_line(text).translate(_LATEX_SPECIAL)
+
+
+def _latex_cell(cell: TableCell) -> str:
+    texts = []
+    for part in cell:
+        # A hyphen before a number is a minus sign.
+        text = re.sub(r"^-(?=\d)", "$-$", _latex(part.text))
+        text = rf"\texttt{{{text}}}" if part.code else text
+        texts.append(rf"\textbf{{{text}}}" if part.best else text)
+    return " / ".join(texts)
+
+
+# --- results --------------------------------------------------------------------------------------
 
 
 def benchmark_tables(lines: Sequence[Line], paper: Sequence[str]) -> dict[str, Table]:
@@ -73,12 +243,17 @@ def network_table(lines: Sequence[Line]) -> Table:
         ),
         rows=tuple(
             tuple(
-                (TablePart(_cell_text(value), code=bool(value) and title in ("network", "hash")),)
+                (
+                    TablePart(
+                        _cell_text(value),
+                        code=bool(value) and title in ("network", "hash"),
+                        values={title: value},
+                    ),
+                )
                 for title, value in record.items()
             )
             for record in records
         ),
-        records=tuple(records),
         notes=(*_protocol_note(lines), *((_MAP_NOTE,) if of_paper else ())),
     )
 
@@ -100,9 +275,6 @@ def _tuned(manifest: Mapping[str, Any]) -> dict[str, str]:
     return settings
 
 
-# --- ours -----------------------------------------------------------------------------------------
-
-
 def result_tables(lines: Sequence[Line]) -> list[Table]:
     """Return one table per pair of an ID and an OOD set, sorted by FPR.
 
@@ -122,15 +294,15 @@ def _result_table(lines: Sequence[Line]) -> Table:
         )
         for measure in MEASURES
     }
-    rows, records = [], []
+    rows = []
     for name in sorted(summary, key=lambda name: summary[name]["fpr"].mean):
         spreads = summary[name]
-        parts = [TablePart(str(spreads[m]), name in best[m]) for m in MEASURES]
-        rows.append(((TablePart(name, code=True),), *((part,) for part in parts)))
-        record: dict[str, Any] = {"detector": name, "n_seeds": spreads["fpr"].n_seeds}
-        for measure in MEASURES:
-            record |= _values(_NAMES[measure], spreads[measure])
-        records.append(record)
+        named: dict[str, Any] = {"detector": name, "n_seeds": spreads["fpr"].n}
+        parts = [
+            TablePart(str(spreads[m]), name in best[m], values=_values(_NAMES[m], spreads[m]))
+            for m in MEASURES
+        ]
+        rows.append(((TablePart(name, code=True, values=named),), *((part,) for part in parts)))
     return Table(
         title=f"{pair[0]} against {pair[1]}",
         columns=(
@@ -138,7 +310,6 @@ def _result_table(lines: Sequence[Line]) -> Table:
             *(Column(_TITLES[measure]) for measure in MEASURES),
         ),
         rows=tuple(rows),
-        records=tuple(records),
         notes=(
             *_seeds_note(measures["fpr"] for measures in summary.values()),
             *_protocol_note(lines),
@@ -165,7 +336,7 @@ def _best(measure: str, values: Mapping[Key, float]) -> set[Key]:
 
 def _seeds_note(spreads: Iterable[Spread]) -> list[str]:
     """Return a note with the unit and the number of seeds."""
-    counts = sorted({spread.n_seeds for spread in spreads})
+    counts = sorted({spread.n for spread in spreads})
     if not counts:
         return []
     if counts == [1]:
@@ -203,30 +374,29 @@ _Grid = dict[_Head, dict[str, list[PaperCell]]]  # row, column, measures
 def paper_table(table: PaperTable) -> Table:
     """Return a table of the paper as printed; the best numbers are bold, including ties."""
     grid, best = _grid(table), _best_cells((cell, cell.value) for cell in table.cells)
-    rows, records = [], []
-    for head, by_column in grid.items():
-        rows.append((*_head_cells(head), *(_printed(cells, best) for cells in by_column.values())))
-        numbers = {
-            f"{title} {_NAMES[cell.measure]}": cell.text
-            for title, cells in by_column.items()
-            for cell in cells
-        }
-        records.append(dict(head) | numbers)
+    rows = [
+        (*_head_cells(head), *(_printed(*column, best) for column in by_column.items()))
+        for head, by_column in grid.items()
+    ]
     measures = dict.fromkeys(_TITLES[cell.measure] for cell in table.cells)
     return Table(
         title=f"{table.number} of the paper: {table.caption}",
         columns=_columns(grid),
         rows=tuple(rows),
-        records=tuple(records),
         notes=(f"Each cell: {' / '.join(measures)}, per cent.", *_remark(table)),
     )
 
 
-def _printed(cells: Sequence[PaperCell], best: set[PaperCell]) -> TableCell:
+def _printed(title: str, cells: Sequence[PaperCell], best: set[PaperCell]) -> TableCell:
     """Return the measures of a set; one N/A stands for all, but each has its own dash."""
+    values = {f"{title} {_NAMES[cell.measure]}": cell.text for cell in cells}
+    first, *more = cells
     if all(cell.text == "N/A" for cell in cells):
-        return (TablePart("N/A"),)
-    return tuple(TablePart(cell.text, cell in best) for cell in cells)
+        more = []
+    return (
+        TablePart(first.text, first in best, values=values),
+        *(TablePart(cell.text, cell in best) for cell in more),
+    )
 
 
 def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
@@ -248,25 +418,20 @@ def paper_comparison(table: PaperTable, lines: Sequence[Line]) -> Table:
     best = _best_cells((cell, 100 * spread.mean) for cell, spread in ours.items())
     papers_best = _best_cells((cell, cell.value) for cell in table.cells)
     grid = _grid(table)
-    rows, records = [], []
+    rows = []
     for head, by_column in grid.items():
         for cells in zip(*by_column.values(), strict=True):
-            row_head = (*head, ("Measure", _TITLES[cells[0].measure]))
+            measure = cells[0].measure
             compared = (
-                _compared(cell, ours.get(cell), cell in best, cell in papers_best) for cell in cells
+                _compared(title, cell, ours.get(cell), cell in best, cell in papers_best)
+                for title, cell in zip(by_column, cells, strict=True)
             )
-            rows.append((*_head_cells(row_head), *compared))
-            record: dict[str, Any] = {**dict(head), "Measure": cells[0].measure}
-            for title, cell in zip(by_column, cells, strict=True):
-                record |= _values(title, ours.get(cell))
-                record[f"{title} paper"] = cell.text
-                record[f"{title} difference"] = _difference(cell, ours.get(cell))
-            records.append(record)
+            named = (TablePart(_TITLES[measure], values={"Measure": measure}),)
+            rows.append((*_head_cells(head), named, *compared))
     return Table(
         title=f"nescio beside {table.number} of the paper: {table.caption}",
         columns=_columns(grid, "Measure"),
         rows=tuple(rows),
-        records=tuple(records),
         notes=(
             "Each cell: nescio's / the paper's / the difference, nescio's minus the paper's."
             if ours
@@ -290,20 +455,20 @@ def _our_cells(table: PaperTable, lines: Sequence[Line]) -> dict[PaperCell, Spre
     return results
 
 
-def _compared(cell: PaperCell, ours: Spread | None, best: bool, papers_best: bool) -> TableCell:
+def _compared(
+    title: str, cell: PaperCell, ours: Spread | None, best: bool, papers_best: bool
+) -> TableCell:
     """Return a cell with a result beside the paper's number."""
-    parts = [TablePart(cell.text, papers_best)]
+    difference = None if ours is None or cell.value is None else 100 * ours.mean - cell.value
+    printed = {f"{title} paper": cell.text, f"{title} difference": difference}
+    parts = [TablePart(cell.text, papers_best, values=_values(title, ours) | printed)]
     if ours is not None:
         parts.insert(0, TablePart(str(ours), best))
     elif cell.value is not None:
         parts.insert(0, TablePart("not run"))
-    if (difference := _difference(cell, ours)) is not None:
+    if difference is not None:
         parts.append(TablePart(f"{difference:+z.2f}"))
     return tuple(parts)
-
-
-def _difference(cell: PaperCell, ours: Spread | None) -> float | None:
-    return None if ours is None or cell.value is None else 100 * ours.mean - cell.value
 
 
 def _best_cells(values: Iterable[tuple[PaperCell, float | None]]) -> set[PaperCell]:
@@ -334,144 +499,42 @@ def _columns(grid: _Grid, *further: str) -> tuple[Column, ...]:
 
 
 def _head_cells(head: _Head) -> list[TableCell]:
-    return [(TablePart(text),) for _, text in head]
+    return [(TablePart(text, values={title: text}),) for title, text in head]
 
 
 def _remark(table: PaperTable) -> list[str]:
     return [table.remark] if table.remark else []
 
 
-JOINT = "joint_energy"
-_BESIDE = {JOINT: "joint energy", "max_logit": "the largest logit"}
+# --- detectors side by side -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Row:
-    """Detectors that rank alike.
-
-    Attributes
-    ----------
-    detectors : tuple of str
-        The first one stands for all of them.
-    what : str
-        Why the row is in the short table; empty if it is not.
-    fpr, auroc : mapping of OOD set to Spread
-    """
-
-    detectors: tuple[str, ...]
-    what: str
-    fpr: Mapping[str, Spread]
-    auroc: Mapping[str, Spread]
-
-    def order(self, *oods: str) -> tuple[float, float]:
-        """Return what rows are sorted by: mean FPR, then mean AUROC, over some or all OOD sets."""
-        sets = oods or tuple(self.fpr)
-        return mean(self.fpr[ood].mean for ood in sets), -mean(self.auroc[ood].mean for ood in sets)
-
-    @property
-    def is_single(self) -> bool:
-        """Whether a detector of the row is no combination of others."""
-        return any(parse_detector(name)[0] != Combined.name for name in self.detectors)
+def mean_fprs(lines: Sequence[Line]) -> dict[str, float]:
+    """Return the mean FPR of each detector over the OOD sets and seeds, the lowest first."""
+    by_ood = list(summarise(lines).values())
+    means = {name: mean(detectors[name]["fpr"].mean for detectors in by_ood) for name in by_ood[0]}
+    return dict(sorted(means.items(), key=lambda entry: entry[1]))
 
 
-def comparison_rows(lines: Sequence[Line], *, near: str, default: str = "") -> list[Row]:
-    """Return all rows, the lowest mean FPR over the OOD sets first.
-
-    Detectors with the same FPR and AUROC on every set, as printed, are one row, because they rank
-    samples alike (such as max_logit and max_energy). Those that could not run are left out.
-
-    Parameters
-    ----------
-    lines : sequence of Line
-        The results of one ID set.
-    near : str
-        The OOD set that is most like the ID set. The best on it has a row of its own.
-    default : str
-        The detector that is compared with the others, if any.
-    """
-    by_ood = {ood: by_detector for (_, ood), by_detector in summarise(lines).items()}
-    reasons = {**_BESIDE, default: "the default"}
-    groups: dict[tuple[float, ...], list[str]] = {}
-    for name in sorted(by_ood[near], key=lambda name: name not in reasons):
-        values = (
-            detectors[name][measure].printed
-            for detectors in by_ood.values()
-            for measure in ("fpr", "auroc")
+def fpr_table(
+    lines: Sequence[Line], names: Sequence[str], title: str, notes: Sequence[str]
+) -> Table:
+    """Return the FPR of some detectors on every OOD set, in per cent; the best of them are bold."""
+    by_ood = {ood: detectors for (_, ood), detectors in summarise(lines).items()}
+    columns = {ood: {name: of[name]["fpr"] for name in names} for ood, of in by_ood.items()}
+    best = {
+        ood: _best("fpr", {name: 100 * fpr.mean for name, fpr in fprs.items()})
+        for ood, fprs in columns.items()
+    }
+    rows = tuple(
+        (
+            (TablePart(name, code=True, values={"detector": name}),),
+            *(
+                (TablePart(str(fprs[name]), name in best[ood], values=_values(ood, fprs[name])),)
+                for ood, fprs in columns.items()
+            ),
         )
-        groups.setdefault(tuple(values), []).append(name)
-    rows = [
-        Row(
-            tuple(names),
-            ", ".join(reasons[name] for name in names if name in reasons),
-            {ood: detectors[names[0]]["fpr"] for ood, detectors in by_ood.items()},
-            {ood: detectors[names[0]]["auroc"] for ood, detectors in by_ood.items()},
-        )
-        for names in groups.values()
-    ]
-    return sorted(_with_the_best(rows, near), key=Row.order)
-
-
-def _best_row(rows: Sequence[Row], *oods: str) -> Row | None:
-    """Return the best row of a single detector, on some or all OOD sets."""
-    single = [row for row in rows if row.is_single]
-    return min(single, key=lambda row: row.order(*oods), default=None)
-
-
-def _with_the_best(rows: Sequence[Row], near: str) -> list[Row]:
-    """Mark the single detectors that are the best near the ID set and on average."""
-    on_near, on_average = _best_row(rows, near), _best_row(rows)
-    marked = []
-    for row in rows:
-        places = [f"on {near}"] * (row is on_near) + ["on average"] * (row is on_average)
-        best = f"best single method {' and '.join(places)}, in hindsight" if places else ""
-        marked.append(replace(row, what="; ".join(filter(None, (row.what, best)))))
-    return marked
-
-
-def comparison_table(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Table:
-    """Return the FPR of each row on every OOD set, in per cent; the best of the rows are bold."""
-    oods = list(rows[0].fpr)
-    lowest = {ood: min(row.fpr[ood].printed for row in rows) for ood in oods}
-    return Table(
-        title=title,
-        columns=(Column("detector", number=False), Column("", number=False), *map(Column, oods)),
-        rows=tuple(
-            (
-                (TablePart(", ".join(row.detectors), code=True),),
-                (TablePart(row.what),),
-                *(
-                    (TablePart(str(fpr), best=fpr.printed == lowest[ood]),)
-                    for ood, fpr in row.fpr.items()
-                ),
-            )
-            for row in rows
-        ),
-        records=tuple(
-            {"detector": ", ".join(row.detectors), "what": row.what}
-            | {ood: fpr.printed for ood, fpr in row.fpr.items()}
-            for row in rows
-        ),
-        notes=tuple(notes),
+        for name in names
     )
-
-
-def compared_sentences(rows: Sequence[Row], default: str) -> list[str]:
-    """Compare the default with joint energy and with the best single detector on average."""
-    own = [row for row in rows if default in row.detectors]
-    others = [row for row in rows if JOINT in row.detectors]
-    others += [row for row in [_best_row(rows)] if row is not None and row not in others]
-    return [_compared_rows(row, other) for row in own for other in others if other is not row]
-
-
-def _compared_rows(row: Row, other: Row) -> str:
-    """Say of which OOD sets one row lets through less than the other, and of which more."""
-    sets_of: dict[str, list[str]] = {"less than": [], "more than": [], "as much as": []}
-    for ood, mine in row.fpr.items():
-        theirs = other.fpr[ood]
-        less, more = mine.printed < theirs.printed, mine.printed > theirs.printed
-        word = "less than" if less else "more than" if more else "as much as"
-        sets_of[word].append(f"{ood} ({mine} % against {theirs} %)")
-    parts = [
-        f"{word} {other.detectors[0]} of {listed(sets)}" for word, sets in sets_of.items() if sets
-    ]
-    return f"{row.detectors[0]} lets through {', '.join(parts)}."
+    heads = (Column("detector", number=False), *map(Column, columns))
+    return Table(title, heads, rows, tuple(notes))

@@ -8,16 +8,21 @@ the kinds of data sets. See docs/how-to/datasets.md.
 from __future__ import annotations
 
 from nescio.lab.data.address import DATASETS, DataAddress, DataSource, load, parse_address
-from nescio.lab.data.check import Finding, ProtocolReport, check_protocol, find_damaged
+from nescio.lab.data.check import (
+    Finding,
+    ProtocolReport,
+    check_protocol,
+    find_damaged,
+    without_damaged,
+)
 from nescio.lab.data.coco import load_coco
 from nescio.lab.data.corrupt import CORRUPTIONS, SYNTHETIC_SETS, corrupt
 from nescio.lab.data.digits import load_digits
-from nescio.lab.data.folder import load_folder
+from nescio.lab.data.folder import load_folder, load_textures
 from nescio.lab.data.imagenet22k import COCO_VOC_CLASSES, NUS_WIDE_CLASSES, load_imagenet22k
 from nescio.lab.data.nus_wide import load_nus_wide
 from nescio.lab.data.split import BadFile, Split
 from nescio.lab.data.table import load_table
-from nescio.lab.data.textures import load_textures
 from nescio.lab.data.voc import load_voc, load_voc_trainval
 
 __all__ = [
@@ -46,4 +51,5 @@ __all__ = [
     "load_voc",
     "load_voc_trainval",
     "parse_address",
+    "without_damaged",
 ]

@@ -1,10 +1,4 @@
-"""Data sets by their address: `KIND:PATH`, or `KIND@SPLIT:PATH` for one part of a data set.
-
->>> parse_address("coco@val:/data/coco")
-DataAddress(kind='coco', split='val', path='/data/coco')
->>> str(parse_address("coco:/data/coco").with_split("train"))
-'coco@train:/data/coco'
-"""
+"""Data sets by their address: `KIND:PATH`, or `KIND@SPLIT:PATH` for one part of a data set."""
 
 from __future__ import annotations
 
@@ -14,10 +8,9 @@ from pathlib import Path
 
 from nescio.errors import ParameterError
 from nescio.lab.data import coco, digits, imagenet22k, nus_wide, voc
-from nescio.lab.data.folder import load_folder
+from nescio.lab.data.folder import load_folder, load_textures
 from nescio.lab.data.split import Split, check_split
 from nescio.lab.data.table import load_table
-from nescio.lab.data.textures import load_textures
 
 
 @dataclass(frozen=True)
@@ -43,11 +36,6 @@ class DataSource:
     splits: tuple[str, ...] | None
     what: str
     root_help: str
-
-    def check_split(self, split: str) -> None:
-        """Raise if there is no such split; the empty string stands for the whole data set."""
-        if self.splits is not None:
-            check_split(self.name, split, self.splits)
 
 
 DATASETS: dict[str, DataSource] = {
@@ -138,8 +126,9 @@ class DataAddress:
         return DATASETS[self.kind]
 
     def with_split(self, split: str) -> DataAddress:
-        """Return the address of another split of the same data set."""
-        self.source.check_split(split)
+        """Return the address of another split of the same data set; raise if it has no such."""
+        if self.source.splits is not None:
+            check_split(self.kind, split, self.source.splits)
         return replace(self, split=split)
 
 
@@ -150,9 +139,10 @@ def parse_address(text: str) -> DataAddress:
 
     Examples
     --------
-    >>> address = parse_address("coco@val:/data/coco")
-    >>> address.kind, address.split, str(address.path)
-    ('coco', 'val', '/data/coco')
+    >>> parse_address("coco@val:/data/coco")
+    DataAddress(kind='coco', split='val', path='/data/coco')
+    >>> str(parse_address("coco:/data/coco").with_split("train"))
+    'coco@train:/data/coco'
     """
     head, colon, path = text.partition(":")
     kind, at, split = head.partition("@")

@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,20 +58,24 @@ def find_damaged(
     return tuple(bad)
 
 
-def without(split: Split, bad: Sequence[BadFile]) -> Split:
-    """Return the split without some images, which are added to `skipped`."""
-    if not bad:
-        return split
-    damaged = {image.file for image in bad}
-    good = [index for index, file in enumerate(split.files) if file not in damaged]
-    if not good:
-        raise DatasetError(f"none of the images of {split.title} can be read: {bad[0].reason}")
-    return replace(split.subset(good), skipped=(*split.skipped, *bad))
-
-
 def without_damaged(split: Split, on_images: Callable[[int], object] = lambda count: None) -> Split:
-    """Return the split without the images that cannot be read; decodes every one."""
-    return without(split, find_damaged(split, on_images))
+    """Return the split without the images that cannot be read; decodes every one.
+
+    They are added to `Split.skipped`. `on_images` is as for `find_damaged`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import PIL.Image
+    >>> from nescio.lab.data import load_folder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "1.png").write_bytes(b"not an image")
+    ...     PIL.Image.new("L", (4, 3)).save(pathlib.Path(folder, "2.png"))
+    ...     split = without_damaged(load_folder(folder))
+    >>> split.files
+    ('2.png',)
+    """
+    return split.without(find_damaged(split, on_images))
 
 
 @dataclass(frozen=True)
@@ -100,22 +104,19 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class SplitSummary:
-    """The counts of one split; those about labels are None if it has no labels."""
-
-    title: str
-    role: Literal["id", "ood"]
-    n_images: int
-    n_labels: int | None
-    n_unlabelled: int | None
-    class_counts: tuple[int, float, int] | None  # fewest, median, most images of a label
-
-
-@dataclass(frozen=True)
 class ProtocolReport:
-    """The result of `check_protocol`."""
+    """The result of `check_protocol`.
 
-    splits: tuple[SplitSummary, ...]
+    Attributes
+    ----------
+    splits : tuple of dict
+        The `title` of each split, its `role` ("id" or "ood"), `n_images`, and `n_labels`, which is
+        None if it has no label names.
+    findings : tuple of Finding
+        Errors first.
+    """
+
+    splits: tuple[dict[str, Any], ...]
     findings: tuple[Finding, ...]
 
     @property
@@ -127,7 +128,7 @@ class ProtocolReport:
         """Return everything as plain data, for JSON."""
         return {
             "ok": self.ok,
-            "splits": [asdict(split) for split in self.splits],
+            "splits": list(self.splits),
             "findings": [asdict(finding) for finding in self.findings],
         }
 
@@ -136,7 +137,6 @@ def check_protocol(
     id_splits: Sequence[Split],
     ood_splits: Sequence[Split] = (),
     *,
-    hash_images: bool = True,
     images: bool = False,
 ) -> ProtocolReport:
     """Find mistakes in the data that make the numbers of a benchmark wrong.
@@ -146,7 +146,7 @@ def check_protocol(
       contains the words of a label, or ends in the same word, is a warning; for example
       "electric_guitar" and "guitar".
     - Duplicate images: the same file in two splits of the in-distribution set, or in one of these
-      and in an OOD set, is an error.
+      and in an OOD set, is an error. Only files of equal size are read.
     - Label sets: splits of the in-distribution set with different labels are an error.
     - Images without any label, labels without any image, and skipped files are warnings.
 
@@ -156,8 +156,6 @@ def check_protocol(
         The splits of the in-distribution set, such as train, val and test.
     ood_splits : sequence of Split, optional
         The OOD sets.
-    hash_images : bool, default True
-        Whether to compare the contents of files. Only files of equal size are read.
     images : bool, default False
         Also decode every image: one that cannot be read is an error. Needs pillow.
 
@@ -168,9 +166,9 @@ def check_protocol(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("known/cat", "known/dog", "unknown/cats"):
     ...         pathlib.Path(folder, name).mkdir(parents=True)
-    ...         pathlib.Path(folder, name, "1.jpg").touch()
+    ...         _ = pathlib.Path(folder, name, "1.jpg").write_text(name)
     ...     known, unknown = (load_folder(f"{folder}/{name}") for name in ("known", "unknown"))
-    >>> report = check_protocol([known], [unknown], hash_images=False)
+    ...     report = check_protocol([known], [unknown])
     >>> [finding.severity for finding in report.findings]
     ['error']
     """
@@ -180,33 +178,22 @@ def check_protocol(
     findings = [
         *_label_sets(id_splits),
         *_label_overlap(id_splits, ood_splits),
-        *(_duplicates(id_splits, ood_splits) if hash_images else ()),
+        *_duplicates(id_splits, ood_splits),
         *(itertools.chain.from_iterable(map(_damaged, splits)) if images else ()),
         *itertools.chain.from_iterable(map(_skipped_files, splits)),
         *itertools.chain.from_iterable(map(_gaps, splits)),
     ]
-    return ProtocolReport(
-        splits=(
-            *(_summary(split, "id") for split in id_splits),
-            *(_summary(split, "ood") for split in ood_splits),
-        ),
-        findings=tuple(sorted(findings, key=lambda finding: finding.severity)),  # errors first
-    )
-
-
-def _summary(split: Split, role: Literal["id", "ood"]) -> SplitSummary:
-    n_labels = None if split.label_names is None else len(split.label_names)
-    if split.labels is None:
-        return SplitSummary(split.title, role, len(split), n_labels, None, None)
-    counts = split.labels.sum(axis=0, dtype=np.int64)
-    return SplitSummary(
-        title=split.title,
-        role=role,
-        n_images=len(split),
-        n_labels=n_labels,
-        n_unlabelled=int((~split.labels.any(axis=1)).sum()),
-        class_counts=(int(counts.min()), float(np.median(counts)), int(counts.max())),
-    )
+    summaries = [
+        {
+            "title": split.title,
+            "role": "id" if at < len(id_splits) else "ood",
+            "n_images": len(split),
+            "n_labels": None if split.label_names is None else len(split.label_names),
+        }
+        for at, split in enumerate(splits)
+    ]
+    findings.sort(key=lambda finding: finding.severity)  # errors first
+    return ProtocolReport(tuple(summaries), tuple(findings))
 
 
 # --- labels -------------------------------------------------------------------------------------
@@ -237,14 +224,13 @@ def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> I
                 same[f"{name} ~ {label}"] = name
             elif _alike(a, b):
                 alike[f"{name} ~ {label}"] = name
+        has, may = (_counted(len(set(of.values())), "class", "classes") for of in (same, alike))
         titles = (*id_titles, split.title)
         if same:
-            classes = _counted(len(set(same.values())), "class", "classes")
-            message = f"{split.title} has {classes} of the in-distribution label set"
+            message = f"{split.title} has {has} of the in-distribution label set"
             yield Finding("error", "label overlap", titles, message, tuple(same))
         if alike:
-            classes = _counted(len(set(alike.values())), "class", "classes")
-            message = f"{split.title} may have {classes} in-distribution, judging by the name"
+            message = f"{split.title} may have {may} in-distribution, judging by the name"
             yield Finding("warning", "label overlap", titles, message, tuple(alike))
 
 

@@ -11,14 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import DatasetError
-from nescio.lab.data.split import (
-    BadFile,
-    Split,
-    check_split,
-    checked_presence,
-    find_folder,
-    read_text,
-)
+from nescio.lab.data.split import Split, check_split, checked_presence, find_folder, read_text
 
 SPLITS = ("train", "val", "test")
 _ANNOTATIONS = {
@@ -43,8 +36,7 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     split : {"train", "val", "test"}
         The labels of "test" are not published, so its `labels` are None.
     skip_bad : bool, default False
-        Continue without images that are missing and annotations that are wrong, and list them in
-        `Split.skipped`.
+        Continue without images that are missing, and list them in `Split.skipped`.
     """
     check_split("coco", split, SPLITS)
     root = Path(root)
@@ -52,17 +44,13 @@ def load_coco(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     find_folder("MS-COCO 2014", file.parent)
     files, names, annotations = _parse(file)
     folder = find_folder(f"MS-COCO 2014 {split} images", root / f"{split}2014")
-    labels, skipped = None, tuple[BadFile, ...]()
-    if split != "test":
-        labels, skipped = _multi_hot(file, files, names, annotations, skip_bad=skip_bad)
     indexed = Split(
         dataset="coco",
         name=split,
         root=root,
         files=tuple(f"{folder.name}/{name}" for name in files.values()),
-        labels=labels,
+        labels=None if split == "test" else _multi_hot(file, files, names, annotations),
         label_names=tuple(names.values()),
-        skipped=skipped,
     )
     return checked_presence(indexed, skip_bad=skip_bad)
 
@@ -111,20 +99,15 @@ def _multi_hot(
     files: Iterable[int],
     names: Iterable[int],
     annotations: Iterable[tuple[int, int]],
-    *,
-    skip_bad: bool,
-) -> tuple[NDArray[np.uint8], tuple[BadFile, ...]]:
+) -> NDArray[np.uint8]:
     row = {image: index for index, image in enumerate(files)}
     column = {category: index for index, category in enumerate(names)}
     labels = np.zeros((len(row), len(column)), dtype=np.uint8)
-    skipped = []
     for image, category in annotations:
-        if image in row and category in column:
-            labels[row[image], column[category]] = 1
-            continue
-        unknown = f"category {category}" if image in row else f"image {image}"
-        reason = f"an annotation refers to {unknown}, which is not in the file"
-        if not skip_bad:
-            raise DatasetError(f"{file}: {reason}. Pass skip_bad=True to continue without it.")
-        skipped.append(BadFile(f"annotations/{file.name}", reason))
-    return labels, tuple(skipped)
+        if image not in row or category not in column:
+            unknown = f"category {category}" if image in row else f"image {image}"
+            raise DatasetError(
+                f"{file}: an annotation refers to {unknown}, which is not in the file."
+            )
+        labels[row[image], column[category]] = 1
+    return labels

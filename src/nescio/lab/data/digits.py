@@ -3,9 +3,8 @@
 A scene shows one to four digits on a two by two grid. Its labels say which of the digits 0 to 6 it
 contains. Scenes that contain only 7, 8 and 9 are out-of-distribution: as in the paper, only the
 meaning differs. Patches of scikit-learn's two photographs, in grey, and smooth noise are further
-from the data. (The noise differs from that of `nescio.lab.data.corrupt`, which ODIN and
-Mahalanobis are
-tuned on.)
+from the data. (The noise differs from that of `nescio.lab.data.corrupt`, which ODIN and Mahalanobis
+are tuned on.)
 
 The scenes were fixed before any detector was run on them.
 """
@@ -13,11 +12,10 @@ The scenes were fixed before any detector was run on them.
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 import shutil
-import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,8 @@ from numpy.typing import NDArray
 from nescio._io.files import temporary_name
 from nescio._optional import require
 from nescio.errors import DatasetError
-from nescio.lab.data.split import Split, check_split, read_lines
+from nescio.lab.data.split import Split, check_split
+from nescio.lab.data.table import SEPARATOR, load_table
 
 KNOWN_DIGITS = (0, 1, 2, 3, 4, 5, 6)
 UNSEEN_DIGITS = (7, 8, 9)
@@ -73,28 +72,10 @@ def load_digits(root: str | Path, split: str, *, skip_bad: bool = False) -> Spli
     root = Path(root)
     if not (root / _LIST).exists():
         _make(root)
-    try:
-        rows = list(csv.reader(read_lines("the list of digit scenes", root / _LIST)[1:]))
-        scenes = [(file, digits, crc) for file, digits, crc in rows if file.startswith(f"{split}/")]
-        labels = np.zeros((len(scenes), len(KNOWN_DIGITS)), np.uint8)
-        for row, (_, digits, _) in enumerate(scenes):
-            labels[row, [int(digit) for digit in digits.split()]] = 1
-    except (ValueError, IndexError) as error:
-        raise DatasetError(
-            f"{root / _LIST} is damaged. Remove {root}; the scenes will be made again."
-        ) from error
-    # All files have the same size, so the fingerprint of the split also needs their content.
-    pixels = hashlib.sha256(" ".join(crc for _, _, crc in scenes).encode()).hexdigest()
-    known = split in LABELLED
-    return Split(
-        dataset="digits",
-        name=split,
-        root=root,
-        files=tuple(file for file, _, _ in scenes),
-        labels=labels if known else None,
-        label_names=tuple(f"digit {digit}" for digit in KNOWN_DIGITS) if known else None,
-        notes={"pixels": pixels},
-    )
+    scenes = load_table(root / _LIST, split)
+    if split in LABELLED:
+        return replace(scenes, dataset="digits")
+    return replace(scenes, dataset="digits", labels=None, label_names=None)
 
 
 def _make(root: Path) -> None:
@@ -112,7 +93,7 @@ def _make(root: Path) -> None:
         temporary.mkdir()
         with (temporary / _LIST).open("w", encoding="utf-8", newline="") as stream:
             rows = csv.writer(stream, lineterminator="\n")
-            rows.writerow(["file", "digits", "crc32"])
+            rows.writerow(["path", "labels", "split"])
             for split, scenes in _all_scenes(image_module):
                 (temporary / split).mkdir()
                 for number, (pixels, digits) in enumerate(scenes):
@@ -120,8 +101,8 @@ def _make(root: Path) -> None:
                     grey = np.round(255 * pixels.clip(0, 1)).astype(np.uint8)
                     # Without compression, so that all versions of Pillow write the same size.
                     image_module.fromarray(grey).save(temporary / file, compress_level=0)
-                    crc = f"{zlib.crc32(grey.tobytes()):08x}"
-                    rows.writerow([file, " ".join(map(str, digits)), crc])
+                    names = [f"digit {digit}" for digit in digits]
+                    rows.writerow([file, SEPARATOR.join(names), split])
         if root.exists():
             root.rmdir()  # it is empty
         os.rename(temporary, root.resolve())

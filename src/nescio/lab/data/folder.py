@@ -1,4 +1,4 @@
-"""Any folder of class folders, or of images without classes."""
+"""Folders of class folders: any folder, and the Describable Textures Dataset (DTD)."""
 
 from __future__ import annotations
 
@@ -63,6 +63,27 @@ def load_folder(root: str | Path, split: str = "", *, skip_bad: bool = False) ->
         )
     skipped = tuple(BadFile(file, "in no class folder") for file in loose)
     return split_of_classes(name, "", root, files_of_class, skipped=skipped)
+
+
+def load_textures(root: str | Path, split: str = "", *, skip_bad: bool = False) -> Split:
+    """Index all 5,640 images (47 classes) of the Describable Textures Dataset, as the paper does.
+
+    Parameters
+    ----------
+    root : path
+        The folder `dtd`, which contains `images/<class>/*.jpg`, or the folder that contains `dtd`.
+    split : ""
+        Must be empty: the official lists of train, val and test are not used.
+    skip_bad : bool, default False
+        Has no effect; every loader takes it.
+    """
+    check_split("textures", split, ())
+    root = Path(root)
+    images = find_folder("Textures (DTD)", root / "images", root / "dtd" / "images")
+    files_of_class = class_folders(images)
+    if not files_of_class:
+        raise DatasetError(f"{images} contains no folders of images. {HOW_TO}")
+    return split_of_classes("textures", "", images, files_of_class)
 
 
 def class_folders(root: Path) -> dict[str, list[str]]:

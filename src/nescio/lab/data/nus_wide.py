@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from nescio.errors import DatasetError
 from nescio.lab.data.split import (
     HOW_TO,
-    BadFile,
     Split,
     check_split,
     checked_presence,
@@ -56,8 +55,8 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     split : {"train", "val", "test", "authors-val", "authors-test"}
         The official Train list, or one half of the Test list.
     skip_bad : bool, default False
-        Continue without images that are missing or have a label value other than 0 and 1, and list
-        them in `Split.skipped`. Different copies of NUS-WIDE lack different images.
+        Continue without images that are missing, and list them in `Split.skipped`. Different copies
+        of NUS-WIDE lack different images.
     """
     check_split("nus-wide", split, SPLITS)
     root = Path(root)
@@ -67,29 +66,25 @@ def load_nus_wide(root: str | Path, split: str, *, skip_bad: bool = False) -> Sp
     listed = [_relative(line) for line in read_lines(f"{_WHAT} image list", image_list)]
     image_root, images = _find_images(root, listed)
     concepts = tuple(read_lines(_WHAT, root / "ConceptsList" / "Concepts81.txt"))
-    labels, wrong = labels_from_lists(
+    labels = labels_from_lists(
         _read_values(truth, part, concepts, len(images)),
-        (len(images), len(concepts)),
-        positive=("1",),
-        negative=("0", _KNOWN_SLIP),
-        skip_bad=skip_bad,
+        positive={"1"},
+        negative={"0", _KNOWN_SLIP},
     )
-    chosen = np.flatnonzero(labels.any(axis=1) | np.isin(np.arange(len(images)), list(wrong)))
+    chosen = np.flatnonzero(labels.any(axis=1))
     notes = {}
     if split.startswith("authors-"):
         chosen, notes = _authors_half(root, images, chosen, split), {"halves_seed": AUTHORS_SEED}
     elif split != "train":
         chosen = half(chosen, HALVES_SEED, first=split == "val")
         notes = {"halves_seed": HALVES_SEED}
-    good = [row for row in chosen if int(row) not in wrong]
     indexed = Split(
         dataset="nus-wide",
         name=split,
         root=image_root,
-        files=tuple(images[row] for row in good),
-        labels=labels[good],
+        files=tuple(images[row] for row in chosen),
+        labels=labels[chosen],
         label_names=concepts,
-        skipped=tuple(BadFile(images[row], why) for row, why in wrong.items() if row in chosen),
         notes=notes,
     )
     return checked_presence(indexed, skip_bad=skip_bad)

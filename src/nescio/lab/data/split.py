@@ -92,6 +92,19 @@ class Split:
         labels = None if self.labels is None else self.labels[np.asarray(indices)]
         return replace(self, files=tuple(self.files[i] for i in indices), labels=labels)
 
+    def without(self, bad: Sequence[BadFile]) -> Split:
+        """Return a split without some of the images, which are added to `skipped`."""
+        if not bad:
+            return self
+        files = {image.file for image in bad}
+        good = [index for index, file in enumerate(self.files) if file not in files]
+        if not good:
+            raise DatasetError(
+                f"{self.title}: none of its images in {self.root} can be used: {bad[0].file}: "
+                f"{bad[0].reason}"
+            )
+        return replace(self.subset(good), skipped=(*self.skipped, *bad))
+
     def sample(self, n_images: int, seed: int) -> Split:
         """Return a split with at most `n_images` random images, in their original order."""
         if n_images >= len(self):
@@ -167,7 +180,6 @@ class Split:
 # --- what the loaders share -----------------------------------------------------------------------
 
 HOW_TO = "See docs/how-to/datasets.md."
-_OR_SKIP = "or pass skip_bad=True to continue without them."
 _NAMED_FILES = 3
 
 
@@ -232,30 +244,18 @@ def is_image(name: str) -> bool:
 
 
 def labels_from_lists(
-    lists: Iterable[tuple[Path, Sequence[str]]],
-    shape: tuple[int, int],
-    *,
-    positive: Sequence[str],
-    negative: Sequence[str],
-    skip_bad: bool,
-) -> tuple[NDArray[np.uint8], dict[int, str]]:
-    """Return multi-hot labels from one list per label, and the reason for each row to skip.
-
-    `lists` has the file of each label and its values, one per image; `shape` is the number of
-    images and of labels. A value that is neither `positive` nor `negative` raises an error, or
-    its row is to be skipped.
-    """
-    labels = np.zeros(shape, dtype=np.uint8)
-    wrong: dict[int, str] = {}
-    allowed = {*positive, *negative}
-    for column, (path, values) in enumerate(lists):
-        labels[:, column] = [value in positive for value in values]
-        for row in [row for row, value in enumerate(values) if value not in allowed]:
-            reason = f"{path}, line {row + 1}: invalid label value {values[row]!r}"
-            if not skip_bad:
-                raise DatasetError(f"{reason}. Unpack the files again, {_OR_SKIP}")
-            wrong.setdefault(row, reason)
-    return labels, wrong
+    lists: Iterable[tuple[Path, Sequence[str]]], *, positive: set[str], negative: set[str]
+) -> NDArray[np.uint8]:
+    """Return multi-hot labels from one list per label: its file, and one value per image."""
+    columns = []
+    for path, values in lists:
+        for number, value in enumerate(values, 1):
+            if value not in positive and value not in negative:
+                raise DatasetError(
+                    f"{path}, line {number}: invalid label value {value!r}. Unpack the files again."
+                )
+        columns.append([value in positive for value in values])
+    return np.array(columns, np.uint8).T
 
 
 def checked_presence(split: Split, *, skip_bad: bool) -> Split:
@@ -264,21 +264,17 @@ def checked_presence(split: Split, *, skip_bad: bool) -> Split:
     names = {
         folder: names_in(split.root / folder) for folder in set(map(os.path.dirname, split.files))
     }
-    present = [os.path.basename(file) in names[os.path.dirname(file)] for file in split.files]
-    missing = [file for file, exists in zip(split.files, present, strict=True) if not exists]
-    if not missing:
-        return split
-    if not skip_bad:
+    missing = [
+        file for file in split.files if os.path.basename(file) not in names[os.path.dirname(file)]
+    ]
+    if missing and not skip_bad:
         named = ", ".join(str(split.root / file) for file in missing[:_NAMED_FILES])
         more = ", ..." if len(missing) > _NAMED_FILES else ""
         raise DatasetError(
             f"{split.title} lists {len(missing):,} images that do not exist: {named}{more}. "
-            f"Unpack them, {_OR_SKIP}"
+            "Unpack them, or pass skip_bad=True to continue without them."
         )
-    if not any(present):
-        raise DatasetError(f"{split.title}: none of its images is in {split.root}. {HOW_TO}")
-    bad = (BadFile(file, "missing") for file in missing)
-    return replace(split.subset(np.flatnonzero(present)), skipped=(*split.skipped, *bad))
+    return split.without([BadFile(file, "missing") for file in missing])
 
 
 def names_in(folder: Path) -> set[str]:

@@ -13,7 +13,7 @@ from nescio._io.arrow import arrow_errors
 from nescio._io.files import existing_file
 from nescio._optional import require
 from nescio.errors import DatasetError, FileFormatError, ParameterError
-from nescio.lab.data.split import HOW_TO, BadFile, Split, checked_presence
+from nescio.lab.data.split import HOW_TO, Split, checked_presence
 
 SEPARATOR = ";"
 _RESERVED = ("path", "split", "id", "labels")
@@ -40,8 +40,7 @@ def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> 
     split : str, default ""
         The rows to use, if there is a column `split`.
     skip_bad : bool, default False
-        Continue without images that are missing and rows that are wrong, and list them in
-        `Split.skipped`.
+        Continue without images that are missing, and list them in `Split.skipped`.
 
     Examples
     --------
@@ -68,33 +67,24 @@ def load_table(path: str | Path, split: str = "", *, skip_bad: bool = False) -> 
         names = sorted({name for where, row in rows.items() for name in _listed(where, row)})
     files: dict[str, str] = {}  # file -> line or row
     labels: list[NDArray[np.uint8]] = []
-    skipped: list[BadFile] = []
     for where, row in _rows_of(path, rows, split).items():
         file = row["path"]
         if not isinstance(file, str) or not file:
             raise DatasetError(f"{where}: the path of the image is missing.")
-        try:
-            hot = _multi_hot(where, row, names)
-        except DatasetError as error:
-            if not skip_bad:
-                raise
-            skipped.append(BadFile(file, str(error)))
-            continue
         if file in files:
             raise DatasetError(
                 f"{file} is listed twice, in {files[file]} and in {where}. Use one row per "
                 f"image, with its labels separated by {SEPARATOR!r}."
             )
         files[file] = where
-        labels.append(hot)
+        labels.append(_multi_hot(where, row, names))
     indexed = Split(
         dataset=path.stem,
         name=split,
         root=path.parent,
         files=tuple(files),
-        labels=np.array(labels) if names and labels else None,
+        labels=np.array(labels) if names else None,
         label_names=tuple(names) or None,
-        skipped=tuple(skipped),
     )
     return checked_presence(indexed, skip_bad=skip_bad)
 

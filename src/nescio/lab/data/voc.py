@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nescio._validation import checked_choice
 from nescio.errors import DatasetError
 from nescio.lab.data.split import (
     HOW_TO,
-    BadFile,
     Split,
     check_split,
     checked_presence,
@@ -39,10 +37,13 @@ _WITHOUT_TEST = (
 _PRESENT, _ONLY_DIFFICULT, _ABSENT = "1", "0", "-1"
 
 
-def load_voc(
-    root: str | Path, split: str, *, difficult: str = "positive", skip_bad: bool = False
-) -> Split:
+def load_voc(root: str | Path, split: str, *, skip_bad: bool = False) -> Split:
     """Index PASCAL-VOC 2012, with its 20 labels in the official order.
+
+    An image has a label even if every object of it is marked as difficult to recognise. VOC's
+    detection benchmark ignores these objects, but the photograph shows them, and the paper counts
+    22,531 images (train 5,717, val 5,823, test 10,991), so it drops none: otherwise, some of them
+    would have no label.
 
     Parameters
     ----------
@@ -50,18 +51,10 @@ def load_voc(
         The folder `VOC2012`, or a folder that contains `VOC2012` or `VOCdevkit/VOC2012`.
     split : {"train", "val", "trainval", "test"}
         The labels of "test" are not published, so its `labels` are None.
-    difficult : {"positive", "negative"}, default "positive"
-        Whether an image has a label if every object of it is marked as difficult to recognise.
-        VOC's detection benchmark ignores these objects, but a whole image either has the label or
-        not. The default is positive because the photograph shows the object, and because the paper
-        counts 22,531 images (train 5,717, val 5,823, test 10,991), so it drops none: with
-        "negative", some of them would have no label.
     skip_bad : bool, default False
-        Continue without images that are missing or have a label value other than 1, 0 and -1, and
-        list them in `Split.skipped`.
+        Continue without images that are missing, and list them in `Split.skipped`.
     """
     check_split("voc", split, SPLITS)
-    checked_choice("difficult", difficult, ("positive", "negative"))
     folder = _find_voc(Path(root))
     lists = folder / "ImageSets" / "Main"
     if split == "test" and not (lists / "test.txt").is_file():
@@ -70,29 +63,21 @@ def load_voc(
         )
     images = read_lines(f"{_WHAT} {split}", lists / f"{split}.txt")
     find_folder(f"{_WHAT} images", folder / "JPEGImages")
-    labels, wrong = None, dict[int, str]()
-    good = list(range(len(images)))
+    labels = None
     if split != "test":
-        as_difficult = (_ONLY_DIFFICULT,)
         files = [lists / f"{name}_{split}.txt" for name in LABEL_NAMES]
-        labels, wrong = labels_from_lists(
+        labels = labels_from_lists(
             ((path, _read_values(path, images)) for path in files),
-            (len(images), len(LABEL_NAMES)),
-            positive=(_PRESENT, *(as_difficult if difficult == "positive" else ())),
-            negative=(_ABSENT, *(as_difficult if difficult == "negative" else ())),
-            skip_bad=skip_bad,
+            positive={_PRESENT, _ONLY_DIFFICULT},
+            negative={_ABSENT},
         )
-        good = [row for row in good if row not in wrong]
-        labels = labels[good]
     indexed = Split(
         dataset="voc",
         name=split,
         root=folder,
-        files=tuple(_file_of(images[row]) for row in good),
+        files=tuple(f"JPEGImages/{image}.jpg" for image in images),
         labels=labels,
         label_names=LABEL_NAMES,
-        skipped=tuple(BadFile(_file_of(images[row]), why) for row, why in wrong.items()),
-        notes={} if labels is None else {"difficult": difficult},
     )
     return checked_presence(indexed, skip_bad=skip_bad)
 
@@ -123,7 +108,7 @@ def load_voc_trainval(root: str | Path, split: str, *, skip_bad: bool = False) -
         dataset="voc-trainval",
         name=split,
         skipped=tuple(bad for bad in whole.skipped if bad.file in mine),
-        notes={**whole.notes, "halves_seed": HALVES_SEED},
+        notes={"halves_seed": HALVES_SEED},
     )
 
 
@@ -131,10 +116,6 @@ def _find_voc(root: Path) -> Path:
     candidates = (root, root / "VOCdevkit" / "VOC2012", root / "VOC2012")
     lists = find_folder(_WHAT, *(folder / "ImageSets" / "Main" for folder in candidates))
     return lists.parents[1]
-
-
-def _file_of(image: str) -> str:
-    return f"JPEGImages/{image}.jpg"
 
 
 def _read_values(path: Path, images: list[str]) -> list[str]:

@@ -7,12 +7,11 @@ same for any number of threads.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from nescio._threads import available_cpus
 from nescio.errors import DatasetError, ParameterError
 from nescio.lab.data.corrupt import corrupt
-from nescio.lab.data.split import BadFile, Split
+from nescio.lab.data.split import Split
 from nescio.models.images import Preprocessing, read_image
 
 _BATCHES_AHEAD = 2
@@ -30,6 +29,7 @@ _CROP_RATIO = (3 / 4, 4 / 3)
 
 Box = tuple[float, float, float, float]
 Indices = Sequence[int] | NDArray[Any]
+Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,6 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
-class ImageBatch:
-    """Images that were read, and those that could not be."""
-
-    indices: NDArray[np.int64]  # into the split
-    pixels: NDArray[np.uint8]  # (n_images, 3, size, size)
-    bad: tuple[BadFile, ...] = ()
-
-
-@dataclass(frozen=True)
 class Reader:
     """Reads the images of a split."""
 
@@ -88,16 +79,16 @@ class Reader:
     preprocessing: Preprocessing
     augmentation: Augmentation | None = None  # its crops are drawn from seed and index
     seed: tuple[int, ...] = ()
-    skip_bad: bool = False  # leave out images that cannot be read instead of raising
-    n_threads: int | None = None  # one per processor if not given
 
-    def reseeded(self, *seed: int) -> Reader:
-        """Return the same reader with other random crops."""
-        return replace(self, seed=seed)
-
-    def pixels(self, index: int) -> NDArray[np.uint8]:
+    def pixels(self, index: int) -> Pixels:
         """Read one image, of shape (3, size, size)."""
-        image = read_image(self.split.path(index))
+        try:
+            image = read_image(self.split.path(index))
+        except DatasetError as error:
+            raise DatasetError(
+                f"{error} Fix the file, or leave it out: --skip-bad, or "
+                "nescio.lab.data.without_damaged(split)."
+            ) from error
         if self.augmentation is None:
             return self.preprocessing.pixels(image)
         rng = np.random.default_rng((*self.seed, index))
@@ -105,35 +96,22 @@ class Reader:
         flipped = self.augmentation.flip and rng.random() < 0.5
         return pixels[:, :, ::-1] if flipped else pixels
 
-    def batches(self, batches: Iterable[Indices]) -> Iterator[ImageBatch]:
-        """Give the images of each batch of indices, in order; reading runs ahead of the caller."""
-        pending: deque[list[tuple[int, Future[NDArray[np.uint8]]]]] = deque()
-        with ThreadPoolExecutor(self.n_threads or available_cpus()) as pool:
+    def batches(self, batches: Iterable[Indices]) -> Iterator[Pixels]:
+        """Give the images of each batch of indices, in order; reading runs ahead of the caller.
+
+        A batch has the shape (n_images, 3, size, size).
+        """
+        pending: deque[list[Future[Pixels]]] = deque()
+        with ThreadPoolExecutor(available_cpus()) as pool:
             try:
                 for indices in batches:
-                    pending.append([(int(i), pool.submit(self.pixels, int(i))) for i in indices])
+                    pending.append([pool.submit(self.pixels, int(index)) for index in indices])
                     if len(pending) > _BATCHES_AHEAD:
-                        yield self._collected(pending.popleft())
+                        yield np.stack([image.result() for image in pending.popleft()])
                 while pending:
-                    yield self._collected(pending.popleft())
+                    yield np.stack([image.result() for image in pending.popleft()])
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-
-    def _collected(self, reading: list[tuple[int, Future[NDArray[np.uint8]]]]) -> ImageBatch:
-        indices, images, bad = [], [], []
-        for index, future in reading:
-            try:
-                images.append(future.result())
-                indices.append(index)
-            except DatasetError as error:
-                if not self.skip_bad:
-                    raise DatasetError(
-                        f"{error} Fix the file, or pass skip_bad=True to leave it out."
-                    ) from error
-                bad.append(BadFile(self.split.files[index], str(error)))
-        size = self.preprocessing.size
-        stacked = np.stack(images) if images else np.empty((0, 3, size, size), np.uint8)
-        return ImageBatch(np.array(indices, np.int64), stacked, tuple(bad))
 
 
 @dataclass(frozen=True)
@@ -144,30 +122,26 @@ class CorruptedReader:
     name: str  # one of CORRUPTIONS
     seed: tuple[int, ...] = (0,)  # the first number decides the partners of the images
 
-    def batches(self, batches: Iterable[Indices]) -> Iterator[ImageBatch]:
+    def batches(self, batches: Iterable[Indices]) -> Iterator[NDArray[np.float32]]:
         """Give the corrupted images of each batch of indices, in order."""
-        own, again = itertools.tee(batches)
+        batches = [np.asarray(batch) for batch in batches]
         # The partner of an image is the next one in a random circle, never itself.
         circle = np.random.default_rng(self.seed[0]).permutation(len(self.reader.split))
         partner_of = np.empty(len(circle), np.intp)
         partner_of[circle] = np.roll(circle, -1)
-        images = self.reader.batches(own)
-        partners = self.reader.batches(partner_of[np.asarray(batch)] for batch in again)
-        for batch, partner in zip(images, partners, strict=True):
-            pixels, others = (
-                part.pixels.astype(np.float32) / np.float32(255) for part in (batch, partner)
-            )
-            rows = zip(batch.indices, pixels, others, strict=True)
-            corrupted = [self._corrupted(int(index), *pair) for index, *pair in rows]
-            yield ImageBatch(batch.indices, np.concatenate(corrupted))
-
-    def _corrupted(
-        self, index: int, image: NDArray[np.float32], partner: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
+        images = self.reader.batches(batches)
+        partners = self.reader.batches(partner_of[batch] for batch in batches)
         colours = {"mean": self.reader.preprocessing.mean, "std": self.reader.preprocessing.std}
-        rng = np.random.default_rng((*self.seed, index))
-        pixels = corrupt(self.name, image[None], partner[None], rng, **colours)
-        return pixels.astype(np.float32, copy=False)
+        for indices, *pair in zip(batches, images, partners, strict=True):
+            pixels, partner = (part.astype(np.float32) / np.float32(255) for part in pair)
+            rows = [slice(row, row + 1) for row in range(len(indices))]
+            rngs = [np.random.default_rng((*self.seed, int(index))) for index in indices]
+            yield np.concatenate(
+                [
+                    corrupt(self.name, pixels[row], partner[row], rng, **colours)
+                    for row, rng in zip(rows, rngs, strict=True)
+                ]
+            )
 
 
 def in_batches(n_items: int, batch_size: int) -> list[range]:

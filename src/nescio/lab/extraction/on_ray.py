@@ -1,24 +1,20 @@
-"""Extraction on a Ray cluster: actors run the model, and this process writes the parts.
+"""Extraction on a Ray cluster: its processes run the model, and this one writes the parts.
 
-The nodes need the images and nescio. The model's file travels through Ray's object store, and so do
-the results: only the images have to be on disks that all nodes can read.
+The nodes need nescio. The images and the model's file have to be on disks that all nodes can read,
+under the same paths. The results travel through Ray's object store.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from nescio._io.tensors import decode_tensors, encode_tensors
 from nescio.errors import ParameterError
-from nescio.integrations.ray import Resources, Worker, connected, map_in_actors, resources
-from nescio.lab.data.split import BadFile
-from nescio.lab.extraction.extract import Computation, ComputeParts, OnImages, Part, Wanted
+from nescio.integrations.ray import Resources, Work, connected, map_on_cluster, resources
+from nescio.lab.extraction.extract import Arrays, Computation, ComputeParts, OnImages
 from nescio.lab.extraction.runtimes import Runtimes
 from nescio.models.base import Runner
 
@@ -27,18 +23,17 @@ OpenModel = Callable[[str, str], Runner]
 
 
 @contextmanager
-def ray_engine(model: str, open_model: OpenModel, *, device: str = "auto") -> Iterator[Actors]:
+def ray_engine(model: str, open_model: OpenModel, *, device: str = "auto") -> Iterator[OnCluster]:
     """Give an `engine` for `nescio.lab.extraction.extract` that runs a model on a Ray cluster.
 
     The cluster is the one at the address in the environment variable RAY_ADDRESS, or a temporary
-    one on this machine. Each actor loads the model once. It has one GPU if the cluster has any,
+    one on this machine. Each process loads the model once. It has one GPU if the cluster has any,
     otherwise one processor.
 
     Parameters
     ----------
     model : str
-        The path of a model's file, or a name that `open_model` knows. The file need not exist on
-        the other nodes.
+        The path of a model's file, or a name that `open_model` knows.
     open_model : callable
         From the model and "cpu" or "cuda" to a `Runner`: a function that the nodes can import.
     device : {"auto", "cpu", "cuda"}
@@ -52,11 +47,11 @@ def ray_engine(model: str, open_model: OpenModel, *, device: str = "auto") -> It
         size = resources(ray, gpus=device != "cpu")
         if device == "cuda" and not size.num_gpus:
             raise ParameterError("device is cuda, but the Ray cluster has no GPUs.")
-        yield Actors(ray, size, model, open_model)
+        yield OnCluster(ray, size, model, open_model)
 
 
 @dataclass(frozen=True)
-class Actors:
+class OnCluster:
     """An `engine` of `nescio.lab.extraction.extract`; see `ray_engine`."""
 
     ray: Any
@@ -71,32 +66,24 @@ class Actors:
 
     def __call__(self, computation: Computation, runner: Runner, runtime: str) -> ComputeParts:
         """Return how parts are computed with the model that a runner runs, by a runtime."""
-        path = Path(self.model)
-        content = path.read_bytes() if path.is_file() else None
-        open_model, identity = self.open_model, _identity(runner)
-        return partial(
-            self._parts,
-            _Job(self.model, content, open_model, self.device, identity, computation, runtime),
-        )
+        identity = _identity(runner)
+        job = _Job(self.model, self.open_model, self.device, identity, computation, runtime)
+        return partial(self._compute, job)
 
-    def _parts(self, job: _Job, wanted: Wanted, on_images: OnImages) -> Iterator[Part]:
-        items = [
-            {"number": at, "start": of[0][0], "stop": of[-1][-1] + 1, "size": len(of[0])}
-            for at, of in wanted.items()
-        ]
-        for data in map_in_actors(self.ray, _PartWorker, job, items, self.size):
-            arrays, metadata = decode_tensors(data, "a part")
-            bad = tuple(BadFile(**file) for file in metadata["bad"])
-            yield Part(metadata["number"], arrays, bad)
-            on_images(sum(map(len, wanted[metadata["number"]])))
+    def _compute(
+        self, job: _Job, parts: Mapping[int, range], on_images: OnImages
+    ) -> Iterator[tuple[int, Arrays]]:
+        items = list(parts.items())
+        for number, arrays in map_on_cluster(self.ray, _open_job, job, items, self.size):
+            yield number, arrays
+            on_images(len(parts[number]))
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What an actor is told."""
+    """What a process is told."""
 
     model: str
-    content: bytes | None  # of the model's file
     open_model: OpenModel
     device: str
     identity: dict[str, Any]
@@ -115,35 +102,21 @@ def _identity(runner: Runner) -> dict[str, Any]:
     return {**described, "hash": runner.content_hash(), "preprocessing": preprocessing}
 
 
-class _PartWorker(Worker):
-    """Computes one part per call, in an actor that has loaded the model."""
+def _open_job(job: _Job) -> Work:
+    """Open the model; return the function that computes one part."""
+    compute, _ = job.computation.by(_opened(job), Runtimes(job.runtime))
 
-    def open(self, job: _Job) -> None:
-        self._runner = _opened(job)
-        self._job = job
-        self._compute: ComputeParts | None = None
+    def work(item: tuple[int, range]) -> tuple[int, Arrays]:
+        [part] = compute(dict([item]), lambda _: None)
+        return part
 
-    def run(self, item: dict[str, int]) -> bytes:
-        start, stop, size = item["start"], item["stop"], item["size"]
-        batches = [range(at, min(at + size, stop)) for at in range(start, stop, size)]
-        if self._compute is None:
-            runtimes = Runtimes(self._job.runtime)
-            self._compute, _ = self._job.computation.by(self._runner, runtimes, batches)
-        [part] = self._compute({item["number"]: batches}, lambda _: None)
-        bad = [asdict(file) for file in part.bad]
-        return encode_tensors(part.arrays, {"number": part.number, "bad": bad})
+    return work
 
 
 def _opened(job: _Job) -> Runner:
-    """Open the model in an actor; raise if it is not the one of the process that asked for it."""
-    with tempfile.TemporaryDirectory(prefix="nescio-") as folder:
-        model = job.model
-        if job.content is not None and not Path(model).is_file():
-            copy = Path(folder) / Path(model).name
-            copy.write_bytes(job.content)
-            model = str(copy)
-        runner = job.open_model(model, job.device)
-        ours = _identity(runner)
+    """Open the model in a process; raise if it is not the one of the process that asked for it."""
+    runner = job.open_model(job.model, job.device)
+    ours = _identity(runner)
     other = next((name for name in job.identity if ours.get(name) != job.identity[name]), None)
     if other is not None:
         raise ParameterError(

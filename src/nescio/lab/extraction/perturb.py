@@ -218,11 +218,6 @@ class Tuning:
         return tuple(sorted({setting.direction for setting in self.best if setting.epsilon > 0}))
 
     @property
-    def n_passes(self) -> int:
-        """How many forward passes with a step each image takes."""
-        return len({(best.direction, best.epsilon) for best in self.best if best.epsilon > 0})
-
-    @property
     def needs_train(self) -> bool:
         """Whether the step needs the Gaussians that Mahalanobis learns from the training data."""
         return "gaussian" in self.directions
@@ -288,24 +283,10 @@ def check_same_network(train: Outputs, model_hash: str, features: str) -> None:
         )
 
 
-class PassOutputs(NamedTuple):
-    """What one forward pass gives."""
-
-    logits: Tensor
-    features: Tensor | None
-    others: tuple[Tensor, ...] = ()  # further layers
-
-    @classmethod
-    def of(cls, given: Sequence[Any]) -> PassOutputs:
-        """Take the outputs of a module that gives (logits, features, further layers...)."""
-        logits, features, *others = (*given, None)[: max(2, len(given))]
-        return cls(logits, features, tuple(others))
-
-
 class Perturbation(NamedTuple):
     """What one forward pass and the backward passes give for a batch."""
 
-    outputs: PassOutputs  # for the unchanged inputs
+    outputs: tuple[Tensor | None, ...]  # logits, features and further layers, as the inputs are
     directions: dict[str, Tensor]  # by name; a step of epsilon is subtracted
 
 
@@ -337,18 +318,24 @@ def find_directions(
         raise ParameterError("put the network in eval mode first: network.eval().")
     with torch.enable_grad():
         inputs = inputs.detach().requires_grad_(True)
-        given = PassOutputs.of(module(inputs))
+        logits, features, *further = module(inputs)
         directions = {}
         std = preprocessing.per_colour(preprocessing.std, inputs)
         for name in names:
-            loss = _loss(given, name, gaussian)
+            if name == "gaussian":
+                assert gaussian is not None
+                loss = _nearest_distances(features, gaussian).sum()
+            else:
+                loss = _loss(logits, name)
             (gradient,) = torch.autograd.grad(loss, inputs, retain_graph=True)
             directions[name] = gradient.sign_().div_(std)
-    kept = [None if part is None else part.detach() for part in (*given[:2], *given.others)]
-    return Perturbation(PassOutputs.of(kept), directions)
+    outputs = (logits, features, *further)
+    return Perturbation(
+        tuple(None if part is None else part.detach() for part in outputs), directions
+    )
 
 
-def _loss(outputs: PassOutputs, direction: str, gaussian: Mahalanobis | None) -> Tensor:
+def _loss(logits: Tensor, direction: str) -> Tensor:
     """Return a loss whose gradient has the sign of the binary cross-entropy's.
 
     The cross-entropy of a positive label decreases with its logit and with nothing else, so minus
@@ -357,12 +344,6 @@ def _loss(outputs: PassOutputs, direction: str, gaussian: Mahalanobis | None) ->
     """
     from torch.nn import functional
 
-    checked_choice("direction", direction, DIRECTIONS)
-    logits = outputs.logits
-    if direction == "gaussian":
-        assert outputs.features is not None
-        assert gaussian is not None
-        return _nearest_distances(outputs.features, gaussian).sum()
     if direction != "sum":
         top = logits.amax(1)
         return -(top if direction == "max" else top.where(top >= 0, -top)).sum()
@@ -383,18 +364,25 @@ def _nearest_distances(features: Tensor, gaussian: Mahalanobis) -> Tensor:
 
 
 def step(
-    module: nn.Module | Pass, inputs: Tensor, found: Perturbation, direction: str, epsilon: float
-) -> PassOutputs:
-    """Return the outputs after a step of epsilon; those of the unchanged inputs if it is 0.
+    module: nn.Module | Pass,
+    inputs: Tensor,
+    perturbation: Perturbation,
+    direction: str,
+    epsilon: float,
+) -> tuple[Any, ...]:
+    """Return logits, features and further layers after a step of epsilon.
+
+    Those of the unchanged inputs if epsilon is 0.
 
     It takes no gradient, so the module may be a pass by any runtime.
     """
     import torch
 
     if epsilon == 0:
-        return found.outputs
+        return perturbation.outputs
     with torch.inference_mode():
-        return PassOutputs.of(module(inputs - epsilon * found.directions[direction]))
+        outputs: tuple[Any, ...] = module(inputs - epsilon * perturbation.directions[direction])
+        return outputs
 
 
 def run_perturbed(
@@ -415,14 +403,15 @@ def run_perturbed(
     assert runner.preprocessing is not None
     inputs = runner.placed(pixels)
     with runner.running() as module:
-        found = find_directions(module, inputs, runner.preprocessing, tuning.directions, gaussian)
-        logits, features, others = found.outputs
-        layers = dict(zip(runner.array_names, (features, *others), strict=False))
-        arrays: dict[str, Tensor | None] = {"logits": logits, **layers}
+        perturbation = find_directions(
+            module, inputs, runner.preprocessing, tuning.directions, gaussian
+        )
+        logits, *layers = perturbation.outputs
+        arrays = {"logits": logits, **dict(zip(runner.array_names, layers, strict=False))}
         forward = (fast.forward if isinstance(fast, TorchRunner) else None) or module
         for setting in tuning.best:
-            moved = step(forward, inputs, found, setting.direction, setting.epsilon)
+            moved = step(forward, inputs, perturbation, setting.direction, setting.epsilon)
             name = f"{setting.method}_{setting.aggregate}"
             temperature = setting.temperature  # of ODIN; Mahalanobis has none
-            arrays[name] = moved.features if temperature is None else moved.logits / temperature
+            arrays[name] = moved[1] if temperature is None else moved[0] / temperature
     return {name: to_numpy(array) for name, array in arrays.items() if array is not None}

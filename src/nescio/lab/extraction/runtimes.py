@@ -1,7 +1,7 @@
 """What runs a network on images: torch, or onnxruntime with a copy of it.
 
 Both compute the same function and round differently, by about 1e-6. A copy is used only if its
-arrays equal those of the network itself to `TOLERANCE`, on the first batch and on later ones.
+arrays equal those of the network itself to `TOLERANCE` on the first batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from nescio._optional import require
 from nescio._validation import Array, checked_choice
-from nescio.errors import ExportError, ParameterError
+from nescio.errors import ParameterError
 from nescio.models.base import Runner
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ AUTO, TORCH, ONNXRUNTIME = "auto", "torch", "onnxruntime"
 RUNTIMES = (AUTO, TORCH, ONNXRUNTIME)
 
 TOLERANCE = 1e-4
-"""The largest difference from the network itself, relative to the value if that is above 1."""
+"""The largest difference from the network itself, absolute and relative."""
 
 _MIN_BATCHES = 20  # with fewer, the export takes longer than it saves
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -84,12 +84,12 @@ class Runtimes:
             return own, choice
         key = (own.content_hash(), str(own.describe()), own.preprocessing)
         if self._copy is None or self._copy[0] != key:
-            fast, problem = _checked_copy(own, first_batch())
-            if fast is None and self.name == AUTO:
-                return own, RuntimeChoice(TORCH, f"onnxruntime cannot be used: {problem}")
-            if fast is None:
-                raise ParameterError(f"onnxruntime cannot be used: {problem}. Choose torch.")
-            self._copy = (key, fast)
+            try:
+                self._copy = (key, _checked_copy(own, first_batch()))
+            except ParameterError as error:
+                if self.name == AUTO:
+                    return own, RuntimeChoice(TORCH, str(error))
+                raise ParameterError(f"{error}. Choose torch.") from error
         return self._copy[1], choice
 
     def named(self, own: Runner, n_batches: int, device: str | None) -> RuntimeChoice:
@@ -110,53 +110,30 @@ class Runtimes:
         return RuntimeChoice(ONNXRUNTIME, "a copy of the network on the CPU")
 
 
-def checked_run(fast: Runner, own: Runner) -> Callable[[Any], dict[str, Array]]:
-    """Return how `fast` runs a batch, compared with the network on batches 2, 4, 8 and so on."""
-    if fast is own:
-        return own.run
-    n_batches = 0
+def difference(arrays: Mapping[str, Array], expected: Mapping[str, Array]) -> str:
+    """Return how arrays differ from those of the network itself; empty if they do not.
 
-    def run(inputs: Any) -> dict[str, Array]:
-        nonlocal n_batches
-        n_batches += 1
-        arrays = fast.run(inputs)
-        if n_batches > 1 and n_batches & (n_batches - 1) == 0:
-            problem = difference(arrays, own.run(inputs))
-            if problem:
-                raise ExportError(
-                    f"the runtime onnxruntime is wrong in a later batch: {problem}. Start again "
-                    "with --runtime torch (runtime='torch')."
-                )
-        return arrays
-
-    return run
-
-
-def difference(found: Mapping[str, Array], expected: Mapping[str, Array]) -> str:
-    """Return how arrays differ from those of the network itself; empty if they do not."""
+    Nothing is close to infinity: a masked label must be masked by every runtime.
+    """
     for name, theirs in expected.items():
-        ours = found[name]
-        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-        with np.errstate(invalid="ignore"):
-            distance = np.abs(ours.astype(np.float64) - theirs)
-        # Nothing is near infinity: a masked label must be masked by every runtime.
-        near = np.isfinite(theirs) & (distance <= TOLERANCE * np.maximum(1, np.abs(theirs)))
-        if not (same | near).all():
-            largest = float(distance[~(same | near)].max())
+        ours = arrays[name]
+        close = np.isclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+        if not close.all():
+            largest = float(np.abs(ours - theirs)[~close].max())
             return f"its {name} differ from those of the model itself by up to {largest:.2g}"
     return ""
 
 
-def _checked_copy(own: Runner, images: Array) -> tuple[Runner | None, str]:
-    """Return a runner of a copy by onnxruntime, or None and why it cannot be used."""
-    if not len(images):
-        return None, "there are no images to check it on"
+def _checked_copy(own: Runner, images: Array) -> Runner:
+    """Return a runner of a copy by onnxruntime; raise if it cannot be used."""
     try:
         fast = _exported(own, images)  # type: ignore[arg-type]
         problem = difference(fast.run(images), own.run(images))
     except Exception as error:  # a runtime is not ours and may raise anything
-        return None, (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return (None, problem) if problem else (fast, "")
+        problem = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    if problem:
+        raise ParameterError(f"onnxruntime cannot be used: {problem}")
+    return fast
 
 
 def _exported(own: TorchRunner, images: Array) -> TorchRunner:
@@ -165,7 +142,7 @@ def _exported(own: TorchRunner, images: Array) -> TorchRunner:
         require(package, "onnx")
     import torch
 
-    from nescio.export.tracing import Picked, traced
+    from nescio.export.graphs import traced
     from nescio.models.onnx_models import open_session
 
     ir = require("onnx_ir", "onnx")
@@ -175,12 +152,9 @@ def _exported(own: TorchRunner, images: Array) -> TorchRunner:
     rows = inputs[:2].contiguous()
     if len(rows) < 2:  # one row would be taken as the only number of rows
         rows = torch.cat([rows, rows])
-    module = own.module()
-    with torch.no_grad():
-        places = [place for place, part in enumerate(module(rows)) if part is not None]
-    names = [f"output_{place}" for place in places]
+    names = [f"output_{place}" for place in range(1 + len(own.layers))]
     graph = traced(
-        Picked(module, places).eval().requires_grad_(False),
+        own.module().requires_grad_(False),
         [rows],
         [{0: torch.export.Dim.DYNAMIC}],
         input_names=[_IMAGES],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio._validation import Array
 from nescio.errors import FileFormatError, ParameterError
-from nescio.lab.networks.network import HIDDEN_UNITS, OWN, Network, build_network
+from nescio.lab.networks.network import HIDDEN_UNITS, OWN, Network, build_network, prepared
 from nescio.lab.networks.weights import load_state, read_state_dict
 from nescio.models import Runner
+from nescio.models.base import INPUT, PENULTIMATE, POOLED
 from nescio.models.images import Preprocessing
-from nescio.models.torch_models import arrays_of, weights_hash
+from nescio.models.torch_layers import Tap
+from nescio.models.torch_models import TorchRunner, arrays_of, weights_hash
 from nescio.outputs import check_label_names
 
 _KIND = FileKind("nescio.checkpoint", "network saved by nescio train or nescio convert")
@@ -87,8 +89,6 @@ class Checkpoint:
 
     def make_runner(self, **settings: Any) -> Runner:
         """Return a runner of the network: what `nescio.models.make_runner` asks a model for."""
-        from nescio.lab.networks.runner import CheckpointRunner
-
         return CheckpointRunner(self, **settings)
 
     def content_hash(self) -> str:
@@ -104,18 +104,6 @@ class Checkpoint:
         """A SHA-256 of the backbone's weights; None if the network has no backbone and head."""
         network = self.network
         return weights_hash(network.backbone) if isinstance(network, Network) else None
-
-    def layer(self, features: str) -> str:
-        """Return the layer that "pooled" or "penultimate" stands for; other names are unchanged.
-
-        "pooled" is what the head reads, and "penultimate" what the head's last layer reads. In the
-        user's own module, "pooled" is the output of the layer that the architecture names.
-        """
-        if isinstance(self.network, Network):
-            known = {"pooled": "backbone", "penultimate": "head.labels:input"}
-        else:
-            known = {"pooled": self.architecture.features or ""}
-        return known.get(features, features)
 
     def save(
         self,
@@ -143,19 +131,75 @@ class Checkpoint:
         }
 
 
+class CheckpointRunner(TorchRunner):
+    """Runs the network of a checkpoint, which it moves to its device and puts in eval mode.
+
+    Parameters
+    ----------
+    model : Checkpoint
+    features : str or sequence of str
+        "pooled" (what the head reads), "penultimate" (what the head's last layer reads), "input",
+        or the name of a layer. The default is "pooled,penultimate"; for a module of the user's own,
+        "pooled".
+    device : optional
+        The CPU if not given.
+    """
+
+    channels_last = True
+
+    def __init__(self, model: Checkpoint, **settings: Any) -> None:
+        self.checkpoint = model
+        own = not isinstance(model.network, Network)
+        default = settings.get("features") is None
+        if default:
+            settings["features"] = POOLED if own else (POOLED, PENULTIMATE)
+        settings["label_names"] = settings.get("label_names") or model.label_names
+        settings["preprocessing"] = settings.get("preprocessing") or model.preprocessing
+        network = prepared(model.network, settings.get("device") or "cpu")
+        super().__init__(network, **settings)
+        self.source = model
+        self.layers_are_default = default
+
+    def _tap_of(self, layer: str) -> Tap:
+        if isinstance(self.model, Network):
+            layers = {POOLED: "backbone", PENULTIMATE: "head.labels:input"}
+        else:
+            layers = {POOLED: self.checkpoint.architecture.features or ""}
+        return Tap.parse(layers.get(layer, layer), self.model)
+
+    def content_hash(self) -> str:
+        """Return the checkpoint's hash."""
+        if self.preprocessing != self.checkpoint.preprocessing:
+            raise ParameterError("a checkpoint has its own preprocessing: pass no other.")
+        return self.checkpoint.content_hash()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says about the network."""
+        return {**super().describe(), "model": self.checkpoint.architecture.name}
+
+    @property
+    def is_after_backbone(self) -> bool:
+        """Whether logits and layers can be computed from the features of the backbone."""
+        return isinstance(self.model, Network) and {*self.layers} <= {POOLED, PENULTIMATE}
+
+    def head_runner(self) -> TorchRunner:
+        """Return a runner of the head, whose input are the pooled features."""
+        return _HeadRunner(self.model.head, features=self.layers)
+
+
+class _HeadRunner(TorchRunner):
+    """Runs the head of a network, whose input are the pooled features."""
+
+    def _tap_of(self, layer: str) -> Tap:
+        return super()._tap_of(INPUT if layer == POOLED else layer)
+
+
 def load_checkpoint(path: str | Path, *, module: str | None = None) -> Checkpoint:
     """Read a network, in eval mode and on the CPU.
 
     A file never chooses code to run: the user's own network is built by `module`,
     "package.module:factory", and not by the name in the file.
     """
-    return load_with_state(path, module=module)[0]
-
-
-def load_with_state(
-    path: str | Path, *, module: str | None = None
-) -> tuple[Checkpoint, dict[str, Tensor]]:
-    """Read a network and the training state that was saved with it."""
     tensors, metadata = _KIND.read(path)
     try:
         architecture = from_table(Architecture, metadata["architecture"], where="architecture")
@@ -164,35 +208,33 @@ def load_with_state(
         training = dict(metadata["training"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error
-    trusted = _trusted(path, architecture, module)
-    # Before a network is built that is much larger than the file.
-    largest = max((max(array.shape, default=0) for array in tensors.values()), default=0)
-    if module is None and max(architecture.n_hidden, len(label_names)) > largest:
-        raise FileFormatError(f"{path} is damaged: its arrays are smaller than its layers.")
-    network = trusted.build(len(label_names))
-    weights = _tensors_under(_NETWORK, tensors)
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()
-        raise FileFormatError(f"{path} does not fit {architecture.name}: {first}") from error
-    checkpoint = Checkpoint(network.eval(), architecture, label_names, preprocessing, training)
-    return checkpoint, _tensors_under(_STATE, tensors)
-
-
-def _trusted(path: str | Path, architecture: Architecture, module: str | None) -> Architecture:
-    """Return the architecture, with the user's own module if the file needs one."""
     own = architecture.name.startswith(OWN)
     if own and module is None:
         raise ParameterError(
             f"{path} was made from the module {architecture.name.removeprefix(OWN)!r}. If you "
             "trust it, name it yourself (module=..., --module): a file does not choose code to run."
         )
-    if module is None:
-        return architecture
-    if not own:
+    if module is not None and not own:
         raise ParameterError(f"{path} holds {architecture.name}: leave out module (--module).")
-    return Architecture(f"{OWN}{module}", architecture.n_hidden, architecture.features)
+    # Before a network is built that is much larger than the file.
+    largest = max((max(array.shape, default=0) for array in tensors.values()), default=0)
+    if not own and max(architecture.n_hidden, len(label_names)) > largest:
+        raise FileFormatError(f"{path} is damaged: its arrays are smaller than its layers.")
+    trusted = replace(architecture, name=f"{OWN}{module}") if own else architecture
+    network = trusted.build(len(label_names))
+    try:
+        network.load_state_dict(_tensors_under(_NETWORK, tensors))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()
+        raise FileFormatError(f"{path} does not fit {architecture.name}: {first}") from error
+    return Checkpoint(network.eval(), architecture, label_names, preprocessing, training)
+
+
+def load_training(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """Read how a network was trained, its weights, and the state that was saved with it."""
+    tensors, metadata = _KIND.read(path)
+    weights, state = (_tensors_under(prefix, tensors) for prefix in (_NETWORK, _STATE))
+    return metadata["training"], weights, state
 
 
 def _tensors_under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Tensor]:

@@ -96,8 +96,8 @@ _IMAGENET_CLASSES = 1000
 _SMALL = "small-cnn"
 _SMALL_WIDTHS = (16, 32, 64)
 
-# These models have auxiliary classifiers, which are used only to train them from scratch.
-_AUXILIARY_CLASSIFIERS = {"googlenet": ("aux1", "aux2"), "inception_v3": ("AuxLogits",)}
+# These models return the logits of auxiliary classifiers too while they are trained.
+_AUXILIARY_CLASSIFIERS = {"googlenet", "inception_v3"}
 
 
 def build_network(
@@ -182,49 +182,35 @@ def _build_small(weights: str | Path | None) -> tuple[nn.Module, int]:
 
 def _build_torchvision(name: str, weights: str | Path | None) -> tuple[nn.Module, int]:
     models = require("torchvision.models", "torch")
-    known = models.list_models(module=models)
+    known = {*models.list_models(module=models)} - _AUXILIARY_CLASSIFIERS
     if name not in known:
         raise ParameterError(
             f"torchvision has no classification model {name!r}.{nearest(name, known)} Other "
             "networks: timm/<name>, efficientnet-lite0 to 4, small-cnn, "
             "module:package.module:factory."
         )
-    auxiliary = _AUXILIARY_CLASSIFIERS.get(name, ())
-    options: dict[str, bool] = {}
-    if auxiliary:
-        # Their published weights need transformed inputs. This is always on, so that a network that
-        # is built without weights, to load a checkpoint into, computes the same.
-        options = {"aux_logits": False, "transform_input": True, "init_weights": weights is None}
-    model = models.get_model(name, weights=None, **options)
-    classifier, n_features = _take_off_classifier(model, name)
-    if weights is not None:
-        load_file(
-            model,
-            torchvision_imagenet_file(name) if weights == IMAGENET else weights,
-            expected=f"the state dict of torchvision's {name}",
-            ignoring=(classifier, *auxiliary),
-        )
-    return model, n_features
+    if weights == IMAGENET:
+        weights = torchvision_imagenet_file(name)
+    return _without_classifier(
+        models.get_model(name, weights=None), f"torchvision's {name}", weights
+    )
 
 
 def _build_lite(size: int, weights: str | Path | None) -> tuple[nn.Module, int]:
     name = f"efficientnet-lite{size}"
     model = require("efficientnet_lite_pytorch", "torch").EfficientNet.from_name(name)
-    classifier, n_features = _take_off_classifier(model, name)
-    if weights is not None:
-        load_file(
-            model,
-            lite_imagenet_file(size) if weights == IMAGENET else weights,
-            expected=f"the state dict of efficientnet_lite_pytorch's {name}",
-            ignoring=(classifier,),
-        )
-    return model, n_features
+    if weights == IMAGENET:
+        weights = lite_imagenet_file(size)
+    return _without_classifier(model, f"efficientnet_lite_pytorch's {name}", weights)
 
 
-def _take_off_classifier(model: nn.Module, name: str) -> tuple[str, int]:
-    """Replace the last linear layer, and a dropout before it, by the identity.
+def _without_classifier(
+    model: nn.Module, name: str, weights: str | Path | None
+) -> tuple[nn.Module, int]:
+    """Load weights into a model, and replace its classifier by the identity.
 
-    Returns the layer's name and its number of input features.
+    The classifier is the last linear layer, and a dropout before it. Returns the model and the
+    number of features that the classifier read.
     """
     linear = {path: part for path, part in model.named_modules() if isinstance(part, nn.Linear)}
     path = next(reversed(linear), None)
@@ -237,12 +223,14 @@ def _take_off_classifier(model: nn.Module, name: str) -> tuple[str, int]:
     parent_path, _, child = path.rpartition(".")
     parent = model.get_submodule(parent_path)
     siblings = [sibling for sibling, _ in parent.named_children()]
-    at = siblings.index(child)
+    before = siblings[siblings.index(child) - 1 :][:1]
     parent.register_module(child, nn.Identity())
     # The dropout regularised the classifier that is gone; our head takes the features unchanged.
-    if at > 0 and isinstance(parent.get_submodule(siblings[at - 1]), nn.Dropout):
-        parent.register_module(siblings[at - 1], nn.Identity())
-    return path, linear[path].in_features
+    if before and isinstance(parent.get_submodule(before[0]), nn.Dropout):
+        parent.register_module(before[0], nn.Identity())
+    if weights is not None:
+        load_file(model, weights, expected=f"the state dict of {name}", ignoring=(path,))
+    return model, linear[path].in_features
 
 
 def _build_timm(name: str, weights: str | Path | None) -> tuple[nn.Module, int]:

@@ -10,7 +10,7 @@ Only training needs the parts of such a layer. A saved network has plain weights
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -79,31 +79,10 @@ class SpectralNorm:
 
     def plain_weights(self) -> dict[str, Tensor]:
         """Return the state dict of the same network without spectral normalisation."""
-        state = {
-            name: tensor
-            for name, tensor in self.network.state_dict().items()
-            if self._layer_of(name) is None
-        }
-        return state | {f"{path}.weight": _weight(layer) for path, layer in self.layers.items()}
-
-    def parts(self) -> dict[str, Tensor]:
-        """Return what a state dict has instead of the plain weights: what training goes on with."""
-        return {
-            name: tensor
-            for name, tensor in self.network.state_dict().items()
-            if self._layer_of(name) is not None
-        }
-
-    def load(self, plain: Mapping[str, Tensor], parts: Mapping[str, Tensor]) -> None:
-        """Restore what `plain_weights` and `parts` returned."""
-        weights = {f"{path}.weight" for path in self.layers}
-        others = {name: tensor for name, tensor in plain.items() if name not in weights}
-        self.network.load_state_dict({**others, **parts})
-
-    def _layer_of(self, name: str) -> str | None:
-        """Return the normalised layer that an entry of the state dict is a part of."""
-        path, found, _ = name.partition("." + _PARTS)
-        return path if found and path in self.layers else None
+        parts = tuple(f"{path}.{_PARTS}" for path in self.layers)
+        state = self.network.state_dict()
+        plain = {name: tensor for name, tensor in state.items() if not name.startswith(parts)}
+        return plain | {f"{path}.weight": _weight(layer) for path, layer in self.layers.items()}
 
 
 @torch.no_grad()

@@ -8,14 +8,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.style import JOINT
-from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, Values, percent_ticks, short
-from nescio._optional import require
+from nescio._charts.svg import BarRow, BarRows, Chart, Markup, Scale, Values, percent, short
 from nescio.errors import DatasetError, MissingDependencyError
 from nescio.lab.benchmark.results import Evidence
 from nescio.lab.report.figures import (
@@ -26,6 +25,7 @@ from nescio.lab.report.figures import (
     scores_of,
     true_or_predicted,
 )
+from nescio.metrics.comparison import Scored
 from nescio.models.images import read_image
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT
@@ -57,56 +57,51 @@ def case_groups(
     medians = np.median(label_energies(evidence.id_outputs.logits), axis=0)
     groups = []
     for set_name in (*evidence.ood_outputs, evidence.id_name):
+        names = dict.fromkeys((JOINT, MAX, best.get(set_name, MAX)))
+        of_set = {name: scored[name] for name in names}
         if set_name == evidence.id_name:
-            values = {name: scores.id_scores for name, scores in scored.items()}
-        else:
-            names = dict.fromkeys((JOINT, MAX, best.get(set_name, MAX)))
-            values = {name: scored[name].ood_scores[set_name] for name in names}
-        # Ranks among the ID scores make the scores comparable.
-        ranks = {name: _share_below(scored[name].id_scores, values[name]) for name in values}
-        for other in [name for name in values if name != JOINT]:
-            apart = np.abs(ranks[JOINT] - ranks[other])
-            for right, wrong in ((JOINT, other), (other, JOINT)):
-                pair = _Pair(set_name, right, wrong, values, thresholds, apart)
-                groups.append(_group(evidence, pair, medians))
+            of_set = scored
+        groups += _disagreements(evidence, set_name, of_set, thresholds, medians)
     return groups
 
 
-class _Pair(NamedTuple):
-    """Two detectors on one set, with the scores and thresholds of all detectors shown."""
+def _disagreements(
+    evidence: Evidence,
+    set_name: str,
+    scored: Mapping[str, Scored],
+    thresholds: Mapping[str, float],
+    medians: Values,
+) -> list[dict[str, Any]]:
+    """Return the inputs of a set on which joint energy is right and another wrong, and the reverse.
 
-    set_name: str
-    right: str
-    wrong: str
-    values: Mapping[str, Values]
-    thresholds: Mapping[str, float]
-    apart: Values  # how far the two scores are apart
-
-
-def _group(evidence: Evidence, pair: _Pair, medians: Values) -> dict[str, Any]:
-    """Return the inputs of a set on which one detector is right and the other is wrong."""
-    is_id = pair.set_name == evidence.id_name
-    outputs = evidence.id_outputs if is_id else evidence.ood_outputs[pair.set_name]
-    is_in = {name: scores >= pair.thresholds[name] for name, scores in pair.values.items()}
-    rows = np.flatnonzero((is_in[pair.right] == is_id) & (is_in[pair.wrong] != is_id))
-    shown = [name for name in pair.values if name in (JOINT, MAX, pair.right, pair.wrong)]
-    cases = []
-    for row in rows[np.argsort(-pair.apart[rows], kind="stable")[:_CASES]].tolist():
-        case = input_case(evidence, pair.set_name, outputs, row, medians)
-        case["verdicts"] = [
-            input_verdict(name, float(pair.values[name][row]), pair.thresholds[name], is_id=is_id)
-            for name in shown
-        ]
-        cases.append(case)
-    return {
-        "set_name": pair.set_name,
-        "is_id": is_id,
-        "right": pair.right,
-        "wrong": pair.wrong,
-        "total": len(rows),
-        "n_inputs": len(outputs),
-        "cases": cases,
+    Those whose scores are furthest apart come first. Ranks among the ID scores make the scores
+    comparable.
+    """
+    is_id = set_name == evidence.id_name
+    outputs = evidence.id_outputs if is_id else evidence.ood_outputs[set_name]
+    values = {
+        name: own.id_scores if is_id else own.ood_scores[set_name] for name, own in scored.items()
     }
+    ranks = {name: _share_below(scored[name].id_scores, own) for name, own in values.items()}
+    is_right = {name: (own >= thresholds[name]) == is_id for name, own in values.items()}
+    groups = []
+    for other in [name for name in values if name != JOINT]:
+        apart = np.abs(ranks[JOINT] - ranks[other])
+        shown = {name: own for name, own in values.items() if name in (JOINT, MAX, other)}
+        for right, wrong in ((JOINT, other), (other, JOINT)):
+            rows = np.flatnonzero(is_right[right] & ~is_right[wrong])
+            cases = []
+            for row in rows[np.argsort(-apart[rows], kind="stable")[:_CASES]].tolist():
+                case = input_case(evidence, set_name, outputs, row, medians)
+                case["verdicts"] = [
+                    input_verdict(name, float(own[row]), thresholds[name], is_id=is_id)
+                    for name, own in shown.items()
+                ]
+                cases.append(case)
+            names = {"set_name": set_name, "is_id": is_id, "right": right, "wrong": wrong}
+            counts = {"total": len(rows), "n_inputs": len(outputs)}
+            groups.append(names | counts | {"cases": cases})
+    return groups
 
 
 def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> str:
@@ -122,12 +117,11 @@ def why_no_pictures(evidence: Evidence, groups: Sequence[Mapping[str, Any]]) -> 
             "There are no pictures, because the folders of the images are not named (--images; "
             "--images recorded for the results of your own benchmark)."
         )
-    try:
-        require("PIL", "report")
-    except MissingDependencyError:
-        return "There are no pictures, because Pillow is not installed (the extra report)."
     folders = ", ".join(str(root) for root in dict.fromkeys(roots.values()))
-    return f"There are no pictures, because no image file of the cases can be read in {folders}."
+    return (
+        f"There are no pictures, because no image file of the cases can be read in {folders}, or "
+        "because Pillow is not installed (the extra report)."
+    )
 
 
 def _share_below(id_scores: Values, values: Values) -> Values:
@@ -347,17 +341,15 @@ def _count_chart(label_counts: NDArray[np.int_], flags: dict[str, Flags], kind: 
     groups, sizes = np.unique(capped, return_counts=True)
     shares = {name: [float(of[capped == n].mean()) for n in groups] for name, of in flags.items()}
     top = max(max(values) for values in shares.values()) or 0.05
-    y = Scale(0.0, min(1.0, 1.1 * top))
     texts = [f"{n}+" if n == _MANY else str(n) for n in groups]
     chart = Chart(
         Scale(0.0, float(len(groups))),
-        y,
+        Scale(0.0, min(1.0, 1.1 * top), write=percent),
         name=f"Share of ID inputs flagged, by number of {kind} labels",
         height=290,
         x_label=f"number of {kind} labels (in brackets: number of inputs)",
         y_label="flagged, %",
         x_ticks=[(group + 0.5, f"{text}\n({sizes[group]:,})") for group, text in enumerate(texts)],
-        y_ticks=percent_ticks(y),
     )
     slot = chart.width / len(groups)
     room = 0.74 / len(shares)  # of one bar, as a share of the slot

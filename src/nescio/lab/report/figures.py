@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nescio import scores
 from nescio._charts.histogram import density, roc, share_kept, visible_range
 from nescio._charts.style import JOINT, curve_style, set_style
-from nescio._charts.svg import Chart, Markup, Scale, Values, percent, percent_ticks, short
+from nescio._charts.svg import Chart, Markup, Scale, Values, percent, short
 from nescio.calibration import empirical_threshold
 from nescio.errors import NescioError
 from nescio.lab.benchmark.results import Evidence
@@ -134,7 +134,7 @@ def true_or_predicted(evidence: Evidence) -> NDArray[np.bool_]:
     return evidence.id_outputs.logits > 0 if labels is None else labels.astype(bool)
 
 
-_WHOLE = Scale(0.0, 1.0)
+_WHOLE = Scale(0.0, 1.0, write=percent)
 _Curve = tuple[int, str, str, Values, Values]  # number, CSS classes, name, ID and OOD scores
 _CORNER = (0.3, 0.7)  # the enlarged part: FPR up to, TPR from
 
@@ -179,7 +179,8 @@ def joint_roc_figures(evidence: Sequence[Evidence], tpr: float) -> list[dict[str
 def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, Any]:
     """Draw curves, with a legend by AUROC, and the upper left corner if a curve reaches it."""
     whole = _roc_chart(_WHOLE, _WHOLE, title, tpr)
-    x, y = Scale(0.0, _CORNER[0]), Scale(_CORNER[1], 1.0)
+    x = Scale(0.0, _CORNER[0], write=percent)
+    y = Scale(_CORNER[1], 1.0, write=percent)
     corner = _roc_chart(x, y, f"{title}, upper left corner", tpr)
     legend = []
     near = False
@@ -203,8 +204,6 @@ def _roc_chart(x: Scale, y: Scale, name: str, tpr: float) -> Chart:
         height=380,
         x_label="OOD let through, %",
         y_label="ID kept, %",
-        x_ticks=percent_ticks(x),
-        y_ticks=percent_ticks(y),
     )
     chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
     return chart
@@ -287,7 +286,6 @@ def _threshold_chart(
         height=300,
         x_label=f"threshold on {name}",
         y_label="kept, %",
-        y_ticks=percent_ticks(_WHOLE),
     )
     if threshold is not None:
         chart.rule(x=threshold, text=f"threshold {short(threshold)}")
@@ -387,18 +385,17 @@ def top_k_figure(evidence: Evidence, tpr: float) -> dict[str, Any]:
 def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -> Markup:
     pooled = [value for values in by_ood.values() for value in values]
     margin = 0.08 * (max(pooled) - min(pooled)) or 0.02
-    y = Scale(max(0.0, min(pooled) - margin), min(1.0, max(pooled) + margin))
+    low, high = max(0.0, min(pooled) - margin), min(1.0, max(pooled) + margin)
     # The text "all" needs room beside the last k.
     ticks = [(float(k), str(k)) for k in ks[:-1] if k <= ks[-1] / 1.5]
     chart = Chart(
         Scale(0.85, max(ks[-1], 2) * 1.15, log=True),
-        y,
+        Scale(low, high, write=percent),
         name=f"{name} of the joint energy of the k largest logits, over k",
         height=270,
         x_label="k, the number of largest logits summed",
         y_label=f"{name}, %",
         x_ticks=[*ticks, (float(ks[-1]), f"all {ks[-1]}")],
-        y_ticks=percent_ticks(y),
     )
     for at, (ood, values) in enumerate(by_ood.items()):
         chart.line(ks, values, set_style(at), tip=ood)

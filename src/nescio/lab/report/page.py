@@ -14,16 +14,15 @@ from nescio._charts.style import JOINT, set_style
 from nescio._charts.svg import percent
 from nescio.detectors import Detector
 from nescio.errors import InputError
-from nescio.lab.benchmark.formats import Table
 from nescio.lab.benchmark.results import (
     BenchmarkRun,
     Evidence,
     Line,
-    Spread,
     comparison_lines,
     read_lines,
     summarise,
 )
+from nescio.lab.benchmark.tables import Table
 from nescio.lab.report.cases import (
     case_groups,
     false_alarms,
@@ -45,6 +44,7 @@ from nescio.lab.report.figures import (
 )
 from nescio.lab.report.standings import standings
 from nescio.metrics.comparison import compare_outputs
+from nescio.metrics.evaluation import Spread
 from nescio.outputs import Outputs
 
 ReportInputs = tuple[list[Line], list[Evidence]]
@@ -257,22 +257,11 @@ def _figures(evidence: Evidence, tpr: float) -> dict[str, Any]:
 
 def manifests(lines: Sequence[Line]) -> dict[tuple[str, int], dict[str, str]]:
     """Return what the results of each ID set and seed were made from."""
-    runs = _grouped(lines, lambda line: (line.id, line.seed))
-    return {run: _facts(own) for run, own in runs.items()}
-
-
-def _facts(lines: Sequence[Line]) -> dict[str, str]:
-    """Return each fact once; if the lines differ, with all their values."""
-    facts: dict[str, dict[str, None]] = {"benchmark": {}}
-    for line in lines:
-        facts["benchmark"][line.spec] = None
-        for name, text in _flat(line.manifest, ""):
-            facts.setdefault(name, {})[text] = None
-    joined = {name: " · ".join(texts) for name, texts in facts.items()}
-    for name, text in joined.items():
-        if len(text) > _LONGEST_FACT:  # the result file holds it in full
-            joined[name] = f"{text[:_LONGEST_FACT]} … (see the result file)"
-    return joined
+    first = {(line.id, line.seed): line for line in reversed(lines)}
+    return {
+        run: {"benchmark": first[run].spec, **dict(_flat(first[run].manifest, ""))}
+        for run in dict.fromkeys((line.id, line.seed) for line in lines)
+    }
 
 
 def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -280,7 +269,10 @@ def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{name}.")
-        elif isinstance(value, str):
-            yield name, value
-        else:
-            yield name, json.dumps(value, ensure_ascii=False, default=str)
+            continue
+        text = (
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        )
+        # The result file holds it in full.
+        long = len(text) > _LONGEST_FACT
+        yield name, f"{text[:_LONGEST_FACT]} … (see the result file)" if long else text

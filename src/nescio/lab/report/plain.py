@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from statistics import fmean
 
 from nescio._charts.results import table
 from nescio._charts.style import chart_style
-from nescio._charts.svg import Chart, Markup, Scale, percent_ticks
+from nescio._charts.svg import Chart, Markup, Scale, percent
 from nescio._io.files import check_target, replacing
 from nescio.choosing import Choice
-from nescio.choosing.choice import COLUMNS, mean
+from nescio.choosing.choice import COLUMNS
 from nescio.errors import ParameterError
 from nescio.monitor import MonitorReport
-from nescio.monitor.report import PAGE, MonitorFigure, monitor_figures
+from nescio.monitor.report import monitor_figures
 
 _PAGE_STYLE = """
 body { margin: 0 auto; max-width: 800px; padding: 1.5rem; background: var(--paper);
@@ -94,7 +95,7 @@ def draw_choice(choice: Choice, path: str | Path, *, force: bool = False) -> Non
 
 
 def _near_and_far(choice: Choice) -> Markup:
-    scale, ticks = Scale(-0.03, 1.03), percent_ticks(Scale(0.0, 1.0))  # room for whole dots
+    scale, ticks = Scale(-0.03, 1.03), Scale(0.0, 1.0, write=percent).ticks()  # room for whole dots
     chart = Chart(
         scale,
         scale,
@@ -106,10 +107,10 @@ def _near_and_far(choice: Choice) -> Markup:
         **_SIZE,
     )
     baseline = choice.baseline
-    chart.rule(x=mean(baseline.near), y=mean(baseline.mean_far), text=baseline.name)
+    chart.rule(x=fmean(baseline.near), y=fmean(baseline.mean_far), text=baseline.name)
     for standing in reversed(choice.ranking):  # the best on top
         css = "accent" if standing.name == choice.pick else "others"
-        chart.dot(mean(standing.near), mean(standing.mean_far), css, tip=standing.name, radius=5)
+        chart.dot(fmean(standing.near), fmean(standing.mean_far), css, tip=standing.name, radius=5)
     return chart.draw()
 
 
@@ -124,54 +125,31 @@ def _folds(choice: Choice) -> Markup:
     return table(("left-out labels", "in-distribution samples", "unknown samples"), rows)
 
 
-_PICTURE_STYLE = """
-.paper { fill: var(--paper); } .head { font: 600 15px var(--sans); fill: var(--ink); }
-"""
-
-
 def check_plot_target(path: str | Path, *, force: bool) -> None:
-    """Raise if no plot can be written to this path."""
-    if Path(path).suffix.lower() not in (".html", ".svg"):
-        raise ParameterError(f"cannot write {path}: the name must end in .html or .svg.")
+    """Raise if no page can be written to this path."""
+    if Path(path).suffix.lower() != ".html":
+        raise ParameterError(f"cannot write {path}: the name must end in .html.")
     check_target(path, force=force)
 
 
 def draw_monitor(report: MonitorReport, path: str | Path, *, force: bool = False) -> None:
-    """Write the figures of a monitor as an .html page or an .svg file, atomically.
+    """Write the figures of a monitor as an HTML page, atomically.
 
     Parameters
     ----------
     report : MonitorReport
         Result of `Monitor.report`.
     path : str or Path
-        The file to write. Its name must end in .html or .svg.
+        The file to write. Its name must end in .html.
     force : bool
         Whether to replace an existing file.
     """
     check_plot_target(path, force=force)
-    figures = monitor_figures(report)
-    page = _monitor_picture(figures)
-    if Path(path).suffix.lower() == ".html":
-        page = plain_page(
-            "nescio monitor",
-            "Does the stream still look like the calibration data?",
-            report.summary(),
-            [(figure.title, figure.text, figure.drawing) for figure in figures],
-        )
+    page = plain_page(
+        "nescio monitor",
+        "Does the stream still look like the calibration data?",
+        report.summary(),
+        monitor_figures(report),
+    )
     with replacing(path, force=force) as temporary:
         temporary.write_text(page, encoding="utf-8")
-
-
-def _monitor_picture(figures: list[MonitorFigure]) -> str:
-    top, parts = 0, []
-    for figure in figures:
-        parts.append(f'<text class="head" x="14" y="{top + 22}">{escape(figure.title)}</text>')
-        placed = f'<svg x="0" y="{top + 32}" width="{PAGE.width}" height="{figure.height}" '
-        parts.append(placed + figure.drawing.removeprefix("<svg "))
-        top += figure.height + 44
-    style = escape(chart_style() + _PICTURE_STYLE)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{PAGE.width}" height="{top}" '
-        f'viewBox="0 0 {PAGE.width} {top}"><style>{style}</style>'
-        f'<rect class="paper" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
-    )

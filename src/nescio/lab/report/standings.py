@@ -9,11 +9,10 @@ from typing import Any
 from nescio._charts.results import strip
 from nescio._charts.style import JOINT
 from nescio._charts.svg import Markup
-from nescio.lab.benchmark.formats import listed
-from nescio.lab.benchmark.results import MEASURES, Evidence, Line, Spread
+from nescio.lab.benchmark.results import MEASURES, Evidence, Line
 from nescio.metrics import Estimate, Evaluation
 from nescio.metrics.comparison import find_lead
-from nescio.metrics.evaluation import chance_note, points_at_data
+from nescio.metrics.evaluation import Spread, chance_note
 
 _LEVEL = 0.05
 
@@ -37,6 +36,11 @@ def standings(
     fpr_name = next((evaluation.fpr_name for evaluation in first.values()), "FPR95")
     ranked = sorted(spreads, key=lambda name: spreads[name]["fpr"].mean)
     sentence = _sentence(lines[0].id, lines[0].ood, ranked, spreads, fpr_name)
+    evaluations = {
+        name: [line.evaluation for line in lines if line.detector == name and line.evaluation]
+        for name in ranked
+    }
+    chance, is_alarming = chance_note(evaluations)
     return {
         # No line break between a number and its deviation.
         "sentence": sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"),
@@ -53,7 +57,8 @@ def standings(
         ],
         "caption": _caption(seeds, first),
         "lead": _lead_sentence(lines[0].ood, evidence),
-        **_chance(lines, ranked, spreads),
+        "chance": chance,
+        "is_alarming": is_alarming,
         "skipped": {line.detector: line.skipped for line in lines if line.evaluation is None},
     }
 
@@ -70,12 +75,12 @@ def _sentence(
         return pair + "no detector could run."
     fpr = {name: spreads[name]["fpr"] for name in ranked}
     best = fpr[ranked[0]]
-    over = f" over {best.n_seeds} seeds" if best.n_seeds > 1 else ""
+    over = f" over {best.n} seeds" if best.n > 1 else ""
     leaders = [name for name in ranked if fpr[name].printed == best.printed]
     if JOINT in leaders:
         leaders = [JOINT, *(name for name in leaders if name != JOINT)]
     have = "has" if len(leaders) == 1 else "have"
-    head = f"{listed(leaders)} {have} the lowest {fpr_name} ({best}{over})"
+    head = f"{', '.join(leaders)} {have} the lowest {fpr_name} ({best}{over})"
     if JOINT not in fpr:
         detectors = "one detector" if len(ranked) == 1 else f"{len(ranked)} detectors"
         return f"{pair}{head}; {JOINT} is not among the {detectors}."
@@ -85,22 +90,6 @@ def _sentence(
         return f"{pair}{head}{after}."
     place = 1 + sum(spread.printed < fpr[JOINT].printed for spread in fpr.values())
     return f"{pair}{head}, {JOINT} is {_ordinal(place)} of {len(ranked)} with {fpr[JOINT]}."
-
-
-def _chance(lines: Sequence[Line], ranked: Sequence[str], spreads: Spreads) -> dict[str, Any]:
-    """Say which detectors are worse than chance: clearly so if they are in every seed."""
-    below = [name for name in ranked if spreads[name]["auroc"].mean < 0.5]
-    not_worse = {
-        line.detector
-        for line in lines
-        if line.evaluation is not None and not line.evaluation.worse_than_chance
-    }
-    worse = [name for name in below if name not in not_worse]
-    unsure = [name for name in below if name in not_worse]
-    return {
-        "chance": chance_note(worse, unsure, len(ranked)),
-        "is_alarming": points_at_data(len(worse), len(ranked)),
-    }
 
 
 def _ordinal(place: int) -> str:
@@ -131,7 +120,7 @@ def _interval(spread: Spread, estimate: Estimate) -> str:
     """Write the interval; for several seeds, with the value of the first seed."""
     if estimate.low is None or estimate.high is None:
         return ""
-    if spread.n_seeds > 1:
+    if spread.n > 1:
         return str(estimate)
     return f"[{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
 

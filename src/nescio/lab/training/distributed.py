@@ -9,21 +9,19 @@ of its share.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import distributed, nn
 
-from nescio.errors import NescioError, ParameterError
+from nescio.errors import ParameterError
 
 # One process may compute the features of a whole data set while the others wait.
 _TIMEOUT = timedelta(hours=12)
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -65,33 +63,7 @@ class World:
         """Return this process's own GPU if there are several processes, else the device itself."""
         if device.type != "cuda" or self.size == 1:
             return device
-        if str(device) != "cuda":
-            raise ParameterError(
-                f"with several processes, each uses its own GPU: pass --device cuda, not {device}."
-            )
-        if self.local_rank >= torch.cuda.device_count():
-            raise ParameterError(
-                f"there is no GPU for process {self.local_rank}: this machine has "
-                f"{torch.cuda.device_count()}. Start fewer processes (--nproc-per-node)."
-            )
         return torch.device("cuda", self.local_rank)
-
-    def first_only(self, work: Callable[[], Result]) -> Result | None:
-        """Call a function in the first process only, and raise its error in all processes.
-
-        Returns the result in the first process and None in the others.
-        """
-        result: Result | None = None
-        failure: NescioError | None = None
-        if self.leads:
-            try:
-                result = work()
-            except NescioError as error:
-                failure = error
-        failure = self.gather(failure)[0]
-        if failure is not None:
-            raise failure
-        return result
 
     def wait(self) -> None:
         """Wait until all processes have arrived here."""

@@ -5,6 +5,7 @@ One TOML file holds them. It has the sections [model], [images], [augmentation] 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -102,7 +103,7 @@ class OptimiserSettings:
         Whether batch norm (and dropout) is in evaluation mode from the second epoch on, so that the
         batch statistics remain those of the first epoch.
     precision : {"auto", "float32"}
-        "auto" uses mixed precision on CUDA and float32 on other devices.
+        "auto" uses mixed precision (bfloat16) on a GPU that supports it, else float32.
     """
 
     epochs: int = 50
@@ -137,7 +138,13 @@ class OptimiserSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """All settings of a training run, by section."""
+    """All settings of a training run, by section.
+
+    Examples
+    --------
+    >>> TrainSettings().training.epochs
+    50
+    """
 
     model: ModelSettings = field(default_factory=ModelSettings)
     images: ImageSettings = field(default_factory=ImageSettings)
@@ -167,8 +174,6 @@ class TrainSettings:
         return from_table(TrainSettings, changes, where=where, base=self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings as plain data, for JSON; spectral_norm only if it is used."""
-        settings = asdict(self)
-        if not self.model.spectral_norm:  # as before the setting existed
-            del settings["model"]["spectral_norm"]
-        return settings
+        """Return the settings as plain data, as JSON holds them."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain

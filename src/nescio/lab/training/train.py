@@ -10,38 +10,33 @@ folder contains
     best.safetensors     the network of the best epoch so far
     last.safetensors     the network of the last epoch and the state of the optimiser
     metrics.jsonl        one line per epoch
-    tensorboard/         the same for TensorBoard, if it is installed
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from nescio._version import __version__
 from nescio.errors import DatasetError, FileError, ParameterError
-from nescio.lab.data.check import without_damaged
 from nescio.lab.data.split import Split
 from nescio.lab.extraction.extract import cached_features
 from nescio.lab.extraction.image_batches import Augmentation, Reader
 from nescio.lab.extraction.runtimes import AUTO, Runtimes
 from nescio.lab.networks.checkpoint import Checkpoint
-from nescio.lab.networks.network import Network, prepared
+from nescio.lab.networks.network import Network
 from nescio.lab.training.distributed import World
 from nescio.lab.training.settings import TrainSettings
 from nescio.lab.training.trainer import (
     BEST,
     LAST,
     METRICS,
-    TENSORBOARD,
     Epoch,
     Examples,
     FeatureExamples,
@@ -76,10 +71,8 @@ def train(
     device: torch.device | str = "cpu",
     resume: bool = False,
     force: bool = False,
-    skip_bad: bool = False,
     cache: str | Path | None = None,
     runtime: str = AUTO,
-    on_reading: Callable[[int], object] = lambda count: None,
     on_images: Callable[[int], object] = lambda count: None,
     on_epoch: Callable[[Epoch], object] = lambda epoch: None,
 ) -> Run:
@@ -98,33 +91,32 @@ def train(
         Continue the run in the folder. Its settings must be the same, except for more epochs.
     force : bool
         Start again, and replace the run in the folder.
-    skip_bad : bool
-        Leave out images that cannot be read.
     cache : path, optional
         The folder for the features of a frozen backbone; by default the run's folder.
     runtime : str
         What runs a frozen backbone, as for `extract`. Training itself is always done by torch.
-    on_reading, on_images, on_epoch : callable
-        Called with the number of images just read before training begins (with `skip_bad` or a
-        frozen backbone), with the number of images just trained on (or left out, at the end of an
-        epoch, because the last batch is incomplete), and with each epoch's metrics.
+    on_images, on_epoch : callable
+        Called with the number of images just trained on (or left out, at the end of an epoch,
+        because the last batch is incomplete), before that with those just run by a frozen backbone;
+        and with each epoch's metrics.
     """
     world = World.from_environment()
     device = world.device(torch.device(device))
-    runtimes = Runtimes(runtime)
     folder = Path(folder)
     label_names = train_split.label_names or ()
     world.check_batch_size(settings.training.batch_size)
     _check_trainable(train_split, val_split, world)
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is not a folder.")
+    existing = [folder / name for name in (BEST, LAST, METRICS) if (folder / name).exists()]
+    if existing and not (resume or force):
+        raise FileError(
+            f"{folder} already contains a run. Pass resume=True to continue it, or "
+            "force=True to start again."
+        )
     gpus = [device] if device.type == "cuda" else []
     # The state of the caller's random number generators is kept.
     with world.joined(device), torch.random.fork_rng(devices=gpus):
-        world.first_only(lambda: _check_folder(folder, replaceable=resume or force))
-        if skip_bad:
-            train_split, val_split = (
-                without_damaged(split, on_reading) for split in (train_split, val_split)
-            )
-            _check_trainable(train_split, val_split, world)
         torch.manual_seed(settings.training.seed)
         network = initial_network(settings, len(label_names))
         checkpoint = Checkpoint(
@@ -135,10 +127,16 @@ def train(
             _training_facts(settings, train_split, val_split),
         )
         cache = folder if cache is None else Path(cache)
-        splits = train_split, val_split
-        data = _examples(checkpoint, settings, splits, cache, device, world, runtimes, on_reading)
+        examples = partial(
+            _examples, checkpoint, settings, cache, device, Runtimes(runtime), on_images
+        )
+        data = examples(train_split, settings.augmentation), examples(val_split, None)
         # Another run in the folder is removed only after everything else has been checked.
-        world.first_only(lambda: _prepare_folder(folder, keep=resume))
+        if world.leads:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in [] if resume else existing:
+                path.unlink()
+        world.wait()
         trainer = Trainer(checkpoint, settings, data, folder, device, world)
         if resume and (folder / LAST).exists():
             trainer.restore()
@@ -159,27 +157,6 @@ def _check_trainable(train_split: Split, val_split: Split, world: World) -> None
             f"{train_split.title} has {len(train_split)} images, but training needs at least "
             f"{least} (two per process)."
         )
-
-
-def _run_files(folder: Path) -> list[Path]:
-    names = (BEST, LAST, METRICS, TENSORBOARD)
-    return [folder / name for name in names if (folder / name).exists()]
-
-
-def _check_folder(folder: Path, *, replaceable: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is not a folder.")
-    if _run_files(folder) and not replaceable:
-        raise FileError(
-            f"{folder} already contains a run. Pass resume=True to continue it, or "
-            "force=True to start again."
-        )
-
-
-def _prepare_folder(folder: Path, *, keep: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in [] if keep else _run_files(folder):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def initial_network(settings: TrainSettings, n_labels: int) -> nn.Module:
@@ -209,30 +186,19 @@ def _training_facts(settings: TrainSettings, train: Split, val: Split) -> dict[s
 def _examples(
     checkpoint: Checkpoint,
     settings: TrainSettings,
-    splits: tuple[Split, Split],
     cache: Path,
     device: torch.device,
-    world: World,
     runtimes: Runtimes,
-    on_reading: Callable[[int], object],
-) -> tuple[Examples, Examples]:
-    """Return the examples to train on and those to validate on."""
-    freeze = settings.model.freeze
-    # prepared() would also stop the gradients of a backbone that is trained.
-    backbone = prepared(checkpoint.network.backbone, device) if freeze else None  # type: ignore[arg-type]
-
-    def examples(split: Split, augmentation: Augmentation | None) -> Examples:
-        truth = split.require_labels(checkpoint.label_names)
-        if backbone is None:
-            return ImageExamples(Reader(split, settings.preprocessing, augmentation), truth, device)
-
-        def cached() -> NDArray[np.float32]:
-            return cached_features(backbone, checkpoint, split, cache, on_reading, runtime=runtimes)
-
-        features = world.first_only(cached)
-        if features is None:  # another process has computed them; read its file
-            features = cached()
-        return FeatureExamples(features, truth, device)
-
-    train, val = splits
-    return examples(train, settings.augmentation), examples(val, None)
+    on_images: Callable[[int], object],
+    split: Split,
+    augmentation: Augmentation | None,
+) -> Examples:
+    """Return the examples of a split: its images, or what a frozen backbone gives for them."""
+    truth = split.require_labels(checkpoint.label_names)
+    if not settings.model.freeze:
+        return ImageExamples(Reader(split, settings.preprocessing, augmentation), truth, device)
+    # Of several processes, one computes the features and the others wait for its file.
+    features = cached_features(
+        checkpoint, split, cache, device=device, runtime=runtimes, on_images=on_images
+    )
+    return FeatureExamples(features, truth, device)

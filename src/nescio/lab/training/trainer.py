@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from nescio._io.files import replacing
 from nescio._io.results import to_json
 from nescio.errors import NonFiniteError, ParameterError
 from nescio.lab.extraction.image_batches import Indices, Reader, in_batches
-from nescio.lab.networks.checkpoint import Checkpoint, load_with_state
+from nescio.lab.networks.checkpoint import Checkpoint, load_training
 from nescio.lab.networks.network import Network, checked_logits
 from nescio.lab.networks.spectral import SpectralNorm
 from nescio.lab.training.distributed import World
@@ -36,16 +35,14 @@ class ImageExamples:
         self.labels = torch.from_numpy(labels.astype(np.float32))
         self.device = device
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def batches(
         self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Give normalised images and their labels; `seed` decides the random crops."""
-        for batch in self.reader.reseeded(*seed).batches(batches):
-            inputs = self.reader.preprocessing.inputs(batch.pixels, self.device)
-            yield inputs, self.labels[torch.from_numpy(batch.indices)].to(self.device)
+        images = replace(self.reader, seed=seed).batches(batches)
+        for indices, pixels in zip(batches, images, strict=True):
+            inputs = self.reader.preprocessing.inputs(pixels, self.device)
+            yield inputs, self.labels[torch.as_tensor(indices)].to(self.device)
 
 
 class FeatureExamples:
@@ -57,16 +54,13 @@ class FeatureExamples:
         self.features = torch.from_numpy(np.array(features)).to(device)
         self.labels = torch.from_numpy(labels.astype(np.float32)).to(device)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def batches(
         self, batches: Sequence[Indices], seed: tuple[int, ...] = ()
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield features and their labels; nothing is random here."""
+        """Give features and their labels; nothing is random here."""
         for indices in batches:
-            chosen = torch.as_tensor(np.asarray(indices), device=self.features.device)
-            yield self.features[chosen], self.labels[chosen]
+            rows = torch.as_tensor(indices, device=self.features.device)
+            yield self.features[rows], self.labels[rows]
 
 
 Examples = ImageExamples | FeatureExamples
@@ -77,32 +71,27 @@ def check_same_run(path: Path, saved: Mapping[str, Any], ours: Mapping[str, Any]
 
     def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
         named = {
-            f"[{section}] {name}": list(value) if isinstance(value, tuple) else value
+            f"[{section}] {name}": value
             for section, values in facts["settings"].items()
             for name, value in values.items()
         }
         del named["[training] epochs"]
         for part in ("train", "val"):
-            if part in facts:
-                hashes = (facts[part][name][:12] for name in ("data_fingerprint", "data_sample"))
-                named[f"{part} data"] = "-".join(hashes)
+            hashes = (facts[part][name][:12] for name in ("data_fingerprint", "data_sample"))
+            named[f"{part} data"] = "-".join(hashes)
         return named
 
-    # A setting that is not recorded has its default value.
-    defaults = {"settings": asdict(TrainSettings())}
-    theirs, mine = (flat(defaults) | flat(facts) for facts in (saved, ours))
+    theirs, mine = flat(saved), flat(ours)
     for name, value in mine.items():
-        if theirs[name] != value:
+        if theirs.get(name) != value:
             raise ParameterError(
-                f"{path} is from a run with a different {name}: {theirs[name]!r}, not "
+                f"{path} is from a run with a different {name}: {theirs.get(name)!r}, not "
                 f"{value!r}. Use the same settings and data, or start again with force=True."
             )
 
 
 BEST, LAST, METRICS = "best.safetensors", "last.safetensors", "metrics.jsonl"
-TENSORBOARD = "tensorboard"
 _SPECTRAL = "spectral."
-_LOWER_IS_BETTER = {"val_loss": True, "val_map": False}
 
 
 @dataclass(frozen=True)
@@ -144,33 +133,36 @@ class Trainer:
             betas=self.settings.betas,
             weight_decay=self.settings.weight_decay,
         )
-        self.half = _half_precision(device, self.settings)
-        self.scaler = torch.amp.GradScaler(enabled=self.half == torch.float16)
+        # Mixed precision needs no scaled loss with bfloat16, as it would with float16.
+        self.mixed = (
+            device.type == "cuda"
+            and self.settings.precision == "auto"
+            and torch.cuda.is_bf16_supported(including_emulation=False)
+        )
 
     def run(self, on_images: Callable[[int], object], on_epoch: Callable[[Epoch], object]) -> None:
         """Train the epochs that remain."""
         parallel = self.world.parallel(self.trained, self.device)
-        with _tensorboard(self.folder, len(self.history), self.world) as board:
-            for number in range(len(self.history) + 1, self.settings.epochs + 1):
-                # For dropout and the like: differs by process, the same if the epoch is repeated.
-                mixed = np.random.SeedSequence((self.settings.seed, number, self.world.rank))
-                torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
-                train_loss = self._train_epoch(parallel, number, on_images)
-                val_loss, val_map = self.validate()
-                epoch = Epoch(number, train_loss, val_loss, val_map)
-                self.history.append(epoch)
-                if self.world.leads:
-                    self.save()
-                    board(epoch)
-                    on_epoch(epoch)
-            self.world.wait()
+        for number in range(len(self.history) + 1, self.settings.epochs + 1):
+            # For dropout and the like: differs by process, the same if the epoch is repeated.
+            mixed = np.random.SeedSequence((self.settings.seed, number, self.world.rank))
+            torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
+            train_loss = self._train_epoch(parallel, number, on_images)
+            val_loss, val_map = self.validate()
+            epoch = Epoch(number, train_loss, val_loss, val_map)
+            self.history.append(epoch)
+            if self.world.leads:
+                self.save()
+                on_epoch(epoch)
+        self.world.wait()
 
     def best(self) -> Epoch:
         """Return the best epoch so far; the first of several equal ones."""
         if self.settings.select == "last":
             return self.history[-1]
-        sign = 1 if _LOWER_IS_BETTER[self.settings.select] else -1
-        return min(self.history, key=lambda epoch: sign * getattr(epoch, self.settings.select))
+        if self.settings.select == "val_map":
+            return max(self.history, key=lambda epoch: epoch.val_map)
+        return min(self.history, key=lambda epoch: epoch.val_loss)
 
     def _train_epoch(
         self, parallel: nn.Module, number: int, on_images: Callable[[int], object]
@@ -187,12 +179,12 @@ class Trainer:
             self.optimiser.zero_grad(set_to_none=True)
             logits = checked_logits(self._forward(parallel, inputs), labels.shape[1])
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            self.scaler.step(self.optimiser)
-            self.scaler.update()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimiser.step()
             total += float(loss.detach())
             on_images(len(labels) * self.world.size)
-        on_images(len(self.train_data) - sum(map(len, batches)))  # of the batch that is dropped
+        n_dropped = len(self.train_data.labels) - sum(map(len, batches))
+        on_images(n_dropped)
         mean = math.fsum(self.world.gather(total)) / (self.world.size * len(batches))
         _check_finite(mean, "training")
         return mean
@@ -201,13 +193,13 @@ class Trainer:
         # Spectral norms are computed before autocast, in float32.
         with (
             self.spectral.weights() if self.spectral else nullcontext(),
-            torch.autocast(self.device.type, self.half, enabled=self.half is not None),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed),
         ):
             return parallel(inputs)
 
     def _batches_of(self, number: int) -> list[NDArray[np.int64]]:
         """Return an epoch's batches in random order; an incomplete last batch is dropped."""
-        n_images = len(self.train_data)
+        n_images = len(self.train_data.labels)
         order = np.random.default_rng((self.settings.seed, number)).permutation(n_images)
         size = min(self.settings.batch_size, n_images - n_images % self.world.size)
         return [order[start : start + size] for start in range(0, n_images - size + 1, size)]
@@ -218,23 +210,23 @@ class Trainer:
             self.spectral.settle()
         self.world.share_buffers(self.trained)
         self.trained.eval()
-        batches = in_batches(len(self.val_data), self.settings.batch_size)
+        truth = self.val_data.labels.cpu()
+        batches = in_batches(len(truth), self.settings.batch_size)
         mine = batches[self.world.rank :: self.world.size]
-        logits, labels = [], []
         with torch.inference_mode():
-            for inputs, truth in self.val_data.batches(mine):
-                logits.append(self.trained(inputs).float().cpu())
-                labels.append(truth.cpu())
+            logits = [
+                self.trained(inputs).float().cpu() for inputs, _ in self.val_data.batches(mine)
+            ]
         self.trained.train()
-        gathered = self.world.gather((logits, labels))
         # The batches in their original order, so that the sum does not depend on the processes.
-        all_logits, all_labels = (
-            torch.cat(_interleaved([part[at] for part in gathered])) for at in (0, 1)
-        )
-        loss = float(binary_cross_entropy_with_logits(all_logits.double(), all_labels.double()))
+        ordered: list[Tensor] = [torch.empty(0)] * len(batches)
+        for rank, part in enumerate(self.world.gather(logits)):
+            ordered[rank :: self.world.size] = part
+        all_logits = torch.cat(ordered)
+        loss = float(binary_cross_entropy_with_logits(all_logits.double(), truth.double()))
         _check_finite(loss, "validation")
         area = self.settings.map_area
-        return loss, mean_average_precision(all_labels.numpy(), all_logits.numpy(), area=area)
+        return loss, mean_average_precision(truth.numpy(), all_logits.numpy(), area=area)
 
     def save(self) -> None:
         """Write the best network first: after a crash, at most this epoch is repeated."""
@@ -258,20 +250,16 @@ class Trainer:
     def restore(self) -> None:
         """Restore the state at the end of the last epoch."""
         path = self.folder / LAST
-        module = self.checkpoint.architecture.name.removeprefix("module:")
-        own = module != self.checkpoint.architecture.name
-        saved, state = load_with_state(path, module=module if own else None)
-        check_same_run(path, saved.training, self.checkpoint.training)
+        saved, weights, state = load_training(path)
+        check_same_run(path, saved, self.checkpoint.training)
         if self.spectral:
-            parts = {
+            weights = {
                 name.removeprefix(_SPECTRAL): value
                 for name, value in state.items()
                 if name.startswith(_SPECTRAL)
             }
-            self.spectral.load(saved.network.state_dict(), parts)
-        else:
-            self.checkpoint.network.load_state_dict(saved.network.state_dict())
-        self.history = [Epoch(**epoch) for epoch in saved.training["history"]]
+        self.checkpoint.network.load_state_dict(weights)
+        self.history = [Epoch(**epoch) for epoch in saved["history"]]
         if len(self.history) > self.settings.epochs:
             raise ParameterError(
                 f"{path} already has {len(self.history)} epochs, more than the requested "
@@ -288,10 +276,8 @@ class Trainer:
             for name, value in values.items()
         }
         if self.spectral:
-            state |= {_SPECTRAL + name: value for name, value in self.spectral.parts().items()}
-        if self.scaler.is_enabled():
-            scaler = self.scaler.state_dict()
-            state["scaler"] = torch.tensor([scaler["scale"], scaler["_growth_tracker"]])
+            weights = self.checkpoint.network.state_dict()
+            state |= {_SPECTRAL + name: value for name, value in weights.items()}
         return state
 
     def _restore_state(self, state: Mapping[str, Tensor]) -> None:
@@ -302,23 +288,11 @@ class Trainer:
                 adam.setdefault(int(index), {})[name] = value
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": adam, "param_groups": groups})
-        if self.scaler.is_enabled() and "scaler" in state:
-            scale, tracker = state["scaler"].tolist()
-            scaler = {**self.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
-            self.scaler.load_state_dict(scaler)
 
 
 def _check_finite(loss: float, where: str) -> None:
     if not math.isfinite(loss):
         raise NonFiniteError(f"the {where} loss is {loss}. Lower the learning rates.")
-
-
-def _half_precision(device: torch.device, settings: OptimiserSettings) -> torch.dtype | None:
-    """Return bfloat16, or float16 if the GPU does not support it; None for float32."""
-    if device.type != "cuda" or settings.precision != "auto":
-        return None
-    native = torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if native else torch.float16
 
 
 def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[dict[str, Any]]:
@@ -330,29 +304,3 @@ def _parameter_groups(trained: nn.Module, settings: OptimiserSettings) -> list[d
         {"params": list(trained.get_submodule(part).parameters()), "lr": rate}
         for part, rate in rates.items()
     ]
-
-
-def _interleaved(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Return the first of each part, then the second of each, and so on."""
-    longest = max(map(len, parts))
-    return [part[index] for index in range(longest) for part in parts if index < len(part)]
-
-
-@contextmanager
-def _tensorboard(folder: Path, n_done: int, world: World) -> Iterator[Callable[[Epoch], object]]:
-    """Yield a function that logs an epoch to TensorBoard, if it is installed."""
-    if not world.leads or find_spec("tensorboard") is None:
-        yield lambda epoch: None
-        return
-    from torch.utils.tensorboard import SummaryWriter
-
-    purge = n_done + 1 if n_done else None
-    with SummaryWriter(str(folder / TENSORBOARD), purge_step=purge) as writer:
-
-        def show(epoch: Epoch) -> None:
-            for name, value in asdict(epoch).items():
-                if name != "epoch":
-                    writer.add_scalar(name.replace("_", "/"), value, epoch.epoch)
-            writer.flush()
-
-        yield show

@@ -31,8 +31,7 @@ from nescio.lab.extraction.perturb import (
     step,
 )
 from nescio.lab.extraction.runtimes import AUTO, Runtimes
-from nescio.lab.networks.checkpoint import Checkpoint
-from nescio.lab.networks.runner import CheckpointRunner
+from nescio.lab.networks.checkpoint import Checkpoint, CheckpointRunner
 from nescio.metrics import fpr_at_tpr
 from nescio.models.base import layer_names
 from nescio.models.images import Preprocessing
@@ -96,11 +95,9 @@ def tune(
     learned = {name: Mahalanobis(aggregate=name).fit(train) for name in aggregates}
     preprocessing = checkpoint.preprocessing
     n_batches = len(in_batches(settings.n_steps(len(chosen)), batch_size))
-    # Steps of length 0 take the logits of the gradient's own pass.
-    n_passes = sum(epsilon > 0 for _, epsilon in _wanted(settings, aggregates))
     reader, first = Reader(chosen, preprocessing), in_batches(len(chosen), batch_size)[:1]
     fast, choice = Runtimes.of(runtime).choose(
-        runner, lambda: next(reader.batches(first)).pixels, n_batches * n_passes
+        runner, lambda: next(reader.batches(first)), n_batches
     )
     assert isinstance(fast, CheckpointRunner)
     forward = fast.forward
@@ -110,14 +107,14 @@ def tune(
         for name, batches in synthetic_sets(
             chosen, preprocessing, seed, batch_size, settings.synthetic
         ):
-            found = id_scores if name == _ID else ood_scores
+            scores_of = id_scores if name == _ID else ood_scores
             for pixels in batches:
                 inputs = preprocessing.inputs(pixels, torch.device(device))
                 columns = grid_scores(
                     module, inputs, preprocessing, learned, settings, forward=forward
                 )
                 for point, values in columns.items():
-                    found[point].append(values)
+                    scores_of[point].append(values)
                 on_images(len(pixels))
     grid = tuple(
         Setting(
@@ -157,19 +154,19 @@ def grid_scores(
     wanted = _wanted(settings, tuple(mahalanobis))
     names = tuple(dict.fromkeys(name for name, _ in wanted))
     gaussian = next(iter(mahalanobis.values()))  # they learn the same for every aggregate
-    found = find_directions(module, inputs, preprocessing, names, gaussian)
+    perturbation = find_directions(module, inputs, preprocessing, names, gaussian)
     columns: dict[Point, NDArray[np.float64]] = {}
     for (direction, epsilon), readers in wanted.items():
-        outputs = step(forward or module, inputs, found, direction, epsilon)
+        logits, features = step(forward or module, inputs, perturbation, direction, epsilon)[:2]
         for method, aggregate in readers:
             if method == "mahalanobis":
-                values = mahalanobis[aggregate].score_samples(outputs.features)
+                values = mahalanobis[aggregate].score_samples(features)
                 columns[method, aggregate, epsilon, None] = values
                 continue
-            logits = outputs.logits.cpu().double().numpy()
             score = scores.max_prob if aggregate == "max" else scores.sum_prob
             for temperature in TEMPERATURES:
-                columns[method, aggregate, epsilon, temperature] = score(logits / temperature)
+                scaled = logits.cpu().double().numpy() / temperature
+                columns[method, aggregate, epsilon, temperature] = score(scaled)
     return columns
 
 
@@ -195,9 +192,8 @@ def synthetic_sets(
 ) -> Iterator[tuple[str, Iterator[torch.Tensor]]]:
     """Give the images, then each synthetic set made from them, as pixels from 0 to 1."""
     reader = Reader(split, preprocessing)
-    images = reader.batches(in_batches(len(split), batch_size))
-    yield _ID, (torch.from_numpy(batch.pixels).float() / 255 for batch in images)
+    batches = in_batches(len(split), batch_size)
+    yield _ID, (torch.from_numpy(pixels).float() / 255 for pixels in reader.batches(batches))
     for number, name in enumerate(names):
-        corrupted = CorruptedReader(reader, name, (seed, number))
-        batches = corrupted.batches(in_batches(len(split), batch_size))
-        yield name, (torch.from_numpy(batch.pixels) for batch in batches)
+        corrupted = CorruptedReader(reader, name, (seed, number)).batches(batches)
+        yield name, map(torch.from_numpy, corrupted)

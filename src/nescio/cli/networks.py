@@ -1,42 +1,49 @@
-"""nescio train, tune and convert: networks for the experiments."""
+"""nescio train, tune, extract and convert: networks and their outputs on images."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force
+from nescio.cli.options import AsJson, Engine, Force, is_ray
 from nescio.cli.printing import print_json, print_table, progress_bar, say
 from nescio.cli.vision import (
-    BatchSize,
+    MODEL_HELP,
     Device,
     Mean,
+    ModelOptions,
     Module,
-    NetworkFile,
+    RunOptions,
     Runtime,
     SkipBad,
     Std,
-    WholeData,
+    TrainingData,
     chosen_preprocessing,
-    chosen_splits,
+    is_onnx,
     read_label_names,
+    readable,
     require_vision,
 )
-from nescio.errors import ParameterError, ShapeError
+from nescio.errors import FileError, ParameterError, ShapeError
+from nescio.lab.data.corrupt import CORRUPTIONS
 from nescio.models.images import Preprocessing
 from nescio.outputs import Outputs
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from nescio.lab.extraction.extract import Extraction
     from nescio.lab.extraction.perturb import Tuning
     from nescio.lab.training.settings import TrainSettings
     from nescio.lab.training.trainer import Epoch
@@ -45,55 +52,31 @@ if TYPE_CHECKING:
 
 
 def train(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the run.")],
-    data: WholeData = None,
-    train_address: Annotated[
-        str | None,
-        typer.Option("--train", help="The data to train on, such as coco@train:/data/coco."),
-    ] = None,
-    val_address: Annotated[
-        str | None, typer.Option("--val", help="The data to validate on, such as table@val:my.csv.")
-    ] = None,
+    output: Annotated[Path, "The folder of the run."],
+    data: TrainingData,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False, help="A TOML file with settings. The defaults are those of the paper."
-        ),
+        Path | None, "A TOML file with settings. The defaults are those of the paper."
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="densenet121 (default), resnet101 or another torchvision model, timm/NAME, "
-            "efficientnet-lite0, or module:PACKAGE.MODULE:FACTORY."
-        ),
+        "densenet121 (default), resnet101 or another torchvision model, timm/NAME, "
+        "efficientnet-lite0, or module:PACKAGE.MODULE:FACTORY.",
     ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="Initial weights: imagenet (default), a file, or none."),
-    ] = None,
-    freeze: Annotated[
-        bool,
-        typer.Option("--freeze", help="Train only the head, on features that are computed once."),
-    ] = False,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs; default 50.")] = None,
+    weights: Annotated[str | None, "Initial weights: imagenet (default), a file, or none."] = None,
+    freeze: Annotated[bool, "Train only the head, on features that are computed once."] = False,
+    epochs: Annotated[int | None, Option(min=1, help="Number of epochs; default 50.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=2, help="Images per batch, over all processes; default 64.")
+        int | None, Option(min=2, help="Images per batch, over all processes; default 64.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Random seed; default 0.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Random seed; default 0.")] = None,
     device: Device = "auto",
     cache: Annotated[
         Path | None,
-        typer.Option(
-            help="The folder for the features of --freeze, which runs can share; default: the "
-            "run's folder."
-        ),
+        "The folder for the features of --freeze, which runs can share; default: the run's folder.",
     ] = None,
     runtime: Runtime = "auto",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
-    skip_bad: SkipBad = False,
+    resume: Annotated[bool, "Continue the run in the folder, if there is one."] = False,
+    force: Annotated[bool, "Replace the run in the folder."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a multi-label network on images, with the paper's settings by default.
@@ -121,9 +104,9 @@ def train(
             for section, values in options.items()
         }
     )
-    train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
+    train_split, val_split = data.load()
     speaks = World.from_environment().leads
-    n_passes = settings.training.epochs + settings.model.freeze + skip_bad
+    n_passes = settings.training.epochs + settings.model.freeze
     quiet = as_json or not speaks
     bar = None if quiet else progress_bar("training", n_passes * len(train_split))
     with bar or nullcontext(lambda count: None) as advance:
@@ -135,10 +118,8 @@ def train(
             device=where,
             resume=resume,
             force=force,
-            skip_bad=skip_bad,
             cache=cache,
             runtime=runtime,
-            on_reading=advance,
             on_images=advance,
             on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),
         )
@@ -169,27 +150,19 @@ def _print_epoch(settings: TrainSettings, done: Epoch) -> None:
 
 
 def tune(
-    model: NetworkFile,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file of settings to write.")],
-    data: WholeData = None,
-    train_address: Annotated[
-        str | None, typer.Option("--train", help="The data that Mahalanobis learns from.")
-    ] = None,
-    val_address: Annotated[
-        str | None, typer.Option("--val", help="The in-distribution data to tune on.")
-    ] = None,
+    model: Annotated[
+        Path,
+        Argument(metavar="MODEL", help="A network from 'nescio train' or 'nescio convert'."),
+    ],
+    output: Annotated[Path, "The file of settings to write."],
+    data: TrainingData,
+    run: RunOptions,
     aggregates: Annotated[
         list[str] | None,
-        typer.Option(
-            "--aggregate", help="Tune for 'max' or 'sum' only. May be repeated. Default: both."
-        ),
+        Option("--aggregate", help="Tune for 'max' or 'sum' only. May be repeated. Default: both."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
-    device: Device = "auto",
-    batch_size: BatchSize = 16,
-    runtime: Runtime = "auto",
+    config: Annotated[Path | None, "A TOML file of settings."] = None,
     module: Module = None,
-    skip_bad: SkipBad = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -202,7 +175,6 @@ def tune(
     Example: nescio tune runs/coco/best.safetensors coco:/data/coco -o outputs/tuned.json
     """
     require_vision()
-    from nescio.lab.data.check import without_damaged
     from nescio.lab.extraction import extract
     from nescio.lab.extraction.perturb import AGGREGATES, TuneSettings
     from nescio.lab.extraction.runtimes import Runtimes
@@ -215,10 +187,10 @@ def tune(
         for name in dict.fromkeys(aggregates or AGGREGATES)
     ]
     settings = TuneSettings() if config is None else TuneSettings.from_toml(config)
-    where = choose_device(device)
-    runtimes = Runtimes(runtime)
+    where = choose_device(run.device)
+    runtimes = Runtimes(run.runtime)
     checkpoint = load_checkpoint(model, module=module)
-    train_split, val_split = chosen_splits(data, train_address, val_address, skip_bad=skip_bad)
+    train_split, val_split = data.load()
     train_split.require_labels(checkpoint.label_names)
     output.parent.mkdir(parents=True, exist_ok=True)
     check_target(output, force=force)
@@ -229,14 +201,11 @@ def tune(
             train_split,
             outputs_path,
             device=where,
-            batch_size=batch_size,
+            batch_size=run.batch_size,
             runtime=runtimes,
-            skip_bad=skip_bad,
             force=force,
             on_images=advance,
         )
-    if skip_bad:
-        val_split = without_damaged(val_split)
     with progress_bar("tuning", settings.n_steps(len(val_split))) as advance:
         tuning = run_tuning(
             checkpoint,
@@ -245,7 +214,7 @@ def tune(
             settings,
             aggregates=wanted,
             device=where,
-            batch_size=batch_size,
+            batch_size=run.batch_size,
             runtime=runtimes,
             on_images=advance,
         )
@@ -275,42 +244,145 @@ def _print_tuning(tuning: Tuning) -> None:
     print_table(titles, rows, numbers=titles[2:], title=title)
 
 
+# --- extract --------------------------------------------------------------------------------------
+
+
+def extract(
+    model: Annotated[str, Argument(metavar="MODEL", help=f"The model: {MODEL_HELP}.")],
+    data: Annotated[
+        list[str],
+        Argument(metavar="DATA...", help="Data sets, as coco@test:/data/coco textures:/data/dtd."),
+    ],
+    output: Annotated[Path, "A folder; one file is written per data set."],
+    options: ModelOptions,
+    run: RunOptions,
+    tuned: Annotated[
+        Path | None, "Settings from 'nescio tune': adds what ODIN and perturbed Mahalanobis read."
+    ] = None,
+    train: Annotated[
+        Path | None,
+        "The training outputs that 'nescio tune' has written, if the settings need them.",
+    ] = None,
+    corruption: Annotated[
+        list[str] | None,
+        "Corrupt the images first, for 'nescio choose --far': "
+        f"{', '.join(CORRUPTIONS)}. May be repeated; one file is written per corruption.",
+    ] = None,
+    labels: Annotated[
+        str | None,
+        "The label names in the model's order: a data set, or a text file with one name "
+        "per line. nescio's networks have their own.",
+    ] = None,
+    module: Module = None,
+    skip_bad: SkipBad = False,
+    engine: Engine = "local",
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model's logits and features for images to files that the other commands read.
+
+    If the command is interrupted, run it again: it continues where it stopped. Results that exist
+    already are not computed again; results of another model are not replaced without --force.
+
+    Example: nescio extract best.safetensors coco@test:/data/coco textures:/data/dtd -o outputs
+    """
+    from nescio.lab.data import load
+    from nescio.lab.extraction import extract as run_extraction
+    from nescio.lab.extraction.runtimes import Runtimes
+
+    require_vision(torch=not is_onnx(model) or tuned is not None)
+    label_names = None if labels is None else read_label_names(labels)
+    open_on = partial(options.open, module=module, label_names=label_names)
+    on_ray = is_ray(engine)
+    runner = open_on(model, "cpu" if on_ray else run.device)
+    tuning = None
+    if tuned is not None:
+        from nescio.lab.extraction.perturb import Tuning
+
+        tuning = Tuning.load(tuned)
+    train_outputs = None if train is None else Outputs.load(train)
+    indexed = [load(address, skip_bad=skip_bad) for address in data]
+    splits = [readable(split, skip_bad=skip_bad) for split in indexed]
+    title, count = Counter(split.title for split in splits).most_common(1)[0]
+    if count > 1:
+        raise ParameterError(
+            f"two of the data sets would be written to {title}.safetensors. Use a separate "
+            "--output for each."
+        )
+    if output.exists() and not output.is_dir():
+        raise FileError(f"{output} is not a folder.")
+    output.mkdir(parents=True, exist_ok=True)
+    done = []
+    runtimes = Runtimes(run.runtime)
+    corruptions: Sequence[str | None] = corruption or (None,)
+    place: AbstractContextManager[Any] = nullcontext()
+    if on_ray:
+        from nescio.lab.extraction.on_ray import ray_engine
+
+        # Without a choice, onnxruntime uses the processors, here and on a cluster.
+        device = "cpu" if is_onnx(model) and run.device == "auto" else run.device
+        place = ray_engine(model, open_on, device=device)
+    with place as cluster:
+        for split, corrupted in itertools.product(splits, corruptions):
+            title = f"{split.title}-{corrupted}" if corrupted else split.title
+            with progress_bar(title, len(split)) as advance:
+                result = run_extraction(
+                    runner,
+                    split,
+                    output / f"{title}.safetensors",
+                    tuning=tuning,
+                    train=train_outputs,
+                    corruption=corrupted,
+                    batch_size=run.batch_size,
+                    runtime=runtimes,
+                    force=force,
+                    on_images=advance,
+                    engine=cluster,
+                )
+            done.append(result)
+            if not as_json:
+                _say_result(result)
+    if as_json:
+        print_json([{**asdict(result), "path": str(result.path)} for result in done])
+
+
+def _say_result(result: Extraction) -> None:
+    """Print how many images a file has, how many were computed, and by what."""
+    done = "up to date"
+    if result.n_computed:
+        rate = result.n_computed / max(result.seconds, 1e-9)
+        done = f"{result.n_computed:,} computed, {rate:.1f} images per second"
+    if result.skipped:
+        done += f", {len(result.skipped):,} left out and listed in the file"
+    say(f"{result.path}: {result.n_images:,} images ({done})")
+    if result.n_computed:
+        say(f"  {result.runtime}")
+
+
 # --- convert --------------------------------------------------------------------------------------
 
 
 def convert(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="NAME",
             help="densenet121 or resnet101 for a checkpoint of the paper's repository, or "
             "module:PACKAGE.MODULE:FACTORY for your own network.",
         ),
     ],
-    weights: Annotated[
-        Path,
-        typer.Option(readable=False, help="Its state dict; for the paper's, that of the backbone."),
-    ],
+    weights: Annotated[Path, "Its state dict; for the paper's, that of the backbone."],
     labels: Annotated[
-        str,
-        typer.Option(
-            help="The label names in order: a data set, or a text file with one name per line."
-        ),
+        str, "The label names in order: a data set, or a text file with one name per line."
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
-    head: Annotated[
-        Path | None,
-        typer.Option(readable=False, help="The state dict of the paper's classifier."),
-    ] = None,
+    output: Annotated[Path, "The file to write."],
+    head: Annotated[Path | None, "The state dict of the paper's classifier."] = None,
     features: Annotated[
-        str | None,
-        typer.Option(help="The layer of your own network whose output is the features."),
+        str | None, "The layer of your own network whose output is the features."
     ] = None,
     image_size: Annotated[
         int,
-        typer.Option(
-            min=8, help="Side length in pixels of the images that the network was trained on."
-        ),
+        Option(min=8, help="Side length in pixels of the images that the network was trained on."),
     ] = 256,
     mean: Mean = None,
     std: Std = None,

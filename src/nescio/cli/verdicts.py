@@ -1,0 +1,421 @@
+"""nescio calibrate, score, explain, detectors and info: from outputs to verdicts."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from rich.text import Text
+from typer import Argument, Option
+
+from nescio._io.files import check_target, same_file
+from nescio._io.results import check_table_target, to_values
+from nescio.cli.options import (
+    AsJson,
+    DataOptions,
+    DetectorFile,
+    Engine,
+    Force,
+    Nonfinite,
+    detector_names,
+    is_ray,
+    load_detector,
+    refuse_overwriting,
+)
+from nescio.cli.printing import (
+    as_text,
+    describe,
+    print_json,
+    print_rows,
+    print_table,
+    progress_bar,
+    say,
+    some_of,
+    working,
+)
+from nescio.errors import (
+    DefaultDetectorWarning,
+    InputError,
+    MissingInputError,
+    ParameterError,
+    error_context,
+)
+from nescio.outputs import Outputs
+from nescio.outputs.reading import MAX_ROWS, open_stream
+
+if TYPE_CHECKING:
+    from nescio.calibration import Calibration
+    from nescio.detectors import Detector
+    from nescio.detectors.streaming import Scored, ScoreEngine
+
+# --- calibrate ------------------------------------------------------------------------------------
+
+
+def calibrate(
+    held_out: Annotated[
+        str,
+        Argument(
+            metavar="HELD_OUT",
+            help="Held-out in-distribution data to calibrate on: the model's logits, and features "
+            "if the detector reads them. A file, a pattern or a folder of Parquet files, or a "
+            "remote address. Of more than 4,194,304 rows, a random sample is used.",
+        ),
+    ],
+    output: Annotated[Path, "Where to save the detector."],
+    files: DataOptions,
+    detector: Annotated[
+        str,
+        Option(
+            "--detector",
+            "-d",
+            help="The name of the detector, with parameters if needed: top_k_joint_energy(k=5). "
+            "'nescio detectors' lists them; package.module:Class names one of your own. auto takes "
+            "a combination of logits and features if --train has features and labels, otherwise "
+            "joint energy, with more than 20 labels that of the 20 largest.",
+            autocompletion=detector_names,
+        ),
+    ] = "auto",
+    tpr: Annotated[float, "The share of in-distribution samples to keep."] = 0.95,
+    confidence: Annotated[
+        float | None,
+        "Choose the threshold so that the long-run share kept is at least --tpr with this "
+        "confidence, e.g. 0.99. Without it, it is at least --tpr on average.",
+    ] = None,
+    by_label_count: Annotated[
+        bool,
+        "Use one threshold per number of predicted labels, so that samples with few "
+        "labels do not get most of the false alarms.",
+    ] = False,
+    train: Annotated[
+        str | None,
+        "Training outputs, for a detector that learns from data. With features and "
+        "labels, the default is better than with logits alone.",
+    ] = None,
+    nonfinite: Nonfinite = "raise",
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate a detector on held-out in-distribution data and save it.
+
+    Examples: nescio calibrate val.npy --tpr 0.95 -o tagger.nescio, and with features and labels:
+    nescio calibrate val.safetensors --train train.safetensors -o tagger.nescio
+    """
+    from nescio.detectors.default import AUTO, default_detector
+    from nescio.detectors.naming import build_detector, written
+    from nescio.detectors.saving import plain_params
+
+    check_target(output, force=force)
+    refuse_overwriting(output, held_out, train)
+    if train is not None and same_file(train, held_out):
+        raise ParameterError(
+            "--train and the held-out data are the same file. Calibrating on data that the "
+            "detector has learned from would void the guarantee."
+        )
+    made = None
+    if detector != AUTO:
+        made = build_detector(detector, tpr=tpr, nonfinite=nonfinite)
+        if made.learns_from and train is None:
+            raise MissingInputError(
+                f"{detector} learns from data: pass training outputs with --train. (Calibrating "
+                "on data that it has learned from would void the guarantee.)"
+            )
+    data = files.read(held_out, max_rows=MAX_ROWS)
+    learned_from = None
+    if train is not None:
+        learned_from = files.read(train, first=data, max_rows=MAX_ROWS)
+    reason = ""
+    if made is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DefaultDetectorWarning)  # the reason is printed below
+            made, reason = default_detector(
+                learned_from, data, tpr=tpr, nonfinite=nonfinite or "raise"
+            )
+    if learned_from is not None and made.learns_from:
+        with working("learning"), error_context(train):
+            made.fit(learned_from, from_probs=False)
+    n_rows = data.manifest.get("sampled_from", len(data))
+    groups = "label_count" if by_label_count else None
+    with working("calibrating"), error_context(held_out):
+        made.calibrate(data, confidence=confidence, groups=groups, from_probs=False)
+    made.save(output, force=force)
+    calibration = made.calibration_
+    ignored = data.manifest.get("ignored_columns", [])
+    if as_json:
+        shared = ("tpr", "nonfinite")  # the guarantee states the one, the user chose the other
+        saved = {
+            "detector": made.name,
+            "reason": reason,
+            "parameters": {k: v for k, v in plain_params(made).items() if k not in shared},
+            "output": str(output),
+            "n_rows": n_rows,
+            "n_labels": data.n_labels,
+            "ignored_columns": ignored,
+        }
+        print_json(saved | calibration_facts(calibration))
+        return
+    say(describe(n_rows, data.n_labels, data.label_names, ignored))
+    if n_rows > len(data):
+        say(f"{len(data):,} of the rows, drawn at random, set the threshold.")
+    if reason:
+        say(reason)
+    for group, threshold in calibration.thresholds.items():
+        which = "" if calibration.by is None else f" (predicted labels: {group})"
+        say(
+            f"{written(made)}{which}: in-distribution if the score is at least "
+            f"{threshold.value:.6g}. {threshold.statement()}"
+        )
+    say(f"saved {output}")
+
+
+def calibration_facts(calibration: Calibration) -> dict[str, Any]:
+    """Return the settings and results of a calibration by group, for JSON."""
+    return {
+        **calibration.facts(),
+        "tpr_interval_99": {
+            name: threshold.tpr_interval() for name, threshold in calibration.thresholds.items()
+        },
+    }
+
+
+# --- score ----------------------------------------------------------------------------------------
+
+
+def score(
+    detector: DetectorFile,
+    data: Annotated[
+        str, Argument(metavar="DATA", help="The model's logits for the inputs to assess.")
+    ],
+    files: DataOptions,
+    output: Annotated[Path | None, "Where to write the verdicts: .parquet, .csv or .jsonl."] = None,
+    fdr: Annotated[
+        float | None,
+        "Instead of the threshold: flag as many of this batch as keep the expected share "
+        "of false alarms among the flagged at most this (Benjamini-Hochberg).",
+    ] = None,
+    with_labels: Annotated[
+        bool,
+        "Add the labels that the model predicts (probability above 0.5) as the column "
+        "predicted, and the probability of each label as prob_NAME.",
+    ] = False,
+    keep: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAMES",
+            help="Of the columns that are neither labels nor ids, copy only these to the output: "
+            "names or patterns with commas between them. May be repeated. Default: all of them, "
+            "except those of --ignore. Empty: none.",
+        ),
+    ] = None,
+    nonfinite: Nonfinite = None,
+    engine: Engine = "local",
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score inputs and say which ones the model should not be trusted on.
+
+    DATA may be larger than memory: a .parquet, .arrow or .safetensors file, a pattern in quotes
+    ('data/*.parquet'), a folder of Parquet files, or a remote address (s3://bucket/x.parquet). The
+    output is there once all rows are scored.
+
+    Example: nescio score tagger.nescio new.parquet -o scored.parquet
+    """
+    from nescio.detectors.streaming import score_stream
+
+    if output is not None:
+        check_table_target(output, force=force)
+        refuse_overwriting(output, Path(data), detector)
+    loaded = load_detector(detector, nonfinite=nonfinite)
+    columns = replace(
+        files.columns(keep=keep, detector=loaded),
+        keep_rest=keep is None or any(map(str.strip, keep)),  # --keep "" copies nothing
+    )
+    stream = open_stream(data, columns, from_probs=files.from_probs)
+    place: AbstractContextManager[ScoreEngine | None] = nullcontext()
+    if is_ray(engine):
+        from nescio.integrations.ray import ray_scoring
+
+        place = ray_scoring()
+    with place as cluster, progress_bar("scoring", stream.n_rows) as advance:
+        result = score_stream(
+            loaded,
+            stream,
+            output,
+            fdr=fdr,
+            with_labels=with_labels,
+            in_memory=as_json and output is None,
+            force=force,
+            on_rows=advance,
+            engine=cluster,
+        )
+    if as_json:
+        summary: dict[str, Any] = {
+            "n_samples": result.n_samples,
+            "n_labels": stream.n_labels,
+            "ignored_columns": stream.ignored,
+            "kept_columns": list(stream.kept_names),
+            "n_flagged": result.n_flagged,
+            "output": None if output is None else str(output),
+        }
+        if output is None:
+            parts = ({name: to_values(c) for name, c in part.items()} for part in result.parts)
+            summary["rows"] = [
+                dict(zip(part, row, strict=True))
+                for part in parts
+                for row in zip(*part.values(), strict=True)
+            ]
+        print_json(summary)
+        return
+    line = describe(stream.n_rows, stream.n_labels or 0, stream.label_names, stream.ignored)
+    copied = f"; copied columns: {', '.join(stream.kept_names)}" if output is not None else ""
+    say(line + (copied if stream.kept_names else ""))
+    if output is None:
+        _print_lowest(result)
+    share = result.n_flagged / result.n_samples
+    say(f"{result.n_samples:,} scored, {result.n_flagged:,} flagged ({share:.1%})")
+    if output is not None:
+        say(f"saved {output}")
+
+
+def _print_lowest(result: Scored) -> None:
+    """Print the most suspicious rows."""
+    shown = result.lowest
+    caption = f"the {len(shown)} most suspicious of {result.n_samples:,} rows; use -o to get all"
+    columns: dict[str, list[str | Text]] = {"row": list(map(str, result.rows.tolist()))}
+    if shown.ids is not None:
+        columns["id"] = list(map(str, shown.ids))
+    columns["score"] = [f"{score:.5g}" for score in shown.scores]
+    columns["p-value"] = [f"{p_value:.4f}" for p_value in shown.p_values]
+    columns["verdict"] = [
+        Text(verdict, style="" if inside else "bold red")
+        for verdict, inside in zip(shown.verdicts, shown.in_distribution, strict=True)
+    ]
+    if shown.groups is not None:
+        columns["predicted labels"] = list(map(str, shown.groups))
+    print_table(
+        tuple(columns),
+        list(zip(*columns.values(), strict=True)),
+        numbers=("row", "score", "p-value", "predicted labels"),
+        caption=caption if result.n_samples > len(shown) else None,
+    )
+
+
+# --- explain --------------------------------------------------------------------------------------
+
+
+def explain(
+    detector: DetectorFile,
+    data: Annotated[
+        Path,
+        Argument(metavar="DATA", help="The logits of the model. One input is explained."),
+    ],
+    files: DataOptions,
+    row: Annotated[
+        int | None,
+        "The row of the input to explain; the first is 0. Default: the input furthest "
+        "below its threshold.",
+    ] = None,
+    sample_id: Annotated[
+        str | None, Option("--id", metavar="NAME", help="The id of the input to explain.")
+    ] = None,
+    nonfinite: Nonfinite = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the share of each label in the score of one input, next to in-distribution medians.
+
+    For a combination of detectors, show what each part says. The most telling labels are shown;
+    JSON has all of them.
+
+    Example: nescio explain tagger.nescio new.parquet --id IMG_0142
+    """
+    if row is not None and sample_id is not None:
+        raise ParameterError("--row and --id both choose an input. Pass only one of them.")
+    loaded = load_detector(detector, nonfinite=nonfinite)
+    outputs = files.read(data, detector=loaded)
+    with error_context(data):
+        row = _row(loaded, outputs, row, sample_id)
+        reason = loaded.explain(outputs[[row]])[0]
+    if as_json:
+        print_json({"row": row} | reason.as_dict())
+        return
+    say(f"row {row}{': ' if reason.id is None else ', '}{reason}")
+    by_label = reason.by_label()
+    if by_label not in (None, reason):  # that of the decisive part of a combination
+        say(f"\n{by_label}")
+
+
+def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str | None) -> int:
+    """Return the chosen row, or the most suspicious one."""
+    if sample_id is None:
+        if row is None:
+            with working("scoring"):
+                return int(np.argmin(detector.decision_function(outputs)))
+        if not 0 <= row < len(outputs):
+            raise InputError(f"there is no row {row}; the rows are 0 to {len(outputs) - 1}.")
+        return row
+    if outputs.ids is None:
+        raise InputError("the samples have no ids. Pass --row instead of --id.")
+    rows = np.flatnonzero(outputs.ids == sample_id)
+    if len(rows) > 1:
+        raise InputError(f"{len(rows)} rows have the id {sample_id!r}. Pass --row instead.")
+    if not len(rows):
+        near = difflib.get_close_matches(sample_id, outputs.ids.tolist(), n=3)
+        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise InputError(f"there is no id {sample_id!r}.{hint}")
+    return int(rows[0])
+
+
+# --- detectors and info ---------------------------------------------------------------------------
+
+
+def detectors(as_json: AsJson = False) -> None:
+    """List the detectors: which arrays each one scores and learns from, and its paper."""
+    from nescio.detectors import DETECTORS
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "scores_from": list(detector().scores_from),
+            "learns_from": list(detector().learns_from),
+            "learns_from_held_out": list(detector().learns_from_held_out),
+            "summary": (detector.__doc__ or "").partition("\n")[0],
+            "paper": detector.paper,
+        }
+        for name, detector in DETECTORS.items()
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, without=("learns_from_held_out",))
+
+
+def info(detector: DetectorFile, as_json: AsJson = False) -> None:
+    """Show what a saved detector is, its threshold and its guarantee."""
+    from nescio.detectors import load
+    from nescio.detectors.saving import plain_params
+
+    loaded = load(detector)
+    calibration = getattr(loaded, "calibration_", None)
+    facts: dict[str, Any] = {
+        "detector": loaded.name,
+        "parameters": plain_params(loaded),
+        "n_columns": loaded.n_columns_,
+        "label_names": loaded.label_names_,
+    }
+    if calibration is None:
+        facts["threshold"] = loaded.offset_
+    else:
+        del facts["parameters"]["tpr"]  # the calibration has its own
+        facts |= calibration_facts(calibration)
+    if as_json:
+        print_json(facts)
+        return
+    facts.pop("tpr_interval_99", None)  # the statement below says it
+    facts["label_names"] = loaded.label_names_ and some_of(loaded.label_names_)
+    say(*(f"{name:<20} {as_text(value)}" for name, value in facts.items()))
+    if calibration is not None:
+        say(calibration.statement())
