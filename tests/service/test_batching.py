@@ -100,42 +100,32 @@ def test_a_bad_request_spoils_only_itself(app, some_logits, runs):
     parts = [some_logits(2, seed=n) for n in range(20)]
     parts[7] = np.full((2, 4), np.nan, np.float32)
     parts[11] = some_logits(2)[:, :3]  # another number of labels: never in one batch
-    answers = at_once(app(), [body_of(part) for part in parts])
+    application = app()
+    answers = at_once(application, [body_of(part) for part in parts])
     statuses = [answer.status_code for answer in answers]
     assert [at for at, status in enumerate(statuses) if status != 200] == [7, 11]
     assert statuses[7] == statuses[11] == 422
     assert max(runs) > 1
+    # What was scored is counted once.
+    assert application.service.engine.traffic.report(False)[0].n_watched == 36
+    assert "nescio_samples_total 36.0" in application.service.metrics.text().decode()
 
 
-def test_what_was_scored_is_counted_once(app, some_logits):
-    parts = [some_logits(2, seed=n) for n in range(20)]
-    parts[7] = np.full((2, 4), np.nan, np.float32)
-    application = app()
-    at_once(application, [body_of(part) for part in parts])
-    assert application.service.engine.traffic.report(False)[0].n_watched == 38
-    assert "nescio_samples_total 38.0" in application.service.metrics.text().decode()
-
-
-def test_formats_and_ids_are_kept_apart(app, some_logits):
-    logits = some_logits(3)
-    plain = json.dumps({"logits": logits.tolist(), "ids": ["x", "y", "z"]}).encode()
-    answers = at_once(app(), [body_of(logits), ("/v1/score", "application/json", plain)] * 10)
-    for at, answer in enumerate(answers):
-        assert answer.headers["content-type"] == (SAFETENSORS, "application/json")[at % 2]
-        if at % 2:
-            assert answer.json()["id"] == ["x", "y", "z"]
-
-
-def test_groups_by_label_count_stay_with_their_rows(app, detector_file, some_logits):
+def test_groups_and_ids_stay_with_their_rows(app, detector_file, some_logits):
     file = detector_file(groups="label_count")
     parts = [some_logits(2, seed=n) for n in range(30)]
     requests = [
-        ("/v1/score", "application/json", json.dumps({"logits": part.tolist()}).encode())
+        (
+            "/v1/score",
+            "application/json",
+            json.dumps({"logits": part.tolist(), "ids": ["x", "y"]}).encode(),
+        )
         for part in parts
     ]
     answers = at_once(app(file), requests)
     detector = ns.load(file)
     for part, answer in zip(parts, answers, strict=True):
+        assert answer.json()["id"] == ["x", "y"]
         expected = detector.assess(part.astype(np.float64))
         assert answer.json()["group"] == expected.groups.tolist()
         assert answer.json()["score"] == expected.scores.tolist()
@@ -251,11 +241,6 @@ def test_a_batch_that_fails_is_run_again_one_by_one():
     found = batched(run, works)
     assert [found[0], *found[2:]] == [0, 2, 3]
     assert str(found[1]) == "broken"
-
-
-@pytest.mark.parametrize("size", [0, 1, 10**9])
-def test_works_of_any_size_are_answered(size):
-    assert batched(lambda works: list(works), [(at, size, at) for at in range(5)]) == [*range(5)]
 
 
 def test_work_that_was_quick_runs_in_the_event_loop_until_it_is_slow():
