@@ -156,11 +156,8 @@ def serve(
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
-        Option(
-            metavar="ORIGIN",
-            help="An origin whose web pages may call the service, such as https://example.org. "
-            "May be repeated.",
-        ),
+        "An origin whose web pages may call the service, such as https://example.org. May be "
+        "repeated.",
     ] = None,
     max_body_mb: Annotated[
         float, Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
