@@ -108,8 +108,8 @@ def test_online_p_values_are_uniform_and_independent(scores, max_cuts):
 # --- bets -----------------------------------------------------------------------------------------
 
 
-def capital_of(p_values, bets=BETS):
-    martingale = Martingale(bets)
+def capital_of(p_values):
+    martingale = Martingale()
     return martingale.add(martingale.gains(p_values))
 
 
