@@ -188,7 +188,7 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.lab.report import draw_choice
-    from nescio.outputs.reading import read_others, read_outputs
+    from nescio.outputs.reading import read_outputs
 
     corrupted = named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
@@ -201,10 +201,11 @@ def choose(
     with progress_bar("leaving labels out", folds) as advance:
         choice = choose_detector(
             learned_from,
-            read_others(held_out, learned_from, **reading),
+            read_outputs(held_out, **reading, first=learned_from),
             detectors=None if names is None else _expanded(names),
             far={
-                name: read_others(path, learned_from, **reading) for name, path in corrupted.items()
+                name: read_outputs(path, **reading, first=learned_from)
+                for name, path in corrupted.items()
             },
             n_folds=folds,
             refit=refit,
