@@ -84,7 +84,7 @@ def request() -> None:
 SPEC = """
 title = "Scenes of digits"
 bootstrap = 20
-detectors = ["joint_energy", "max_logit", "knn"]
+detectors = ["joint_energy"]
 
 [train.model]
 name = "small-cnn"

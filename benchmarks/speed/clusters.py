@@ -67,7 +67,7 @@ def _score(bench: Bench, folder: Path) -> None:
 
         def ray_data() -> None:
             verdicts = Verdicts(detector, keep=())
-            made = ray.data.read_parquet(str(path)).map_batches(verdicts, batch_format="pyarrow")
+            made = ray.data.read_parquet(str(path)).map_batches(verdicts, batch_format="pandas")
             assert sum(len(b) for b in made.iter_batches(batch_format="pyarrow")) == N_ROWS
 
         one = "pyarrow and threads: nescio score"

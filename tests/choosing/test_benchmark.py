@@ -77,35 +77,3 @@ def test_ood_files_are_read_after_the_choice_only(benchmark, saved, monkeypatch)
     with pytest.raises(OSError, match="far"):
         benchmark.main(["--saved", str(saved), "--results", str(saved / "all.jsonl"), *DETECTORS])
     assert len(made) == 1
-
-
-def test_the_summary_counts_every_problem_the_same(benchmark, capsys):
-    def line(problem, seed, fprs, pick="max_logit"):
-        near = {"joint_energy": 0.4, "max_logit": 0.3, "knn": 0.5}
-        return {
-            **{"problem": problem, "seed": seed, "pick": pick},
-            "predicted": {
-                name: {"near": value, "far": None, "criterion": value}
-                for name, value in near.items()
-            },
-            "real": {
-                ood: dict(zip(("joint_energy", "max_logit", "knn"), values, strict=True))
-                for ood, values in fprs.items()
-            },
-        }
-
-    benchmark.print_summary(
-        [
-            # pick 30, best of each 10 and 30; knn has the lowest mean, 25
-            line("images", 0, {"a": (0.5, 0.3, 0.1), "b": (0.5, 0.3, 0.4)}),
-            line("images", 1, {"a": (0.5, 0.3, 0.1), "b": (0.5, 0.3, 0.4)}),
-            line("tables", 0, {"a": (0.4, 0.3, 0.5)}, pick="knn"),
-        ]
-    )
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert rows[0][:7] == ["| images", "2", "30.0", "50.0", "10.0", "30.0", "5.0"]
-    assert rows[0][7:] == ["-0.50", "", "-0.50", "`max_logit` (2) |"]
-    assert rows[1][:7] == ["| tables", "1", "50.0", "40.0", "20.0", "10.0", "20.0"]
-    assert rows[1][7:] == ["1.00", "", "1.00", "`knn` (1) |"]
-    assert rows[2][:7] == ["| mean", "3", "40.0", "45.0", "15.0", "20.0", "12.5"]
-    assert rows[2][7:10] == ["0.25", "", "0.25"]

@@ -163,10 +163,6 @@ def test_labels_that_tell_no_samples_apart_are_an_error(labels):
         label_folds(outputs, outputs, 5, 0, refit=True)
 
 
-def test_there_are_at_most_as_many_folds_as_labels():
-    assert len(folds_of(labelled(), labelled(seed=1), n_folds=50)) == N_LABELS
-
-
 def test_shuffled_features_have_the_same_values_in_another_order(rng):
     outputs = labelled(100, arrays={"layer": np.arange(200.0).reshape(100, 2)})
     found = shuffled(outputs, rng)

@@ -11,14 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import nescio as ns
-from fixtures.export import (
-    N_LABELS,
-    classifier,
-    metadata,
-    run,
-    some_inputs,
-    some_logits,
-)
+from fixtures.export import N_LABELS, classifier, metadata, run, some_inputs, some_logits
 from nescio.cli import main
 
 torch = pytest.importorskip("torch")
@@ -85,7 +78,7 @@ def test_a_network_of_nescios_own(checkpoint, tmp_path, capsys):
 
 def test_a_module_of_ones_own(detector, tmp_path, monkeypatch, capsys):
     (tmp_path / "my_tagger.py").write_text(
-        f"from torch import nn\n\n\ndef make():\n    return nn.Linear(5, {N_LABELS}).double()\n"
+        f"from torch import nn\n\n\ndef make():\n    return nn.Linear(5, {N_LABELS})\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "fused.onnx"
@@ -93,15 +86,9 @@ def test_a_module_of_ones_own(detector, tmp_path, monkeypatch, capsys):
     assert main(arguments) == 1
     assert "--input-shape" in capsys.readouterr().err
     assert main([*arguments, "--input-shape", "5x"]) == 1
-    assert "such as 3,224,224" in capsys.readouterr().err
-    assert main([*arguments, "--input-shape", "4"]) == 1
-    told = capsys.readouterr().err
-    assert "the model failed on random inputs of the shape 4: " in told
-    assert "that of one input, without the batch (input_shape=..., --input-shape)" in told
-    # In float64, of which onnxruntime lacks some operators.
+    assert "--input-shape must be numbers" in capsys.readouterr().err
     assert main([*arguments, "--input-shape", "5"]) == 0
-    found = run(path, input=some_inputs(2).astype(np.float64))
-    assert (found["logits"].shape, found["logits"].dtype) == ((2, N_LABELS), np.float64)
+    assert run(path, input=some_inputs(2))["logits"].shape == (2, N_LABELS)
     sys.modules.pop("my_tagger")
 
 
@@ -113,8 +100,6 @@ def test_the_probabilities_of_a_model_with_a_fixed_batch(detector, tmp_path, cap
     printed = capsys.readouterr().out
     assert "checked on 1 sample; " in printed
     assert "fixed batch size, as in the model: 1" in printed
-    assert main([*arguments, "--force", "--from-probs", "--input-shape", "7"]) == 1
-    assert "the model failed on random inputs of the shape 7" in capsys.readouterr().err
 
 
 def image_classifier(path, height="h", width="w", channels=3):
@@ -155,9 +140,8 @@ def test_preprocessing_is_said_and_goes_into_the_file(detector, tmp_path, capsys
     ("options", "message"),
     [
         (["--image-size", "64"], "(batch, 3, 64, 64), but the model takes"),
-        (["--mean", "0.5,0.5"], "--mean must be three numbers"),
-        (["--mean", "a,b,c"], "--mean must be three numbers, such as 0.485,0.456,0.406"),
-        (["--input-shape", "3,64,64"], "the model failed on random inputs of the shape 3,64,64"),
+        (["--mean", "0.5,0.5"], "mean must be three numbers"),
+        (["--mean", "a,b,c"], "--mean must be numbers with commas between them"),
         (["-o", "fused.bin"], "--output must end in .onnx"),
     ],
 )
@@ -238,17 +222,14 @@ def test_options_become_settings(nescio, detector, never_serves, tmp_path, monke
     assert (settings.drain_seconds, settings.alpha) == (5.0, 0.05)
 
 
-def test_by_default_it_is_for_this_machine_only(nescio, detector, never_serves, monkeypatch):
-    monkeypatch.delenv("NESCIO_TOKEN", raising=False)
-    assert nescio("serve", detector)[0] == 0
-    assert never_serves["host"] == "127.0.0.1"
-    assert never_serves["s"].token is None
-    assert never_serves["s"].cors_origins == ()
-
-
 def test_a_token_of_the_environment_is_taken_and_one_of_a_file_goes_first(
     nescio, detector, never_serves, monkeypatch, tmp_path
 ):
+    monkeypatch.delenv("NESCIO_TOKEN", raising=False)
+    assert nescio("serve", detector)[0] == 0
+    assert (never_serves["host"], never_serves["s"].token) == ("127.0.0.1", None)
+    monkeypatch.setenv("NESCIO_TOKEN", "")
+    fails(nescio, "token", detector)  # an empty one does not open the service
     monkeypatch.setenv("NESCIO_TOKEN", "outer\n")
     nescio("serve", detector)
     assert never_serves["s"].token == "outer"
@@ -257,30 +238,19 @@ def test_a_token_of_the_environment_is_taken_and_one_of_a_file_goes_first(
     assert never_serves["s"].token == "inner"
 
 
-@pytest.mark.parametrize("content", [b"", b" \n", "пароль".encode(), b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b" \n", b"\xff\xfe"])
 def test_a_token_that_is_none_does_not_open_the_service(content, nescio, detector, tmp_path):
     (tmp_path / "token").write_bytes(content)
     fails(nescio, "token", detector, "--token-file", tmp_path / "token")
 
 
-def test_an_empty_variable_does_not_open_the_service(nescio, detector, monkeypatch):
-    monkeypatch.setenv("NESCIO_TOKEN", "")
-    fails(nescio, "token", detector)
-
-
 def test_files_that_cannot_be_served(nescio, detector, tmp_path):
     np.save(tmp_path / "logits.npy", np.zeros((3, 3)))
-    (tmp_path / "noise.onnx").write_bytes(b"noise")
-    groups = np.resize(["day", "night"], len(some_logits()))
-    ns.JointEnergy().calibrate(some_logits(), groups=groups).save(tmp_path / "grouped.nescio")
     for reason, *arguments in (
         ("there is no file", tmp_path / "nowhere.nescio"),
-        ("nowhere.onnx", detector, "--model", tmp_path / "nowhere.onnx"),
         ("nowhere", detector, "--token-file", tmp_path / "nowhere"),
         ("logits.npy", tmp_path / "logits.npy"),
         (".onnx", detector, "--model", tmp_path / "logits.npy"),
-        ("as ONNX", detector, "--model", tmp_path / "noise.onnx"),
-        ("groups of your own", tmp_path / "grouped.nescio"),
     ):
         fails(nescio, reason, *arguments)
 
@@ -289,10 +259,6 @@ def test_a_port_in_use(nescio, detector):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         fails(nescio, f"port {port}", detector, "--port", port)
-
-
-def test_an_address_that_is_not_ours(nescio, detector):
-    fails(nescio, "cannot listen on 192.0.2.1", detector, "--host", "192.0.2.1", "--port", 0)
 
 
 def test_options_that_cannot_be(nescio, detector, tmp_path):

@@ -1,10 +1,9 @@
 """What commands print, and progress."""
 
 import numpy as np
-from rich.text import Text
 
 import nescio as ns
-from nescio.cli.printing import stages, terminal
+from nescio.cli.printing import stages
 
 
 def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
@@ -19,10 +18,6 @@ def test_control_characters_of_ids_do_not_reach_the_terminal(nescio, tmp_path):
     code, _, err = nescio("score", tmp_path / "d.nescio", tmp_path / "\x1b]0;title\x07.npy")
     assert code == 1
     assert "\ufffd]0;title\ufffd.npy" in err
-    console = terminal()
-    with console.capture() as shown:
-        console.print(Text("\x1b[31mred"))
-    assert shown.get() == "\ufffd[31mred\n"
 
 
 def test_a_long_stage_says_how_far_it_is(monkeypatch, capsys):

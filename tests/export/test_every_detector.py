@@ -19,7 +19,7 @@ from nescio.export import DetectorHead
 from nescio.export.graphs import detector_graph, to_bytes, traced
 from nescio.export.parity import run_graph, session_of
 
-from .test_fused import TRACEABLE, mahalanobis, of_features, outputs_to_judge, rows_to_judge
+from .test_fused import TRACEABLE, of_features, outputs_to_judge, rows_to_judge
 
 FEATURE_DETECTORS = {
     "mahalanobis max": ns.Mahalanobis("max"),
@@ -124,18 +124,6 @@ def test_the_scores_of_a_combination(scored):
     assert (found[:3] == -np.inf).all()
 
 
-def test_a_combination_alone(tmp_path):
-    _, given = mahalanobis("max")
-    detector = ns.Combined(nonfinite="out").fit(given[:200])
-    detector.calibrate(given[200:], groups="label_count")
-    path = tmp_path / "alone.onnx"
-    exported = ns.export_onnx(None, path, detector=detector, samples=given[:50])
-    assert list(exported.inputs) == ["logits", "features"]
-    found = run(path, logits=given.logits, features=given.features)
-    close(found, detector.assess(given), detector.calibration_, tolerance=1e-4, least=1.0)
-    assert metadata(path)["nescio.detector"] == "combined"
-
-
 def test_probabilities_in_float64():
     detector = ns.JointEnergy().calibrate(some_logits())
     probs = ns.scores.label_prob(some_logits(50, seed=9).astype(np.float64))
@@ -168,14 +156,16 @@ def test_a_detector_of_logits_alone(tmp_path):
     assert one["score"][0] == pytest.approx(found["score"][0], rel=1e-6)
 
 
-def test_a_detector_of_features_and_label_count_alone(tmp_path):
-    detector, outputs = mahalanobis("sum", "label_count")
+@pytest.mark.parametrize("kind", [ns.Mahalanobis("sum"), ns.Combined()], ids=["sum", "combined"])
+def test_a_detector_of_features_and_label_count_alone(kind, tmp_path):
+    detector, outputs = of_features(kind, "label_count")
     path = tmp_path / "alone.onnx"
     exported = ns.export_onnx(None, path, detector=detector, samples=outputs[:50])
     assert exported.outputs == ("probs", "score", "p_value", "in_distribution")
     assert list(exported.inputs) == ["logits", "features"]
     found = run(path, logits=outputs.logits, features=outputs.features)
-    close(found, detector.assess(outputs), detector.calibration_)
+    close(found, detector.assess(outputs), detector.calibration_, tolerance=1e-4, least=1.0)
+    assert metadata(path)["nescio.detector"] == detector.name
 
 
 def test_a_detector_of_the_input_of_the_head_alone(tmp_path):

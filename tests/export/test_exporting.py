@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
 from torch import nn
 
 import nescio as ns
@@ -295,6 +297,9 @@ def test_refusals_come_before_the_work(fused, tmp_path):
         ns.export_onnx(fused.wrapped, fused.path)
     with pytest.raises(ParameterError, match="no detector"):
         ns.export_onnx(ns.wrap(a_network()), path)
+    linear = OneVsRestClassifier(LogisticRegression()).fit(some_inputs(), some_logits(300) > 0)
+    with pytest.raises(ExportError, match=r"skl2onnx .*run these in Python"):
+        ns.export_onnx(linear, path, detector=detector)
     with pytest.raises(ExportError, match="does not say what it takes"):
         ns.export_onnx(fused.wrapped, path)
     with pytest.raises(ParameterError, match="tolerance"):
@@ -321,17 +326,6 @@ def test_16_bits(tmp_path):
     exported = ns.export_onnx(a_network().half(), path, tolerance=0.01, **settings)
     assert exported.differences.logits > 1e-4
     assert run(path, input=some_inputs(3).astype(np.float16))["logits"].dtype == np.float32
-
-
-def test_scikit_learn_goes_through_skl2onnx(tmp_path):
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
-
-    inputs = some_inputs()
-    model = OneVsRestClassifier(LogisticRegression()).fit(inputs, inputs > 0)
-    wrapped = ns.wrap(model).calibrate(inputs)
-    with pytest.raises(ExportError, match=r"skl2onnx .*run these in Python"):
-        ns.export_onnx(wrapped, tmp_path / "fused.onnx", samples=inputs)
 
 
 def test_a_model_above_two_gigabytes_is_refused(tmp_path):

@@ -116,15 +116,6 @@ def test_relative_mahalanobis_that_learned_without_labels():
     np.testing.assert_allclose(found, detector.score_samples(outputs.features), rtol=1e-6)
 
 
-def test_scores_that_tie_with_tau_are_in():
-    detector = ns.MaxLogit().calibrate(some_logits(), tpr=0.9)
-    tau = np.full((1, N_LABELS), detector.offset_, np.float32)
-    at_tau, below = (np.nextafter(tau, np.float32(side)) for side in (np.inf, -np.inf))
-    outputs = DetectorHead(detector)(torch.from_numpy(np.concatenate([at_tau, below])))
-    assert outputs.in_distribution.tolist() == [True, False]
-    same(detector.assess(np.concatenate([at_tau, below])), outputs)
-
-
 @pytest.mark.filterwarnings("ignore::nescio.errors.TiedScoresWarning")
 @pytest.mark.parametrize("name", ["joint_energy", "max_prob", "top_k_logit", "msp", "gen"])
 def test_ties_have_the_same_verdict_in_torch_and_in_any_precision(name):
@@ -219,17 +210,6 @@ def test_gradients_flow_through_the_score():
     inputs = torch.from_numpy(some_inputs(4)).requires_grad_()
     fused(inputs).score.sum().backward()
     assert inputs.grad.abs().sum() > 0
-
-
-def test_torch_export_takes_it():
-    detector = ns.TopKJointEnergy(k=3).calibrate(some_logits(), groups="label_count")
-    fused = FusedModel(a_network(), detector)
-    inputs = torch.from_numpy(some_inputs(7))
-    dynamic = {"inputs": ({0: torch.export.Dim("batch")},)}
-    program = torch.export.export(fused, (inputs[:3],), dynamic_shapes=dynamic)
-    found, wanted = program.module()(inputs), fused(inputs)
-    torch.testing.assert_close(found.score, wanted.score)
-    assert (found.in_distribution == wanted.in_distribution).all()
 
 
 @pytest.mark.parametrize("name", REFUSED)

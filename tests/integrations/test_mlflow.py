@@ -99,13 +99,19 @@ def assert_same_verdicts(frame, prediction):
     np.testing.assert_allclose(probs, prediction.probs, rtol=1e-4)
 
 
-def test_a_registered_model_gives_labels_probabilities_and_verdicts(mlflow, wrapped, logged):
+def test_a_registered_model_gives_labels_probabilities_and_verdicts(
+    mlflow, registry, wrapped, logged
+):
     model = mlflow.pyfunc.load_model("models:/tagger/1")
     texts = some_texts(50, seed=3)
     frame = model.predict(texts)
     assert list(frame.columns) == COLUMNS
     assert_same_verdicts(frame, wrapped(texts))
     assert 0 < frame["in_distribution"].sum() < 50
+    again = registry.load_model(logged.model_uri)  # the wrapped model itself
+    assert again.label_names == tuple(NAMES)
+    assert again.detector.calibration_.statement() == wrapped.detector.calibration_.statement()
+    assert_same_verdicts(frame, again(texts))
 
 
 def test_what_mlflow_shows_of_the_model(mlflow, wrapped, logged):
@@ -122,15 +128,6 @@ def test_what_mlflow_shows_of_the_model(mlflow, wrapped, logged):
     needed = [line.partition("==")[0] for line in lines]
     # onnx reads the last layer of the graph, which react needs
     assert needed == ["nescio", "mlflow-skinny", "pandas", "onnxruntime", "onnx", "tokenizers"]
-
-
-def test_load_model_gives_the_wrapped_model_back(registry, wrapped, logged):
-    loaded = registry.load_model(logged.model_uri)
-    texts = some_texts(20, seed=3)
-    assert loaded.label_names == tuple(NAMES)
-    assert loaded.detector.calibration_.statement() == wrapped.detector.calibration_.statement()
-    scores = loaded.assess(texts).scores
-    np.testing.assert_allclose(scores, wrapped.assess(texts).scores, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -246,21 +243,6 @@ def test_trees_are_loaded_only_if_the_caller_trusts_them(mlflow, registry, table
     assert len(registry.load_model(str(path), trusted=[tree])(frame[:5])) == 5
 
 
-@pytest.mark.filterwarnings(MLFLOWS_OWN)
-def test_with_verdict(mlflow, registry, table, tmp_path):
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
-
-    from nescio.integrations.sklearn import WithVerdict
-
-    frame, labels = table
-    named = pandas.DataFrame(labels, columns=NAMES)
-    model = WithVerdict(OneVsRestClassifier(LogisticRegression())).fit(frame, named)
-    registry.save_model(model, tmp_path / "model", input_example=frame[:2])
-    loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
-    assert_same_verdicts(loaded.predict(frame[:9]), model.wrapped_(frame[:9]))
-
-
 # --- what cannot be logged ----------------------------------------------------------------------
 
 
@@ -318,22 +300,19 @@ def log(mlflow, registry, *arguments, **options):
     return found, run.data, folder / "nescio"
 
 
-def test_metrics_and_parameters_of_a_run(mlflow, registry):
+def test_metrics_of_a_run(mlflow, registry):
     detector = ns.JointEnergy().calibrate(some_outputs(2, seed=1), tpr=0.9)
     scores = [detector.score_samples(some_outputs(mean, seed=2)) for mean in (2, -2)]
     result = ns.evaluate(*scores, n_bootstrap=20)
-    metrics, run, folder = log(mlflow, registry, result, model=detector)
+    metrics, run, folder = log(mlflow, registry, result)
     assert run.metrics == metrics
     assert list(metrics) == [name + end for name in MEASURES for end in ("", "_low", "_high")]
     assert metrics["auroc"] == result.auroc.value
     assert (metrics["fpr95_low"], metrics["fpr95_high"]) == (result.fpr.low, result.fpr.high)
-    assert run.params["nescio.detector"] == "joint_energy"
-    assert run.params["nescio.tpr"] == "0.9"
-    assert run.params["nescio.n_calibration"] == "150"
-    assert json.loads(run.params["nescio.threshold"]) == {"all": detector.offset_}
-    assert run.tags["nescio.guarantee"] == detector.calibration_.statement()
     stored = json.loads((folder / "evaluation.json").read_text())
     assert ns.Evaluation.from_dict(stored) == result
+    with pytest.raises(ParameterError, match="Evaluation or a Comparison"):
+        log(mlflow, registry, {"auroc": 0.9})
 
 
 def test_a_comparison_has_metrics_of_each_set_and_detector(mlflow, registry):
@@ -352,34 +331,3 @@ def test_a_comparison_has_metrics_of_each_set_and_detector(mlflow, registry):
     assert metrics["test/noise/top k _k_2_/aupr"] == expected
     stored = json.loads((folder / "test" / "evaluation.json").read_text())
     assert list(stored["skipped"]) == ["vim"]
-
-
-def test_two_models_in_one_run_need_two_prefixes(mlflow, registry):
-    models = [ns.JointEnergy(), ns.MaxLogit()]
-    for at, model in enumerate(models):
-        model.calibrate(some_outputs(2, seed=at))
-    first, second = (ns.evaluate([2.0, one], [1.0, 0.0], n_bootstrap=0) for one in (3.0, 0.5))
-    with mlflow.start_run() as run:
-        registry.log_evaluation(first, model=models[0], prefix="a/")
-        registry.log_evaluation(second, model=models[1], prefix="b/")
-        before = mlflow.get_run(run.info.run_id).data.to_dictionary()
-        with pytest.raises(ParameterError, match=r"another model already.*'a/'"):
-            registry.log_evaluation(second, model=models[1], prefix="a/")
-    found = mlflow.get_run(run.info.run_id)
-    assert found.data.to_dictionary() == before
-    assert found.data.params["a/nescio.detector"] == "joint_energy"
-    assert found.data.params["b/nescio.detector"] == "max_logit"
-    assert {"a/nescio.guarantee", "b/nescio.guarantee"} <= set(found.data.tags)
-    folder = Path(mlflow.artifacts.download_artifacts(found.info.artifact_uri)) / "nescio"
-    stored = json.loads((folder / "a" / "evaluation.json").read_text())
-    assert ns.Evaluation.from_dict(stored) == first
-
-
-def test_nothing_is_logged_of_what_is_wrong(mlflow, registry):
-    result = ns.evaluate([2.0, 3.0], [1.0, 0.0], n_bootstrap=0)
-    with mlflow.start_run() as run:
-        with pytest.raises(ns.NotCalibratedError, match="calibrated"):
-            registry.log_evaluation(result, model=ns.JointEnergy())
-        with pytest.raises(ParameterError, match="Evaluation or a Comparison"):
-            registry.log_evaluation({"auroc": 0.9})
-    assert mlflow.get_run(run.info.run_id).data.metrics == {}

@@ -11,7 +11,7 @@ from nescio.errors import InputError, LabelMismatchError, ParameterError
 from nescio.integrations.ray import Verdicts
 
 pandas = pytest.importorskip("pandas")
-pyarrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 
 NAMES = ["cat", "dog", "cow"]
 ADDED = ["score", "p_value", "in_distribution"]
@@ -35,22 +35,15 @@ def frame(logits):
     return pandas.DataFrame({"file": [f"{at}.jpg" for at in range(50)], "user": 7, **columns})
 
 
-def kinds(frame):
-    yield frame, lambda found: found
-    yield pyarrow.Table.from_pandas(frame), lambda found: found.to_pandas()
-    yield {name: column.to_numpy() for name, column in frame.items()}, pandas.DataFrame
-
-
-def test_every_kind_of_batch_gets_the_verdicts_of_assess(detector, frame, logits):
+def test_a_frame_gets_the_verdicts_of_assess(detector, frame, logits):
     expected = detector.assess(ns.Outputs(logits, label_names=NAMES)).columns()
-    for batch, to_frame in kinds(frame):
-        found = Verdicts(detector)(batch)
-        assert type(found) is type(batch)
-        table = to_frame(found)
-        assert list(table.columns) == [*frame.columns, *ADDED, "group"]
-        for name in (*ADDED, "group"):
-            assert table[name].tolist() == expected[name].tolist()
-        assert table["file"].tolist() == frame["file"].tolist()
+    found = Verdicts(detector)(frame)
+    assert list(found.columns) == [*frame.columns, *ADDED, "group"]
+    for name in (*ADDED, "group"):
+        assert found[name].tolist() == expected[name].tolist()
+    assert found["file"].tolist() == frame["file"].tolist()
+    none = Verdicts(detector)(frame[:0])
+    assert none.dtypes.equals(found.dtypes)
 
 
 def test_the_file_is_read_and_the_object_carries_its_detector(detector, frame, tmp_path):
@@ -63,33 +56,8 @@ def test_the_file_is_read_and_the_object_carries_its_detector(detector, frame, t
 
 def test_a_list_column_of_logits(logits, rng):
     detector = ns.JointEnergy().calibrate(rng.normal(-1, 3, (900, 3)))
-    expected = detector.assess(logits).scores.tolist()
-    batch = {"id": np.arange(50), "logits": logits, "image": np.zeros((50, 4, 4, 3), np.uint8)}
-    assert Verdicts(detector)(batch)["score"].tolist() == expected
     frame = pandas.DataFrame({"id": range(50), "logits": list(logits)})
-    assert Verdicts(detector)(frame)["score"].tolist() == expected
-    table = pyarrow.table({"id": range(50), "logits": logits.tolist()})
-    assert Verdicts(detector)(table)["score"].to_pylist() == expected
-    # Ray's own type of matrices, and pyarrow's.
-    tensor = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(logits)
-    images = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(batch["image"])
-    table = pyarrow.table({"logits": tensor, "image": images})
-    assert Verdicts(detector)(table)["score"].to_pylist() == expected
-
-
-def test_no_rows_have_the_same_columns(detector, frame):
-    for batch, to_frame in kinds(frame):
-        made = Verdicts(detector)
-        some, none = to_frame(made(batch)), to_frame(made(_first(batch, 0)))
-        assert (len(none), list(none.columns)) == (0, list(some.columns))
-    table = Verdicts(detector)(pyarrow.Table.from_pandas(frame))
-    assert Verdicts(detector)(pyarrow.Table.from_pandas(frame)[:0]).schema == table.schema
-
-
-def _first(batch, n):
-    return (
-        {name: column[:n] for name, column in batch.items()} if type(batch) is dict else batch[:n]
-    )
+    assert Verdicts(detector)(frame)["score"].tolist() == detector.assess(logits).scores.tolist()
 
 
 def test_the_columns_to_return(detector, frame):
@@ -105,10 +73,8 @@ def test_the_columns_to_return(detector, frame):
 def test_what_cannot_be_scored(detector, frame):
     with pytest.raises(LabelMismatchError, match="Missing: 'cow'"):
         Verdicts(detector)(frame.drop(columns="cow"))
-    with pytest.raises(InputError, match="expected a data frame"):
-        Verdicts(detector)([1, 2])
-    with pytest.raises(InputError, match="not a table"):
-        Verdicts(detector)({"cat": np.zeros(2), "dog": np.zeros(3)})
+    with pytest.raises(InputError, match=r'got a dict.*batch_format="pandas"'):
+        Verdicts(detector)({"cat": np.zeros(2), "dog": np.zeros(2), "cow": np.zeros(2)})
     probs = frame.assign(**{name: 1 / (1 + np.exp(-frame[name])) for name in NAMES})
     with pytest.raises(InputError, match="from_probs=True"):
         Verdicts(detector)(probs)

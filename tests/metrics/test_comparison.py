@@ -242,20 +242,6 @@ def test_data_of_any_kind_gives_the_same(logits, tmp_path):
         assert compared(*given).as_dict() == expected
 
 
-def test_it_is_what_the_command_line_prints(logits, tmp_path, monkeypatch):
-    from typer.testing import CliRunner
-
-    from nescio.cli import app
-
-    monkeypatch.chdir(tmp_path)
-    for name, array in logits.items():
-        np.save(f"{name}.npy", array)
-    shell = ["eval", "--id", "known.npy", "--ood", "far.npy", "-d", NAMES[0], "-d", NAMES[1]]
-    printed = CliRunner().invoke(app, [*shell, "--bootstrap", "20", "--json"]).output
-    found = compared("known.npy", ["far.npy"], n_bootstrap=20)
-    assert json.loads(printed) == json.loads(json.dumps(found.as_dict()))
-
-
 def test_a_sample_of_a_large_file_is_read(logits, tmp_path, monkeypatch):
     paths = {name: tmp_path / f"{name}.npy" for name in logits}
     for name, array in logits.items():

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -103,8 +100,9 @@ def test_data_frames_and_sparse_matrices_are_taken(multi_label):
     assert ns.wrap(model).outputs(frame[:2], ids=["a", "b"]).ids.tolist() == ["a", "b"]
     model.fit(inputs, truth)
     for matrix in (sparse.csr_array(inputs), sparse.coo_matrix(inputs)):
-        found = ns.wrap(model).outputs(matrix, batch_size=50).logits
-        np.testing.assert_allclose(found, expected)
+        outputs = ns.wrap(model, features="input").outputs(matrix, batch_size=50)
+        np.testing.assert_allclose(outputs.logits, expected)
+        np.testing.assert_array_equal(outputs.features, inputs)
 
 
 @pytest.fixture
@@ -151,25 +149,6 @@ def test_other_forms_of_texts(of_texts):
         wrapped.outputs([["red cat"]])
     with pytest.raises(InputError, match="there are no inputs"):
         wrapped.outputs([])
-
-
-def test_batches_come_with_labels(multi_label):
-    inputs, truth = multi_label
-    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(inputs, truth))
-    pairs = ((inputs[at : at + 100], truth[at : at + 100]) for at in range(0, 300, 100))
-    outputs = wrapped.outputs(pairs)
-    np.testing.assert_array_equal(outputs.labels, truth)
-    np.testing.assert_allclose(outputs.logits, wrapped.outputs(inputs).logits)
-
-
-def test_the_inputs_can_be_the_features(multi_label):
-    inputs, truth = multi_label
-    wrapped = ns.wrap(DECISIONS["one vs rest"].fit(inputs, truth), features="input")
-    np.testing.assert_array_equal(wrapped.outputs(inputs).features, inputs)
-    np.testing.assert_array_equal(wrapped.outputs(sparse.csr_array(inputs)).features, inputs)
-    wrapped = ns.wrap(wrapped, detector="mahalanobis").fit(inputs[:200], truth[:200])
-    wrapped = wrapped.calibrate(inputs[200:])
-    assert not wrapped(inputs[:5] + 50).in_distribution.any()
 
 
 def test_inputs_of_another_width_are_refused(multi_label):
@@ -226,17 +205,3 @@ def test_settings_that_mean_nothing_here_are_refused(multi_label):
     refused(model, "runs on the CPU", device="cuda")
     refused(model, "output must be 'decision_function' or 'predict_proba'", output="logits")
     refused(model, "leave out from_probs", output="decision_function", from_probs=True)
-
-
-@pytest.mark.slow
-def test_it_runs_without_torch():
-    code = (
-        "import sys, numpy as np, nescio as ns\n"
-        "from sklearn.ensemble import RandomForestClassifier\n"
-        "x = np.random.default_rng(0).normal(size=(100, 4))\n"
-        "model = RandomForestClassifier(3).fit(x, x > 0)\n"
-        "ns.wrap(model).calibrate(x)(x)\n"
-        "print([m for m in ('torch', 'transformers', 'onnxruntime') if m in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"

@@ -198,18 +198,6 @@ def test_several_inputs_by_position_or_by_name():
     np.testing.assert_array_equal(pairs.logits, left + right)
 
 
-def test_ids_labels_and_names_are_kept():
-    names = ["cat", "dog", "cow", "hen"]
-    wrapped = ns.wrap(small(), label_names=names)
-    outputs = wrapped.outputs(images(2), labels=np.eye(4)[:2], ids=["a", "b"])
-    assert outputs.label_names == tuple(names)
-    assert outputs.ids.tolist() == ["a", "b"]
-    assert outputs.labels.sum() == 2
-    assert outputs.manifest["kind"] == "torch"
-    assert outputs.manifest["model"] == "torch.nn.modules.container.Sequential"
-    assert outputs.manifest["nescio_version"] == ns.__version__
-
-
 # --- outputs and features ---------------------------------------------------------------------
 
 
@@ -258,16 +246,6 @@ def test_logits_are_found_where_they_are(form, output):
 def test_what_is_no_logits_is_refused(form, output, message):
     with pytest.raises(ns.NescioError, match=message):
         ns.wrap(Gives(form), output=output).outputs(torch.randn(3, 2))
-
-
-def test_features_are_what_a_layer_gives_or_reads():
-    model = small()
-    flat = ns.wrap(model, features="flat").outputs(images()).features
-    read = ns.wrap(model, features="head:input").outputs(images()).features
-    pooled = ns.wrap(model, features="pool").outputs(images()).features
-    assert flat.shape == (10, 6)
-    np.testing.assert_array_equal(flat, read)
-    np.testing.assert_array_equal(flat, pooled)
 
 
 def test_features_before_an_activation_in_place_are_those_before():
@@ -375,19 +353,3 @@ def test_the_device_is_the_models():
         ns.wrap(small(), device="cuda")
     with pytest.raises(ParameterError, match="no device 'nowhere'"):
         ns.wrap(small(), device="nowhere")
-
-
-# --- verdicts ---------------------------------------------------------------------------------
-
-
-def test_mahalanobis_reads_the_named_features():
-    model = small()
-    wrapped = ns.wrap(model, features="flat")
-    truth = np.arange(200)[:, None] % 4 == np.arange(4)
-    wrapped = ns.wrap(wrapped, detector="mahalanobis").fit(images(200), truth)
-    calibrated = wrapped.calibrate(images(100, seed=1))
-    assert calibrated(images(50, seed=2)).in_distribution.mean() > 0.8
-    assert not calibrated(images(5, seed=3) + 30).in_distribution.any()
-    # The detector remembers the layer.
-    again = ns.wrap(model, detector=calibrated.detector)
-    assert again.runner.layers == ("flat",)

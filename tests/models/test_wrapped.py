@@ -1,5 +1,8 @@
 """A model with its detector: fit, calibrate, assess, predict, explain and save."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import CountVectorizer
@@ -59,17 +62,6 @@ class Reading(ns.Detector):
 
     def _score(self, arrays):
         return arrays[self.reads[0]].sum(1)
-
-
-def test_features_are_chosen_if_the_detector_reads_them(model, multi_label, held_out):
-    inputs, truth = multi_label
-    wrapped = ns.wrap(model, detector="mahalanobis")
-    assert wrapped.runner.layers == ("input",)
-    fitted = wrapped.fit(inputs, truth).calibrate(held_out)
-    assert not fitted(held_out + 50).in_distribution.any()
-    # Nothing is computed for a detector of logits.
-    assert ns.wrap(model, detector="joint_energy").outputs(held_out).features is None
-    assert ns.wrap(model).calibrate(held_out).runner.layers == ()
 
 
 @pytest.mark.parametrize(
@@ -149,17 +141,6 @@ def test_without_a_calibrated_detector_there_is_no_verdict(model, held_out):
         ns.wrap(model, detector="joint_enery")
 
 
-def test_calibrating_leaves_what_it_was_given(model, held_out):
-    wrapped, detector = ns.wrap(model), ns.MaxLogit()
-    calibrated = ns.wrap(model, detector=detector).calibrate(held_out, tpr=0.8)
-    assert wrapped.detector is None
-    assert not hasattr(detector, "offset_")
-    expected = ns.MaxLogit().calibrate(wrapped.outputs(held_out), tpr=0.8)
-    assert calibrated.detector.offset_ == expected.offset_
-    named = ns.wrap(wrapped, detector="top_k_joint_energy(k=2)").calibrate(held_out)
-    assert named.detector.k == 2
-
-
 def test_a_detector_of_other_labels_is_refused(model, held_out):
     detector = ns.wrap(model, label_names=NAMES).calibrate(held_out).detector
     with pytest.raises(LabelMismatchError, match="another order"):
@@ -236,3 +217,17 @@ def test_the_default_does_not_make_a_vocabulary_dense():
     guarded = ns.wrap(model).fit(texts[:100], labels[:100])
     assert guarded.runner.layers == ()
     assert guarded.detector.name == "joint_energy"
+
+
+@pytest.mark.slow
+def test_scikit_learn_and_onnx_models_run_without_torch(onnx_file):
+    code = (
+        "import sys, numpy as np, nescio as ns\n"
+        "from sklearn.ensemble import RandomForestClassifier\n"
+        "x = np.random.default_rng(0).normal(size=(100, 6))\n"
+        f"for model in (RandomForestClassifier(3).fit(x, x > 0), {str(onnx_file())!r}):\n"
+        "    ns.wrap(model).calibrate(x)(x)\n"
+        "print([m for m in ('torch', 'transformers', 'onnx') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

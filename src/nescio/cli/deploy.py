@@ -22,8 +22,9 @@ from nescio.cli.options import (
     refuse_overwriting,
 )
 from nescio.cli.printing import print_json, say, working
-from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_colours
+from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_numbers
 from nescio.errors import FileFormatError, ParameterError
+from nescio.outputs.reading import read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -69,7 +70,7 @@ def export(
         raise ParameterError(f"--output must end in .onnx, got {str(output)!r}.")
     check_target(output, force=force)
     refuse_overwriting(output, detector, samples, model)
-    shape = None if input_shape is None else _sizes(input_shape)
+    sizes = parse_numbers("--input-shape", input_shape, int)
     from nescio.export import export_onnx
 
     loaded = load_detector(detector)
@@ -81,13 +82,14 @@ def export(
         elif options != ModelOptions(from_probs=options.from_probs):
             raise ParameterError("the options of a model need --model.")
         elif samples is not None:
-            inputs = DataOptions(from_probs=options.from_probs).read(samples, detector=loaded)
+            reading = DataOptions(from_probs=options.from_probs).reading(detector=loaded)
+            inputs = read_outputs(samples, **reading)
         exported = export_onnx(
             runner,
             output,
             detector=loaded,
             samples=inputs,
-            input_shape=shape,
+            input_shape=sizes,
             tolerance=tolerance,
             force=force,
         )
@@ -104,15 +106,6 @@ def _read_samples(path: Path) -> Any:
         raise FileFormatError(
             f"{path} is not an .npy or .npz file, is damaged, or holds Python objects."
         ) from error
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
-    if len(sizes) != text.count(",") + 1 or 0 in sizes:
-        raise ParameterError(
-            f"--input-shape must be whole numbers, such as 3,224,224, got {text!r}."
-        )
-    return sizes
 
 
 def _print(exported: Exported, detector: Detector, *, as_json: bool) -> None:
@@ -163,11 +156,8 @@ def serve(
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
-        Option(
-            metavar="ORIGIN",
-            help="An origin whose web pages may call the service, such as https://example.org. "
-            "May be repeated.",
-        ),
+        "An origin whose web pages may call the service, such as https://example.org. May be "
+        "repeated.",
     ] = None,
     max_body_mb: Annotated[
         float, Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
@@ -206,12 +196,7 @@ def serve(
         detector=detector,
         model=model,
         tokenizer=tokenizer,
-        logits=options.logits,
-        features=options.features,
-        from_probs=options.from_probs,
-        image_size=options.image_size,
-        mean=parse_colours("--mean", options.mean),
-        std=parse_colours("--std", options.std),
+        **options.settings(),
         token=_token(token_file),
         cors_origins=tuple(cors_origin or ()),
         max_body_bytes=round(max_body_mb * 1e6),

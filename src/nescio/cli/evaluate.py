@@ -46,17 +46,13 @@ def evaluate_detectors(
     files: DataOptions,
     names: Annotated[
         list[str] | None,
-        detectors_option(
-            "A detector, with parameters if needed (top_k_joint_energy(k=3)), or 'all' (the "
-            "default)."
-        ),
+        detectors_option("A detector, such as top_k_joint_energy(k=3), or 'all' (the default)."),
     ] = None,
     train: Train = None,
     held_out: HeldOut = None,
     tpr: Tpr = 0.95,
     bootstrap: Annotated[
-        int,
-        Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
+        int, Option(min=0, help="The number of resamples for the intervals; 0 for no intervals.")
     ] = 1000,
     nonfinite: Nonfinite = "raise",
     as_json: AsJson = False,
@@ -68,10 +64,10 @@ def evaluate_detectors(
     Example: nescio eval --id test.npy --ood textures.npy --ood objects.npy --detector all
     """
     from nescio.detectors.naming import build_detector
-    from nescio.metrics import compare
+    from nescio.metrics.comparison import compare, read_sets
 
     detectors = {name: build_detector(name, nonfinite=nonfinite) for name in _expanded(names)}
-    sets = files.read_sets(id_path, ood_paths, train, held_out)
+    sets = read_sets(id_path, ood_paths, train, held_out, **files.reading())
     with progress_bar("evaluating", len(detectors) * len(sets.ood)) as advance:
         comparison = compare(
             sets.id,
@@ -160,10 +156,7 @@ def choose(
     files: DataOptions,
     names: Annotated[
         list[str] | None,
-        detectors_option(
-            "A detector to rank, or 'all'. Default: a list of detectors of logits and of each "
-            "layer."
-        ),
+        detectors_option("A detector to rank, or 'all'. Default: a list for logits and layers."),
     ] = None,
     far: Annotated[
         list[str] | None,
@@ -195,6 +188,7 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.lab.report import draw_choice
+    from nescio.outputs.reading import read_outputs
 
     corrupted = named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
@@ -202,13 +196,17 @@ def choose(
     if report is not None:
         refuse_overwriting(report, train, held_out, *corrupted.values())
         check_target(report, force=force)
-    learned_from = files.read(train)
+    reading = files.reading()
+    learned_from = read_outputs(train, **reading)
     with progress_bar("leaving labels out", folds) as advance:
         choice = choose_detector(
             learned_from,
-            files.read(held_out, first=learned_from),
+            read_outputs(held_out, **reading, first=learned_from),
             detectors=None if names is None else _expanded(names),
-            far={name: files.read(path, first=learned_from) for name, path in corrupted.items()},
+            far={
+                name: read_outputs(path, **reading, first=learned_from)
+                for name, path in corrupted.items()
+            },
             n_folds=folds,
             refit=refit,
             tpr=tpr,
@@ -272,11 +270,8 @@ def report(
     nonfinite: Nonfinite = "raise",
     text_column: Annotated[
         str | None,
-        Option(
-            metavar="NAME",
-            help="The column of a table that has the texts, for the case studies. Outputs that "
-            "nescio has made from texts have them.",
-        ),
+        "The column of a table that has the texts, for the case studies. Outputs that nescio has "
+        "made from texts have them.",
     ] = None,
     force: Force = False,
 ) -> None:
@@ -291,6 +286,7 @@ def report(
     from nescio.detectors.naming import build_detector
     from nescio.lab.report import write_report
     from nescio.lab.report.page import from_outputs, from_results
+    from nescio.metrics.comparison import read_sets
 
     check_target(output, force=force)
     refuse_overwriting(output, results, id_path, train, held_out, *(ood_paths or ()))
@@ -304,7 +300,7 @@ def report(
         lines, evidence = from_results(results, roots, recorded_roots=_RECORDED in (images or ()))
     elif results is None and id_path and ood_paths:
         keep = None if text_column is None else [text_column]
-        sets = files.read_sets(id_path, ood_paths, train, held_out, keep=keep)
+        sets = read_sets(id_path, ood_paths, train, held_out, **files.reading(keep=keep))
         if text_column is not None:
             sets = sets.with_texts(text_column)
         name = id_path if Path(id_path).stem in sets.ood else Path(id_path).stem

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,10 +83,7 @@ def bench(
             }
             for spec in map(load_spec, shipped_specs())
         ]
-        if as_json:
-            print_json(rows)
-        else:
-            print_rows(rows, without=("seeds", "detectors"), title="nescio bench NAME")
+        print_rows(rows, as_json=as_json, without=("seeds", "detectors"), title="nescio bench NAME")
         return
     if show:
         if name not in shipped_specs():
@@ -137,12 +132,8 @@ def tables(
     ] = None,
     paper: Annotated[
         list[str] | None,
-        Option(
-            "--paper",
-            metavar="TABLE",
-            help="A table of the paper, to compare the results with: main, ablation, max-sum, "
-            "resnet, resnet-ablation, texture, texture-ablation or topk. May be repeated.",
-        ),
+        "A table of the paper, to compare the results with: main, ablation, max-sum, resnet, "
+        "resnet-ablation, texture, texture-ablation or topk. May be repeated.",
     ] = None,
     format_: Annotated[str, Option("--format", "-f", help="text, markdown, latex or csv.")] = _TEXT,
 ) -> None:
@@ -188,18 +179,13 @@ def check_data(
         list[str],
         Option(
             "--id",
-            metavar="ADDRESS",
             help="A split of the in-distribution set, such as coco@val:/data/coco. Repeat it for "
             "each split.",
         ),
     ],
-    ood_addresses: Annotated[
+    ood: Annotated[
         list[str] | None,
-        Option(
-            "--ood",
-            metavar="ADDRESS",
-            help="An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
-        ),
+        "An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
     ] = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
@@ -211,7 +197,7 @@ def check_data(
     require_vision(torch=False)
     with working("reading the data sets"):
         id_splits = [load(address, skip_bad=skip_bad) for address in id_addresses]
-        ood_splits = [load(address, skip_bad=skip_bad) for address in ood_addresses or ()]
+        ood_splits = [load(address, skip_bad=skip_bad) for address in ood or ()]
         if skip_bad:
             id_splits, ood_splits = (
                 [without_damaged(split) for split in splits] for splits in (id_splits, ood_splits)
@@ -235,10 +221,7 @@ def list_data(as_json: AsJson = False) -> None:
         {"name": kind.name, "splits": kind.splits, "what": kind.what, "path": kind.root_help}
         for kind in DATASETS.values()
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_rows(rows)
+    print_rows(rows, as_json=as_json)
 
 
 def _line(finding: Finding) -> str:
@@ -290,13 +273,12 @@ def demo(
         return
     say(*done.sentences, done.detector.calibration_.statement())
     print_result_table(done.table)
-    program = "nescio" if shutil.which("nescio") else f"{shlex.quote(sys.executable)} -m nescio"
     paths = {name: shlex.quote(path) for name, path in files.items()}
     say(
         f"\nReport, with pictures: {paths['report']}\n\nNow try:\n"
-        f"  {program} score {paths['detector']} {paths['unseen']}\n"
-        f"  {program} explain {paths['detector']} {paths['unseen']}\n"
+        f"  nescio score {paths['detector']} {paths['unseen']}\n"
+        f"  nescio explain {paths['detector']} {paths['unseen']}\n"
         "and on held-out logits of your own model, one row per sample and one column per label:\n"
-        f"  {program} calibrate your-validation-logits.npy -o yours.nescio\n"
-        f"  {program} score yours.nescio your-new-logits.npy"
+        f"  nescio calibrate your-validation-logits.npy -o yours.nescio\n"
+        f"  nescio score yours.nescio your-new-logits.npy"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,20 +128,18 @@ def _update(
     """Let the monitor see the rows, block by block; give the number of rows of each block."""
     from nescio.monitor.verdict_table import matching_logits
 
-    logits, start = None, 0
     if outputs is not None and outputs.n_rows != table.n_rows:
         raise ShapeError(
             f"{outputs.address}: the outputs have {outputs.n_rows:,} rows, but {table.n_rows:,} "
             "inputs were scored."
         )
     size = _BLOCK if outputs is None else outputs.block_rows
-    blocks = iter(() if outputs is None else outputs.blocks())
-    for assessment, times in table.blocks(size):
-        if outputs is not None:
-            read = next(blocks).with_ids()
-            with error_context(where(outputs.address, start, size, table.n_rows)):
-                logits = matching_logits(detector, assessment, read)
+    blocks = repeat(None) if outputs is None else outputs.blocks()
+    for start, (assessment, times), block in zip(count(0, size), table.blocks(size), blocks):
+        logits = None
+        if block is not None:
+            with error_context(block.place):
+                logits = matching_logits(detector, assessment, block.with_ids())
         with error_context(where(str(table.path), start, size, table.n_rows)):
             watch.update(assessment, logits, times=times)
-        start += size
         yield len(assessment)

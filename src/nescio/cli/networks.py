@@ -17,7 +17,7 @@ from typer import Argument, Option
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
 from nescio.cli.options import AsJson, Engine, Force, is_ray
-from nescio.cli.printing import print_json, print_table, progress_bar, say
+from nescio.cli.printing import print_json, print_rows, progress_bar, say
 from nescio.cli.vision import (
     MODEL_HELP,
     Device,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from nescio.lab.extraction.extract import Extraction
-    from nescio.lab.extraction.perturb import Tuning
     from nescio.lab.training.settings import TrainSettings
     from nescio.lab.training.trainer import Epoch
 
@@ -222,26 +221,8 @@ def tune(
     if as_json:
         print_json({"output": str(output), "best": tuning.chosen()})
         return
-    _print_tuning(tuning)
+    print_rows(tuning.chosen(), title="Lowest FPR95 on the synthetic sets")
     say(f"saved {output}; training outputs: {outputs_path}")
-
-
-def _print_tuning(tuning: Tuning) -> None:
-    titles = ("method", "aggregate", "epsilon", "temperature", "FPR95", "settings tried")
-    tried = Counter((setting.method, setting.aggregate) for setting in tuning.grid)
-    rows = [
-        (
-            best.method,
-            best.aggregate,
-            f"{best.epsilon:g}",
-            "" if best.temperature is None else f"{best.temperature:g}",
-            f"{100 * best.fpr95:.2f}",
-            str(tried[best.method, best.aggregate]),
-        )
-        for best in tuning.best
-    ]
-    title = "Lowest FPR95 on the synthetic sets"
-    print_table(titles, rows, numbers=titles[2:], title=title)
 
 
 # --- extract --------------------------------------------------------------------------------------

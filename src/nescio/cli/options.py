@@ -18,18 +18,23 @@ from nescio._optional import require
 from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM
 from nescio.errors import InputError, ParameterError
-from nescio.outputs import Outputs
-from nescio.outputs.reading import read_others, read_outputs
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
-    from nescio.metrics.comparison import Sets
 
 DetectorFile = Annotated[
     Path, Argument(metavar="DETECTOR", help="A detector saved by 'nescio calibrate'.")
 ]
 Nonfinite = Annotated[
     str | None, "Rows with NaN or infinity: 'raise' an error, or count them as 'out'."
+]
+FromProbs = Annotated[
+    bool | None,
+    Option(
+        "--from-probs/--from-logits",
+        help="The model gave probabilities, which are converted to logits; or logits, even if they "
+        "look like probabilities, which are rejected otherwise.",
+    ),
 ]
 Force = Annotated[bool, "Replace an existing output file."]
 AsJson = Annotated[bool, Option("--json", help="Print JSON for a machine to read.")]
@@ -73,11 +78,8 @@ class DataOptions:
 
     id_column: Annotated[
         str | None,
-        Option(
-            metavar="NAME",
-            help="The column of a table that holds the ids. Default: a column named id, or the "
-            "index that pandas stored.",
-        ),
+        "The column of a table that holds the ids. Default: a column named id, or the index that "
+        "pandas stored.",
     ] = None
     labels: Annotated[
         list[str] | None,
@@ -98,22 +100,10 @@ class DataOptions:
     ] = None
     sep: Annotated[
         str | None,
-        Option(
-            metavar="CHARACTER",
-            help="The separator of CSV files, such as ';'. Default: a comma, in .tsv files a tab.",
-        ),
+        "The separator of CSV files, such as ';'. Default: a comma, in .tsv files a tab.",
     ] = None
-    decimal: Annotated[str, Option(metavar="CHARACTER", help="The decimal sign of CSV files.")] = (
-        "."
-    )
-    from_probs: Annotated[
-        bool | None,
-        Option(
-            "--from-probs/--from-logits",
-            help="The files hold probabilities, which are converted to logits; or logits, even if "
-            "they look like probabilities, which are rejected otherwise.",
-        ),
-    ] = None
+    decimal: Annotated[str, "The decimal sign of CSV files."] = "."
+    from_probs: FromProbs = None
 
     def columns(
         self, *, keep: Sequence[str] | None = None, detector: Detector | None = None
@@ -138,44 +128,12 @@ class DataOptions:
             decimal=self.decimal,
         )
 
-    def read(
-        self,
-        path: str | Path,
-        *,
-        detector: Detector | None = None,
-        first: Outputs | None = None,
-        max_rows: int | None = None,
-    ) -> Outputs:
-        """Read outputs; from a table, the labels of the detector or of the first file by name."""
-        columns = self.columns(detector=detector)
-        if first is None:
-            return read_outputs(
-                path, from_probs=self.from_probs, columns=columns, max_rows=max_rows
-            )
-        return read_others(
-            path, first, from_probs=self.from_probs, columns=columns, max_rows=max_rows
-        )
-
-    def read_sets(
-        self,
-        id_path: str,
-        ood_paths: list[str],
-        train: str | None,
-        held_out: str | None,
-        *,
-        keep: Sequence[str] | None = None,
-    ) -> Sets:
-        """Read what detectors are compared on."""
-        from nescio.metrics.comparison import read_sets
-
-        return read_sets(
-            id_path,
-            ood_paths,
-            train,
-            held_out,
-            from_probs=self.from_probs,
-            columns=self.columns(keep=keep),
-        )
+    def reading(
+        self, *, keep: Sequence[str] | None = None, detector: Detector | None = None
+    ) -> dict[str, Any]:
+        """Return how files are read, as the functions that read outputs take it."""
+        columns = self.columns(keep=keep, detector=detector)
+        return {"from_probs": self.from_probs, "columns": columns}
 
 
 def _label_names(text: str) -> list[str]:

@@ -10,9 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console
 from rich.progress import Progress
-from rich.segment import Segment
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
@@ -36,11 +35,11 @@ def print_json(value: Any) -> None:
     typer.echo(to_json(value))
 
 
-def say(*lines: str | Text) -> None:
+def say(*lines: str) -> None:
     """Print lines of text, which a terminal may wrap."""
-    console = terminal()
+    console = _terminal()
     for line in lines:
-        console.print(line, soft_wrap=True)
+        console.print(plain_text(line), soft_wrap=True)
 
 
 def describe(
@@ -61,8 +60,8 @@ def some_of(names: Sequence[str]) -> str:
 
 def as_text(value: Any) -> str:
     """Return a value of JSON as a person writes it."""
-    if value is None:
-        return "-"
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
     if isinstance(value, dict):
         return ", ".join(f"{name}={as_text(item)}" for name, item in value.items()) or "-"
     if isinstance(value, list | tuple):
@@ -73,16 +72,24 @@ def as_text(value: Any) -> str:
 
 
 def print_rows(
-    rows: Sequence[Mapping[str, Any]], *, without: Sequence[str] = (), title: str | None = None
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool = False,
+    without: Sequence[str] = (),
+    title: str | None = None,
+    caption: str | None = None,
 ) -> None:
-    """Print a table of what is printed as JSON otherwise, with the names of values as titles."""
-    names = [name for name in rows[0] if name not in without]
-    numbers = [name for name in names if isinstance(rows[0][name], int | float)]
+    """Print rows of named values as JSON, or as a table `without` some of the values."""
+    if as_json:
+        print_json(rows)
+        return
+    titles = {name: name.replace("_", " ") for name in rows[0] if name not in without}
     print_table(
-        [name.replace("_", " ") for name in names],
-        [[as_text(row[name]) for name in names] for row in rows],
-        numbers=[name.replace("_", " ") for name in numbers],
+        list(titles.values()),
+        [[as_text(row[name]) for name in titles] for row in rows],
+        numbers=[titles[name] for name in titles if isinstance(rows[0][name], int | float)],
         title=title,
+        caption=caption,
     )
 
 
@@ -96,25 +103,27 @@ def print_table(
 ) -> None:
     """Print a table; the columns of `numbers` are aligned right."""
     rows = list(rows)
-    table = Table(title=title, caption=caption)
+    table = Table(title=title and plain_text(title), caption=caption)
     widest = max((len(row[0]) for row in rows), default=0)
     for at, name in enumerate(titles):
         table.add_column(
-            name,
+            plain_text(name),
             justify="right" if name in numbers else "left",
             no_wrap=at == 0 and widest <= _WIDEST_NAME,
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*row)
-    terminal().print(table)
+        table.add_row(*(plain_text(cell) if isinstance(cell, str) else cell for cell in row))
+    _terminal().print(table)
 
 
 def print_result_table(table: tables.Table) -> None:
     """Print a table of a benchmark, with the best values in bold and the notes below."""
 
     def text(cell: tables.TableCell) -> Text:
-        return Text(" / ").join(Text(part.text, "bold" if part.best else "") for part in cell)
+        return Text(" / ").join(
+            Text(plain_text(part.text), "bold" if part.best else "") for part in cell
+        )
 
     print_table(
         [column.title for column in table.columns],
@@ -125,35 +134,20 @@ def print_result_table(table: tables.Table) -> None:
     say(*table.notes)
 
 
-def terminal() -> Console:
+def _terminal() -> Console:
     """Return standard output; wide enough for a table if it is not a terminal."""
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    return PlainConsole(highlight=False, markup=False, width=wide)  # names may hold brackets
-
-
-class PlainConsole(Console):
-    """A console that shows control characters of texts instead of sending them to the terminal.
-
-    Ids and labels come from files. An escape sequence in them could change what is shown.
-    """
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text without control characters, which have no width."""
-        return super().render_str(plain_text(text), **options)
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """Return the segments of what is printed, without control characters in texts."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(plain_text(segment.text), segment.style)
+    return Console(highlight=False, markup=False, width=wide)  # names may hold brackets
 
 
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\n"}
 
 
 def plain_text(text: str) -> str:
-    """Return a text with a replacement character for each control character but the newline."""
+    """Return a text with a replacement character for each control character but the newline.
+
+    Ids and labels come from files. An escape sequence in them could change what is shown.
+    """
     return text.translate(_CONTROL)
 
 

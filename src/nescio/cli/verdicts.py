@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from rich.text import Text
 from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
@@ -32,7 +31,6 @@ from nescio.cli.printing import (
     describe,
     print_json,
     print_rows,
-    print_table,
     progress_bar,
     say,
     some_of,
@@ -46,7 +44,7 @@ from nescio.errors import (
     error_context,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.reading import MAX_ROWS, open_stream
+from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
@@ -124,10 +122,10 @@ def calibrate(
                 f"{detector} learns from data: pass training outputs with --train. (Calibrating "
                 "on data that it has learned from would void the guarantee.)"
             )
-    data = files.read(held_out, max_rows=MAX_ROWS)
+    data = read_outputs(held_out, **files.reading(), max_rows=MAX_ROWS)
     learned_from = None
     if train is not None:
-        learned_from = files.read(train, first=data, max_rows=MAX_ROWS)
+        learned_from = read_outputs(train, **files.reading(), max_rows=MAX_ROWS, first=data)
     reason = ""
     if made is None:
         with warnings.catch_warnings():
@@ -284,22 +282,15 @@ def score(
 def _print_lowest(result: Scored) -> None:
     """Print the most suspicious rows."""
     shown = result.lowest
-    caption = f"the {len(shown)} most suspicious of {result.n_samples:,} rows; use -o to get all"
-    columns: dict[str, list[str | Text]] = {"row": list(map(str, result.rows.tolist()))}
-    if shown.ids is not None:
-        columns["id"] = list(map(str, shown.ids))
-    columns["score"] = [f"{score:.5g}" for score in shown.scores]
-    columns["p-value"] = [f"{p_value:.4f}" for p_value in shown.p_values]
-    columns["verdict"] = [
-        Text(verdict, style="" if inside else "bold red")
-        for verdict, inside in zip(shown.verdicts, shown.in_distribution, strict=True)
+    columns = {"row": result.rows.tolist(), **shown.columns(), "verdict": shown.verdicts}
+    rows = [
+        dict(zip(columns, values, strict=True))
+        for values in zip(*map(to_values, columns.values()), strict=True)
     ]
-    if shown.groups is not None:
-        columns["predicted labels"] = list(map(str, shown.groups))
-    print_table(
-        tuple(columns),
-        list(zip(*columns.values(), strict=True)),
-        numbers=("row", "score", "p-value", "predicted labels"),
+    caption = f"the {len(shown)} most suspicious of {result.n_samples:,} rows; use -o to get all"
+    print_rows(
+        rows,
+        without=("in_distribution", *shown.kept),
         caption=caption if result.n_samples > len(shown) else None,
     )
 
@@ -335,7 +326,7 @@ def explain(
     if row is not None and sample_id is not None:
         raise ParameterError("--row and --id both choose an input. Pass only one of them.")
     loaded = load_detector(detector, nonfinite=nonfinite)
-    outputs = files.read(data, detector=loaded)
+    outputs = read_outputs(data, **files.reading(detector=loaded))
     with error_context(data):
         row = _row(loaded, outputs, row, sample_id)
         reason = loaded.explain(outputs[[row]])[0]
@@ -387,10 +378,7 @@ def detectors(as_json: AsJson = False) -> None:
         }
         for name, detector in DETECTORS.items()
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_rows(rows, without=("learns_from_held_out",))
+    print_rows(rows, as_json=as_json, without=("learns_from_held_out",))
 
 
 def info(detector: DetectorFile, as_json: AsJson = False) -> None:

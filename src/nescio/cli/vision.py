@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from nescio._optional import require
-from nescio.cli.options import read_names
+from nescio.cli.options import FromProbs, read_names
 from nescio.cli.printing import progress_bar
 from nescio.errors import ParameterError
 from nescio.lab.data import DATASETS, Split, load, parse_address, without_damaged
@@ -28,12 +28,9 @@ Device = Annotated[str, "Where the network runs: auto, cpu, cuda, cuda:1, mps."]
 BatchSize = Annotated[int, Option(min=1, help="Images per batch; use more on a GPU.")]
 Runtime = Annotated[
     str,
-    Option(
-        metavar="NAME",
-        help="What runs the network: torch, or onnxruntime with a copy of it on the CPU. The "
-        "default, auto, takes onnxruntime if it is installed and there are more than 20 batches. "
-        "Both give the same to 1e-4.",
-    ),
+    "What runs the network: torch, or onnxruntime with a copy of it on the CPU. The default, auto, "
+    "takes onnxruntime if it is installed and there are more than 20 batches. Both give the same "
+    "to 1e-4.",
 ]
 SkipBad = Annotated[bool, "Leave out images that are missing or damaged, and record them."]
 Module = Annotated[
@@ -84,10 +81,7 @@ def require_vision(*, torch: bool = True) -> None:
 class ModelOptions:
     """What a model's outputs are, and how images become its inputs."""
 
-    logits: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Which of the model's outputs are the logits."),
-    ] = None
+    logits: Annotated[str | None, "Which of the model's outputs are the logits."] = None
     features: Annotated[
         str | None,
         Option(
@@ -98,14 +92,7 @@ class ModelOptions:
             "networks: pooled,penultimate; in 'nescio serve', what the detector was made with.",
         ),
     ] = None
-    from_probs: Annotated[
-        bool | None,
-        Option(
-            "--from-probs/--from-logits",
-            help="The model returns probabilities, which are converted to logits; or logits, even "
-            "if they look like probabilities.",
-        ),
-    ] = None
+    from_probs: FromProbs = None
     image_size: Annotated[
         int | None,
         Option(
@@ -162,6 +149,24 @@ class ModelOptions:
             raise ParameterError("give the size of the images too: --image-size 224.")
         return chosen_preprocessing(stored or Preprocessing(), size, self.mean, self.std)
 
+    def settings(self) -> dict[str, Any]:
+        """Return the options by name, with numbers instead of texts."""
+        colours = {
+            name: parse_numbers(f"--{name}", getattr(self, name)) for name in ("mean", "std")
+        }
+        return vars(self) | {name: numbers or None for name, numbers in colours.items()}
+
+
+def chosen_preprocessing(
+    default: Preprocessing, size: int | None, mean: str | None, std: str | None
+) -> Preprocessing:
+    """Return the default, changed by the options that were given."""
+    return Preprocessing(
+        size or default.size,
+        parse_numbers("--mean", mean) or default.mean,
+        parse_numbers("--std", std) or default.std,
+    )
+
 
 def _open_network(model: str, module: str | None) -> object:
     """Return a torch module by its name, or the network of a file."""
@@ -181,28 +186,16 @@ def is_onnx(model: str) -> bool:
     return Path(model).suffix.lower() == ".onnx"
 
 
-def chosen_preprocessing(
-    default: Preprocessing, size: int | None, mean: str | None, std: str | None
-) -> Preprocessing:
-    """Return the default, changed by the options that were given."""
-    return Preprocessing(
-        size or default.size,
-        parse_colours("--mean", mean) or default.mean,
-        parse_colours("--std", std) or default.std,
-    )
-
-
-def parse_colours(option: str, text: str | None) -> tuple[float, float, float] | None:
-    """Return three numbers, one per colour, from "R,G,B"; None if the option was not given."""
+def parse_numbers(option: str, text: str | None, kind: type = float) -> Any:
+    """Return the numbers of an option that is given as "a,b,c"; None if it was not given."""
     if text is None:
         return None
     try:
-        red, green, blue = (float(part) for part in text.split(","))
+        return tuple(kind(part) for part in text.split(","))
     except ValueError as error:
         raise ParameterError(
-            f"{option} must be three numbers, such as 0.485,0.456,0.406, got {text!r}."
+            f"{option} must be numbers with commas between them, got {text!r}."
         ) from error
-    return red, green, blue
 
 
 # --- data -------------------------------------------------------------------------------------

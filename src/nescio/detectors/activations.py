@@ -5,6 +5,7 @@ Their score is the joint energy of the new logits, in place of the softmax energ
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ def growth(inputs: Any, lowest: Any) -> Any:
     return exp(ratio.clip(max=_LARGEST_EXPONENT))
 
 
+@dataclass(eq=False, repr=False)
 class ReAct(Detector):
     """Joint energy of the logits for inputs of the head that are clipped at a percentile.
 
@@ -93,11 +95,7 @@ class ReAct(Detector):
     learned = {"ceiling_": "float"}
     traceable = True
 
-    def __init__(
-        self, percentile: float = 90.0, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.percentile = percentile
+    percentile: float = 90.0
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -111,6 +109,7 @@ class ReAct(Detector):
         return energy_of(clipped, arrays.head.weight, arrays.head.bias)
 
 
+@dataclass(eq=False, repr=False)
 class DICE(Detector):
     """Joint energy of the logits with only those weights of the head that contribute most.
 
@@ -143,11 +142,7 @@ class DICE(Detector):
     learned = {"kept_": "bool labels features"}
     traceable = True
 
-    def __init__(
-        self, sparsity: float = 0.9, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.sparsity = sparsity
+    sparsity: float = 0.9
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -176,6 +171,7 @@ class DICE(Detector):
         return energy_of(arrays.penultimate, head.weight * self.kept_, head.bias)
 
 
+@dataclass(eq=False, repr=False)
 class ASH(Detector):
     """Joint energy of the logits for inputs of the head that are pruned and scaled (ASH-S).
 
@@ -206,11 +202,7 @@ class ASH(Detector):
     scores_from = READS
     traceable = True
 
-    def __init__(
-        self, percentile: float = 90.0, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.percentile = percentile
+    percentile: float = 90.0
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -223,6 +215,7 @@ class ASH(Detector):
         return energy_of(pruned * growth(inputs, lowest), arrays.head.weight, arrays.head.bias)
 
 
+@dataclass(eq=False, repr=False)
 class Scale(Detector):
     """Joint energy of the logits for inputs of the head that are scaled by a factor per sample.
 
@@ -253,11 +246,7 @@ class Scale(Detector):
     scores_from = READS
     traceable = True
 
-    def __init__(
-        self, percentile: float = 85.0, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.percentile = percentile
+    percentile: float = 85.0
 
     def _check_params(self) -> None:
         super()._check_params()

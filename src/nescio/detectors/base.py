@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -55,6 +55,7 @@ class Decided:
     threshold: float | Scores
 
 
+@dataclass(eq=False, repr=False)
 class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn is untyped
     """A score with a threshold: +1 for in-distribution, -1 for out.
 
@@ -83,14 +84,17 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
         The layers of the model that features and further arrays were taken from, if known.
     """
 
-    offset_: float
-    calibration_: Calibration
-    profile_: Profile
-    n_columns_: dict[str, int]
-    label_names_: tuple[str, ...] | None
-    layers_: tuple[str, ...]
-    _learned_from: dict[str, Any]
-    _made_with: dict[str, Any]
+    tpr: float = field(default=0.95, kw_only=True)
+    nonfinite: str = field(default="raise", kw_only=True)
+
+    offset_: float = field(init=False)
+    calibration_: Calibration = field(init=False)
+    profile_: Profile = field(init=False)
+    n_columns_: dict[str, int] = field(init=False)
+    label_names_: tuple[str, ...] | None = field(init=False)
+    layers_: tuple[str, ...] = field(init=False)
+    _learned_from: dict[str, Any] = field(init=False)
+    _made_with: dict[str, Any] = field(init=False)
 
     name: ClassVar[str] = ""
     """The name in the registry, on the command line and in a saved file."""
@@ -131,10 +135,6 @@ class Detector(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sciki
     def calibrates_from(self) -> tuple[str, ...]:
         """The arrays that `calibrate` reads: those to score, and those to learn from."""
         return tuple(dict.fromkeys([*self.scores_from, *self.learns_from_held_out]))
-
-    def __init__(self, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
-        self.tpr = tpr
-        self.nonfinite = nonfinite
 
     # --- what a method writes ---
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from nescio.calibration.thresholds import continuous_p_values
 from nescio.detectors import inputs as reading
 from nescio.detectors.base import Detector
 from nescio.detectors.inputs import Arrays
-from nescio.detectors.naming import as_detector, named_part, written
+from nescio.detectors.naming import as_detector, written
 from nescio.errors import ParameterError, TiedScoresWarning
 from nescio.explain import PartsExplanation
 
@@ -37,6 +38,7 @@ DEFAULT_PARTS = ("joint_energy", "label_neighbours", "linear_probe")
 _N_NEAREST = 3
 
 
+@dataclass(eq=False, repr=False)
 class Combined(Detector):
     """The conformal p-values of several detectors, combined by a rule.
 
@@ -94,21 +96,11 @@ class Combined(Detector):
     paper = "Fisher, 1932; Stouffer et al., 1949; Liu & Xie, JASA 2020; Wilson, PNAS 2019"
     learned = ("detectors_",)
 
-    detectors_: list[Detector]
+    detectors_: list[Detector] = field(init=False)
 
-    def __init__(
-        self,
-        detectors: Sequence[Any] = DEFAULT_PARTS,
-        weights: Sequence[float] = (),
-        rule: str = "harmonic",
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.detectors = detectors
-        self.weights = weights
-        self.rule = rule
+    detectors: Sequence[Any] = DEFAULT_PARTS
+    weights: Sequence[float] = ()
+    rule: str = "harmonic"
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -160,7 +152,7 @@ class Combined(Detector):
         known = self.__dict__.setdefault("_read_parts", {})
         for text in given:
             if isinstance(text, str) and text not in known:
-                known[text] = named_part(text)
+                known[text] = as_detector(text, may_import=False)
         return [known[one] if isinstance(one, str) else as_detector(one) for one in given]
 
     def _new_parts(self) -> list[Detector]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,7 @@ from nescio.detectors.inputs import Arrays
 _ROWS_AT_ONCE = 4096
 
 
+@dataclass(eq=False, repr=False)
 class IsolationForest(Detector):
     """The number of random splits that isolate a sample; an outlier needs few.
 
@@ -53,19 +56,9 @@ class IsolationForest(Detector):
     }
     accepts_masked = False
 
-    def __init__(
-        self,
-        n_trees: int = 100,
-        max_samples: int = 256,
-        seed: int = 0,
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.n_trees = n_trees
-        self.max_samples = max_samples
-        self.seed = seed
+    n_trees: int = 100
+    max_samples: int = 256
+    seed: int = 0
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -7,6 +7,7 @@ predicted and other labels, and GradNorm, which reads the input of the head too.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,14 +57,13 @@ class _LabelScore(Detector):
         return Terms(name, each, largest=self._n_largest())
 
 
+@dataclass(eq=False, repr=False)
 class _TopKScore(_LabelScore):
     """An entry of the table under the top-k aggregation."""
 
     aggregate = "top_k"
 
-    def __init__(self, k: int = 5, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.k = k
+    k: int = 5
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -175,6 +175,7 @@ class MSP(Detector):
         return scores.msp(arrays.logits)
 
 
+@dataclass(eq=False, repr=False)
 class ODIN(Detector):
     """The largest label probability of the perturbed input, its logits divided by a temperature.
 
@@ -196,11 +197,7 @@ class ODIN(Detector):
     paper = "Liang et al., ICLR 2018; multi-label as in Wang et al., NeurIPS 2021"
     accepts_masked = False
 
-    def __init__(
-        self, aggregate: str = "max", *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.aggregate = aggregate
+    aggregate: str = "max"
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -216,6 +213,7 @@ class ODIN(Detector):
         return scores.label_score(arrays[name], "prob", self.aggregate)
 
 
+@dataclass(eq=False, repr=False)
 class GEN(Detector):
     """Minus the generalised entropy of the most probable labels: a negative result.
 
@@ -249,12 +247,8 @@ class GEN(Detector):
     paper = "Liu et al., CVPR 2023; one distribution per label"
     traceable = True
 
-    def __init__(
-        self, gamma: float = 0.1, k: int = 100, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.gamma = gamma
-        self.k = k
+    gamma: float = 0.1
+    k: int = 100
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -301,6 +295,7 @@ def _mean(logits: Any, chosen: Any) -> Any:
     return where(chosen, logits, 0.0).sum(1) / chosen.sum(1).clip(min=1)
 
 
+@dataclass(eq=False, repr=False)
 class GradNorm(Detector):
     """The L1 norm of the gradient of the binary cross-entropy in the weights of the head.
 
@@ -331,9 +326,7 @@ class GradNorm(Detector):
     scores_from = ("penultimate", "logits")
     traceable = True
 
-    def __init__(self, target: float = 0.0, *, tpr: float = 0.95, nonfinite: str = "raise") -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.target = target
+    target: float = 0.0
 
     def _check_params(self) -> None:
         super()._check_params()

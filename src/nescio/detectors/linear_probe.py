@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,7 @@ _PENALTIES = 2.0 ** np.arange(-8, 7)  # in units of the mean eigenvalue
 _ROWS = 4_096  # a mean error over this number of samples tells penalties apart
 
 
+@dataclass(eq=False, repr=False)
 class LinearProbe(FeatureDetector):
     """Sum of the squares of the positive outputs of a ridge regression of the labels.
 
@@ -73,11 +76,7 @@ class LinearProbe(FeatureDetector):
         "penalty_": "float",
     }
 
-    def __init__(
-        self, layer: str = "features", *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.layer = layer
+    layer: str = "features"
 
     def _learn(self, arrays: Arrays) -> None:
         moved: FloatArray = unit_rows(arrays[self.layer].astype(np.float64))

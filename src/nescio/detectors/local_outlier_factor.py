@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError
 
 
+@dataclass(eq=False, repr=False)
 class LocalOutlierFactor(Detector):
     """How much lower the density around a sample is than the density around its neighbours.
 
@@ -49,11 +51,7 @@ class LocalOutlierFactor(Detector):
     }
     accepts_masked = False
 
-    def __init__(
-        self, n_neighbors: int = 20, *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.n_neighbors = n_neighbors
+    n_neighbors: int = 20
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,6 +126,7 @@ def _whitening(covariance: Matrix) -> Matrix:
     return whitening
 
 
+@dataclass(eq=False, repr=False)
 class Mahalanobis(FeatureDetector):
     """Mahalanobis distance of the features to the label means, under one shared covariance.
 
@@ -170,19 +172,9 @@ class Mahalanobis(FeatureDetector):
     learns_with = ("labels",)
     learned = _GAUSSIANS
 
-    def __init__(
-        self,
-        aggregate: str = "max",
-        normalise: bool = False,
-        layer: str = "features",
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.aggregate = aggregate
-        self.normalise = normalise
-        self.layer = layer
+    aggregate: str = "max"
+    normalise: bool = False
+    layer: str = "features"
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -206,6 +198,7 @@ class Mahalanobis(FeatureDetector):
         return minus_distances(inputs, gaussians, self.aggregate, normalise=self.normalise)
 
 
+@dataclass(eq=False, repr=False)
 class PerturbedMahalanobis(Mahalanobis):
     """Mahalanobis as in the paper: on the features of slightly perturbed inputs.
 
@@ -221,11 +214,9 @@ class PerturbedMahalanobis(Mahalanobis):
 
     name = "mahalanobis_perturbed"
 
-    def __init__(
-        self, aggregate: str = "max", *, tpr: float = 0.95, nonfinite: str = "raise"
-    ) -> None:
-        # The perturbation was computed for features as they are.
-        super().__init__(aggregate, tpr=tpr, nonfinite=nonfinite)
+    # The perturbation was computed for features as they are.
+    normalise: bool = field(default=False, init=False)
+    layer: str = field(default="features", init=False)
 
     @property
     def scores_from(self) -> tuple[str, ...]:
@@ -233,6 +224,7 @@ class PerturbedMahalanobis(Mahalanobis):
         return (f"mahalanobis_{self.aggregate}",)
 
 
+@dataclass(eq=False, repr=False)
 class RelativeMahalanobis(FeatureDetector):
     """Distance to the Gaussian of all samples minus the distance to that of the nearest label.
 
@@ -280,17 +272,8 @@ class RelativeMahalanobis(FeatureDetector):
         "overall_whitening_": "float features overall-rank",
     }
 
-    def __init__(
-        self,
-        normalise: bool = True,
-        layer: str = "features",
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.normalise = normalise
-        self.layer = layer
+    normalise: bool = True
+    layer: str = "features"
 
     def _check_params(self) -> None:
         super()._check_params()

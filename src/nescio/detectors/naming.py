@@ -14,7 +14,6 @@ import json
 import pkgutil
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +61,10 @@ def find_own() -> None:
 
     Those that can be explained by label come first, joint energy above all; those that learn last.
     """
-    package = __name__.rpartition(".")[0]
-    found: list[type[Detector]] = []
+    kinds: list[type[Detector]] = []
     for module_info in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        module = importlib.import_module(f"{package}.{module_info.name}")
-        found += [
+        module = importlib.import_module(f"nescio.detectors.{module_info.name}")
+        kinds += [
             kind
             for kind in vars(module).values()
             if inspect.isclass(kind)
@@ -74,12 +72,9 @@ def find_own() -> None:
             and kind.__module__ == module.__name__
             and kind.name
         ]
-    for kind in sorted(found, key=lambda kind: (bool(kind.learned), not _explains(kind))):
+    no_terms = Detector.label_terms
+    for kind in sorted(kinds, key=lambda kind: (bool(kind.learned), kind.label_terms is no_terms)):
         register(kind)
-
-
-def _explains(kind: type[Detector]) -> bool:
-    return kind.label_terms is not Detector.label_terms
 
 
 def parse_detector(text: str) -> tuple[str, dict[str, str]]:
@@ -123,19 +118,6 @@ def _split(text: str) -> list[str] | None:
     return None if expected else [piece.strip() for piece in pieces if piece.strip()]
 
 
-def names_class(text: str) -> bool:
-    """Return whether a detector, or one inside of its lists, is named as package.module:Class.
-
-    Examples
-    --------
-    >>> names_class("knn(layer=fc:input)"), names_class("combined(detectors=[knn, my.module:Knn])")
-    (False, True)
-    """
-    name, settings = parse_detector(text)
-    inner = [item for value in settings.values() for item in _items(value) or () if ":" in item]
-    return ":" in name or any(map(names_class, inner))
-
-
 def _items(text: str) -> list[str] | None:
     """Return the entries of a list in square brackets; None if the text is no such list."""
     return _split(text[1:-1]) if text[:1] + text[-1:] == "[]" else None
@@ -174,9 +156,14 @@ def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def detector_class(name: str) -> type[Detector]:
-    """Return a detector's class by its registered name or as package.module:Class."""
+def detector_class(name: str, *, may_import: bool = True) -> type[Detector]:
+    """Return a detector's class by its registered name or, if allowed, as package.module:Class."""
     if ":" in name:
+        if not may_import:
+            raise ParameterError(
+                f"the part {name!r} names a class. Pass a detector, such as Class(), or register "
+                "the class (nescio.register, nescio --use) and pass its name."
+            )
         return register(_imported(name))
     if name.endswith(".nescio"):
         raise ParameterError(
@@ -228,40 +215,40 @@ def _imported(name: str) -> type[Detector]:
     return found  # type: ignore[no-any-return]  # register checks it
 
 
-def build_detector(name: str, settings: Mapping[str, str] | None = None, **given: Any) -> Detector:
-    """Make a detector by its name, with settings as text.
+def build_detector(text: str, *, may_import: bool = True, **common: Any) -> Detector:
+    """Make a detector by its name.
 
     Parameters
     ----------
-    name : str
+    text : str
         One of `DETECTORS`, or package.module:Class for one of your own. Parameters may follow in
         brackets, as in "top_k_joint_energy(k=5)".
-    settings : mapping of str to str
-        Its own parameters, such as {"k": "5"}; they replace those in brackets.
-    **given
+    may_import : bool
+        Whether package.module:Class is allowed. A text from a file must not choose the code to run.
+    **common
         Parameters that every detector has, as values.
 
     Examples
     --------
-    >>> build_detector("top_k_joint_energy", {"k": "10"})
+    >>> build_detector("top_k_joint_energy(k=10)")
     TopKJointEnergy(k=10)
     """
-    name, written = parse_detector(name)
-    kind = detector_class(name)
+    name, settings = parse_detector(text)
+    kind = detector_class(name, may_import=may_import)
     defaults = kind().get_params(deep=False)
-    known = set(defaults) - set(_OF_EVERY_DETECTOR)
+    allowed = set(defaults) - set(_OF_EVERY_DETECTOR)
     values = {}
-    for key, text in {**written, **(settings or {})}.items():
-        if key not in known:
-            allowed = f"it has {', '.join(sorted(known))}" if known else "it has none"
-            raise ParameterError(f"{name} has no parameter {key!r} to set; {allowed}.")
-        values[key] = _value(text, type(defaults[key]), f"{key}={text}")
-    detector = kind(**values, **given)
+    for key, value in settings.items():
+        if key not in allowed:
+            has = f"it has {', '.join(sorted(allowed))}" if allowed else "it has none"
+            raise ParameterError(f"{name} has no parameter {key!r} to set; {has}.")
+        values[key] = _value(value, type(defaults[key]), f"{key}={value}", may_import=may_import)
+    detector = kind(**values, **common)
     detector._check_params()
     return detector
 
 
-def as_detector(given: Any) -> Detector:
+def as_detector(given: Any, *, may_import: bool = True) -> Detector:
     """Return a detector as it is; make one of a class, with its defaults, or of a name.
 
     Examples
@@ -275,25 +262,13 @@ def as_detector(given: Any) -> Detector:
     if inspect.isclass(given) and issubclass(given, Detector):
         return given()
     if isinstance(given, str):
-        return build_detector(given)
+        return build_detector(given, may_import=may_import)
     raise ParameterError(
         f"expected a detector, such as JointEnergy(), or the name of one, got {given!r}."
     )
 
 
-def named_part(text: str) -> Detector:
-    """Return a registered detector by its name: the text may come from a file, which must not
-    choose the code to run.
-    """
-    if names_class(text):
-        raise ParameterError(
-            f"the part {text!r} names a class. Pass a detector, such as Class(), or register the "
-            "class (nescio.register, nescio --use) and pass its name."
-        )
-    return as_detector(text)
-
-
-def _value(text: str, kind: type, setting: str) -> Any:
+def _value(text: str, kind: type, setting: str, *, may_import: bool) -> Any:
     """Return the text as a value of the same type as the parameter's default."""
     if kind is str:
         return text
@@ -301,19 +276,20 @@ def _value(text: str, kind: type, setting: str) -> Any:
         items = _items(text)
         if items is None:
             raise ParameterError(f"{setting}: expected a list in square brackets, as in [2, 1].")
-        return kind(map(_item, items))
+        # A number or text; a detector if it is written with its class.
+        values = [_plain_value(item) for item in items]
+        return kind(
+            build_detector(value, may_import=may_import)
+            if isinstance(value, str) and ":" in value
+            else value
+            for value in values
+        )
     value = _plain_value(text)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
         raise ParameterError(f"{setting}: expected a value of type {kind.__name__}.")
     return value
-
-
-def _item(text: str) -> Any:
-    """Return an entry of a list: a number, or text; a detector if it is written with its class."""
-    value = _plain_value(text)
-    return build_detector(text) if isinstance(value, str) and ":" in value else value
 
 
 def _plain_value(text: str) -> Any:

@@ -7,6 +7,7 @@ changes a distance, unless more samples than the spare candidates are as near up
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,24 +64,15 @@ def products(rows: FloatArray, bank: FloatArray) -> FloatArray:
     return result
 
 
+@dataclass(eq=False, repr=False)
 class BankDetector(FeatureDetector):
     """Base class of detectors that keep training samples, `bank_`."""
 
-    bank_: FloatArray
+    bank_: FloatArray = field(init=False)
 
-    def __init__(
-        self,
-        k: int = 5,
-        layer: str = "features",
-        bank: int = 20_000,
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.k = k
-        self.layer = layer
-        self.bank = bank
+    k: int = 5
+    layer: str = "features"
+    bank: int = 20_000
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -200,6 +192,7 @@ class NearestNeighbours(BankDetector):
         return positions
 
 
+@dataclass(eq=False, repr=False)
 class NNGuide(BankDetector):
     """Joint energy times the mean of the k largest products of similarity and training energy.
 
@@ -229,16 +222,7 @@ class NNGuide(BankDetector):
     learns_with = scores_with = ("logits",)
     learned = {"bank_": "float bank features"}
 
-    def __init__(
-        self,
-        k: int = 50,
-        layer: str = "features",
-        bank: int = 20_000,
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(k, layer, bank, tpr=tpr, nonfinite=nonfinite)
+    k: int = 50
 
     def _learn(self, arrays: Arrays) -> None:
         features: FloatArray = arrays[self.layer]

@@ -6,7 +6,6 @@ JSON of a part is nested in that of its owner.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +28,6 @@ _KIND = FileKind("nescio.detector", "saved detector")
 _LEARNED = "learned."
 _PROFILE = "profile."
 _CALIBRATION_SCORES = "calibration.scores"
-_DATA = (".parquet", ".csv", ".jsonl", ".npy", ".npz")
 
 
 def save(detector: Detector, path: str | Path, *, force: bool = False) -> None:
@@ -90,10 +88,11 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         value = getattr(detector, name)
         if isinstance(value, list | tuple) and all(isinstance(item, Detector) for item in value):
             parts[name] = []
-            for at, item in enumerate(value):
+            for number, item in enumerate(value):
                 part, arrays = _to_file(item)
                 parts[name].append(part)
-                tensors |= {_part_prefix(name, at) + inner: arrays[inner] for inner in arrays}
+                prefix = f"parts.{name}.{number}."
+                tensors |= {prefix + inner: array for inner, array in arrays.items()}
         else:
             tensors[_LEARNED + name] = np.asarray(value)
     calibration: Calibration | None = getattr(detector, "calibration_", None)
@@ -107,7 +106,6 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         "detector": detector.name,
         "params": plain_params(detector),
         "n_columns": getattr(detector, "n_columns_", {}),
-        "threshold": getattr(detector, "offset_", None),
         "label_names": getattr(detector, "label_names_", None),
         "layers": getattr(detector, "layers_", None),
         "columns": None if columns is None else list(columns),
@@ -117,10 +115,6 @@ def _to_file(detector: Detector) -> tuple[dict[str, Any], Tensors]:
         "parts": parts,
     }
     return node, tensors
-
-
-def _part_prefix(name: str, at: int) -> str:
-    return f"parts.{name}.{at}."
 
 
 def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
@@ -151,15 +145,20 @@ def _load(path: str | Path, kind: type[Detector] | None) -> Detector:
         # A message about safetensors does not help someone who swapped two arguments.
         if _begins_like_ours(path):
             raise
-        raise FileFormatError(_is_something_else(path)) from error
+        model = Path(path).suffix.lower() == ".onnx"
+        hint = ": it is an ONNX model, which nescio serve takes as --model" if model else ""
+        raise FileFormatError(
+            f"{path} is not a detector saved by nescio calibrate{hint}. Pass the file of a "
+            "detector here."
+        ) from error
     try:
         if kind is not None and node["detector"] != kind.name:
             raise FileFormatError(
                 f"{path} holds a detector {node['detector']!r}, not {kind.name!r}."
             )
         detector = _from_file(node, tensors, path, kind)
-        if not hasattr(detector, "offset_"):
-            raise ValueError("it has no threshold")
+        if not hasattr(detector, "calibration_"):
+            raise ValueError("it has no calibration")
     except KeyError as error:
         raise FileFormatError(f"{path} is damaged: no entry {error}.") from error
     except (TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
@@ -177,8 +176,8 @@ def _from_file(
     for name in detector.learned:
         if name in node["parts"]:
             parts = [
-                _from_file(part, _under(_part_prefix(name, at), tensors), path)
-                for at, part in enumerate(node["parts"][name])
+                _from_file(part, _under(f"parts.{name}.{number}.", tensors), path)
+                for number, part in enumerate(node["parts"][name])
             ]
             setattr(detector, name, parts)
         else:
@@ -223,14 +222,10 @@ def _restore_common(detector: Detector, node: Mapping[str, Any], tensors: Tensor
         detector.layers_ = tuple(map(str, node["layers"]))
     if node["columns"] is not None:
         detector.feature_names_in_ = np.array([str(name) for name in node["columns"]], dtype=object)
-    if node["threshold"] is not None:
-        detector.offset_ = float(node["threshold"])
-        if not math.isfinite(detector.offset_):
-            raise ValueError("its threshold is not a finite number")
     if node["calibration"] is not None:
         calibration = _calibration_from_json(node["calibration"], tensors[_CALIBRATION_SCORES])
         detector.calibration_ = calibration
-        detector.offset_ = next(iter(calibration.threshold_values.values()))
+        detector.offset_ = next(iter(calibration.thresholds.values())).value
         groups = None if calibration.by is None else tuple(calibration.thresholds)
         detector.profile_ = Profile.from_arrays(_under(_PROFILE, tensors), groups, n_labels)
 
@@ -287,15 +282,3 @@ def _begins_like_ours(path: str | Path) -> bool:
     with open(path, "rb") as stream:
         first = stream.read(10)
     return len(first) < 10 or first[8:] == b'{"'
-
-
-def _is_something_else(path: str | Path) -> str:
-    suffix = Path(path).suffix.lower()
-    hint = ""
-    if suffix == ".onnx":
-        hint = ": it is an ONNX model, which nescio serve takes as --model"
-    elif suffix in _DATA:
-        hint = ": it looks like data"
-    return f"{path} is not a detector saved by nescio calibrate{hint}" + (
-        ". Pass the file of a detector here." if hint else "."
-    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,7 @@ from nescio.detectors.inputs import Arrays
 from nescio.errors import InputError
 
 
+@dataclass(eq=False, repr=False)
 class ViM(FeatureDetector):
     """Joint energy minus the scaled length of the features outside their principal subspace.
 
@@ -53,17 +56,8 @@ class ViM(FeatureDetector):
     learns_with = scores_with = ("logits",)
     learned = {"center_": "float features", "outside_": "float features outside", "scale_": "float"}
 
-    def __init__(
-        self,
-        n_components: int = 0,
-        layer: str = "features",
-        *,
-        tpr: float = 0.95,
-        nonfinite: str = "raise",
-    ) -> None:
-        super().__init__(tpr=tpr, nonfinite=nonfinite)
-        self.n_components = n_components
-        self.layer = layer
+    n_components: int = 0
+    layer: str = "features"
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -14,7 +14,7 @@ import torch
 from nescio._io.columns import MATRICES
 from nescio._io.files import check_target, replacing
 from nescio._optional import require
-from nescio._validation import Array, to_numpy
+from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Detector, as_detector, load
 from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
@@ -100,14 +100,14 @@ def export_onnx(
     Parameters
     ----------
     model : wrapped model, anything that `nescio.wrap` takes, or None
-        None writes a graph of only the detector, from logits or features to the verdict. The
+        None writes a graph of only the detector, from logits or layers to the verdict. The
         preprocessing of a wrapped model is kept in the file, for a service to read.
     path : path
     detector : Detector or path, optional
         Calibrated; the wrapped model's own if not given.
     samples : optional
         Inputs to check the graph on, as the wrapped model takes them. Without a model: `Outputs`,
-        or an array of what the detector reads. Random ones if not given, which needs `input_shape`,
+        or an array of logits. Random ones if not given, which needs `input_shape`,
         a preprocessing, or an ONNX file that takes only numbers in floating point.
     input_shape : sequence of int, optional
         The shape of one input, for random samples of a torch module.
@@ -176,22 +176,23 @@ def _detector_alone(given: Detector | str | Path | None, samples: Any) -> tuple[
     if given is None:
         raise ParameterError("there is no detector to export: pass a calibrated detector=...")
     detector = load(given) if isinstance(given, str | Path) else as_detector(given)
-    outputs = samples if samples is None or isinstance(samples, Outputs) else None
-    head = DetectorHead(detector, head=None if outputs is None else outputs.head)
-    if outputs is None and samples is not None:
-        if len(head.needs) != 1:
-            raise MissingInputError(
-                f"the detector reads {' and '.join(head.needs)}: pass samples as Outputs."
-            )
-        outputs = _expected({head.needs[0]: to_numpy(samples)}, head)
+    outputs = samples if samples is None or isinstance(samples, Outputs) else Outputs(samples)
+    last_layer = None if outputs is None else outputs.head
+    head = DetectorHead(detector, head=last_layer)
+    widths = dict(head.n_columns)
     if outputs is not None:
+        widths["logits"] = outputs.n_labels
         for name in head.needs:
             if outputs.get(name) is None:
                 raise MissingInputError(f"the detector reads {name}, which the samples lack.")
         _check_columns(head, outputs)
-    widths = dict(head.n_columns)
-    if "logits" in head.needs and "logits" not in widths:
-        widths["logits"] = _n_labels(detector, outputs)
+    elif detector.label_names_ is not None:
+        widths["logits"] = len(detector.label_names_)
+    elif "logits" in head.needs and "logits" not in widths:  # only for groups
+        raise ExportError(
+            f"{detector.name} was calibrated by label count and does not know how many labels "
+            "there are. Pass samples with logits and features (samples=..., --samples)."
+        )
     model = detector_graph(
         head, {name: torch.zeros(1, widths[name]) for name in head.needs}, alone=True
     )
@@ -201,21 +202,8 @@ def _detector_alone(given: Detector | str | Path | None, samples: Any) -> tuple[
             name: np.concatenate([probes, np.asarray(outputs.get(name), np.float32)])
             for name, probes in feed.items()
         }
-    constant = None if outputs is None else outputs.head
-    expected = _expected(feed, head, constant)
+    expected = _expected(feed, head, last_layer)
     return detector, _Plan(model, [(feed, expected)], detector.label_names_)
-
-
-def _n_labels(detector: Detector, outputs: Outputs | None) -> int:
-    """Return the number of logits of a detector that takes them only for groups."""
-    if outputs is not None:
-        return outputs.n_labels
-    if detector.label_names_ is not None:
-        return len(detector.label_names_)
-    raise ExportError(
-        f"{detector.name} was calibrated by label count and does not know how many labels there "
-        "are. Pass samples with logits and features (samples=..., --samples)."
-    )
 
 
 def _expected(

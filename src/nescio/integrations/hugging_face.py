@@ -143,20 +143,18 @@ def from_pretrained(
     device : optional
         Where an ONNX file runs: "cpu" or "cuda".
     """
+    path = Path(folder)
     if download:
         hub = require("huggingface_hub", "registries")
         with _hub_errors(f"cannot download the repository {str(folder)!r}"):
-            path = Path(
-                hub.snapshot_download(str(folder), revision=revision, allow_patterns=[*_FILES])
-            )
-        return read_model(path, trusted=trusted, device=device)
-    path = Path(folder)
-    if not path.is_dir():
+            options = {"revision": revision, "allow_patterns": [*_FILES]}
+            path = Path(hub.snapshot_download(str(folder), **options))
+    elif not path.is_dir():
         raise FileError(
             f"there is no folder {path}. For a repository of the Hugging Face hub, pass "
             f"download=True: from_pretrained({str(folder)!r}, download=True)."
         )
-    if revision is not None:
+    elif revision is not None:
         raise FileError("a local folder has no revision: leave it out, or pass download=True.")
     return read_model(path, trusted=trusted, device=device)
 

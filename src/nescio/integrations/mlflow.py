@@ -6,7 +6,6 @@ transformers need '.[torch,onnx]' to be logged and '.[onnx]' to be loaded.
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +19,6 @@ import numpy as np
 from nescio._optional import require
 from nescio._validation import is_torch, to_numpy
 from nescio._version import __version__
-from nescio.calibration import Calibration
-from nescio.detectors import Detector, NotCalibratedError
 from nescio.errors import FileError, ParameterError
 from nescio.integrations.hugging_face import as_wrapped, chosen_params, read_model, write_model
 from nescio.metrics import Comparison, Evaluation
@@ -37,7 +34,6 @@ models, pyfunc, types = (
 __all__ = ["load_model", "log_evaluation", "log_model", "save_model"]
 
 _FOLDER = "nescio"  # of artifacts, and within a model
-_LONGEST_TAG = 5000  # characters, in MLflow's database
 _NOT_ALLOWED = re.compile(r"[^\w.\- /]")  # in the name of a metric
 
 
@@ -167,7 +163,13 @@ def _prepared(
         folder = Path(parent) / _FOLDER
         folder.mkdir()
         loaded = write_model(wrapped, folder, samples=example, trusted=trusted)
-        facts = _calibration_facts(loaded.detector)
+        detector: Any = loaded.detector
+        facts = {
+            "detector": detector.name,
+            "params": chosen_params(detector),
+            **detector.calibration_.facts(),
+            "guarantee": detector.calibration_.statement(),
+        }
         yield {
             "loader_module": __name__,
             "data_path": str(folder),
@@ -259,12 +261,7 @@ def _signature(wrapped: Wrapped, example: Any) -> Any:
 # --- evaluations ----------------------------------------------------------------------------------
 
 
-def log_evaluation(
-    result: Evaluation | Comparison,
-    *,
-    model: Wrapped | Detector | Any | None = None,
-    prefix: str = "",
-) -> dict[str, float]:
+def log_evaluation(result: Evaluation | Comparison, *, prefix: str = "") -> dict[str, float]:
     """Log FPR, AUROC and AUPR with their intervals to MLflow's active run; return the metrics.
 
     The names are fpr95, auroc and aupr, with _low and _high for the ends of the interval. Those of
@@ -276,28 +273,11 @@ def log_evaluation(
     ----------
     result : Evaluation or Comparison
         From `nescio.evaluate` or `nescio.compare`.
-    model : Wrapped, WithVerdict or Detector, optional
-        With a calibrated detector, whose name, threshold, TPR and number of calibration samples
-        become parameters of the run, and whose guarantee becomes the tag nescio.guarantee.
     prefix : str
-        Put before the name of each metric, parameter, tag and artifact, such as "test/". Two
-        models in one run need two prefixes.
+        Put before the name of each metric and of the artifact, such as "test/". Two models in one
+        run need two prefixes.
     """
     metrics = _metrics(result, prefix)
-    if model is not None:
-        wrapped = getattr(model, "wrapped_", model)  # of a fitted nescio.WithVerdict
-        facts = _calibration_facts(getattr(wrapped, "detector", wrapped))
-        start = _NOT_ALLOWED.sub("_", f"{prefix}nescio.")
-        guarantee = str(facts.pop("guarantee"))
-        params = {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
-        try:
-            mlflow.log_params({f"{start}{name}": value for name, value in params.items()})
-        except mlflow.exceptions.MlflowException as error:  # it does not change a parameter
-            raise ParameterError(
-                f"the run has the parameters of another model already. Pass another prefix than "
-                f"{prefix!r}, or start another run. MLflow says: {error}"
-            ) from error
-        mlflow.set_tag(f"{start}guarantee", guarantee[:_LONGEST_TAG])
     mlflow.log_metrics(metrics)
     mlflow.log_dict(result.as_dict(), f"{_FOLDER}/{prefix}evaluation.json")
     return metrics
@@ -331,21 +311,3 @@ def _metrics(result: Evaluation | Comparison, prefix: str) -> dict[str, float]:
                 if value is not None:
                     metrics[_NOT_ALLOWED.sub("_", f"{prefix}{start}{name}{end}")] = value
     return metrics
-
-
-def _calibration_facts(detector: Any) -> dict[str, Any]:
-    """Return the detector and its calibration as plain data."""
-    if not isinstance(detector, Detector) or not hasattr(detector, "calibration_"):
-        raise NotCalibratedError(
-            "model must be a wrapped model or a detector that is calibrated. Call "
-            "calibrate(held_out) first."
-        )
-    calibration: Calibration = detector.calibration_
-    facts = calibration.facts()
-    return {
-        "detector": detector.name,
-        "params": chosen_params(detector),
-        "n_calibration": facts.pop("n_samples"),
-        **facts,
-        "guarantee": calibration.statement(),
-    }

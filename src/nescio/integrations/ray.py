@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -53,16 +53,16 @@ class Verdicts:
     """Adds score, p_value and in_distribution to batches of a table.
 
     A detector that was calibrated by label count adds group too. A batch is a data frame of pandas,
-    a table of pyarrow or a mapping of names to arrays, and the result is of the same kind, with all
-    columns of the batch. Ray is not needed.
+    and so is the result, with all columns of the batch. Ray is not needed.
 
     Parameters
     ----------
     detector : path or Detector
         The path must be readable where the object is made. With Ray Data, give the class and its
         arguments, and each actor loads the file once: `dataset.map_batches(Verdicts,
-        fn_constructor_kwargs={"detector": path}, compute=ActorPoolStrategy(size=4))`. An object of
-        this class carries its detector along, to Spark's workers for example.
+        fn_constructor_kwargs={"detector": path}, compute=ActorPoolStrategy(size=4),
+        batch_format="pandas")`. An object of this class carries its detector along, to Spark's
+        workers for example.
     labels, ignore, id_column : optional
         What the columns are, as for `Outputs.from_frame`. A detector that knows its labels takes
         the columns with these names.
@@ -77,12 +77,11 @@ class Verdicts:
     Examples
     --------
     >>> import nescio as ns
-    >>> detector = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(-2, 3, (200, 4)))
-    >>> batch = {"id": np.array([7, 8]), "logits": np.array([[3.0, -1, 2, -4], [-9, -9, -8, -9]])}
-    >>> list(Verdicts(detector)(batch))
-    ['id', 'logits', 'score', 'p_value', 'in_distribution']
-    >>> Verdicts(detector)(batch)["in_distribution"]
-    array([ True, False])
+    >>> detector = ns.JointEnergy().calibrate(np.random.default_rng(0).normal(-2, 3, (200, 3)))
+    >>> import pandas as pd
+    >>> batch = pd.DataFrame({"cat": [3.0, -9.0], "dog": [-1.0, -9.0], "cow": [2.0, -8.0]})
+    >>> Verdicts(detector)(batch)["in_distribution"].tolist()
+    [True, False]
     """
 
     def __init__(
@@ -111,88 +110,34 @@ class Verdicts:
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with verdicts."""
+        if not hasattr(batch, "assign"):
+            raise InputError(
+                f"a batch must be a data frame of pandas, got a {type(batch).__name__}. With Ray "
+                'Data, pass batch_format="pandas" to map_batches.'
+            )
+        names = {str(name): name for name in batch.columns}
+        kept = names if self.keep is None else matching_names(self.keep, tuple(names), "keep")
         added = {name: values for name, values in self._verdicts(batch).items() if name != "id"}
-        columns = batch.column_names if hasattr(batch, "column_names") else batch
-        names = tuple(map(str, columns))
-        kept = names if self.keep is None else matching_names(self.keep, names, "keep")
         taken = next((name for name in added if name in kept), None)
         if taken is not None:
             raise InputError(
                 f"the batch has a column {taken!r} already, which the verdicts have too. Rename "
                 "it, or leave it out with keep=..."
             )
-        return _with_columns(batch, kept, added)
+        return batch[[names[name] for name in kept]].assign(**added)
 
     def _verdicts(self, batch: Any) -> dict[str, Array]:
         """Return the columns of the verdicts; those of a batch without rows are empty."""
-        n_rows = len(next(iter(batch.values()), ())) if isinstance(batch, Mapping) else len(batch)
-        if not n_rows:
+        if not len(batch):
             groups = None if self.detector.calibration_.by is None else np.empty(0, "U1")
             return Assessment(np.empty(0), np.empty(0), np.empty(0, bool), groups).columns()
-        content = self.columns.read_frame(_frame(batch))
-        outputs = from_content(content, from_probs=bool(self.from_probs))
+        outputs = from_content(self.columns.read_frame(batch), from_probs=bool(self.from_probs))
         asked = None if self.from_probs is None else False
         return self.detector.assess(outputs, from_probs=asked).columns()
 
     def over(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Give each of several batches with verdicts: the function for Spark's `mapInPandas`."""
         return map(self, batches)
-
-
-def _frame(batch: Any) -> Any:
-    """Return a batch for the reader of data frames; images in it are left out."""
-    if isinstance(batch, Mapping):
-        return _from_arrays(batch)
-    return _with_lists(batch) if hasattr(batch, "column_names") else batch
-
-
-def _from_arrays(batch: Mapping[str, Any]) -> Any:
-    """Return a mapping of names to arrays, as Ray Data's batches are, as a table of pyarrow."""
-    pyarrow = require("pyarrow", "files")
-    columns = {}
-    for name, column in batch.items():
-        array = np.asarray(column)
-        try:
-            if array.ndim == 2:
-                flat = pyarrow.array(array.reshape(-1))
-                columns[name] = pyarrow.FixedSizeListArray.from_arrays(flat, array.shape[1])
-            elif array.ndim < 2:
-                columns[name] = pyarrow.array(array)
-        except pyarrow.ArrowException:  # Python objects, which are no labels
-            continue
-    try:
-        return pyarrow.table(columns)
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"the columns of the batch are not a table: {error}") from error
-
-
-def _with_lists(table: Any) -> Any:
-    """Return a table of pyarrow with vectors as lists, as Ray stores matrices, and no images."""
-    pyarrow = require("pyarrow", "files")
-    columns = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        kind = column.type
-        if not isinstance(kind, pyarrow.BaseExtensionType):
-            columns[name] = column
-        elif len(getattr(kind, "shape", None) or ()) == 1:
-            chunks = [chunk.storage for chunk in column.chunks]
-            columns[name] = pyarrow.chunked_array(chunks, kind.storage_type)
-    return pyarrow.table(columns)
-
-
-def _with_columns(batch: Any, kept: Sequence[str], added: Mapping[str, Array]) -> Any:
-    if isinstance(batch, Mapping):
-        return {**{name: batch[name] for name in kept}, **added}
-    if hasattr(batch, "column_names"):
-        pyarrow = require("pyarrow", "files")
-        result = batch.select(list(kept))
-        for name, column in added.items():
-            values = pyarrow.array(column, pyarrow.string() if column.dtype.kind == "U" else None)
-            result = result.append_column(name, values)
-        return result
-    names = {str(name): name for name in batch.columns}
-    plain = {n: c.astype(object) if c.dtype.kind == "U" else c for n, c in added.items()}
-    return batch[[names[name] for name in kept]].assign(**plain)
 
 
 # --- a connection to a cluster, and work in its processes -----------------------------------------

@@ -42,7 +42,8 @@ from nescio.errors import (
     warn,
 )
 from nescio.models import Wrapped, wrap
-from nescio.models.sklearn_models import classifier_input, steps_before_classifier
+from nescio.models.inputs import length_of
+from nescio.models.sklearn_models import steps_before_classifier
 
 __all__ = ["TableFeatures", "WithVerdict"]
 
@@ -157,7 +158,7 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         _check_multi_hot(y)
         if params and sklearn.get_config()["enable_metadata_routing"]:
             params = dict(process_routing(self, "fit", **params).estimator.fit)
-        along = [name for name, value in params.items() if _length(value) == _length(X)]
+        along = [name for name, value in params.items() if length_of(value) == length_of(X)]
         parts = train_test_split(
             X,
             y,
@@ -174,8 +175,8 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
             wrapped = chosen.calibrate(held_out, tpr=self.tpr, confidence=self.confidence)
         except TooFewSamplesError as error:
             raise TooFewSamplesError(
-                f"{error} The calibration samples are held_out={self.held_out} of {_length(X):,}: "
-                "pass more data or a larger held_out."
+                f"{error} The calibration samples are held_out={self.held_out} of "
+                f"{length_of(X):,}: pass more data or a larger held_out."
             ) from error
         self.estimator_, self.wrapped_ = estimator, wrapped  # only now: both, or neither
         self.detector_, self.reason_ = wrapped.detector, wrapped.reason + note
@@ -190,10 +191,11 @@ class WithVerdict(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEst
         if hasattr(features, "fit"):
             features = clone(features).fit(train, labels)
         elif features is None and (detector is None or _reads_features(detector)):
-            reached = classifier_input(train, estimator)
+            steps = steps_before_classifier(estimator)
+            reached = make_pipeline(*steps).transform(train) if steps else train
             features = _table_features(reached)
-            if features is not None and reached is not train:
-                features = make_pipeline(*steps_before_classifier(estimator), features)
+            if features is not None and steps:
+                features = make_pipeline(*steps, features)
             note = _SPARSE if detector is None and sparse.issparse(reached) else ""
         if detector is None and hasattr(features, "transform"):
             detector, reason = default_detector(of_table=True)
@@ -301,13 +303,6 @@ def _check_multi_hot(y: Any) -> None:
             f"y must be multi-hot labels, each of them 0 or 1, got {odd[0]}. "
             "sklearn.preprocessing.MultiLabelBinarizer converts lists of labels."
         )
-
-
-def _length(values: Any) -> int | None:
-    shape = getattr(values, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    return len(values) if isinstance(values, list | tuple) else None
 
 
 def _reads_features(detector: Detector) -> bool:

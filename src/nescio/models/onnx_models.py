@@ -164,7 +164,10 @@ class OnnxRunner(Runner):
 
     @cached_property
     def _graph(self) -> OnnxGraph | None:
-        """The graph; None if there is only a session, or the package onnx is not installed."""
+        return self._read_graph()
+
+    def _read_graph(self) -> OnnxGraph | None:
+        """Return the graph; None for a session, or if the package onnx is not installed."""
         if self.path is None or importlib.util.find_spec("onnx") is None:
             return None
         return OnnxGraph(self.path)
@@ -285,9 +288,8 @@ class OnnxRunner(Runner):
 
     @cached_property
     def _last_layer(self) -> Linear | None:
-        if self.path is None or importlib.util.find_spec("onnx") is None:
-            return None
-        return OnnxGraph(self.path).last_linear(str(self.output))
+        graph = self._read_graph()
+        return None if graph is None else graph.last_linear(str(self.output))
 
     def content_hash(self) -> str | None:
         """Return a hash of the file; None for a session."""

@@ -190,13 +190,8 @@ def _final_step(model: Any, inputs: Any = None) -> tuple[Any, Any]:
     return _final_step(model.steps[-1][1], inputs)
 
 
-def classifier_input(inputs: Any, model: Any) -> Any:
-    """Return what the classifier at the end of pipelines reads; the inputs if there are none."""
-    return _final_step(model, inputs)[1]
-
-
 def steps_before_classifier(model: Any) -> list[Any]:
-    """Return the fitted steps that make of the inputs what `classifier_input` returns."""
+    """Return the fitted steps that make of the inputs what the classifier at the end reads."""
     model = _estimator(model)
     if not hasattr(model, "steps"):
         return []

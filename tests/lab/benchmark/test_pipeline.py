@@ -68,25 +68,6 @@ def test_a_new_version_of_a_stage_repeats_that_stage(
     assert set(counted) == again
 
 
-def tuning_file(pipeline):
-    """Return the name of the file that a tuning is kept in, which contains its key."""
-    checkpoint, _ = pipeline.network()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.Tuning, "load", lambda path: path)
-        patch.setattr(pipelines.Pipeline, "_make", lambda *_: None)
-        return pipeline.tuning(checkpoint, None).name
-
-
-def test_the_key_of_a_tuning(small_spec, bench_folder):
-    pipeline = make_pipelines(small_spec, bench_folder / "cache")[0]
-    key = tuning_file(pipeline)
-    assert (pipeline._outputs_folder(pipeline.network()[0]) / key).exists()
-    assert tuning_file(replace(pipeline, device=torch.device("meta"))) != key
-    odin = replace(small_spec.tune.odin, label="predicted")
-    changed = replace(small_spec, tune=replace(small_spec.tune, odin=odin))
-    assert tuning_file(replace(pipeline, spec=changed)) != key
-
-
 def test_what_was_made_from_other_images_is_not_used(small_spec, bench_folder):
     """The images have the same names and sizes."""
     pipeline = make_pipelines(small_spec, bench_folder / "cache")[0]
@@ -271,14 +252,6 @@ def test_images_are_checked_once_until_one_changes(own_data, tmp_path):
     os.utime(scenes / "noise" / "00000.png", (1, 1))
     make_pipelines(spec, tmp_path / "cache", watch=watching(stages))
     assert ("checking images", 48) in stages
-
-
-def test_sets_with_an_ood_set_in_common_check_it_once(own_data, tmp_path):
-    spec, _ = own_data
-    both = replace(spec, sets=(spec.sets[0], replace(spec.sets[0], name="again")))
-    stages = []
-    make_pipelines(both, tmp_path / "cache", watch=watching(stages))
-    assert ("checking images", 160 + 4 * 48) in stages
 
 
 def test_the_options_of_the_command(nescio, own_data, spec_text, tmp_path):

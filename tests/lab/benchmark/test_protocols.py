@@ -87,15 +87,6 @@ BAD = {
         SPEC.format("fit_on = { combined = 'val' }"),
         "combined cannot be fitted on val, which is the held-out data",
     ),
-    "a label": (SPEC.format("[tune.odin]\nlabel = 'x'"), r"\[tune.odin\]: label must be"),
-    "another step": (
-        SPEC.format("[tune.mahalanobis]\nstep = 'x'"),
-        r"\[tune.mahalanobis\]: step must be 'prediction' or 'gaussian'",
-    ),
-    "a synthetic set": (
-        SPEC.format("[tune]\nsynthetic = ['blur']"),
-        r"\[tune\]: synthetic must be 'gaussian_noise' or",
-    ),
 }
 
 

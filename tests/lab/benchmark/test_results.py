@@ -15,8 +15,6 @@ from nescio.detectors import JointEnergy
 from nescio.errors import FileError, FileFormatError
 from nescio.lab.benchmark.results import (
     BenchmarkRun,
-    file_name,
-    lines_hash,
     load_evidence,
     read_lines,
     summarise,
@@ -48,12 +46,6 @@ def test_an_invalid_line_is_named(tmp_path):
         read_lines(path)
 
 
-def test_the_hash_recognises_lines():
-    lines = [result_line("msp", (60, 80, 85))]
-    assert lines_hash(lines) == lines_hash([result_line("msp", (60, 80, 85))])
-    assert lines_hash(lines) != lines_hash([result_line("msp", (60, 80, 86))])
-
-
 def test_measures_over_seeds():
     spread = Spread.of([0.60, 0.62])
     assert (spread.mean, spread.n) == (pytest.approx(0.61), 2)
@@ -72,10 +64,6 @@ def test_the_summary_is_in_the_order_of_the_lines():
     found = summarise(lines)
     assert list(found) == [("MS-COCO", "b"), ("MS-COCO", "a")]
     assert found["MS-COCO", "b"]["msp"]["fpr"].mean == pytest.approx(0.65)
-
-
-def test_names_of_sets_in_file_names():
-    assert file_name("a/b [c]-1.x") == "a_b__c_-1.x"
 
 
 def test_the_lines_are_of_the_evidence(small_run):
@@ -105,10 +93,6 @@ def test_damaged_evidence(small_run, tmp_path, damage):
     write_valid(tmp_path / "x.safetensors", tensors, metadata | damage)
     with pytest.raises(FileFormatError):
         load_evidence(tmp_path / "x.safetensors")
-
-
-def test_the_lines_are_on_disk(small_run):
-    assert BenchmarkRun.load(small_run.folder).lines == small_run.lines
 
 
 def test_evidence_of_another_run_is_not_taken(small_spec, small_run, bench_folder):

@@ -62,16 +62,6 @@ def test_the_parts_of_a_problem_are_disjoint_and_without_the_group(benchmark, mo
         assert all(len(rows) for rows in ood.values())
 
 
-def test_the_leaves_of_boosting_add_up_to_its_logits(benchmark):
-    x, y = benchmark.problem_of("digits", 0).parts["val"]
-    model = benchmark.MODELS["boosting"](0).set_params(estimator__max_iter=3).fit(x, y)
-    leaves = benchmark.boosting_leaves(model, x)
-    first = np.column_stack([next(one.staged_decision_function(x)) for one in model.estimators_])
-    last = np.column_stack([one.decision_function(x) for one in model.estimators_])
-    summed = leaves.reshape(len(x), len(model.estimators_), -1).sum(2)
-    np.testing.assert_allclose(first + summed, last)
-
-
 def test_the_page_shows_the_committed_results(benchmark):
     page = (ROOT / "docs" / "explanation" / "tables.md").read_text("utf-8")
     lines = benchmark.read(RESULTS)

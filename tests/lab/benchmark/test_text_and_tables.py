@@ -101,39 +101,7 @@ def test_groups_and_parts_of_a_table_do_not_overlap(scripts):
     assert x["test"][heavy, 0].min() > x["test"][~heavy, 0].max()
 
 
-def test_far_rows_are_test_rows_changed_before_they_are_standardised(scripts, monkeypatch):
-    monkeypatch.setattr(scripts["real_tables"], "N_OOD", 50)
-    base, _, units = tiny_table(scripts, 50)
-    x = base.to_numpy()
-    far = scripts["real_tables"].far_sets(base, units, x, np.random.default_rng(0))
-    assert np.allclose(far["units"][:, 0], 2.2 * x[:, 0])
-    assert np.array_equal(far["units"][:, 1:], x[:, 1:], equal_nan=True)
-    assert np.array_equal(np.sort(far["columns"], axis=1), np.sort(x, axis=1), equal_nan=True)
-    assert not np.array_equal(far["columns"], x, equal_nan=True)
-    assert np.array_equal(np.sort(far["independent"], axis=0), np.sort(x, axis=0), equal_nan=True)
-    assert not np.array_equal(far["independent"], x, equal_nan=True)
-    assert far["noise"].shape == x.shape
-
-
 # --- models and results ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("model", ["two_layer_outputs", "boosting_outputs"])
-def test_models_learn_the_labels(scripts, model):
-    problem = scripts["real_tables"].table_problem(
-        tiny_table(scripts),
-        {"last": np.arange(400) >= 390},
-        (290, 50, 50),
-        np.random.default_rng(0),
-    )
-    made = getattr(scripts["problems"], model)(problem, 0)
-    assert set(made) == {"train", "val", "test"} | {f"ood-{name}" for name in problem.ood}
-    test = made["test"]
-    assert ((test.logits > 0) == test.labels).mean() > 0.8
-    assert np.allclose(test.features, problem.parts["test"][0])
-    if model == "two_layer_outputs":
-        again = test.arrays["penultimate"] @ test.head.weight.T + test.head.bias
-        assert np.allclose(again, test.logits, atol=1e-4)
 
 
 def test_outputs_give_tables_and_result_lines(scripts, tmp_path, monkeypatch, capsys):

@@ -44,30 +44,6 @@ def test_the_first_inputs_of_each_set_are_shown_with_their_verdicts(make_evidenc
             assert case["predicted"] == (", ".join(labels) or "nothing")
 
 
-def test_a_verdict_has_its_own_mark_and_says_apart_whether_it_is_right(make_evidence, make_lines):
-    """OUT looks the same whether it is right or wrong, as in the service's page."""
-    evidence = make_evidence()
-    given = introduction(evidence)
-    html = build_report(
-        make_lines(evidence, n_bootstrap=0), [evidence], title="Tiny", introduction=given
-    )
-    section = html[html.index('id="verdicts"') : html.index('id="summary"')]
-    shown = re.findall(
-        r'<li class="(\w+)">\s*<span>max_logit</span>\s*<b>(.*?)</b>\s*<i>(\w+)</i>', section
-    )
-    expected = [
-        (
-            *(("inside", "✓ in") if verdict["inside"] else ("outside", "✗ OUT")),
-            "right" if verdict["right"] else "wrong",
-        )
-        for one in introduced(given, evidence)["sets"]
-        for case in one["cases"]
-        for verdict in case["verdicts"]
-    ]
-    assert shown == expected
-    assert {mark for _, mark, _ in shown} == {"✓ in", "✗ OUT"}
-
-
 def test_the_section_comes_first_and_only_if_asked_for(make_evidence, make_lines):
     evidence = make_evidence()
     lines = make_lines(evidence, n_bootstrap=0)

@@ -134,14 +134,6 @@ def test_joint_energy_on_several_id_sets_together(make_evidence, make_lines):
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_id_sets_without_a_common_ood_set_share_one_figure(make_evidence, make_lines):
-    sets = [make_evidence("pets", ("stones",)), make_evidence("birds", ("leaves",))]
-    page = build(make_lines(*sets, n_bootstrap=0), sets)
-    name = "ROC curves of joint energy on all ID sets"
-    assert page.count("svg", role="img", aria_label=name) == 1
-    assert "birds against leaves" in page.text
-
-
 def test_best_detectors_prefers_the_usual_two_among_equals(make_evidence):
     equal = make_evidence(
         detectors={"copy": scores.joint_energy, "joint_energy": scores.joint_energy}
@@ -190,11 +182,3 @@ def test_inputs_without_pictures_have_no_empty_boxes(make_evidence, make_lines, 
     first = re.findall(r'<article class="case">\s*<header>\s*<(\w+)', html)
     assert set(first) == {"ul"}  # the verdicts, with nothing before them
     assert "<img" not in html
-
-
-def test_a_single_detector_two_labels_and_one_ood_input(make_evidence, make_lines):
-    evidence = make_evidence(n_labels=2, detectors={"msp": scores.msp})
-    one = {"stones": evidence.ood_outputs["stones"][:1]}
-    found = {"msp": Scored(evidence.scores["msp"].id_scores, {"stones": np.array([0.5])})}
-    evidence = replace(evidence, ood_outputs=one, scores=found)
-    assert "120 ID and 1 OOD inputs" in build(make_lines(evidence), [evidence]).text
