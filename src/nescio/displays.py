@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class Display:
 
     ax_: Any
     figure_: Any
+    _legend_title: ClassVar[str | None] = None
 
     def plot(self, ax: Any = None) -> Self:
         """Draw on the axes `ax`, or on those of a new figure; return the display."""
@@ -54,7 +55,7 @@ class Display:
         if ax.get_legend_handles_labels()[0]:
             # Beside the axes, where it covers no data.
             place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
-            ax.legend(frameon=False, alignment="left", **place)
+            ax.legend(title=self._legend_title, frameon=False, alignment="left", **place)
         return self
 
     def __repr__(self) -> str:
@@ -197,6 +198,7 @@ class RocDisplay(Display):
     scores: Mapping[str, tuple[Values, Values]]
     tpr: float = 0.95
     ood_name: str = "OOD"
+    _legend_title = "detector (AUROC)"
 
     @classmethod
     def from_detector(
@@ -247,7 +249,7 @@ class RocDisplay(Display):
                 *roc(id_scores, ood_scores),
                 color=colours["accent" if is_joint else f"hue{number % HUES}"],
                 linewidth=2.2 if is_joint else 1.5,
-                label=f"{cut(name, 28)}: AUROC {100 * area:.2f}",
+                label=f"{cut(name, 28)} ({100 * area:.2f})",
                 zorder=3 + len(self.scores) - number,
             )
         ax.axhline(self.tpr, color=colours["muted"], linestyle="--", linewidth=1.0)
@@ -302,14 +304,15 @@ class ExplanationDisplay(Display):
         rows = np.arange(len(bars["name"]))
         # Masked labels and values that cannot be used have no bar.
         values = np.nan_to_num(bars["value"], posinf=0.0, neginf=0.0)
-        ax.barh(rows, values, height=0.66, color=colours[css], label="this sample", zorder=2)
+        ax.barh(rows, values, height=0.66, color=colours[css], zorder=2)
         if "median" in bars:
+            ax.containers[-1].set_label("this sample")
             mark = {"marker": "|", "s": 130, "linewidths": 2, "color": colours["ink"], "zorder": 3}
             medians = np.nan_to_num(bars["median"], posinf=0.0, neginf=0.0)
             ax.scatter(medians, rows, label="in-distribution\nmedian", **mark)
         ax.set_yticks(rows, [cut(name, 30) for name in bars["name"]])
         ax.invert_yaxis()
-        ax.set_xlabel(reason.term or "share of the evidence")
+        ax.set_xlabel(reason.piece)
         ax.locator_params(axis="x", nbins=5)
         name = f"{cut(reason.id, 30)}: {verdict}" if reason.id else verdict
         title = f"{name}. {reason.detector} {reason.score:.4g}, threshold {reason.threshold:.4g}"

@@ -155,19 +155,6 @@ def test_a_threshold_without_a_finite_score_is_refused(logits):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "reason"),
-    [
-        ({"tpr": 1.0}, "tpr must lie"),
-        ({"tpr": "0.9"}, "tpr must lie"),
-        ({"nonfinite": "ignore"}, "'raise' or 'out'"),
-    ],
-)
-def test_bad_parameters_are_refused(parameters, reason, logits):
-    with pytest.raises(ParameterError, match=reason):
-        ns.JointEnergy(**parameters).calibrate(logits)
-
-
-@pytest.mark.parametrize(
     ("returned", "what"),
     [
         (lambda logits: logits, r"got shape \(400, 6\) and dtype float64"),

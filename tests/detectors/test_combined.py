@@ -109,24 +109,6 @@ def test_rules_are_the_plain_formulas(rule, weights, logits):
     np.testing.assert_allclose(detector.score_samples(new), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("rule", "method"), [("fisher", "fisher"), ("bonferroni", "tippett")])
-def test_with_equal_weights_they_rank_as_scipys_rules_do(rule, method, logits):
-    detector = ns.Combined(LOGIT_PARTS, rule=rule).calibrate(logits)
-    p_values = [
-        stats.combine_pvalues(p, method).pvalue for p in part_p_values(detector, logits[:60])
-    ]
-    scores = detector.score_samples(logits[:60])
-    assert np.array_equal(np.argsort(scores, kind="stable"), np.argsort(p_values, kind="stable"))
-
-
-def test_only_the_ratio_of_weights_matters(logits):
-    for rule in RULES:
-        one, ten = (
-            ns.Combined(LOGIT_PARTS, w, rule).calibrate(logits) for w in ([1, 2], [10, 20.0])
-        )
-        np.testing.assert_allclose(one.score_samples(logits), ten.score_samples(logits))
-
-
 # --- what is promised -------------------------------------------------------------------------
 
 

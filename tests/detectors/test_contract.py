@@ -34,18 +34,6 @@ def test_it_passes_the_common_checks(kind, registered):
 
 
 @own
-def test_it_is_saved_and_calibrated_by_group(kind, registered, tmp_path):
-    detector = kind().fit(make_outputs(400))
-    detector.calibrate(make_outputs(1500, seed=1), groups="label_count")
-    assert len(detector.calibration_.thresholds) > 1
-    detector.save(tmp_path / "own.nescio")
-    new = make_outputs(50, seed=2)
-    loaded = ns.load(tmp_path / "own.nescio")
-    assert type(loaded) is kind
-    np.testing.assert_array_equal(loaded.assess(new).p_values, detector.assess(new).p_values)
-
-
-@own
 def test_it_is_compared_with_others(kind):
     found = compare_outputs(
         {"own": kind(), "joint_energy": ns.JointEnergy()},
@@ -104,11 +92,6 @@ def test_a_file_does_not_choose_the_code_of_its_parts(tmp_path):
             ns.load(tmp_path / "x.nescio")
     finally:
         DETECTORS.pop("together")
-
-
-def test_several_arrays_need_outputs():
-    with pytest.raises(MissingInputError, match="reads features and head: pass Outputs"):
-        ReAct().fit(make_outputs(100)).score_samples(make_outputs(5).features)
 
 
 def test_an_array_of_a_users_own_name():

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from nescio.detectors import features as tensors
 from nescio.detectors.features import centred, product, row_blocks, unit_rows
 
 
@@ -38,3 +39,23 @@ def test_centring_far_from_zero_loses_nothing(rng):
     expected = rows.astype(np.float64) - center
     np.testing.assert_allclose(centred(rows, center), expected, atol=1e-6)
     assert np.abs((rows - center.astype(np.float32)) - expected).max() > 1e-5
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        tensors.exp,
+        lambda x: tensors.where(x > 0, x, -1.0),
+        lambda x: tensors.like(x > 0, x),
+        *(lambda x, k=k: tensors.largest(x, k)[:, :1] for k in (1, 3, 6, 9)),
+        lambda x: tensors.largest(x, 4).sum(1),
+    ],
+)
+def test_numpy_and_torch_agree(operation, rng):
+    torch = pytest.importorskip("torch")
+    x = rng.normal(size=(20, 6))
+    found = operation(torch.from_numpy(x))
+    expected = operation(x)
+    assert found.dtype == torch.float64
+    assert expected.dtype == np.float64
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)

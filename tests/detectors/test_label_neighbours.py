@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.detectors import features as rows_of
 from nescio.errors import InputError, MissingInputError, ShapeError
 from nescio.outputs import Outputs
 
@@ -56,14 +55,6 @@ def test_labels_of_all_sizes_and_a_second_fit(rng):
         new = Outputs(rng.normal(size=(20, 9)), features=rng.normal(size=(20, 5)))
         found = detector.fit(train).score_samples(new)
         np.testing.assert_allclose(found, plainly(train, new, 3), rtol=0, atol=1e-12)
-
-
-def test_blocks_of_any_size_give_the_same(monkeypatch):
-    train, new = some(120, 0), some(60, 1)
-    detector = ns.LabelNeighbours().fit(train)
-    expected = detector.score_samples(new)
-    monkeypatch.setattr(rows_of, "_LARGEST_BLOCK", 1000)
-    np.testing.assert_allclose(detector.score_samples(new), expected, rtol=1e-12)
 
 
 def test_a_label_without_samples_counts_nothing():

@@ -3,7 +3,7 @@ import pytest
 
 import nescio as ns
 from nescio.checks import make_outputs
-from nescio.errors import EmptyLabelWarning, InputError, ParameterError, ShapeError
+from nescio.errors import EmptyLabelWarning, InputError, ShapeError
 
 
 @pytest.fixture
@@ -51,19 +51,6 @@ def test_normalised_features_are_those_divided_by_their_length(data, rng, aggreg
     zero = ns.Mahalanobis(aggregate).fit(unit, labels).score_samples(np.zeros((1, 12)))
     found = detector.score_samples(np.zeros((1, 12), dtype))
     np.testing.assert_allclose(found, zero, rtol=tolerance)
-
-
-def test_a_flag_on_the_command_line():
-    assert ns.detectors.build_detector("mahalanobis(normalise=true)").normalise is True
-
-
-def test_another_layer():
-    train, new = make_outputs(300), make_outputs(20, seed=1)
-    detector = ns.Mahalanobis(layer="mahalanobis_max").fit(train)
-    expected = ns.Mahalanobis().fit(train.arrays["mahalanobis_max"], train.labels)
-    np.testing.assert_array_equal(
-        detector.score_samples(new), expected.score_samples(new.arrays["mahalanobis_max"])
-    )
 
 
 def test_dead_and_copied_features_do_not_matter(data, rng):
@@ -138,12 +125,6 @@ def test_bad_labels_are_explained(data):
         ns.Mahalanobis().fit(features, labels[:10])
     with pytest.raises(InputError, match="all 0"):
         ns.Mahalanobis().fit(features, 0 * labels)
-    with pytest.raises(ParameterError, match="'max' or 'sum'"):
-        ns.Mahalanobis("mean").fit(features, labels)
-    with pytest.raises(ParameterError, match="normalise must be True or False, got 'yes'"):
-        ns.Mahalanobis(normalise="yes").fit(features, labels)
-    with pytest.raises(ParameterError, match="layer must be 'features' or the name"):
-        ns.Mahalanobis(layer="head").fit(features, labels)
 
 
 def test_bad_rows_are_not_learned_from(data):

@@ -3,6 +3,7 @@
 import pytest
 
 import nescio as ns
+from fixtures.own_detectors import Neighbours
 from nescio.detectors import as_detector, build_detector
 from nescio.errors import NescioError, ParameterError
 
@@ -35,7 +36,6 @@ def test_a_name_that_leads_nowhere(name, message, nescio, files):
 
 def test_parameters_may_follow_in_brackets(nescio, files):
     assert build_detector("top_k_joint_energy(k=3)").k == 3
-    assert build_detector("top_k_joint_energy(k=3)").k == 3
     name, path = "top_k_joint_energy(k=3)", files / "x.nescio"
     code, _, err = nescio("calibrate", files / "val.safetensors", "-d", name, "-o", path)
     assert code == 0, err
@@ -62,3 +62,13 @@ def test_a_class_instead_of_a_detector_is_accepted_or_named():
     assert list(found.results["shifted"]) == ["it"]
     with pytest.raises(NescioError, match="JointEnergy is not calibrated"):
         ns.Monitor(ns.JointEnergy)
+
+
+def test_a_name_is_given_once():
+    class Impostor(Neighbours):
+        """Has the name of another."""
+
+        name = "joint_energy"
+
+    with pytest.raises(ParameterError, match="the name 'joint_energy' is taken by JointEnergy"):
+        ns.register(Impostor)

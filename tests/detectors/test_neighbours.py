@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.checks import make_outputs
-from nescio.detectors import features as rows_of, neighbours
+from nescio.detectors import neighbours
 from nescio.errors import NonFiniteError, ParameterError, ShapeError, TooFewSamplesError
 
 RIGHT_ANGLE = -np.sqrt(2)
@@ -49,16 +48,6 @@ def test_the_distance_to_the_kth_neighbour(data, k):
     expected, neighbours_of = plainly(train, new, k)
     np.testing.assert_allclose(detector.score_samples(new), expected, rtol=1e-12)
     np.testing.assert_array_equal(detector.nearest(new, k), neighbours_of)
-
-
-def test_blocks_of_any_size_give_the_same(data, monkeypatch):
-    train, new = data
-    detector = ns.NearestNeighbours().fit(train)
-    expected, nearest = detector.score_samples(new), detector.nearest(new, 3)
-    for elements in (1, 1000):  # one row at a time, then five
-        monkeypatch.setattr(rows_of, "_LARGEST_BLOCK", elements)
-        np.testing.assert_allclose(detector.score_samples(new), expected, rtol=1e-12)
-        np.testing.assert_array_equal(detector.nearest(new, 3), nearest)
 
 
 def test_float32_is_kept_and_small_distances_are_precise(data, rng):
@@ -118,16 +107,6 @@ def test_a_bank_is_a_fixed_random_choice(data):
     assert np.bincount(detector.rows_ // 50, minlength=4).min() > 5  # from everywhere
 
 
-def test_another_layer():
-    train, new = make_outputs(100), make_outputs(20, seed=1)
-    detector = ns.NearestNeighbours(layer="mahalanobis_max").fit(train)
-    assert detector.n_columns_ == {"mahalanobis_max": 8}
-    expected = ns.NearestNeighbours().fit(train.arrays["mahalanobis_max"])
-    np.testing.assert_array_equal(
-        detector.score_samples(new), expected.score_samples(new.arrays["mahalanobis_max"])
-    )
-
-
 def test_nearest_takes_what_scoring_takes(data):
     train, new = data
     new = new.copy()
@@ -144,13 +123,8 @@ def test_nearest_takes_what_scoring_takes(data):
         ns.NearestNeighbours().nearest(new)
 
 
-def test_what_is_not_allowed(data):
+def test_too_few_training_samples(data):
     train, new = data
-    for wrong in ("logits", "head", "", None):
-        with pytest.raises(ParameterError, match="layer must be 'features' or the name"):
-            ns.NearestNeighbours(layer=wrong).fit(train)
-    with pytest.raises(ParameterError, match=r"bank must be 0 \(all .* at least k = 5, got 4"):
-        ns.NearestNeighbours(bank=4).fit(train)
     with pytest.raises(
         TooFewSamplesError, match="at least 201 training samples, got n_samples = 200"
     ):

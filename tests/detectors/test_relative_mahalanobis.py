@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-from nescio.errors import EmptyLabelWarning, ParameterError
+from nescio.errors import EmptyLabelWarning
 
 
 @pytest.fixture
@@ -69,11 +69,3 @@ def test_labels_without_samples_are_left_out_with_one_warning(data):
     with pytest.warns(EmptyLabelWarning, match="1 of 5 labels") as warned:
         ns.RelativeMahalanobis().fit(features, np.hstack([labels, np.zeros((300, 1), int)]))
     assert len(warned) == 1
-
-
-def test_what_is_not_allowed(data):
-    features, labels = data
-    with pytest.raises(ParameterError, match="normalise must be True or False, got 1"):
-        ns.RelativeMahalanobis(normalise=1).fit(features, labels)
-    with pytest.raises(ParameterError, match="layer must be"):
-        ns.RelativeMahalanobis(layer="logits").fit(features, labels)

@@ -108,8 +108,8 @@ def test_online_p_values_are_uniform_and_independent(scores, max_cuts):
 # --- bets -----------------------------------------------------------------------------------------
 
 
-def capital_of(p_values, bets=BETS):
-    martingale = Martingale(bets)
+def capital_of(p_values):
+    martingale = Martingale()
     return martingale.add(martingale.gains(p_values))
 
 
@@ -117,17 +117,6 @@ def test_shares_add_up_to_what_is_not_in_reserve():
     t = np.arange(1, 100_001)
     np.testing.assert_allclose(1 - np.cumsum(share_at(t)), reserve(t), atol=1e-12)
     assert share_at(10**12) > 0
-
-
-@pytest.mark.parametrize("bet", BETS, ids=lambda bet: bet.name)
-def test_a_bet_is_a_density(bet):
-    # In quantiles of the Beta part the density has no poles: E[f(p)] = 1 for p uniform.
-    grid = (np.arange(200_000) + 0.5) / 200_000
-    density = np.exp(np.diff(Martingale((bet,)).gains(grid)[0], prepend=0.0))
-    expected = 1 - bet.stake + bet.stake * stats.beta(bet.a, bet.b).pdf(grid)
-    np.testing.assert_allclose(density, expected, rtol=1e-7)
-    assert density.min() >= 1 - bet.stake - 1e-7
-    assert density.mean() == pytest.approx(1, abs=0.05)
 
 
 def test_the_capital_is_that_of_a_gambler_who_plays_one_by_one(rng):
@@ -143,14 +132,6 @@ def test_the_capital_is_that_of_a_gambler_who_plays_one_by_one(rng):
 def test_p_values_of_0_and_1_are_no_end():
     capital = capital_of(np.array([0.0, 1.0] * 50))
     assert np.isfinite(capital).all()
-
-
-@pytest.mark.parametrize("spread", [0.6, 1.5])
-def test_another_spread_is_found(rng, spread):
-    stream = np.concatenate([rng.normal(size=2000), spread * rng.normal(size=1000)])
-    p_values = Bag(np.sort(rng.normal(size=1000))).add(stream, rng.random(3000))
-    capital = capital_of(p_values)
-    assert capital[:2000].max() < np.log(100) < capital[2000:].max()
 
 
 def alarms(scores, n_calibration, *, online=True, n_streams=400, length=2000, alpha=0.1, cuts=1023):

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 import nescio as ns
 from fixtures.streams import Calibrated, fed, grouped_detector, logits_of, not_more_than
 from nescio.detectors.assessment import Assessment
 from nescio.errors import InputError, ParameterError, ShapeError
 from nescio.monitor import Monitor
-from nescio.monitor.monitor import _MAX_POINTS, Trace
 
 
 def first_alarm(detector, before, after, **settings):
@@ -66,16 +64,6 @@ def same_state(a, b):
     assert first == second
 
 
-def test_by_label_count_works_and_the_split_does_not_matter(rng):
-    detector = ns.JointEnergy().calibrate(logits_of(rng, 3000), groups="label_count")
-    assert len(detector.calibration_.thresholds) > 2
-    logits = logits_of(rng, 1500)
-    whole = fed(Monitor(detector), detector, logits)
-    parts = fed(Monitor(detector), detector, logits, [1, 499, 3, 997])
-    same_state(whole, parts)
-    assert whole.flagged == (detector.predict(logits) == -1).sum()
-
-
 @pytest.mark.slow
 def test_false_alarms_by_group_stay_below_alpha():
     found = 0
@@ -120,18 +108,6 @@ def test_reset_starts_again_with_the_same_calibration(detector, rng):
     assert [bag.total for bag in monitor.bags] == [1500]
     fed(monitor, detector, logits_of(rng, 2000))
     assert not monitor.alarm
-
-
-@given(st.lists(st.integers(0, 3000), max_size=5))
-def test_points_of_the_trace_do_not_depend_on_the_blocks(sizes):
-    evidence = np.arange(sum(sizes), dtype=float)
-    whole, parts, start = Trace(), Trace(), 0
-    whole.add(0, evidence)
-    for size in sizes:
-        parts.add(start, evidence[start : start + size])
-        start += size
-    assert parts.points() == whole.points()
-    assert len(whole.points()) <= _MAX_POINTS
 
 
 def test_logits_in_a_data_frame_are_matched_by_name(rng):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View, first_rows, word
-from nescio._charts.style import cut, end_of
+from nescio._charts.style import end_of
 from nescio._io.results import joined, label_columns
 from nescio._validation import Array, BoolArray, FloatArray
 from nescio.errors import InputError
@@ -188,15 +188,10 @@ class ExplainedVerdicts(Result):
         """Return one column per label or part, after the ids if they are known."""
         return joined({} if self.ids is None else {"id": self.ids}, pieces)
 
-    def _decisive(self, reasons: Sequence[Reason]) -> tuple[str, list[str]]:
-        """Return the title of a column, and what was decisive in each of these reasons."""
-        raise NotImplementedError
-
     def _view(self) -> View:
         if len(self) == 1:
             return self[0]._view()
         reasons = [self[row] for row in first_rows(len(self))]
-        title, decisive = self._decisive(reasons)
         return View(
             self.summary(),
             table={
@@ -210,7 +205,7 @@ class ExplainedVerdicts(Result):
                     word("in", "in") if reason.in_distribution else word("OUT", "out")
                     for reason in reasons
                 ],
-                title: decisive,
+                f"largest {reasons[0].piece}": [reason.largest() for reason in reasons],
             },
             n_rows=len(self),
         )
@@ -276,12 +271,6 @@ class Explanation(ExplainedVerdicts):
             self.rank_medians[row].tolist(),
         )
         return self._reason(row, term=self.how.name, labels=tuple(labels))
-
-    def _decisive(self, reasons: Sequence[Reason]) -> tuple[str, list[str]]:
-        return f"largest {self.how.name}", [
-            ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in reason.labels[:3])
-            for reason in reasons
-        ]
 
     def columns(self) -> dict[str, Any]:
         """Return the terms: one row per sample, one column per label, and the ids if known."""
@@ -372,11 +361,6 @@ class PartsExplanation(ExplainedVerdicts):
         ]
         parts.sort(key=lambda part: -np.nan_to_num(part.share))
         return self._reason(row, parts=tuple(parts))
-
-    def _decisive(self, reasons: Sequence[Reason]) -> tuple[str, list[str]]:
-        first = [reason.parts[0] for reason in reasons]
-        cells = [f"{cut(part.detector, 30)} {part.cells()[2]}".strip() for part in first]
-        return "largest share of the evidence", cells
 
     def columns(self) -> dict[str, Any]:
         """Return the share of each part: one row per sample, one column per part."""

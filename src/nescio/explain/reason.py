@@ -208,6 +208,17 @@ class Reason(Result):
         order = sorted(self.labels, key=height, reverse=True)
         return tuple(sorted(order[:n_labels], key=lambda label: label.rank))
 
+    @property
+    def piece(self) -> str:
+        """What the score was split into: the terms of labels, or shares of the evidence."""
+        return self.term or "share of the evidence"
+
+    def largest(self) -> str:
+        """Return the three labels with the largest terms, or the part with the largest share."""
+        if self.parts:
+            return f"{cut(self.parts[0].detector, 30)} {self.parts[0].cells()[2]}".strip()
+        return ", ".join(f"{cut(label.label, 24)} {label.term:.3g}" for label in self.labels[:3])
+
     def others(self, shown: tuple[LabelTerm, ...]) -> str:
         """Return the number and the share of the labels that are not shown; empty if none."""
         left = [label for label in self.labels if label not in shown]

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaln
 
 from nescio.calibration import tie_limits
 
@@ -61,29 +62,23 @@ class Bag:
         ranks = np.arange(1, n + 1)
         if n > max_cuts:
             ranks = np.unique(np.rint(np.linspace(1, n, max_cuts)).astype(np.int64))
-        limits = tie_limits(scores)
-        self.cuts, first = np.unique(scores[ranks - 1], return_index=True)
-        self._lows: Floats = limits[ranks - 1][first]
-        self._drop_ties()
+        cuts, first = np.unique(scores[ranks - 1], return_index=True)
+        lows: Floats = tie_limits(scores)[ranks - 1][first]
+        # The cell of a cut is as wide above it as below. Of tied cuts, the first is kept.
+        highs = cuts + np.subtract(cuts, lows, out=np.zeros(len(cuts)), where=~np.isinf(cuts))
+        kept = [0]
+        for cut in range(1, len(cuts)):
+            if cuts[cut] > highs[kept[-1]]:
+                kept.append(cut)
+        self.cuts, self._lows = cuts[kept], lows[kept]
+        # A place before the first cut has no cell of a cut below it: nothing is at most NaN.
+        self._highs: Floats = np.concatenate([[np.nan], highs[kept]])
         self.counts: Counts = np.bincount(self.cells(scores), minlength=2 * len(self.cuts) + 1)
 
     def cells(self, scores: Floats) -> NDArray[np.intp]:
         """Return the cell of each score: odd for the value of a cut, even for an interval."""
         place = np.searchsorted(self._lows, scores, side="right")  # cuts at or below the score
         return np.asarray(2 * place - (scores <= self._highs[place]), np.intp)
-
-    def _drop_ties(self) -> None:
-        """Keep the first of tied cuts. The cell of a cut is as wide above it as below."""
-        infinite = np.isinf(self.cuts)
-        widths = np.subtract(self.cuts, self._lows, out=np.zeros(len(self.cuts)), where=~infinite)
-        highs = self.cuts + widths
-        kept = [0]
-        for cut in range(1, len(highs)):
-            if self.cuts[cut] > highs[kept[-1]]:
-                kept.append(cut)
-        self.cuts, self._lows = self.cuts[kept], self._lows[kept]
-        # A place before the first cut has no cell of a cut below it: nothing is at most NaN.
-        self._highs: Floats = np.concatenate([[np.nan], highs[kept]])
 
     @property
     def total(self) -> int:
@@ -134,22 +129,21 @@ class Bet(NamedTuple):
     `finds` says which scores it bets on, as `Change.kind`.
     """
 
-    name: str
     stake: float
     a: float
     b: float
-    finds: str = ""
+    finds: str
 
 
 BETS = (
-    Bet("low, many", 0.9, 0.4, 1.0, "lower"),
-    Bet("low, few", 0.1, 0.15, 1.0, "some lower"),
-    Bet("low, slightly", 0.3, 1.0, 2.0, "lower"),
-    Bet("high, many", 0.9, 1.0, 0.4, "higher"),
-    Bet("high, few", 0.1, 1.0, 0.15, "some higher"),
-    Bet("high, slightly", 0.3, 2.0, 1.0, "higher"),
-    Bet("both ends", 0.5, 0.5, 0.5, "more extreme"),
-    Bet("middle", 0.5, 2.0, 2.0, "less extreme"),
+    Bet(0.9, 0.4, 1.0, "lower"),  # many
+    Bet(0.1, 0.15, 1.0, "some lower"),  # few
+    Bet(0.3, 1.0, 2.0, "lower"),  # slightly
+    Bet(0.9, 1.0, 0.4, "higher"),  # many
+    Bet(0.1, 1.0, 0.15, "some higher"),  # few
+    Bet(0.3, 2.0, 1.0, "higher"),  # slightly
+    Bet(0.5, 0.5, 0.5, "more extreme"),
+    Bet(0.5, 2.0, 2.0, "less extreme"),
 )
 
 
@@ -172,26 +166,19 @@ def share_at(t: int | NDArray[np.int64]) -> Floats:
 class Martingale:
     """The capital of the gambler, as a natural logarithm."""
 
-    def __init__(self, bets: tuple[Bet, ...] = BETS) -> None:
-        self.bets = bets
-        self._stake, a, b = np.array([bet[1:4] for bet in bets]).T[:, :, None]
-        self._powers = (a - 1.0, b - 1.0)
-        self._log_beta = np.array(
-            [[math.lgamma(x.a) + math.lgamma(x.b) - math.lgamma(x.a + x.b)] for x in bets]
-        )
+    def __init__(self) -> None:
+        self._stake, self._a, self._b = np.array([bet[:3] for bet in BETS]).T[:, :, None]
         self.n_samples = 0
-        self.log_stakes = np.full(len(self.bets), -np.inf)  # of each bet, without the reserve
+        self.log_stakes = np.full(len(BETS), -np.inf)  # of each bet, without the reserve
 
     def add(self, gains: Floats) -> Floats:
         """Bet, given the result of `gains`; return the log of the capital after each p-value."""
         n = gains.shape[1]
-        if not n:
-            return np.empty(0)
         times = self.n_samples + np.arange(1, n + 1)
         # S_t = (S_{t-1} + w_t) * bet(p_t), divided by the product of all bets so far, is a sum.
-        terms = np.empty((len(self.bets), n + 1))
+        terms = np.empty((len(BETS), n + 1))
         terms[:, 0] = self.log_stakes
-        terms[:, 1:] = np.log(share_at(times) / len(self.bets))
+        terms[:, 1:] = np.log(share_at(times) / len(BETS))
         terms[:, 2:] -= gains[:, :-1]
         held = np.logaddexp.accumulate(terms, axis=1)[:, 1:] + gains
         self.log_stakes = held[:, -1].copy()
@@ -206,8 +193,8 @@ class Martingale:
         The shape is (n_bets, n_samples).
         """
         p = np.clip(p_values, _SMALLEST, 1.0 - _SMALLEST)
-        low, high = self._powers
-        density = np.exp(low * np.log(p) + high * np.log1p(-p) - self._log_beta)
+        powers = (self._a - 1.0) * np.log(p) + (self._b - 1.0) * np.log1p(-p)
+        density = np.exp(powers - betaln(self._a, self._b))
         return np.asarray(np.cumsum(np.log1p(self._stake * (density - 1.0)), axis=1))
 
 

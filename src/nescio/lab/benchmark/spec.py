@@ -89,10 +89,6 @@ class BenchmarkSet:
         if not self.ood:
             raise ParameterError(f"the set {self.name!r} has no OOD set: ood is empty.")
 
-    def paths(self) -> tuple[str, ...]:
-        """Return everything that may contain `{data}`."""
-        return (self.data, self.network, *self.ood.values())
-
     def with_data(self, folder: str) -> BenchmarkSet:
         """Return a copy with `{data}` replaced by a folder."""
         return replace(
@@ -213,23 +209,23 @@ class BenchmarkSpec:
 
     def with_data(self, folder: str | Path | None) -> BenchmarkSpec:
         """Return a copy with `{data}` replaced by a folder, which may be None if it is not used."""
-        paths = [text for part in self.sets for text in part.paths()]
-        if folder is None and any(_DATA in text for text in paths):
+        placed = replace(self, sets=tuple(part.with_data(str(folder)) for part in self.sets))
+        if folder is None and placed != self:
             raise ParameterError(
                 f"the benchmark {self.name} needs to know where its data is. Name the folder with "
                 "--data."
             )
-        return replace(self, sets=tuple(part.with_data(str(folder)) for part in self.sets))
+        return placed
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
-        for what, wanted, known in (
+        for what, wanted, available in (
             ("set", names, [part.name for part in self.sets]),
             ("seed", seeds, list(self.seeds)),
         ):
             for value in wanted:
-                if value not in known:
-                    has = ", ".join(map(str, known))
+                if value not in available:
+                    has = ", ".join(map(str, available))
                     raise ParameterError(f"{self.name} has no {what} {value!r}. It has {has}.")
         return replace(
             self,

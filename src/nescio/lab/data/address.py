@@ -145,8 +145,8 @@ def parse_address(text: str) -> DataAddress:
     'coco@train:/data/coco'
     """
     head, colon, path = text.partition(":")
-    kind, at, split = head.partition("@")
-    if not colon or not path or (at and not split):
+    kind, sign, split = head.partition("@")
+    if not colon or not path or (sign and not split):
         raise ParameterError(
             f"cannot read the data address {text!r}: expected KIND:PATH or KIND@SPLIT:PATH, such "
             f"as coco@val:/data/coco. KIND is one of {', '.join(DATASETS)}."

@@ -118,7 +118,7 @@ class Split:
             return None
         if set(self.label_names) != set(label_names):
             return None
-        column = {name: at for at, name in enumerate(self.label_names)}
+        column = {name: index for index, name in enumerate(self.label_names)}
         return self.labels[:, [column[name] for name in label_names]]
 
     def require_labels(self, label_names: Sequence[str] | None = None) -> NDArray[np.uint8]:

@@ -104,7 +104,7 @@ def load_voc_trainval(root: str | Path, split: str, *, skip_bad: bool = False) -
     rows = half(np.arange(len(every)), HALVES_SEED, first=split == "val")
     mine = {every[row] for row in rows}
     return replace(
-        whole.subset([at for at, file in enumerate(whole.files) if file in mine]),
+        whole.subset([index for index, file in enumerate(whole.files) if file in mine]),
         dataset="voc-trainval",
         name=split,
         skipped=tuple(bad for bad in whole.skipped if bad.file in mine),

@@ -117,11 +117,11 @@ def _opened(job: _Job) -> Runner:
     """Open the model in a process; raise if it is not the one of the process that asked for it."""
     runner = job.open_model(job.model, job.device)
     ours = _identity(runner)
-    other = next((name for name in job.identity if ours.get(name) != job.identity[name]), None)
-    if other is not None:
+    name = next((name for name in job.identity if ours.get(name) != job.identity[name]), None)
+    if name is not None:
         raise ParameterError(
-            f"{job.model} is not the same model on a node of the cluster as here: its {other} is "
-            f"{ours.get(other)!r}, not {job.identity[other]!r}. A function that makes a model must "
+            f"{job.model} is not the same model on a node of the cluster as here: its {name} is "
+            f"{ours.get(name)!r}, not {job.identity[name]!r}. A function that makes a model must "
             "make the same one with the same weights wherever it is called."
         )
     return runner

@@ -300,7 +300,7 @@ def _paper_head_state(path: str | Path) -> dict[str, Tensor]:
 def _paper_backbone_state(backbone: nn.Module, stages: str, path: str | Path) -> dict[str, Tensor]:
     """Return the state with names instead of numbers: "0.weight" is "features.conv0.weight"."""
     children = [name for name, _ in backbone.get_submodule(stages).named_children()]
-    names = {str(at): f"{stages}.{name}".lstrip(".") for at, name in enumerate(children)}
+    names = {str(number): f"{stages}.{name}".lstrip(".") for number, name in enumerate(children)}
     state = {}
     for key, tensor in read_state_dict(path).items():
         number, _, rest = key.partition(".")

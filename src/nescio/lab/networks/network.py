@@ -77,14 +77,14 @@ def prepared(network: nn.Module, device: torch.device | str) -> nn.Module:
     return network.eval().requires_grad_(False)
 
 
-def checked_logits(given: object, n_labels: int) -> Tensor:
+def checked_logits(outputs: object, n_labels: int) -> Tensor:
     """Return what a network gave if these are logits for `n_labels` labels; otherwise raise."""
-    if not isinstance(given, Tensor) or given.ndim != 2 or given.shape[1] != n_labels:
-        what = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
-        raise ShapeError(
-            f"the network must return logits of shape (n_images, {n_labels}), got {what}."
-        )
-    return given
+    if isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] == n_labels:
+        return outputs
+    what = type(outputs).__name__
+    if isinstance(outputs, Tensor):
+        what = f"shape {tuple(outputs.shape)}"
+    raise ShapeError(f"the network must return logits of shape (n_images, {n_labels}), got {what}.")
 
 
 OWN = "module:"
@@ -182,10 +182,10 @@ def _build_small(weights: str | Path | None) -> tuple[nn.Module, int]:
 
 def _build_torchvision(name: str, weights: str | Path | None) -> tuple[nn.Module, int]:
     models = require("torchvision.models", "torch")
-    known = {*models.list_models(module=models)} - _AUXILIARY_CLASSIFIERS
-    if name not in known:
+    names = {*models.list_models(module=models)} - _AUXILIARY_CLASSIFIERS
+    if name not in names:
         raise ParameterError(
-            f"torchvision has no classification model {name!r}.{nearest(name, known)} Other "
+            f"torchvision has no classification model {name!r}.{nearest(name, names)} Other "
             "networks: timm/<name>, efficientnet-lite0 to 4, small-cnn, "
             "module:package.module:factory."
         )
