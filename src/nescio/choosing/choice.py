@@ -75,12 +75,12 @@ class Standing:
         }
 
 
-def with_criterion(one: Standing, baseline: Standing) -> Standing:
+def with_criterion(standing: Standing, baseline: Standing) -> Standing:
     """Return the standing with its criterion, relative to the FPRs of the baseline."""
-    parts = [np.array(one.near) / max(fmean(baseline.near), SMALLEST_BASELINE)]
-    if one.far:
-        parts.append(np.array(one.mean_far) / max(fmean(baseline.mean_far), SMALLEST_BASELINE))
-    return replace(one, criterion=tuple(np.mean(parts, axis=0).tolist()))
+    parts = [np.array(standing.near) / max(fmean(baseline.near), SMALLEST_BASELINE)]
+    if standing.far:
+        parts.append(np.array(standing.mean_far) / max(fmean(baseline.mean_far), SMALLEST_BASELINE))
+    return replace(standing, criterion=tuple(np.mean(parts, axis=0).tolist()))
 
 
 def ordered(standings: Sequence[Standing]) -> tuple[Standing, ...]:
@@ -88,8 +88,11 @@ def ordered(standings: Sequence[Standing]) -> tuple[Standing, ...]:
 
     Of equal ones, the first is the best.
     """
-    best, *others = sorted(standings, key=lambda one: one.mean)
-    tested = [replace(one, p_value=paired_p_value(one.criterion, best.criterion)) for one in others]
+    best, *rest = sorted(standings, key=lambda standing: standing.mean)
+    tested = [
+        replace(standing, p_value=paired_p_value(standing.criterion, best.criterion))
+        for standing in rest
+    ]
     return (best, *tested)
 
 

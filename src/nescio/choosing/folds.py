@@ -185,11 +185,11 @@ def _rows(
     refit: bool,
 ) -> Rows:
     """Return the samples of the fold that leaves out the labels `removed`."""
-    known = np.setdiff1d(telling, removed)
-    fitted = rng.permutation(np.flatnonzero(_carries(train, known)))
-    tested = rng.permutation(np.flatnonzero(_carries(held_out, known)))
+    learned = np.setdiff1d(telling, removed)
+    fitted = rng.permutation(np.flatnonzero(_carries(train, learned)))
+    tested = rng.permutation(np.flatnonzero(_carries(held_out, learned)))
     near = [
-        np.flatnonzero(_carries(outputs, removed) & ~_carries(outputs, known))
+        np.flatnonzero(_carries(outputs, removed) & ~_carries(outputs, learned))
         for outputs in (train, held_out)
     ]
     if refit:
@@ -291,8 +291,8 @@ class RefittedHead:
         weight, bias = self.weights[-1], self.biases[-1]
         logits = (hidden @ weight + bias).astype(np.float32)
         # Arrays that are no layers, such as logits of perturbed inputs, depend on the old head.
-        known = replace(outputs, head=None, arrays={}).select_labels(self.kept)
-        return replace(known, logits=logits, head=Head(weight.T, bias), arrays=arrays)
+        relabelled = replace(outputs, head=None, arrays={}).select_labels(self.kept)
+        return replace(relabelled, logits=logits, head=Head(weight.T, bias), arrays=arrays)
 
 
 def refit_head(

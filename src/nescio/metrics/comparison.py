@@ -36,7 +36,7 @@ from nescio.metrics.evaluation import Evaluation, chance_note, evaluate
 from nescio.metrics.measures import AurocDifference, auroc, delong_test
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT, from_content
-from nescio.outputs.reading import MAX_ROWS, matched, of_others, read_others, read_outputs
+from nescio.outputs.reading import MAX_ROWS, columns_like, labels_like, read_outputs
 
 ALL = "all"
 
@@ -122,7 +122,7 @@ class Comparison(Result):
     def _view(self) -> View:
         names, shown = self.best_first(), list(self.results)[:_SHOWN_SETS]
         drawn = names[:_CURVES]
-        styles = {name: curve_style(at, name) for at, name in enumerate(drawn)}
+        styles = {name: curve_style(number, name) for number, name in enumerate(drawn)}
         short = {name: cut(name, 32) for name in names}
         table: dict[str, Sequence[str]] = {
             "detector": [
@@ -163,11 +163,11 @@ class Comparison(Result):
         )
         tpr = self.results[ood][names[0]].tpr
         chart.rule(y=tpr, text=f"TPR {percent(tpr)} %")
-        for at, name in reversed(list(enumerate(names))):  # the best on top
+        for number, name in reversed(list(enumerate(names))):  # the best on top
             scores = self.scores[name]
             fpr, kept = roc(scores.id_scores, scores.ood_scores[ood], n_points=80)
             area = 100 * self.results[ood][name].auroc.value
-            chart.line(fpr, kept, curve_style(at, name), tip=f"{name}: AUROC {area:.2f}")
+            chart.line(fpr, kept, curve_style(number, name), tip=f"{name}: AUROC {area:.2f}")
         return chart.draw()
 
     def plot(self, ax: Any = None, *, ood: str | None = None, **options: Any) -> Any:
@@ -257,11 +257,12 @@ def read_sets(
 
     def read(data: Any, name: str, columns: Columns) -> Outputs:
         if _is_path(data):
-            options: dict[str, Any] = {"from_probs": from_probs, "columns": columns}
-            return read_others(data, first, **options, max_rows=max_rows)
-        labels = of_others(columns, first.label_names, "the ID data")
+            return read_outputs(
+                data, from_probs=from_probs, columns=columns, max_rows=max_rows, first=first
+            )
+        labels = columns_like(columns, first.label_names, "the ID data")
         with error_context(name):
-            return matched(_read(data, from_probs, labels, max_rows), first, columns)
+            return labels_like(_read(data, from_probs, labels, max_rows), first, columns)
 
     ood = {name: read(data, name, columns) for name, data in named.items()}
     unkept = replace(columns, keep=())  # what is learned from is not shown
@@ -486,20 +487,20 @@ def compare_outputs(
     )
 
 
-def check_same_labels(id_outputs: Outputs, others: Mapping[str, Outputs]) -> None:
+def check_same_labels(id_outputs: Outputs, other_outputs: Mapping[str, Outputs]) -> None:
     """Raise unless all outputs have the same labels: scores of different labels do not compare."""
-    for name, outputs in others.items():
+    for name, outputs in other_outputs.items():
         if outputs.n_labels != id_outputs.n_labels:
             raise ShapeError(
                 f"all outputs must come from the same model, but the ID data has "
                 f"{id_outputs.n_labels} labels and {name} has {outputs.n_labels}."
             )
         pairs = zip(id_outputs.label_names or (), outputs.label_names or (), strict=False)
-        for at, (ours, theirs) in enumerate(pairs):
+        for label, (ours, theirs) in enumerate(pairs):
             if ours != theirs:
                 raise LabelMismatchError(
                     f"all outputs must come from the same model, but the labels of {name} differ "
-                    f"from those of the ID data: label {at} is {theirs!r} instead of {ours!r}."
+                    f"from those of the ID data: label {label} is {theirs!r} instead of {ours!r}."
                 )
 
 
@@ -540,13 +541,13 @@ def obstacle(
 ) -> str | None:
     """Return the reason why a detector cannot run on this data, or None if it can."""
     in_calibration = detector.calibrates_from if detector.learns_from_held_out else ()
-    given: dict[str, tuple[Outputs | None, str, Sequence[str]]] = {
+    needed: dict[str, tuple[Outputs | None, str, Sequence[str]]] = {
         name: (outputs, "reads", detector.scores_from)
         for name, outputs in {"the ID data": id_outputs, **ood_outputs}.items()
     }
-    given["the training data"] = train, "learns from", detector.learns_from
-    given["the held-out data"] = held_out, "learns from", in_calibration
-    for name, (outputs, verb, arrays) in given.items():
+    needed["the training data"] = train, "learns from", detector.learns_from
+    needed["the held-out data"] = held_out, "learns from", in_calibration
+    for name, (outputs, verb, arrays) in needed.items():
         if not arrays:
             continue
         if outputs is None:
@@ -567,8 +568,8 @@ def find_lead(ood: str, scores: Mapping[str, Scored]) -> Lead | None:
     if the ID or the OOD set has a single sample.
     """
     areas = {
-        name: round(auroc(found.id_scores, found.ood_scores[ood]), 4)
-        for name, found in scores.items()
+        name: round(auroc(scored.id_scores, scored.ood_scores[ood]), 4)
+        for name, scored in scores.items()
     }
     ranked = sorted(areas, key=lambda name: -areas[name])
     second = next((name for name in ranked if areas[name] < areas[ranked[0]]), None)

@@ -161,7 +161,9 @@ class Evaluation(Result):
 
     def columns(self) -> dict[str, Any]:
         """Return one row per measure: measure (its attribute), value, low and high."""
-        return by_name([{"measure": name, **asdict(one)} for name, one in self.estimates.items()])
+        return by_name(
+            [{"measure": name, **asdict(estimate)} for name, estimate in self.estimates.items()]
+        )
 
     def _view(self) -> View:
         estimates = self.estimates.values()

@@ -50,11 +50,11 @@ class Ranking:
     @classmethod
     def from_scores(cls, id_scores: Any, ood_scores: Any) -> Ranking:
         """Check and sort the scores, and find the position of each ID score among the OOD ones."""
-        given = checked_scores(id_scores, "id_scores"), checked_scores(ood_scores, "ood_scores")
-        if sum(map(len, given)) < _SORTED_TOGETHER:
-            return cls.from_sorted(*map(np.sort, given))
+        both = checked_scores(id_scores, "id_scores"), checked_scores(ood_scores, "ood_scores")
+        if sum(map(len, both)) < _SORTED_TOGETHER:
+            return cls.from_sorted(*map(np.sort, both))
         with ThreadPoolExecutor(2) as pool:  # a sort does not hold Python's lock
-            return cls.from_sorted(*pool.map(np.sort, given))
+            return cls.from_sorted(*pool.map(np.sort, both))
 
     @classmethod
     def from_sorted(cls, id_: Values, ood: Values) -> Ranking:
@@ -176,8 +176,8 @@ def _up_to(id_: Values, ood: Values, ood_below: Indices, ood_last: Indices | Non
     if not len(tied):
         return ood_below
     result = ood_below.copy()
-    at = ood_below[tied]
-    result[tied] = (at if ood_last is None else ood_last[at]) + 1
+    first = ood_below[tied]
+    result[tied] = (first if ood_last is None else ood_last[first]) + 1
     return result
 
 

@@ -139,8 +139,8 @@ def paper_tables() -> dict[str, PaperTable]:
     for line in csv.DictReader(text.splitlines()):
         cells[line.pop("table")].append(PaperCell(text=line.pop("value"), **line))
     return {
-        key: PaperTable(key, f"Table {at}", caption, tuple(cells[key]), _REMARKS.get(key, ""))
-        for at, (key, caption) in enumerate(_CAPTIONS.items(), start=1)
+        key: PaperTable(key, f"Table {number}", caption, tuple(cells[key]), _REMARKS.get(key, ""))
+        for number, (key, caption) in enumerate(_CAPTIONS.items(), start=1)
     }
 
 

@@ -207,10 +207,10 @@ class Evidence:
 def save_evidence(path: str | Path, evidence: Evidence, outputs_paths: Mapping[str, Path]) -> None:
     """Write the scores to one file, with the paths of the outputs of all sets."""
     tensors = {}
-    for at, scored in enumerate(evidence.scores.values()):
-        tensors[f"{at}.id"] = scored.id_scores
+    for detector, scored in enumerate(evidence.scores.values()):
+        tensors[f"{detector}.id"] = scored.id_scores
         for number, ood in enumerate(evidence.ood_outputs):
-            tensors[f"{at}.{number}"] = scored.ood_scores[ood]
+            tensors[f"{detector}.{number}"] = scored.ood_scores[ood]
     metadata = {
         "id": evidence.id_name,
         "seed": evidence.seed,
@@ -235,10 +235,10 @@ def load_evidence(path: str | Path) -> Evidence:
         paths = {name: folder / metadata["outputs"][name] for name in (id_name, *oods)}
         scores = {
             name: Scored(
-                tensors[f"{at}.id"],
-                {ood: tensors[f"{at}.{number}"] for number, ood in enumerate(oods)},
+                tensors[f"{detector}.id"],
+                {ood: tensors[f"{detector}.{number}"] for number, ood in enumerate(oods)},
             )
-            for at, name in enumerate(metadata["detectors"])
+            for detector, name in enumerate(metadata["detectors"])
         }
         outputs = {name: Outputs.load(file) for name, file in paths.items()}
         return Evidence(

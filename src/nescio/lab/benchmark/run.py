@@ -124,7 +124,9 @@ def _all_lines(pipelines: Sequence[Pipeline], folder: Path, jobs: int, watch: Wa
             continue
         write_lines(folder / RESULTS, lines)
     if failed:
-        named = "\n".join(f"  {pipelines[at].title}: {why}" for at, why in sorted(failed.items()))
+        named = "\n".join(
+            f"  {pipelines[index].title}: {why}" for index, why in sorted(failed.items())
+        )
         raise BenchmarkError(
             f"{len(failed)} of {len(pipelines)} networks failed:\n{named}\nThe results of the "
             "others are kept. Run the same command again to continue with these."

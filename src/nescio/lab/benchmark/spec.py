@@ -219,13 +219,13 @@ class BenchmarkSpec:
 
     def only(self, names: list[str], seeds: list[int]) -> BenchmarkSpec:
         """Return a copy with some of the sets and seeds; an empty list keeps all of them."""
-        for what, wanted, known in (
+        for what, wanted, available in (
             ("set", names, [part.name for part in self.sets]),
             ("seed", seeds, list(self.seeds)),
         ):
             for value in wanted:
-                if value not in known:
-                    has = ", ".join(map(str, known))
+                if value not in available:
+                    has = ", ".join(map(str, available))
                     raise ParameterError(f"{self.name} has no {what} {value!r}. It has {has}.")
         return replace(
             self,

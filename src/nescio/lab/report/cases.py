@@ -148,7 +148,9 @@ def input_case(
         "name": name,
         "picture": "" if root is None or outputs.ids is None else _picture(root, name),
         "text": shown_text(outputs, row),
-        "truth": ", ".join(names[at] for at in truth) if outputs is evidence.id_outputs else "",
+        "truth": ", ".join(names[label] for label in truth)
+        if outputs is evidence.id_outputs
+        else "",
         "bars": ""
         if medians is None
         else energy_bars(names, label_energies(outputs.logits[[row]])[0], medians),
@@ -216,7 +218,8 @@ def energy_bars(names: Sequence[str], energies: Values, medians: Values) -> Mark
     joint = float(energies.sum())
     shares = energies / joint if joint > 0 else np.zeros(len(energies))
     rows = [
-        _bar(names[at], float(energies[at]), float(shares[at]), float(medians[at])) for at in top
+        _bar(names[label], float(energies[label]), float(shares[label]), float(medians[label]))
+        for label in top
     ]
     if len(rest):
         name = "1 other" if len(rest) == 1 else f"{len(rest)} others"
@@ -298,8 +301,8 @@ def _totals(flags: dict[str, Flags]) -> str:
         f"{n[JOINT]:,} of {len(flags[JOINT]):,} inputs are flagged by {JOINT}, "
         f"{n[MAX]:,} by {MAX}, {both:,} by both"
     )
-    others = " and ".join(f"{n[name]:,} by {name}" for name in n if name not in (JOINT, MAX))
-    return f"{total}; {others}." if others else f"{total}."
+    more = " and ".join(f"{n[name]:,} by {name}" for name in n if name not in (JOINT, MAX))
+    return f"{total}; {more}." if more else f"{total}."
 
 
 def _most_likely(logits: NDArray[np.floating]) -> Flags:

@@ -64,7 +64,10 @@ def set_legend(evidence: Evidence, *, with_label: bool = False) -> list[LegendEn
     own = evidence.id_name
     if with_label and evidence.id_outputs.labels is not None:
         own += ", inputs with the label"
-    return [("id", own), *((set_style(at), ood) for at, ood in enumerate(evidence.ood_outputs))]
+    return [
+        ("id", own),
+        *((set_style(number), ood) for number, ood in enumerate(evidence.ood_outputs)),
+    ]
 
 
 def scores_of(evidence: Evidence, name: str) -> Scored:
@@ -119,7 +122,7 @@ def rowwise(values: NDArray[np.floating]) -> Values:
 def label_names(evidence: Evidence) -> tuple[str, ...]:
     """Return the names of the labels, or numbers if there are none."""
     outputs = evidence.id_outputs
-    return outputs.label_names or tuple(f"label {at}" for at in range(outputs.n_labels))
+    return outputs.label_names or tuple(f"label {number}" for number in range(outputs.n_labels))
 
 
 def label_energies(logits: NDArray[np.floating]) -> Values:
@@ -176,13 +179,13 @@ def _roc_curves(title: str, curves: Sequence[_Curve], tpr: float) -> dict[str, A
     corner = _roc_chart(x, y, f"{title}, upper left corner", tpr)
     legend = []
     near = False
-    for at, css, name, id_scores, ood_scores in curves:
+    for number, css, name, id_scores, ood_scores in curves:
         fpr, kept = roc(id_scores, ood_scores)
         near |= bool(np.interp(_CORNER[0], fpr, kept) > _CORNER[1])
         area = f"{100 * auroc(id_scores, ood_scores):.2f}"
         for chart in (whole, corner):
-            chart.line(fpr, kept, css, curve=at, tip=f"{name}: AUROC {area}")
-        legend.append((at, css, name, area))
+            chart.line(fpr, kept, css, curve=number, tip=f"{name}: AUROC {area}")
+        legend.append((number, css, name, area))
     legend.sort(key=lambda entry: -float(entry[-1]))
     charts = [whole.draw(), corner.draw()] if near else [whole.draw()]
     return {"charts": charts, "legend": legend}
@@ -282,8 +285,8 @@ def _threshold_chart(
     if threshold is not None:
         chart.rule(x=threshold, text=f"threshold {short(threshold)}")
     grid = np.linspace(*ends, 200)
-    for at, (set_name, values) in enumerate(sets.items()):
-        css = "id" if at == 0 else set_style(at - 1)
+    for number, (set_name, values) in enumerate(sets.items()):
+        css = "id" if number == 0 else set_style(number - 1)
         chart.line(grid, share_kept(np.sort(values), grid), css, tip=set_name)
         if threshold is not None:
             kept = float(np.mean(values >= threshold))
@@ -352,7 +355,7 @@ def _energy_chart(
         height=150,
         y_ticks=[],
     )
-    styles = [*(set_style(at) for at in range(len(of_oods))), "id"]
+    styles = [*(set_style(number) for number in range(len(of_oods))), "id"]
     for (grid, heights), css in zip(curves, styles, strict=True):
         chart.area(10.0**grid, heights, f"line {css}")
     return chart.draw()
@@ -389,8 +392,8 @@ def _top_k_chart(name: str, ks: Sequence[int], by_ood: dict[str, list[float]]) -
         y_label=f"{name}, %",
         x_ticks=[*ticks, (float(ks[-1]), f"all {ks[-1]}")],
     )
-    for at, (ood, values) in enumerate(by_ood.items()):
-        chart.line(ks, values, set_style(at), tip=ood)
+    for number, (ood, values) in enumerate(by_ood.items()):
+        chart.line(ks, values, set_style(number), tip=ood)
         for k, value in zip(ks, values, strict=True):
-            chart.dot(k, value, set_style(at), tip=f"{ood}, k = {k}: {100 * value:.2f} %")
+            chart.dot(k, value, set_style(number), tip=f"{ood}, k = {k}: {100 * value:.2f} %")
     return chart.draw()

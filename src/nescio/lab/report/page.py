@@ -147,7 +147,7 @@ def _shown_set(
     for row in range(min(_SHOWN, len(outputs))):
         case = input_case(evidence, name, outputs, row)
         predicted = np.flatnonzero(outputs.logits[row] > 0)
-        case["predicted"] = ", ".join(labels[at] for at in predicted) or "nothing"
+        case["predicted"] = ", ".join(labels[label] for label in predicted) or "nothing"
         score = float(verdicts.scores[row])
         case["verdicts"] = [input_verdict(detector.name, score, detector.offset_, is_id=is_id)]
         cases.append(case)
