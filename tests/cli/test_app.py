@@ -89,10 +89,6 @@ MISTAKES = {
         ("calibrate", "val.npy", "-o", "x.nescio", "-d", "lof"),
         "lof learns from data: pass training outputs with --train",
     ),
-    "a share of two": (
-        ("calibrate", "val.npy", "-o", "x.nescio", "--tpr", "2"),
-        "tpr must lie between",
-    ),
     "calibrating on training data": (
         (
             *("calibrate", "held.safetensors", "-o", "x.nescio", "-d", "lof"),
@@ -107,10 +103,6 @@ MISTAKES = {
     "in the way, said before reading": (
         ("calibrate", "nowhere.npy", "-o", "val.npy"),
         "exists already",
-    ),
-    "too few": (
-        ("calibrate", "val.npy", "-o", "x.nescio", "--tpr", "0.999"),
-        "needs at least 999 calibration samples, got 500",
     ),
     "in the way": (
         ("calibrate", "val.npy", "-o", "val.npy"),
@@ -130,12 +122,7 @@ MISTAKES = {
         ("score", "val.npy", "new.parquet"),
         "not a detector saved by nescio calibrate",
     ),
-    "outputs for a detector": (
-        ("score", "far.safetensors", "new.parquet"),
-        "not a saved detector: it holds 'nescio.outputs'",
-    ),
     "other labels": (("score", "tagger.nescio", "four.csv"), "made for 6 labels"),
-    "truncated": (("score", "tagger.nescio", "cut.npy"), "cut.npy is truncated or damaged"),
     "no rows": (("score", "tagger.nescio", "empty.npy"), "has no rows"),
     "unknown ending": (
         ("score", "tagger.nescio", "new.parquet", "-o", "x.xls"),
@@ -152,7 +139,6 @@ MISTAKES = {
 def test_a_mistake_gets_one_line_and_writes_nothing(here, nescio, arguments, reason):
     nescio("calibrate", "val.npy", "-o", "tagger.nescio")
     (here / "four.csv").write_text("a,b,c,d\n1.5,2.5,3.5,-4.5\n")
-    (here / "cut.npy").write_bytes((here / "val.npy").read_bytes()[:500])
     (here / "german.csv").write_text("cat;dog\n-1,62;-2,4\n")
     np.save("empty.npy", np.zeros((0, 6)))
     before = {path.name: path.read_bytes() for path in here.iterdir()}
@@ -195,9 +181,7 @@ run()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
-@pytest.mark.parametrize(
-    "module", ["nescio.cli", "typer", "numpy", "nescio.cli.networks", "nescio.detectors.saving"]
-)
+@pytest.mark.parametrize("module", ["nescio.cli", "numpy", "nescio.detectors.saving"])
 def test_ctrl_c_is_one_line_at_any_moment(here, module):
     """A real signal, sent while this module is imported: at the start, or during the work."""
     command = ("calibrate", "val.npy", "-o", "x.nescio")

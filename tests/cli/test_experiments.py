@@ -44,15 +44,6 @@ def test_bench_prints_writes_and_does_nothing_twice(nescio, spec_file, bench_fol
     assert len(json.loads(again)) == 20
 
 
-def test_one_seed_of_it(nescio, spec_file, bench_folder):
-    spec, data = spec_file
-    code, out, err = nescio(
-        *("bench", spec, "--data", data, "-o", bench_folder, "--seed", 1, "--json")
-    )
-    assert code == 0, err
-    assert {line["seed"] for line in json.loads(out)} == {1}
-
-
 def test_the_authors_protocol_has_a_folder_of_its_own(nescio, spec_file, bench_folder):
     spec, data = spec_file
     command = ("bench", spec, "--data", data, "-o", bench_folder, "--seed", 0)

@@ -48,19 +48,6 @@ def test_parts_that_do_not_fit_are_refused(change, error, reason):
 # --- named arrays and parts ---------------------------------------------------------------
 
 
-def test_named_arrays_survive_saving_and_slicing(rng, tmp_path):
-    arrays = {"odin_max": rng.normal(size=(6, 3)), "mahalanobis_max": rng.normal(size=(6, 5))}
-    outputs = Outputs(rng.normal(size=(6, 3)), arrays=arrays)
-    outputs.save(tmp_path / "x.safetensors")
-    loaded = Outputs.load(tmp_path / "x.safetensors")
-    assert set(loaded.arrays) == set(arrays)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(loaded.get(name), array)
-        np.testing.assert_array_equal(loaded[[4, 1]].get(name), array[[4, 1]])
-    assert loaded.get("odin_sum") is None
-    assert "odin_max" in repr(loaded)
-
-
 # --- the head, selection and concatenation ----------------------------------------------------
 
 

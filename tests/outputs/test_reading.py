@@ -184,10 +184,8 @@ def test_a_sample_has_random_rows_in_their_order(tmp_path, table, name):
     assert 400 < np.mean(rows) < 600
     np.testing.assert_array_equal(sample.logits, whole.logits[rows])
     assert sample.manifest == {"sampled_from": N}
-    again, other = (
-        read_outputs(tmp_path / name, from_probs=None, max_rows=300, seed=seed) for seed in (0, 1)
-    )
-    assert again.ids.tolist() == sample.ids.tolist() != other.ids.tolist()
+    again = read_outputs(tmp_path / name, from_probs=None, max_rows=300)
+    assert again.ids.tolist() == sample.ids.tolist()
     assert len(read_outputs(tmp_path / name, from_probs=None, max_rows=N)) == N
 
 

@@ -46,17 +46,13 @@ def evaluate_detectors(
     files: DataOptions,
     names: Annotated[
         list[str] | None,
-        detectors_option(
-            "A detector, with parameters if needed (top_k_joint_energy(k=3)), or 'all' (the "
-            "default)."
-        ),
+        detectors_option("A detector, such as top_k_joint_energy(k=3), or 'all' (the default)."),
     ] = None,
     train: Train = None,
     held_out: HeldOut = None,
     tpr: Tpr = 0.95,
     bootstrap: Annotated[
-        int,
-        Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
+        int, Option(min=0, help="The number of resamples for the intervals; 0 for no intervals.")
     ] = 1000,
     nonfinite: Nonfinite = "raise",
     as_json: AsJson = False,
@@ -160,10 +156,7 @@ def choose(
     files: DataOptions,
     names: Annotated[
         list[str] | None,
-        detectors_option(
-            "A detector to rank, or 'all'. Default: a list of detectors of logits and of each "
-            "layer."
-        ),
+        detectors_option("A detector to rank, or 'all'. Default: a list for logits and layers."),
     ] = None,
     far: Annotated[
         list[str] | None,
@@ -195,7 +188,7 @@ def choose(
     """
     from nescio.choosing import choose as choose_detector
     from nescio.lab.report import draw_choice
-    from nescio.outputs.reading import read_others, read_outputs
+    from nescio.outputs.reading import read_outputs
 
     corrupted = named_paths("--far", far, "CORRUPTION=FILE, such as jigsaw=jigsaw.safetensors")
     if same_file(train, held_out):
@@ -208,10 +201,11 @@ def choose(
     with progress_bar("leaving labels out", folds) as advance:
         choice = choose_detector(
             learned_from,
-            read_others(held_out, learned_from, **reading),
+            read_outputs(held_out, **reading, first=learned_from),
             detectors=None if names is None else _expanded(names),
             far={
-                name: read_others(path, learned_from, **reading) for name, path in corrupted.items()
+                name: read_outputs(path, **reading, first=learned_from)
+                for name, path in corrupted.items()
             },
             n_folds=folds,
             refit=refit,
@@ -276,11 +270,8 @@ def report(
     nonfinite: Nonfinite = "raise",
     text_column: Annotated[
         str | None,
-        Option(
-            metavar="NAME",
-            help="The column of a table that has the texts, for the case studies. Outputs that "
-            "nescio has made from texts have them.",
-        ),
+        "The column of a table that has the texts, for the case studies. Outputs that nescio has "
+        "made from texts have them.",
     ] = None,
     force: Force = False,
 ) -> None:

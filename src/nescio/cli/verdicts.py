@@ -44,7 +44,7 @@ from nescio.errors import (
     error_context,
 )
 from nescio.outputs import Outputs
-from nescio.outputs.reading import MAX_ROWS, open_stream, read_others, read_outputs
+from nescio.outputs.reading import MAX_ROWS, open_stream, read_outputs
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
@@ -125,7 +125,7 @@ def calibrate(
     data = read_outputs(held_out, **files.reading(), max_rows=MAX_ROWS)
     learned_from = None
     if train is not None:
-        learned_from = read_others(train, data, **files.reading(), max_rows=MAX_ROWS)
+        learned_from = read_outputs(train, **files.reading(), max_rows=MAX_ROWS, first=data)
     reason = ""
     if made is None:
         with warnings.catch_warnings():

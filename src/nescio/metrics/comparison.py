@@ -36,7 +36,7 @@ from nescio.metrics.evaluation import Evaluation, chance_note, evaluate
 from nescio.metrics.measures import AurocDifference, auroc, delong_test
 from nescio.outputs import Outputs
 from nescio.outputs.outputs import TEXT, from_content
-from nescio.outputs.reading import MAX_ROWS, matched, of_others, read_others, read_outputs
+from nescio.outputs.reading import MAX_ROWS, columns_like, labels_like, read_outputs
 
 ALL = "all"
 
@@ -263,11 +263,12 @@ def read_sets(
 
     def read(data: Any, name: str, columns: Columns) -> Outputs:
         if _is_path(data):
-            options: dict[str, Any] = {"from_probs": from_probs, "columns": columns}
-            return read_others(data, first, **options, max_rows=max_rows)
-        labels = of_others(columns, first.label_names, "the ID data")
+            return read_outputs(
+                data, from_probs=from_probs, columns=columns, max_rows=max_rows, first=first
+            )
+        labels = columns_like(columns, first.label_names, "the ID data")
         with error_context(name):
-            return matched(_read(data, from_probs, labels, max_rows), first, columns)
+            return labels_like(_read(data, from_probs, labels, max_rows), first, columns)
 
     ood = {name: read(data, name, columns) for name, data in named.items()}
     unkept = replace(columns, keep=())  # what is learned from is not shown

@@ -172,13 +172,13 @@ class OutputsStream:
                 self._check_logits(block.outputs)
             yield block
 
-    def whole(self, max_rows: int | None = None, seed: int = 0) -> Outputs:
+    def whole(self, max_rows: int | None = None) -> Outputs:
         """Return all rows, or a random sample of at most `max_rows` rows; see `read_outputs`."""
         if max_rows is not None and self.n_rows * self._row_bytes > _MAX_BYTES:
             row_bytes = _row_bytes(next(self.blocks()).outputs)
             max_rows = min(max_rows, max(1, _MAX_BYTES // max(1, row_bytes)))
         if max_rows is not None and self.n_rows > max_rows:
-            return self._sample(max_rows, seed)
+            return self._sample(max_rows)
         if self._table is None:
             whole = self._whole
         else:
@@ -194,9 +194,9 @@ class OutputsStream:
         for start in range(first * self.block_rows, self.n_rows, self.block_rows):
             yield self._whole[start : start + self.block_rows]
 
-    def _sample(self, n_rows: int, seed: int) -> Outputs:
+    def _sample(self, n_rows: int) -> Outputs:
         """Return random rows, in their order."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         rows = np.sort(rng.choice(self.n_rows, n_rows, replace=False, shuffle=False))
         parts = []
         for block in self.blocks():
@@ -251,49 +251,34 @@ def open_stream(
 
 
 def read_outputs(
-    path: str | Path | Files,
+    path: str | Path,
     *,
     from_probs: bool | None,
     columns: Columns = ANY_COLUMNS,
     max_rows: int | None = None,
-    seed: int = 0,
+    first: Outputs | None = None,
 ) -> Outputs:
     """Read outputs; reject what looks like probabilities unless the user said which it is.
 
     With `max_rows`, a larger input (or one of more than 2 GiB) is a random sample of its rows, in
     their order. The guarantees of a threshold hold for rows that were chosen without looking at
-    them. `manifest["sampled_from"]` is then the number of all rows.
+    them. `manifest["sampled_from"]` is then the number of all rows. With `first`, other outputs of
+    the same model, the result has the labels of these.
     """
-    stream = open_stream(path, columns, from_probs=from_probs)
+    files = find_files(path)
+    is_table = files.suffix in TABLES
+    table_columns = columns
+    if first is not None:
+        table_columns = columns_like(columns, first.label_names) if is_table else ANY_COLUMNS
+    stream = open_stream(files, table_columns, from_probs=from_probs)
     if not stream.n_rows:
         raise InputError(f"{stream.address} has no rows.")
     with error_context(stream.address):
-        return stream.whole(max_rows, seed)
+        outputs = stream.whole(max_rows)
+        return outputs if is_table or first is None else labels_like(outputs, first, columns)
 
 
-def read_others(
-    path: str | Path,
-    first: Outputs,
-    *,
-    from_probs: bool | None,
-    columns: Columns,
-    max_rows: int | None = None,
-    seed: int = 0,
-) -> Outputs:
-    """Read further outputs of the same model, with the labels that the first file has."""
-    files = find_files(path)
-    is_table = files.suffix in TABLES
-    expected = of_others(columns, first.label_names) if is_table else ANY_COLUMNS
-    outputs = read_outputs(
-        files, from_probs=from_probs, columns=expected, max_rows=max_rows, seed=seed
-    )
-    if is_table:
-        return outputs
-    with error_context(path):
-        return matched(outputs, first, columns)
-
-
-def of_others(
+def columns_like(
     columns: Columns, names: Sequence[str] | None, owner: str = "the first file"
 ) -> Columns:
     """Return the options for the columns of a further table, if `owner` has these labels."""
@@ -302,7 +287,7 @@ def of_others(
     return replace(columns, id_required=False)
 
 
-def matched(outputs: Outputs, first: Outputs, columns: Columns) -> Outputs:
+def labels_like(outputs: Outputs, first: Outputs, columns: Columns) -> Outputs:
     """Return outputs that are no table with the labels that the first file has."""
     names = first.label_names
     if names is None or outputs.label_names is None:

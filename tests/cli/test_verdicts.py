@@ -1,0 +1,287 @@
+"""nescio calibrate, score, explain, detectors and info."""
+
+import json
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio as ns
+from fixtures.commands import in_a_process
+from nescio.checks import make_outputs
+from nescio.detectors import DETECTORS
+
+# --- calibrate ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["joint_energy", "isolation_forest", "combined"])
+def test_detectors_of_each_kind_from_the_command_line(here, nescio, name):
+    train = ("--train", "train.safetensors") if DETECTORS[name]().learns_from else ()
+    code, _, err = nescio("calibrate", "held.safetensors", "-d", name, "-o", "x.nescio", *train)
+    assert (code, err) == (0, "")
+    code, out, _ = nescio("score", "x.nescio", "far.safetensors", "--json")
+    assert (code, json.loads(out)["n_samples"]) == (0, 100)
+    code, out, _ = nescio("info", "x.nescio")
+    assert code == 0
+    assert f"detector             {name}" in out
+    assert "true TPR" in out
+
+
+def test_groups_rates_and_settings(here, nescio):
+    fit = ("calibrate", "held.safetensors", "-o", "x.nescio", "--force")
+    code, out, _ = nescio(*fit, "--by-label-count", "--confidence", "0.9")
+    assert code == 0
+    assert "(predicted labels: " in out
+    assert next(iter(ns.load("x.nescio").calibration_.thresholds.values())).confidence == 0.9
+    rows = json.loads(nescio("score", "x.nescio", "far.safetensors", "--json")[1])["rows"]
+    assert {row["group"] for row in rows} <= set(ns.load("x.nescio").calibration_.threshold_values)
+    assert " group " in nescio("score", "x.nescio", "far.safetensors")[1]
+    by_threshold = sum(not row["in_distribution"] for row in rows)
+    _, out, _ = nescio("score", "x.nescio", "far.safetensors", "--fdr", "0.1", "--json")
+    expected = ns.load("x.nescio").assess(ns.Outputs.load("far.safetensors"), fdr=0.1)
+    assert json.loads(out)["n_flagged"] == len(expected.flagged) != by_threshold
+    assert "confidence           0.9" in nescio("info", "x.nescio")[1]
+    code, out, _ = nescio(*fit, "-d", "top_k_joint_energy(k=2)")
+    assert (code, "top_k_joint_energy(k=2): in-d" in out) == (0, True)
+    assert ns.load("x.nescio").k == 2
+
+
+def test_probabilities_are_rejected_unless_announced(here, nescio, rng):
+    np.save("probs.npy", rng.random((200, 4)))
+    code, out, err = nescio("calibrate", "probs.npy", "-o", "x.nescio")
+    assert (code, out) == (1, "")
+    assert "look like probabilities" in err
+    assert "--from-probs" in err
+    assert not (here / "x.nescio").exists()
+    evaluate = ("eval", "--id", "probs.npy", "--ood", "other.npy", "-d", "msp")
+    np.save("other.npy", rng.random((200, 4)))
+    for command in (
+        ("calibrate", "probs.npy", "-o", "x.nescio"),
+        ("score", "x.nescio", "probs.npy"),
+        ("explain", "x.nescio", "probs.npy"),
+        evaluate,
+    ):
+        assert nescio(*command)[0] == 1
+        assert nescio(*command, "--from-probs")[0] == 0
+    np.save("softmax.npy", rng.dirichlet(np.ones(4), 200))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, err = nescio("calibrate", "softmax.npy", "-o", "s.nescio", "--from-probs")
+    assert code == 0
+    assert err.startswith("warning: the probabilities of every sample sum to 1")
+
+
+def test_bad_rows_can_be_told_to_count_as_out(here, nescio):
+    spoiled = np.load("val.npy")
+    spoiled[7, 2] = np.nan
+    np.save("spoiled.npy", spoiled)
+    code, _, err = nescio("calibrate", "spoiled.npy", "-o", "x.nescio")
+    assert (code, "in 1 of 500 rows: 7." in err) == (1, True)
+    nescio("calibrate", "val.npy", "-o", "x.nescio")
+    evaluate = ("eval", "--id", "test.npy", "--ood", "spoiled.npy", "-d", "msp")
+    for command in (
+        ("score", "x.nescio", "spoiled.npy"),
+        ("explain", "x.nescio", "spoiled.npy"),
+        evaluate,
+    ):
+        code, _, err = nescio(*command)
+        assert code == 1
+        assert err.startswith("error: spoiled")
+        assert ": logits hold NaN" in err
+        assert nescio(*command, "--nonfinite", "out")[0] == 0
+    assert nescio("explain", "x.nescio", "spoiled.npy", "--row", "0")[0] == 0  # only row 7 is bad
+    fit = ("calibrate", "spoiled.npy", "-o", "x.nescio", "--force", "--nonfinite", "out")
+    assert nescio(*fit)[0] == 0
+    rows = json.loads(nescio("score", "x.nescio", "spoiled.npy", "--json")[1])["rows"]
+    assert rows[7]["score"] is None
+    assert rows[7]["in_distribution"] is False
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(here):
+    import resource
+
+    def no_large_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    before = sorted(here.iterdir())
+    finished = in_a_process("calibrate", "val.npy", "-o", "x.nescio", preexec_fn=no_large_files)
+    assert finished.returncode == 1
+    assert finished.stderr == "error: cannot write x.nescio: File too large.\n"
+    assert sorted(here.iterdir()) == before
+
+
+def test_a_combination_is_written_in_brackets(here, nescio):
+    name = "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], weights=[1, 2])"
+    code, out, err = nescio("calibrate", "val.npy", "-d", name, "-o", "x.nescio")
+    assert code == 0, err
+    assert "combined(detectors=[joint_energy, top_k_joint_energy(k=3)], rule=harmonic" in out
+    _, out, _ = nescio("calibrate", "val.npy", "-d", name, "-o", "x.nescio", "--force", "--json")
+    assert json.loads(out)["parameters"]["weights"] == [1, 2]
+    assert "weights=1, 2" in nescio("info", "x.nescio")[1]
+
+
+def test_the_default_is_chosen_by_what_is_there(here, nescio):
+    code, out, err = nescio("calibrate", "val.npy", "-o", "x.nescio")
+    assert code == 0, err
+    assert "Chosen: joint energy" in out
+    assert "--train" in out
+    train = ("--train", "train.safetensors", "--force", "--json")
+    code, out, err = nescio("calibrate", "held.safetensors", "-o", "x.nescio", *train)
+    assert code == 0, err
+    saved = json.loads(out)
+    expected = ns.detectors.default.default_detector(
+        ns.Outputs.load("train.safetensors"), ns.Outputs.load("held.safetensors")
+    )
+    assert (saved["detector"], saved["reason"]) == (expected.detector.name, expected.reason)
+
+
+def test_brackets_in_names_are_nothing_special(here, nescio):
+    (here / "x[").mkdir()
+    code, out, _ = nescio("calibrate", "val.npy", "-o", "x[/b].nescio")
+    assert (code, "saved x[/b].nescio" in out) == (0, True)
+    np.save("far[v2].npy", np.load("objects.npy"))
+    _, out, _ = nescio("eval", "--id", "test.npy", "--ood", "far[v2].npy", "-d", "msp")
+    assert "far[v2]: 300 ID" in out
+
+
+# --- score ----------------------------------------------------------------------------------------
+
+
+def test_the_most_suspicious_rows_are_printed(here, nescio):
+    nescio("calibrate", "val.npy", "-o", "x.nescio")
+    scores = ns.load("x.nescio").score_samples(np.load("textures.npy"))
+    code, out, _ = nescio("score", "x.nescio", "textures.npy")
+    assert code == 0
+    assert "the 20 most suspicious of 200 rows" in " ".join(out.split())
+    cells = [line.strip("│ ").split("│") for line in out.splitlines() if line[0] == "│"]
+    assert sorted(int(row[0]) for row in cells) == sorted(np.argsort(scores)[:20].tolist())
+
+
+@pytest.mark.parametrize("data", ["data", "data/**/part.parquet"])
+def test_a_folder_or_a_pattern_is_one_input(here, nescio, rng, data):
+    pandas = pytest.importorskip("pandas")
+    names = ["cat", "dog", "bus"]
+    held_out = ns.Outputs(rng.normal(-1, 3, (200, 3)), label_names=names)
+    ns.JointEnergy().calibrate(held_out).save("x.nescio")
+    logits = rng.normal(-3, 3, (90, 3))
+    np.save("x.npy", logits)
+    for at in range(3):
+        place = Path("data", f"day={at + 9}")
+        place.mkdir(parents=True)
+        frame = pandas.DataFrame(logits[30 * at : 30 * at + 30], columns=names)
+        frame.assign(text="x").to_parquet(place / "part.parquet")
+    code, out, err = nescio("score", "x.nescio", data, "-o", "y.csv")
+    assert (code, err) == (0, "")
+    assert "90 rows x 3 labels (cat, dog, bus); copied columns: text, day\n" in out
+    nescio("score", "x.nescio", "x.npy", "-o", "clean.csv")
+    rows, clean = (Path(name).read_text().splitlines() for name in ("y.csv", "clean.csv"))
+    days = ["day", *(str(9 + at // 30) for at in range(90))]
+    assert rows == [",".join(row) for row in zip(clean, ["text", *["x"] * 90], days, strict=True)]
+    found = json.loads(nescio("score", "x.nescio", data, "--json", "--keep", "day")[1])
+    assert (found["kept_columns"], found["ignored_columns"]) == (["day"], ["text"])
+    assert found["rows"][31]["day"] == 10
+    found = json.loads(nescio("score", "x.nescio", data, "--json", "--keep", "")[1])
+    assert (found["kept_columns"], sorted(found["ignored_columns"])) == ([], ["day", "text"])
+
+
+# --- explain --------------------------------------------------------------------------------------
+
+NAMES = ("person", "dog", "car", "traffic light", "bird", "a chair")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A detector and new data, of which row 7 is the strangest."""
+    logits = make_outputs(12, seed=3).logits.copy()
+    logits[7] = -6, -5, -8, -7, -9, -7.5
+    ids = [f"img{row}" for row in range(12)]
+    ns.Outputs(logits, ids=ids, label_names=NAMES).save("new.safetensors")
+    held = ns.Outputs(make_outputs(1500).logits, label_names=NAMES)
+    held.save("held.safetensors")
+    ns.JointEnergy().calibrate(held).save("x.nescio")
+    return held
+
+
+def test_the_most_suspicious_input_or_a_chosen_one_is_explained_as_in_python(files, nescio):
+    command = ("explain", "x.nescio", "new.safetensors")
+    explanation = ns.load("x.nescio").explain(ns.Outputs.load("new.safetensors"))
+    code, out, err = nescio(*command)
+    assert (code, out, err) == (0, f"row 7, {explanation[7]}\n", "")
+    for options in (("--row", "3"), ("--id", "img3")):
+        assert nescio(*command, *options)[1] == f"row 3, {explanation[3]}\n"
+    found = json.loads(nescio(*command, "--json")[1])
+    assert (found["row"], found["id"], found["in_distribution"]) == (7, "img7", False)
+    assert {label["label"] for label in found["labels"]} == set(NAMES)
+
+
+def test_a_combination_is_explained_by_part(files, nescio):
+    parts = "combined(detectors=[joint_energy, msp, top_k_logit(k=2)])"
+    nescio("calibrate", "held.safetensors", "-d", parts, "-o", "both.nescio")
+    code, out, err = nescio("explain", "both.nescio", "new.safetensors", "--row", "7")
+    assert (code, err) == (0, "")
+    reason = ns.load("both.nescio").explain(ns.Outputs.load("new.safetensors"))[7]
+    assert out == f"row 7, {reason}\n\n{reason.by_label()}\n"
+    _, out, _ = nescio("explain", "both.nescio", "new.safetensors", "--row", "7", "--json")
+    parts = json.loads(out)["parts"]
+    assert [part["detector"] for part in parts] == [part.detector for part in reason.parts]
+
+
+MISTAKES = {
+    "no such row": (("x.nescio", "new.safetensors", "--row", "12"), "the rows are 0 to 11."),
+    "no such id": (
+        ("x.nescio", "new.safetensors", "--id", "img33"),
+        "new.safetensors: there is no id 'img33'. Did you mean 'img3'",
+    ),
+    "an id twice": (("x.nescio", "twice.safetensors", "--id", "b"), "2 rows have the id 'b'"),
+    "no ids": (("x.nescio", "plain.npy", "--id", "img3"), "Pass --row instead"),
+    "both": (("x.nescio", "new.safetensors", "--id", "a", "--row", "1"), "Pass only one of them"),
+    "not made of labels": (("msp.nescio", "new.safetensors"), "msp cannot be explained"),
+    "groups of one's own": (("own.nescio", "new.safetensors"), "explain(..., groups=...)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "reason"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_gets_one_line(files, nescio, arguments, reason):
+    ns.Outputs(files.logits[:3], ids=["a", "b", "b"]).save("twice.safetensors")
+    np.save("plain.npy", files.logits[:3])
+    ns.MSP().calibrate(files).save("msp.nescio")
+    ns.JointEnergy().calibrate(files, groups=["a", "b"] * 750).save("own.nescio")
+    code, out, err = nescio("explain", *arguments)
+    assert (code, out, err.count("\n"), err[:7]) == (1, "", 1, "error: ")
+    assert reason in err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_other_alphabets_and_control_characters(files, encoding):
+    names = ["猫と犬", "dog\n\x1b[31m", *NAMES[2:]]
+    new = ns.Outputs.load("new.safetensors")
+    ns.JointEnergy().calibrate(make_outputs(200).logits).save("plain.nescio")
+    ns.Outputs(new.logits, label_names=names).save("odd.safetensors")
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    finished = in_a_process("explain", "plain.nescio", "odd.safetensors", env=environment)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "\x1b" not in finished.stdout
+    assert ("猫と犬" if encoding == "utf-8" else "???") in finished.stdout
+    assert "[31m" in finished.stdout
+
+
+# --- detectors and info ---------------------------------------------------------------------------
+
+
+def test_info_reads_well(here, nescio):
+    names = [f"label {at}" for at in range(14)]
+    outputs = ns.Outputs(np.random.default_rng(0).normal(size=(1500, 14)), label_names=names)
+    ns.TopKJointEnergy(k=2).calibrate(outputs).save("x.nescio")
+    _, out, _ = nescio("info", "x.nescio")
+    assert "n_samples            1,500" in out
+    assert "label 10, label 11 and 2 more\n" in out
+    assert "[" not in out.partition("With")[0]
+    assert "None" not in out
+
+
+def test_shell_completion_knows_the_detectors():
+    from nescio.cli.options import detector_names
+
+    assert detector_names("top") == ["top_k_joint_energy", "top_k_logit", "top_k_prob"]
