@@ -40,7 +40,7 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import nn
 
 import nescio
-from nescio.detectors.naming import build_detector, parse_detector
+from nescio.detectors.naming import build_detector
 from nescio.outputs import Outputs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +131,7 @@ def outputs_of(network: nn.Sequential, pixels: dict, labels: dict) -> Arrays:
 
 def of_nescio(detector: str, *, one_class: bool = False) -> Method:
     def run(network, made, pixels):
-        found = build_detector(*parse_detector(detector))
+        found = build_detector(detector)
         train = made["train"]
         if one_class:
             classes = np.eye(train.n_labels, dtype=np.uint8)[train.logits.argmax(1)]

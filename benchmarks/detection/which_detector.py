@@ -97,7 +97,7 @@ def inputs_of(name: str) -> set[str]:
     """Return what a detector learns from and scores from; "removed" if nescio has it no more."""
     if parse_detector(name)[0] not in DETECTORS:
         return {"removed"}
-    detector = build_detector(*parse_detector(name.replace("k=mean_labels", "k=1")))
+    detector = build_detector(name.replace("k=mean_labels", "k=1"))
     return {*detector.learns_from, *detector.scores_from}
 
 

@@ -17,6 +17,7 @@ import typer.main
 
 from nescio.cli import app
 from nescio.service.images import max_memory
+from nescio.service.requests import RequestLimits
 from nescio.service.settings import Settings
 
 yaml = pytest.importorskip("yaml")
@@ -115,7 +116,7 @@ def test_memory_is_enough_for_the_limits_of_the_service():
     with typer.main.get_command(app).commands[name].make_context(name, arguments) as context:
         pixels = int(context.params["max_megapixels"] * 1e6)
     cpus = int(CONTAINER["resources"]["limits"]["cpu"])
-    process, waiting = 300e6, 2 * Settings(detector=Path("x")).max_waiting_bytes
+    process, waiting = 300e6, 2 * RequestLimits(Settings(detector=Path("x"))).max_waiting_bytes
     needed = process + waiting + cpus * max_memory(pixels)
     assert needed < 4e9 < 1.3 * needed
     assert CONTAINER["resources"]["limits"]["memory"] == "4Gi"
@@ -338,7 +339,7 @@ def test_secrets_are_made_in_a_folder_that_others_cannot_enter():
 
 def test_the_page_has_the_sum():
     page = CONTAINERS.read_text("utf-8")
-    waiting = Settings(detector=Path("x")).max_waiting_bytes
+    waiting = RequestLimits(Settings(detector=Path("x"))).max_waiting_bytes
     parts = [300, waiting / 1e6, waiting / 1e6, 2 * max_memory(24_000_000) / 1e6]
     rows = re.findall(r"\| ([\d,]+) MB \|$", page, re.MULTILINE)
     assert rows == [f"{round(one):,}" for one in (*parts, sum(parts))]

@@ -46,17 +46,13 @@ def evaluate_detectors(
     files: DataOptions,
     names: Annotated[
         list[str] | None,
-        detectors_option(
-            "A detector, with parameters if needed (top_k_joint_energy(k=3)), or 'all' (the "
-            "default)."
-        ),
+        detectors_option("A detector, such as top_k_joint_energy(k=3), or 'all' (the default)."),
     ] = None,
     train: Train = None,
     held_out: HeldOut = None,
     tpr: Tpr = 0.95,
     bootstrap: Annotated[
-        int,
-        Option(min=0, help="The number of resamples for the intervals; 0 for no intervals."),
+        int, Option(min=0, help="The number of resamples for the intervals; 0 for no intervals.")
     ] = 1000,
     nonfinite: Nonfinite = "raise",
     as_json: AsJson = False,
@@ -160,10 +156,7 @@ def choose(
     files: DataOptions,
     names: Annotated[
         list[str] | None,
-        detectors_option(
-            "A detector to rank, or 'all'. Default: a list of detectors of logits and of each "
-            "layer."
-        ),
+        detectors_option("A detector to rank, or 'all'. Default: a list for logits and layers."),
     ] = None,
     far: Annotated[
         list[str] | None,
@@ -277,11 +270,8 @@ def report(
     nonfinite: Nonfinite = "raise",
     text_column: Annotated[
         str | None,
-        Option(
-            metavar="NAME",
-            help="The column of a table that has the texts, for the case studies. Outputs that "
-            "nescio has made from texts have them.",
-        ),
+        "The column of a table that has the texts, for the case studies. Outputs that nescio has "
+        "made from texts have them.",
     ] = None,
     force: Force = False,
 ) -> None:

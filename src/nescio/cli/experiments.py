@@ -132,12 +132,8 @@ def tables(
     ] = None,
     paper: Annotated[
         list[str] | None,
-        Option(
-            "--paper",
-            metavar="TABLE",
-            help="A table of the paper, to compare the results with: main, ablation, max-sum, "
-            "resnet, resnet-ablation, texture, texture-ablation or topk. May be repeated.",
-        ),
+        "A table of the paper, to compare the results with: main, ablation, max-sum, resnet, "
+        "resnet-ablation, texture, texture-ablation or topk. May be repeated.",
     ] = None,
     format_: Annotated[str, Option("--format", "-f", help="text, markdown, latex or csv.")] = _TEXT,
 ) -> None:
@@ -183,18 +179,13 @@ def check_data(
         list[str],
         Option(
             "--id",
-            metavar="ADDRESS",
             help="A split of the in-distribution set, such as coco@val:/data/coco. Repeat it for "
             "each split.",
         ),
     ],
-    ood_addresses: Annotated[
+    ood: Annotated[
         list[str] | None,
-        Option(
-            "--ood",
-            metavar="ADDRESS",
-            help="An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
-        ),
+        "An out-of-distribution set, such as textures:/data/dtd. May be repeated.",
     ] = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
@@ -206,7 +197,7 @@ def check_data(
     require_vision(torch=False)
     with working("reading the data sets"):
         id_splits = [load(address, skip_bad=skip_bad) for address in id_addresses]
-        ood_splits = [load(address, skip_bad=skip_bad) for address in ood_addresses or ()]
+        ood_splits = [load(address, skip_bad=skip_bad) for address in ood or ()]
         if skip_bad:
             id_splits, ood_splits = (
                 [without_damaged(split) for split in splits] for splits in (id_splits, ood_splits)

@@ -28,6 +28,14 @@ DetectorFile = Annotated[
 Nonfinite = Annotated[
     str | None, "Rows with NaN or infinity: 'raise' an error, or count them as 'out'."
 ]
+FromProbs = Annotated[
+    bool | None,
+    Option(
+        "--from-probs/--from-logits",
+        help="The model gave probabilities, which are converted to logits; or logits, even if they "
+        "look like probabilities, which are rejected otherwise.",
+    ),
+]
 Force = Annotated[bool, "Replace an existing output file."]
 AsJson = Annotated[bool, Option("--json", help="Print JSON for a machine to read.")]
 Engine = Annotated[
@@ -70,11 +78,8 @@ class DataOptions:
 
     id_column: Annotated[
         str | None,
-        Option(
-            metavar="NAME",
-            help="The column of a table that holds the ids. Default: a column named id, or the "
-            "index that pandas stored.",
-        ),
+        "The column of a table that holds the ids. Default: a column named id, or the index that "
+        "pandas stored.",
     ] = None
     labels: Annotated[
         list[str] | None,
@@ -95,22 +100,10 @@ class DataOptions:
     ] = None
     sep: Annotated[
         str | None,
-        Option(
-            metavar="CHARACTER",
-            help="The separator of CSV files, such as ';'. Default: a comma, in .tsv files a tab.",
-        ),
+        "The separator of CSV files, such as ';'. Default: a comma, in .tsv files a tab.",
     ] = None
-    decimal: Annotated[str, Option(metavar="CHARACTER", help="The decimal sign of CSV files.")] = (
-        "."
-    )
-    from_probs: Annotated[
-        bool | None,
-        Option(
-            "--from-probs/--from-logits",
-            help="The files hold probabilities, which are converted to logits; or logits, even if "
-            "they look like probabilities, which are rejected otherwise.",
-        ),
-    ] = None
+    decimal: Annotated[str, "The decimal sign of CSV files."] = "."
+    from_probs: FromProbs = None
 
     def columns(
         self, *, keep: Sequence[str] | None = None, detector: Detector | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from nescio._optional import require
-from nescio.cli.options import read_names
+from nescio.cli.options import FromProbs, read_names
 from nescio.cli.printing import progress_bar
 from nescio.errors import ParameterError
 from nescio.lab.data import DATASETS, Split, load, parse_address, without_damaged
@@ -28,12 +28,9 @@ Device = Annotated[str, "Where the network runs: auto, cpu, cuda, cuda:1, mps."]
 BatchSize = Annotated[int, Option(min=1, help="Images per batch; use more on a GPU.")]
 Runtime = Annotated[
     str,
-    Option(
-        metavar="NAME",
-        help="What runs the network: torch, or onnxruntime with a copy of it on the CPU. The "
-        "default, auto, takes onnxruntime if it is installed and there are more than 20 batches. "
-        "Both give the same to 1e-4.",
-    ),
+    "What runs the network: torch, or onnxruntime with a copy of it on the CPU. The default, auto, "
+    "takes onnxruntime if it is installed and there are more than 20 batches. Both give the same "
+    "to 1e-4.",
 ]
 SkipBad = Annotated[bool, "Leave out images that are missing or damaged, and record them."]
 Module = Annotated[
@@ -84,10 +81,7 @@ def require_vision(*, torch: bool = True) -> None:
 class ModelOptions:
     """What a model's outputs are, and how images become its inputs."""
 
-    logits: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Which of the model's outputs are the logits."),
-    ] = None
+    logits: Annotated[str | None, "Which of the model's outputs are the logits."] = None
     features: Annotated[
         str | None,
         Option(
@@ -98,14 +92,7 @@ class ModelOptions:
             "networks: pooled,penultimate; in 'nescio serve', what the detector was made with.",
         ),
     ] = None
-    from_probs: Annotated[
-        bool | None,
-        Option(
-            "--from-probs/--from-logits",
-            help="The model returns probabilities, which are converted to logits; or logits, even "
-            "if they look like probabilities.",
-        ),
-    ] = None
+    from_probs: FromProbs = None
     image_size: Annotated[
         int | None,
         Option(

@@ -15,7 +15,6 @@ from nescio.detectors import JointEnergy, Mahalanobis
 from nescio.errors import ParameterError
 from nescio.lab.data import load_coco
 from nescio.lab.extraction import extract
-from nescio.lab.extraction.extract import cached_features
 from nescio.lab.extraction.perturb import OdinSettings, TuneSettings
 from nescio.lab.extraction.runtimes import RuntimeChoice, Runtimes, difference
 from nescio.lab.networks.checkpoint import CheckpointRunner
@@ -170,16 +169,6 @@ def test_parts_of_another_runtime_are_computed_again(checkpoint, split, tmp_path
     with pytest.raises(KeyboardInterrupt):
         extract(made, split, path, batch_size=1, runtime="torch", on_images=stop)
     assert extract(made, split, path, batch_size=1, runtime="onnxruntime").n_computed == 18
-
-
-def test_cached_features(checkpoint, split, tmp_path):
-    made = checkpoint()
-    expected, found = (
-        cached_features(made, split, tmp_path / name, runtime=name)
-        for name in ("torch", "onnxruntime")
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert (found.dtype, found.shape) == (np.float32, expected.shape)
 
 
 def test_steps_of_tuning(checkpoint, images, tmp_path):

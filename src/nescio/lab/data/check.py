@@ -88,8 +88,6 @@ class Finding:
         An error makes the numbers invalid; a warning is for you to judge.
     check : str
         The name of the check, such as "label overlap".
-    splits : tuple of str
-        The titles of the splits concerned.
     message : str
         The result, in one sentence.
     examples : tuple of str
@@ -98,7 +96,6 @@ class Finding:
 
     severity: Literal["error", "warning"]
     check: str
-    splits: tuple[str, ...]
     message: str
     examples: tuple[str, ...] = ()
 
@@ -205,15 +202,14 @@ def _label_sets(id_splits: Sequence[Split]) -> Iterator[Finding]:
     for (title, names), (other, others) in itertools.pairwise(named):
         if difference := sorted(set(names) ^ set(others)):
             message = f"{title} and {other} differ in {_counted(len(difference), 'label')}"
-            yield Finding("error", "label sets", (title, other), message, tuple(difference))
+            yield Finding("error", "label sets", message, tuple(difference))
         elif names != others:
             message = f"{title} and {other} have the same labels in a different order"
-            yield Finding("warning", "label sets", (title, other), message)
+            yield Finding("warning", "label sets", message)
 
 
 def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iterator[Finding]:
     """Find OOD classes that are, or may be, in-distribution labels."""
-    id_titles = tuple(split.title for split in id_splits)
     labels = dict.fromkeys(name for split in id_splits for name in split.label_names or ())
     for split in ood_splits:
         same: dict[str, str] = {}  # pair of class and label -> class
@@ -225,13 +221,12 @@ def _label_overlap(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> I
             elif _alike(a, b):
                 alike[f"{name} ~ {label}"] = name
         has, may = (_counted(len(set(of.values())), "class", "classes") for of in (same, alike))
-        titles = (*id_titles, split.title)
         if same:
             message = f"{split.title} has {has} of the in-distribution label set"
-            yield Finding("error", "label overlap", titles, message, tuple(same))
+            yield Finding("error", "label overlap", message, tuple(same))
         if alike:
             message = f"{split.title} may have {may} in-distribution, judging by the name"
-            yield Finding("warning", "label overlap", titles, message, tuple(alike))
+            yield Finding("warning", "label overlap", message, tuple(alike))
 
 
 def _words(name: str) -> tuple[str, ...]:
@@ -274,14 +269,14 @@ def _duplicates(id_splits: Sequence[Split], ood_splits: Sequence[Split]) -> Iter
     for (a, b), files in sorted(shared.items()):
         titles = splits[a].title, splits[b].title
         message = f"{titles[0]} and {titles[1]} have {_counted(len(files), 'image')} in common"
-        yield Finding("error", "duplicate images", titles, message, tuple(files))
+        yield Finding("error", "duplicate images", message, tuple(files))
 
 
 def _damaged(split: Split) -> Iterator[Finding]:
     if bad := find_damaged(split):
         reasons = tuple(image.reason.rstrip(".") for image in bad)
         message = f"{split.title} has {_counted(len(bad), 'image')} that cannot be read"
-        yield Finding("error", "damaged images", (split.title,), message, reasons)
+        yield Finding("error", "damaged images", message, reasons)
 
 
 def _groups(
@@ -308,23 +303,22 @@ def _skipped_files(split: Split) -> Iterator[Finding]:
     if split.skipped:
         examples = tuple(f"{bad.file}: {bad.reason}" for bad in split.skipped)
         message = f"{split.title} was read without {_counted(len(examples), 'file')}"
-        yield Finding("warning", "skipped files", (split.title,), message, examples)
+        yield Finding("warning", "skipped files", message, examples)
 
 
 def _gaps(split: Split) -> Iterator[Finding]:
     """Find images without labels and labels without images."""
-    title = (split.title,)
     if split.labels is None or split.label_names is None:
         return
     unlabelled = np.flatnonzero(~split.labels.any(axis=1))
     if len(unlabelled):
         files = tuple(split.files[index] for index in unlabelled)
         message = f"{split.title} has {_counted(len(files), 'image')} without labels"
-        yield Finding("warning", "images without labels", title, message, files)
+        yield Finding("warning", "images without labels", message, files)
     empty = tuple(split.label_names[index] for index in np.flatnonzero(~split.labels.any(axis=0)))
     if empty:
         message = f"{split.title} has {_counted(len(empty), 'label')} without images"
-        yield Finding("warning", "labels without images", title, message, empty)
+        yield Finding("warning", "labels without images", message, empty)
 
 
 def _counted(n: int, noun: str, plural: str = "") -> str:

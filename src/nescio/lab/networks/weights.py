@@ -36,12 +36,20 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     data-parallel training. Objects that would need unpickling are rejected.
     """
     path = existing_file(path)
-    is_safe = path.suffix.lower() == ".safetensors"
-    content = _read_safetensors(path) if is_safe else _read_torch_file(path)
+    if path.suffix.lower() == ".safetensors":
+        arrays, metadata = read_tensors(path)
+        if "sha256" in metadata:  # one of our networks
+            verify_checksum(arrays, metadata, path)
+        # Copies, because torch cannot use the read-only memory of the file.
+        content: Any = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    else:
+        content = _read_torch_file(path)
     for key in _NESTED_UNDER:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if not _is_state_dict(content):
+    if not (isinstance(content, dict) and content) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
+    ):
         names = f" with {_first_few(content) or 'no entries'}" if isinstance(content, dict) else ""
         raise FileFormatError(
             f"{path} does not hold a state dict but a {type(content).__name__}{names}. Expected "
@@ -50,14 +58,6 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     state: dict[str, Tensor] = content
     consume_prefix_in_state_dict_if_present(state, "module.")
     return state
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    tensors, metadata = read_tensors(path)
-    if "sha256" in metadata:  # one of our networks
-        verify_checksum(tensors, metadata, path)
-    # Copies, because torch cannot use the read-only memory of the file.
-    return {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}
 
 
 def _read_torch_file(path: Path) -> Any:
@@ -82,12 +82,6 @@ def _read_torch_file(path: Path) -> Any:
         ) from error
 
 
-def _is_state_dict(content: Any) -> bool:
-    if not isinstance(content, dict) or not content:
-        return False
-    return all(isinstance(n, str) and isinstance(t, Tensor) for n, t in content.items())
-
-
 def load_file(
     model: nn.Module, path: str | Path, *, expected: str, ignoring: Sequence[str] = ()
 ) -> None:
@@ -109,7 +103,10 @@ def load_state(
     dict for error messages. Tensors of the modules in `ignoring` are ignored.
     """
     own = model.state_dict()
-    _rename_old_densenet(state, own)
+    for name in list(state):
+        renamed = _OLD_DENSENET_NAME.sub(r"\1\2.", name)
+        if renamed in own:
+            state[renamed] = state.pop(name)
     wanted = f"Expected {expected}, with names such as {_first_few(own)}."
     try:
         # By torch, not tensor by tensor: some torchvision models rename old keys when loading.
@@ -129,13 +126,6 @@ def load_state(
             if names
         ]
         raise FileFormatError(f"{source} does not fit: {' and '.join(wrong)} tensors. {wanted}")
-
-
-def _rename_old_densenet(state: dict[str, Tensor], own: dict[str, Any]) -> None:
-    for name in list(state):
-        renamed = _OLD_DENSENET_NAME.sub(r"\1\2.", name)
-        if renamed in own:
-            state[renamed] = state.pop(name)
 
 
 def _first_few(names: Any) -> str:
