@@ -162,12 +162,6 @@ def image_service(folder: Path) -> Service:
     return plain(folder, "--model", write_model(folder / "model.onnx"))
 
 
-@fault("two JPEGs of 20,000 scans")
-def _(folder: Path) -> Fault:
-    request = ("POST", "/v1/predict", many_scans(2_000, 20_000), "image/jpeg")
-    return image_service(folder), lambda service: several(service, 2, *request)
-
-
 @fault("slow images (900 scans, 36 megapixels)")
 def _(folder: Path) -> Fault:
     request = ("POST", "/v1/predict", many_scans(6_000, 900), "image/jpeg")

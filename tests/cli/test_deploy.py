@@ -208,7 +208,7 @@ def test_options_become_settings(nescio, detector, never_serves, tmp_path, monke
     code, _, _ = nescio(
         "serve", detector, "--host", "0.0.0.0", "--port", 80, "--token-file", tmp_path / "token",
         "--cors-origin", "https://a.example", "--cors-origin", "https://b.example",
-        "--max-body-mb", 2, "--max-rows", 7, "--max-megapixels", 1.5, "--max-requests", 3,
+        "--max-body-mb", 2, "--max-megapixels", 1.5, "--max-requests", 3,
         "--drain-seconds", 5, "--alpha", 0.05, "--log-level", "error",
     )  # fmt: skip
     assert code == 0
@@ -217,8 +217,8 @@ def test_options_become_settings(nescio, detector, never_serves, tmp_path, monke
     assert never_serves["log_level"] == "error"
     assert settings.token == "secret"
     assert settings.cors_origins == ("https://a.example", "https://b.example")
-    assert (settings.max_body_bytes, settings.max_json_bytes) == (2_000_000, 500_000)
-    assert (settings.max_rows, settings.max_pixels, settings.max_requests) == (7, 1_500_000, 3)
+    assert settings.max_body_bytes == 2_000_000
+    assert (settings.max_pixels, settings.max_requests) == (1_500_000, 3)
     assert (settings.drain_seconds, settings.alpha) == (5.0, 0.05)
 
 
@@ -267,7 +267,7 @@ def test_options_that_cannot_be(nescio, detector, tmp_path):
     fails(nescio, "alpha", detector, "--alpha", 2)
     fails(nescio, "nowhere", detector, "--monitor-state", tmp_path / "nowhere" / "state")
     assert nescio("serve", detector, "--port", 70000)[0] == 2
-    assert nescio("serve", detector, "--max-rows", 0)[0] == 2
+    assert nescio("serve", detector, "--max-requests", 0)[0] == 2
 
 
 def test_a_missing_extra_is_named(nescio, detector, monkeypatch):

@@ -16,8 +16,7 @@ from nescio.detectors import DETECTORS
 from nescio.errors import NescioWarning
 from nescio.scores import TERMS, joint_energy_by_products, joint_energy_direct
 from nescio.service.openapi import JSON
-from nescio.service.requests import RequestLimits, decode_outputs
-from nescio.service.settings import Settings
+from nescio.service.requests import decode_outputs
 
 STEPS = {"tied": 1.1, "fits float16": 0.5, "continuous": None}
 STORED = ("float64", "csv", "json", "parquet", "safetensors", "float16")
@@ -68,7 +67,7 @@ def through(matrix, kind):
         return matrix.astype(kind)
     if kind == "json":
         body = json.dumps({"logits": matrix.tolist()}).encode()
-        return np.array(decode_outputs(JSON, body, RequestLimits(Settings("x"))).logits)
+        return np.array(decode_outputs(JSON, body).logits)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"x.{kind}"
         names = [f"label {at}" for at in range(matrix.shape[1])]

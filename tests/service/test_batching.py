@@ -13,7 +13,7 @@ import pytest
 import nescio as ns
 from nescio._io.tensors import encode_tensors
 from nescio.service.openapi import SAFETENSORS
-from nescio.service.service import Batcher, Current
+from nescio.service.service import Batcher, Engine
 
 httpx = pytest.importorskip("httpx")
 
@@ -66,13 +66,13 @@ def runs(monkeypatch):
     """Count the requests of each batch."""
     seen = []
     for name in ("score", "predict"):
-        original = getattr(Current, name)
+        original = getattr(Engine, name)
 
         def counting(self, works, original=original):
             seen.append(len(works))
             return original(self, works)
 
-        monkeypatch.setattr(Current, name, counting)
+        monkeypatch.setattr(Engine, name, counting)
     return seen
 
 
@@ -100,42 +100,32 @@ def test_a_bad_request_spoils_only_itself(app, some_logits, runs):
     parts = [some_logits(2, seed=n) for n in range(20)]
     parts[7] = np.full((2, 4), np.nan, np.float32)
     parts[11] = some_logits(2)[:, :3]  # another number of labels: never in one batch
-    answers = at_once(app(), [body_of(part) for part in parts])
+    application = app()
+    answers = at_once(application, [body_of(part) for part in parts])
     statuses = [answer.status_code for answer in answers]
     assert [at for at, status in enumerate(statuses) if status != 200] == [7, 11]
     assert statuses[7] == statuses[11] == 422
     assert max(runs) > 1
+    # What was scored is counted once.
+    assert application.service.engine.traffic.report(False)[0].n_watched == 36
+    assert "nescio_samples_total 36.0" in application.service.metrics.text().decode()
 
 
-def test_what_was_scored_is_counted_once(app, some_logits):
-    parts = [some_logits(2, seed=n) for n in range(20)]
-    parts[7] = np.full((2, 4), np.nan, np.float32)
-    application = app()
-    at_once(application, [body_of(part) for part in parts])
-    assert application.service.current.traffic.snapshot()["n_watched"] == 38
-    assert "nescio_samples_total 38.0" in application.service.metrics.text().decode()
-
-
-def test_formats_and_ids_are_kept_apart(app, some_logits):
-    logits = some_logits(3)
-    plain = json.dumps({"logits": logits.tolist(), "ids": ["x", "y", "z"]}).encode()
-    answers = at_once(app(), [body_of(logits), ("/v1/score", "application/json", plain)] * 10)
-    for at, answer in enumerate(answers):
-        assert answer.headers["content-type"] == (SAFETENSORS, "application/json")[at % 2]
-        if at % 2:
-            assert answer.json()["id"] == ["x", "y", "z"]
-
-
-def test_groups_by_label_count_stay_with_their_rows(app, detector_file, some_logits):
+def test_groups_and_ids_stay_with_their_rows(app, detector_file, some_logits):
     file = detector_file(groups="label_count")
     parts = [some_logits(2, seed=n) for n in range(30)]
     requests = [
-        ("/v1/score", "application/json", json.dumps({"logits": part.tolist()}).encode())
+        (
+            "/v1/score",
+            "application/json",
+            json.dumps({"logits": part.tolist(), "ids": ["x", "y"]}).encode(),
+        )
         for part in parts
     ]
     answers = at_once(app(file), requests)
     detector = ns.load(file)
     for part, answer in zip(parts, answers, strict=True):
+        assert answer.json()["id"] == ["x", "y"]
         expected = detector.assess(part.astype(np.float64))
         assert answer.json()["group"] == expected.groups.tolist()
         assert answer.json()["score"] == expected.scores.tolist()
@@ -174,14 +164,14 @@ def test_predictions_are_batched_too(app, detector_file, text_model, runs):
 def test_more_than_may_be_under_way_are_told_to_come_back(app, some_logits, monkeypatch):
     application = app(max_requests=3)
     released, entered = threading.Event(), threading.Event()
-    original = Current.score
+    original = Engine.score
 
     def slow(self, works):
         entered.set()
         released.wait(10)
         return original(self, works)
 
-    monkeypatch.setattr(Current, "score", slow)
+    monkeypatch.setattr(Engine, "score", slow)
 
     async def run():
         await application.service.start()
@@ -251,11 +241,6 @@ def test_a_batch_that_fails_is_run_again_one_by_one():
     found = batched(run, works)
     assert [found[0], *found[2:]] == [0, 2, 3]
     assert str(found[1]) == "broken"
-
-
-@pytest.mark.parametrize("size", [0, 1, 10**9])
-def test_works_of_any_size_are_answered(size):
-    assert batched(lambda works: list(works), [(at, size, at) for at in range(5)]) == [*range(5)]
 
 
 def test_work_that_was_quick_runs_in_the_event_loop_until_it_is_slow():

@@ -10,21 +10,11 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from fixtures.service import JSON, SAFETENSORS, post, refused
 from nescio._io.tensors import encode_tensors
-from nescio.service import Settings
-from nescio.service.openapi import JSON, SAFETENSORS
-from nescio.service.requests import RequestLimits, decode_outputs
+from nescio.service.requests import decode_outputs
 
 SOURCE = Path(__file__).resolve().parents[2] / "benchmarks" / "robustness" / "malformed.py"
-
-
-def post(client, body, kind=JSON, path="/v1/score", **headers):
-    return client.post(path, content=body, headers={"content-type": kind, **headers})
-
-
-def refused(answer, status, reason):
-    assert answer.status_code == status, answer.text
-    assert reason in answer.json()["detail"]
 
 
 @pytest.fixture
@@ -244,7 +234,7 @@ def test_ids_of_which_one_is_long_take_no_room(some_logits):
     # NumPy would give each the room of the longest: 400 MB of a body of 1 MB.
     n = 100_000
     body = json.dumps({"logits": [[0]] * n, "ids": ["a"] * (n - 1) + ["b" * 1024]}).encode()
-    outputs = decode_outputs(JSON, body, RequestLimits(Settings("x", max_rows=10**6)))
+    outputs = decode_outputs(JSON, body)
     assert outputs.ids.nbytes < 10**6
     assert outputs.ids[-1] == "b" * 1024
     assert outputs[-2:].ids.tolist() == ["a", "b" * 1024]
@@ -268,22 +258,18 @@ def malformed():
     return module.malformed
 
 
-@pytest.mark.parametrize("with_a_model", [False, True])
 def test_each_gets_a_4xx_and_the_service_keeps_answering(
-    with_a_model, malformed, client, detector_file, image_model, some_logits, caplog
+    malformed, client, detector_file, image_model, good, caplog
 ):
     pytest.importorskip("PIL.Image")
-    model = {"model": image_model()} if with_a_model else {}
-    service = client(detector_file(), **model)
-    good = json.dumps({"logits": some_logits(3).tolist()})
-    headers = {"content-type": "application/json"}
-    expected = service.post("/v1/score", content=good, headers=headers).json()
+    service = client(detector_file(), model=image_model())
+    expected = post(service, good).json()
     with caplog.at_level(logging.INFO):
-        for number, request in enumerate(malformed(200, 4, seed=int(with_a_model))):
+        for number, request in enumerate(malformed(200, 4, seed=1)):
             answer = service.post(request.path, content=request.body, headers=request.headers)
             assert 400 <= answer.status_code < 500, (number, request.kind, answer.text)
             assert len(answer.json()["detail"]) < 2_000
-            assert service.post("/v1/score", content=good, headers=headers).json() == expected
+            assert post(service, good).json() == expected
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-    room = service.app.service.limits
-    assert (room.n_requests, room.n_bytes) == (0, 0)
+    limits = service.app.service.limits
+    assert (limits.n_requests, limits.n_bytes) == (0, 0)

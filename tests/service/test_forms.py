@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from starlette.exceptions import HTTPException
 
 from nescio.errors import FileFormatError
 from nescio.service.requests import form_files
@@ -34,14 +33,13 @@ def test_the_content_of_a_file_is_left_as_it_is(content):
 @pytest.mark.parametrize(
     ("kind", "body", "reason"),
     [
-        ("multipart/form-data", part(b"1") + END, "no boundary"),
+        ("multipart/form-data", part(b"1") + END, "Missing boundary"),
         (KIND, b"", "no closing boundary"),
         (KIND, part(b"1"), "no closing boundary"),
-        (KIND, END, "has no file"),
-        (KIND, part(b"photo.jpg", name="") + END, "the field 'image' of the form is not a file"),
+        (KIND, END, "no file"),
+        (KIND, part(b"photo.jpg", name="") + END, "Maximum number of fields is 0"),
         (KIND, b"--XX\r\nno header\r\n" + END, "cannot be read"),
         (KIND, part(b"1", more="A: " + "b" * 9000 + "\r\n") + END, "cannot be read"),
-        (KIND, part(b"1", more="Content-Transfer-Encoding: x\r\n") + END, "cannot be read"),
     ],
 )
 def test_other_forms_are_refused_with_a_reason(kind, body, reason):
@@ -52,7 +50,7 @@ def test_other_forms_are_refused_with_a_reason(kind, body, reason):
 def test_the_number_of_files_is_limited():
     assert len(form_files(KIND, part(b"1") * MAX_FILES + END)) == MAX_FILES
     for n in (MAX_FILES + 1, 50 * MAX_FILES):
-        with pytest.raises(HTTPException, match="more than 100 files"):
+        with pytest.raises(FileFormatError, match="Maximum number of files is 100"):
             form_files(KIND, part(b"1") * n + END)
 
 

@@ -8,19 +8,10 @@ import zlib
 import pytest
 from starlette.exceptions import HTTPException
 
+from fixtures.service import JSON, SAFETENSORS, post, refused
 from nescio._io.tensors import encode_tensors
-from nescio.service import Settings
-from nescio.service.openapi import JSON, SAFETENSORS
+from nescio.service import Settings, requests
 from nescio.service.requests import Request, RequestLimits
-
-
-def post(client, body, kind=JSON, path="/v1/score", **headers):
-    return client.post(path, content=body, headers={"content-type": kind, **headers})
-
-
-def refused(answer, status, reason):
-    assert answer.status_code == status, answer.text
-    assert reason in answer.json()["detail"]
 
 
 @pytest.fixture
@@ -55,14 +46,16 @@ def test_json_has_a_quarter(client, good):
 
 
 @pytest.mark.parametrize("kind", [JSON, SAFETENSORS])
-def test_too_many_rows_are_refused(kind, client, some_logits):
+def test_too_many_rows_are_refused(kind, client, some_logits, monkeypatch):
     logits = some_logits(11)
     body = {
         JSON: json.dumps({"logits": logits.tolist()}).encode(),
         SAFETENSORS: encode_tensors({"logits": logits}, {}),
     }[kind]
-    refused(post(client(max_rows=10), body, kind), 413, "10 are allowed")
-    assert post(client(max_rows=11), body, kind).status_code == 200
+    service = client()
+    assert post(service, body, kind).status_code == 200
+    monkeypatch.setattr(requests._check_rows, "__defaults__", (10,))
+    refused(post(service, body, kind), 413, "10 are allowed")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
@@ -90,9 +83,10 @@ async def call(application, receive):
     return sent
 
 
-def test_a_body_that_takes_too_long_is_refused(app):
+def test_a_body_that_takes_too_long_is_refused(app, monkeypatch):
     """The client announces 100 bytes, sends 10 and waits."""
-    application = app(body_seconds=0.05)
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.05)
+    application = app()
     messages = [{"type": "http.request", "body": b'{"logits":', "more_body": True}]
 
     async def receive():

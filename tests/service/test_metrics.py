@@ -4,22 +4,7 @@ import numpy as np
 import pytest
 
 import nescio as ns
-
-parser = pytest.importorskip("prometheus_client.parser")
-
-
-def samples(service):
-    """The metrics as {(name, labels): value}."""
-    text = service.get("/metrics").text
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def post(service, logits, **more):
-    return service.post("/v1/score", json={"logits": logits.tolist(), **more})
+from fixtures.service import metrics_of, post_logits
 
 
 def test_metrics_count_requests_scores_and_labels(client, detector_file, some_logits):
@@ -27,11 +12,11 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
     service, logits = client(file), some_logits(100, dtype=np.float64)
     expected = ns.load(file).assess(logits)
     for start in range(0, 100, 20):
-        assert post(service, logits[start : start + 20]).status_code == 200
+        assert post_logits(service, logits[start : start + 20]).status_code == 200
     service.post("/v1/score", content=b"x", headers={"content-type": "application/json"})
     service.get("/nowhere")
     service.get("/nowhere/else")
-    found = samples(service)
+    found = metrics_of(service)
 
     def value(name, **labels):
         return found[name, tuple(sorted(labels.items()))]
@@ -70,7 +55,7 @@ def test_metrics_count_requests_scores_and_labels(client, detector_file, some_lo
 
 
 def test_metrics_are_there_before_the_first_request(client):
-    found = samples(client())
+    found = metrics_of(client())
     assert found["nescio_samples_total", ()] == 0
     assert found["nescio_flagged_share", ()] == 0
     # Prometheus computes an increase only from a sample before the event.
@@ -83,17 +68,6 @@ def test_label_names_cannot_break_the_page_of_metrics(client, tmp_path, some_log
     detector = ns.JointEnergy().calibrate(ns.Outputs(some_logits(300), label_names=names))
     detector.save(tmp_path / "odd.nescio")
     service = client(tmp_path / "odd.nescio")
-    post(service, some_logits(10))
-    found = {dict(labels)["label"] for name, labels in samples(service) if "label_fired" in name}
+    post_logits(service, some_logits(10))
+    found = {dict(labels)["label"] for name, labels in metrics_of(service) if "label_fired" in name}
     assert found == set(names)
-
-
-@pytest.mark.parametrize("n_rows", [1, 7, 8, 2_039, 2_040, 2_041, 5_000])
-def test_positive_values_are_counted_by_column(n_rows):
-    from nescio.service.traffic import count_positive
-
-    matrix = np.random.default_rng(0).normal(0.5, 1, (n_rows, 3))
-    matrix[:, 2] = 1.0  # a byte would overflow
-    matrix[0] = np.nan, -np.inf, np.inf
-    assert count_positive(matrix).tolist() == (matrix > 0).sum(0).tolist()
-    assert count_positive(np.asfortranarray(matrix)).tolist() == (matrix > 0).sum(0).tolist()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import nescio as ns
+from fixtures.service import SAFETENSORS, post, refused
 from nescio._io.tensors import encode_tensors
-from nescio.service.openapi import SAFETENSORS
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("PIL.Image")
@@ -194,13 +194,6 @@ def test_a_model_of_texts_takes_no_image(texts, encoded_image):
     assert "inputs by name" in answer.json()["detail"]
 
 
-def test_too_many_rows_are_refused(texts):
-    inputs = {"input_ids": [[1]] * 6, "attention_mask": [[1]] * 6}
-    answer = texts(max_rows=5).post("/v1/predict", json={"inputs": inputs})
-    assert answer.status_code == 413
-    assert "5 are allowed" in answer.json()["detail"]
-
-
 def token_ids(n_rows):
     return {"input_ids": [[at % 50] for at in range(n_rows)], "attention_mask": [[1]] * n_rows}
 
@@ -217,7 +210,7 @@ def test_an_answer_of_too_many_logits_is_refused_before_the_model_runs(texts, mo
 def test_a_large_answer_is_encoded_in_a_thread_and_is_the_same(texts, monkeypatch):
     service = texts()
     whole = service.post("/v1/predict", json={"inputs": token_ids(30)})
-    monkeypatch.setattr("nescio.service.endpoints._QUICK_VALUES", 8)
+    monkeypatch.setattr("nescio.service.service._QUICK_BYTES", 8)
     monkeypatch.setattr("nescio.service.app._PIECE_BYTES", 100)
     assert service.post("/v1/predict", json={"inputs": token_ids(30)}).content == whole.content
     assert len(whole.json()["logits"]) == 30
@@ -276,18 +269,6 @@ def test_a_model_of_another_number_of_labels_is_refused_at_the_start(
         app(file, model=image_model(metadata={"nescio.preprocessing": HALF}))
 
 
-def test_a_file_with_the_verdicts_of_another_detector_is_reported(
-    app, detector_file, image_model, caplog
-):
-    file = detector_file()
-    taus = ns.load(file).calibration_.threshold_values
-    app(file, model=image_model(metadata={"nescio.preprocessing": HALF, "nescio.threshold": taus}))
-    assert caplog.text == ""
-    other = {"nescio.preprocessing": HALF, "nescio.threshold": {"all": 7.0}}
-    app(file, model=image_model(metadata=other))
-    assert "contains another detector" in caplog.text
-
-
 def test_the_scale_of_images_is_asked_for_stored_or_reported(
     client, detector_file, image_model, encoded_image, caplog
 ):
@@ -325,11 +306,11 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
     inside = service.app.service
     predict = inside.predict
 
-    async def reload_first(current, model, inputs):
+    async def reload_first(engine, model, inputs):
         image_model(metadata={"nescio.preprocessing": HALF | {"size": 16}}, size=16)
         detector_file(named=False)
         await inside.reload()
-        return await predict(current, model, inputs)
+        return await predict(engine, model, inputs)
 
     monkeypatch.setattr(inside, "predict", reload_first)
     picture = {
@@ -344,15 +325,6 @@ def test_a_request_is_answered_by_the_model_that_it_was_prepared_for(
 
 
 # --- hostile images -----------------------------------------------------------------------------
-
-
-def post(client, body, kind, path):
-    return client.post(path, content=body, headers={"content-type": kind})
-
-
-def refused(answer, status, reason):
-    assert answer.status_code == status, answer.text
-    assert reason in answer.json()["detail"]
 
 
 def chunk(kind, data):
@@ -379,22 +351,14 @@ def picture_service(client, detector_file, image_model):
     return make
 
 
-@pytest.mark.parametrize("size", [(50_000, 50_000), (10_000, 10_000), (2**31 - 1, 1)])
-def test_an_image_that_claims_too_many_pixels_is_refused(size, picture_service):
-    answer = post(picture_service(), claimed_png(*size), "image/png", "/v1/predict")
-    assert answer.status_code == 422
-    assert "pixels" in answer.json()["detail"]
-
-
-def test_a_real_image_of_too_many_pixels_is_refused(picture_service):
+def test_an_image_of_too_many_pixels_is_refused(picture_service):
     # 4 million pixels in 12 kB.
     body = claimed_png(2000, 2000, (b"\0" + bytes(6000)) * 2000)
     assert len(body) < 20_000
-    refused(
-        post(picture_service(max_pixels=3_999_999), body, "image/png", "/v1/predict"),
-        422,
-        "4 megapixels",
-    )
+    service = picture_service(max_pixels=3_999_999)
+    refused(post(service, body, "image/png", "/v1/predict"), 422, "4 megapixels")
+    for size in ((50_000, 50_000), (10_000, 10_000), (2**31 - 1, 1)):
+        refused(post(service, claimed_png(*size), "image/png", "/v1/predict"), 422, "pixels")
     allowed = post(picture_service(max_pixels=4_000_000), body, "image/png", "/v1/predict")
     assert allowed.status_code == 200
 
@@ -412,9 +376,9 @@ def test_damaged_images_are_refused(picture_service, encoded_image):
 
 def test_only_the_usual_formats_are_opened(picture_service):
     # Pillow would hand PostScript to Ghostscript, whatever the content type says.
-    image = pytest.importorskip("PIL.Image")
+    image, service = pytest.importorskip("PIL.Image"), picture_service()
     for kind in ("EPS", "PCX", "ICO", "TGA", "PPM"):
         stream = io.BytesIO()
         image.new("RGB", (8, 8)).save(stream, kind)
-        answer = post(picture_service(), stream.getvalue(), "image/png", "/v1/predict")
+        answer = post(service, stream.getvalue(), "image/png", "/v1/predict")
         refused(answer, 422, "none of JPEG")

@@ -9,7 +9,7 @@ import pytest
 import nescio as ns
 from fixtures.texts import WORDS, word_tokenizer
 from nescio.errors import FileFormatError, ParameterError
-from nescio.service.engine import Model
+from nescio.service.model import Model
 from nescio.service.settings import Settings
 
 TEXTS = ["red cat runs", "blue dog sleeps today now", "green"]
@@ -67,7 +67,7 @@ def test_padding_that_a_graph_does_not_ignore_is_an_error(
 
 def test_fewer_long_texts_run_at_once(detector_file, model, tokenizer, monkeypatch):
     settings = Settings(detector=detector_file(), model=model, tokenizer=tokenizer)
-    loaded = Model.load(settings, ns.load(settings.detector))
+    loaded = Model(settings, ns.load(settings.detector))
     monkeypatch.setattr(ns.models.Wrapped, "outputs", lambda self, inputs, batch_size: batch_size)
     sizes = [loaded.outputs({"input_ids": np.zeros((9, n))}) for n in (8, 512, 1024, 9999)]
     assert sizes == [32, 32, 8, 1]

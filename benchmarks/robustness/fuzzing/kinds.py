@@ -456,11 +456,8 @@ def image_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
 def body_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
     """Bodies of requests to the service."""
     from nescio.models.images import read_image
-    from nescio.service import Settings
     from nescio.service.openapi import JSON, SAFETENSORS
-    from nescio.service.requests import RequestLimits, decode_inputs, decode_outputs, form_files
-
-    limits = RequestLimits(Settings(folder))
+    from nescio.service.requests import decode_inputs, decode_outputs, form_files
 
     outputs = _example(rng, 4)
     rows = {"logits": outputs.logits.tolist(), "ids": list("abcd"), "label_names": list("xyz")}
@@ -472,13 +469,15 @@ def body_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
         JSON: json.dumps({"inputs": {"x": outputs.logits.tolist()}}).encode(),
         SAFETENSORS: encode_tensors({"x": outputs.logits}, {}),
     }
-    score, predict = partial(decode_outputs, limits=limits), partial(decode_inputs, limits=limits)
-    ways = (("score", _scored(score), bodies), ("predict", _named(predict), inputs))
+    ways = (
+        ("score", _scored(decode_outputs), bodies),
+        ("predict", _named(decode_inputs), inputs),
+    )
     for what, decode, whole in ways:
         for kind, name in ((JSON, "JSON"), (SAFETENSORS, "safetensors")):
             read = partial(_body, decode, kind)
             yield Kind(f"body {what}, {name}", ".body", (whole[kind],), read)
-    entries = partial(_body, _scored(score), JSON)
+    entries = partial(_body, _scored(decode_outputs), JSON)
     yield Kind("body score, entries", ".body", (bodies[JSON],), entries, change=change_json)
     part = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\nabc\r\n'
     yield Kind(

@@ -137,7 +137,6 @@ def serve(
     max_body_mb: Annotated[
         float, Option(min=0.001, help="Maximum body size in MB (for JSON: a quarter of it).")
     ] = 32.0,
-    max_rows: Annotated[int, Option(min=1, help="Maximum number of rows per request.")] = 100_000,
     max_megapixels: Annotated[
         float, Option(min=0.001, help="Maximum image size in millions of pixels.")
     ] = 50.0,
@@ -176,7 +175,6 @@ def serve(
         token=_token(token_file),
         cors_origins=tuple(cors_origin or ()),
         max_body_bytes=round(max_body_mb * 1e6),
-        max_rows=max_rows,
         max_pixels=round(max_megapixels * 1e6),
         max_requests=max_requests,
         drain_seconds=drain_seconds,

@@ -23,7 +23,6 @@ from nescio.monitor.martingale import Change
 from nescio.monitor.windows import COVERAGE, LabelDrift, Window
 
 _PAGE_WIDTH, _CARD_WIDTH = 760, 440  # of the figures, in pixels
-_HEIGHTS = {_PAGE_WIDTH: 280, _CARD_WIDTH: 220}
 _SHOWN_LABELS = 10
 _CHANGES = {  # Change.kind in words
     "lower": "score lower than the calibration data",
@@ -283,7 +282,7 @@ def monitor_figures(report: MonitorReport, width: int = _PAGE_WIDTH) -> list[Fig
 def _chart(first: int, last: int, y: Scale, width: int, **options: Any) -> Chart:
     """Return an empty chart over the stream; the axis leaves room for the text at its end."""
     x = Scale(first, last + 0.04 * (last - first), write=lambda value: f"{value:,.0f}")
-    options |= {"width": width, "height": _HEIGHTS[width]}
+    options |= {"width": width, "height": 138 + 3 * width // 16}
     return Chart(x, y, x_label="inputs", x_ticks=x.ticks(max(2, width // 150)), **options)
 
 

@@ -1,4 +1,4 @@
-"""The ASGI application: who may call it, what answers, and what is recorded of each request."""
+"""The ASGI application: what answers each path, who may call it, and what is recorded."""
 
 from __future__ import annotations
 
@@ -14,16 +14,32 @@ from importlib import resources
 from typing import Any
 
 import msgspec
+import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
-from nescio.errors import DatasetError, FileFormatError, InputError, ParameterError
-from nescio.service.endpoints import Answer, Endpoints
+from nescio._validation import Array
+from nescio.errors import DatasetError, FileFormatError, InputError, NescioError, ParameterError
+from nescio.models.inputs import n_rows
+from nescio.service import charts, openapi as api
+from nescio.service.images import Decoders
 from nescio.service.logs import logger
-from nescio.service.openapi import OPERATIONS, PROBLEM, Operation, Problem, phrase
-from nescio.service.requests import Request, TooLargeError
-from nescio.service.service import Service
+from nescio.service.model import Model
+from nescio.service.requests import (
+    Answer,
+    Request,
+    TooLargeError,
+    busy,
+    check_predictions,
+    decode_inputs,
+    decode_outputs,
+    encode_predictions,
+    encode_verdicts,
+    form_files,
+    verdict_columns,
+)
+from nescio.service.service import BatchResult, Service
 from nescio.service.settings import Settings
 
 _ANSWERED = (HTTPException, FileFormatError, DatasetError, InputError, ParameterError)
@@ -33,6 +49,9 @@ _PROCESS = uuid.uuid4().hex[:12]
 _NUMBERS = itertools.count(1)
 _CLIENT_CLOSED = 499  # the client closed the connection before the answer was complete
 _PIECE_BYTES = 262_144  # a large answer waits in memory in pieces, not as a whole
+# Of an answer, in JSON: a row of verdicts, and a logit with its probability. The latter takes
+# more memory while it is encoded.
+_BYTES_PER_VERDICT, _BYTES_PER_VALUE = 13, 100
 
 _PAGE_TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html; charset=utf-8"}
 _PAGE_HEADERS = {
@@ -42,6 +61,212 @@ _PAGE_HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
+
+
+# --- what answers each path ---------------------------------------------------------------------
+
+
+@api.Operation(
+    "POST",
+    "/v1/score",
+    {api.JSON: api.Verdicts, api.SAFETENSORS: None},
+    query=api.ScoreQuery,
+    body={api.JSON: api.ScoreBody, api.SAFETENSORS: None},
+    example={"logits": [[2.1, -3.0, 0.4], [-5.2, -6.1, -4.8]], "ids": ["a.jpg", "b.jpg"]},
+)
+async def score(service: Service, request: Request, query: api.ScoreQuery) -> Answer:
+    """Verdicts on logits.
+
+    Returns a score, a p-value and a verdict for each row of logits.
+    """
+    engine = service.engine
+    kind = request.require_type(api.FORMATS)
+    body = await service.limits.read(request)
+    # Of safetensors, only the header is decoded.
+    n_bytes = len(body) if kind == api.JSON else len(body) // 16
+    outputs = await service.coding(n_bytes, decode_outputs, kind, body, query.from_probs)
+    result = await service.score(engine, outputs)
+    _note(request, result)
+    if query.explain:
+        columns: dict[str, Any] = verdict_columns(result.assessment)
+        columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
+        return Answer(msgspec.json.encode(columns))
+    kind = request.accepted_format()
+    n_bytes = _BYTES_PER_VERDICT * len(outputs)
+    content = await service.coding(n_bytes, encode_verdicts, kind, result.assessment)
+    if len(content) > _PIECE_BYTES:
+        service.limits.hold(request, len(content))
+    return Answer(content, kind)
+
+
+@api.Operation(
+    "POST",
+    "/v1/predict",
+    {api.JSON: api.Predictions},
+    query=api.PredictQuery,
+    body={
+        **dict.fromkeys(api.IMAGES),
+        api.FORM: None,
+        api.JSON: api.PredictBody,
+        api.SAFETENSORS: None,
+    },
+    example={"inputs": {"input_ids": [[101, 2054, 102]]}},
+    errors=(404,),
+)
+async def predict(service: Service, request: Request, query: api.PredictQuery) -> Answer:
+    """Predicted labels and verdict for an image or a text.
+
+    Runs the model on an image, on the images of a form, on texts, or on its inputs by name.
+    Returns the predicted labels, the probabilities and the verdicts. A form has image files under
+    any field name, at most 100; each is a row. A service takes texts if it has a tokenizer:
+    model.texts of /v1/detector has the limits.
+    """
+    engine, model = service.engine, service.engine.model
+    if model is None:
+        raise HTTPException(404, "this service has no model. Start it with --model.")
+    kind = request.require_type((*api.IMAGES, api.FORM, *api.FORMATS))
+    body = await service.limits.read(request)
+    run = service.in_thread if kind in api.FORMATS else service.decoding
+    inputs, columns = await run(_inputs, model, request, body, service.decoders)
+    n_values = check_predictions(n_rows(inputs), engine.n_labels or 1)
+    n_bytes = sum(array.nbytes for array in inputs.values())
+    service.limits.hold(request, n_bytes + _BYTES_PER_VALUE * n_values)
+    result = await service.predict(engine, model, inputs)
+    _note(request, result)
+    columns |= verdict_columns(result.assessment)
+    if query.explain:
+        columns["explanation"] = await service.in_thread(engine.explain, result.outputs)
+    logits = result.outputs.logits
+    n_bytes = _BYTES_PER_VALUE * check_predictions(*logits.shape)
+    names = engine.label_names or tuple(map(str, range(logits.shape[1])))
+    return Answer(await service.coding(n_bytes, encode_predictions, logits, names, columns))
+
+
+@api.Operation("GET", "/v1/detector", {api.JSON: api.DetectorDescription})
+async def detector(service: Service, request: Request, query: api.NoQuery) -> Answer:
+    """The detector in use.
+
+    Returns the thresholds, labels, guarantee and calibration histogram of the detector, and what
+    the model takes.
+    """
+    return Answer(service.engine.description)
+
+
+@api.Operation("GET", "/v1/histogram", {api.SVG: None}, query=api.HistogramQuery)
+async def histogram(service: Service, request: Request, query: api.HistogramQuery) -> Answer:
+    """A chart of one score.
+
+    Draws a score and the threshold on the histogram of the calibration scores.
+    """
+    names = list(service.engine.calibration.thresholds)
+    if query.group not in names:
+        raise HTTPException(
+            422, f"group must be one of {', '.join(names)}, got {query.group[:40]!r}."
+        )
+    chart = charts.score_chart(service.engine, query.score, query.group, query.width)
+    return Answer(chart.encode(), api.SVG)
+
+
+@api.Operation("GET", "/v1/traffic", {api.JSON: api.TrafficReport}, query=api.TrafficQuery)
+async def traffic(service: Service, request: Request, query: api.TrafficQuery) -> Answer:
+    """Recent traffic.
+
+    Returns recent scores, and the report of the monitor with the share flagged.
+    """
+    report, monitor = service.engine.traffic.report(service.stopping)
+    if query.charts is not msgspec.UNSET:
+        report.charts = charts.traffic_charts(service.engine, report, monitor, query.charts)
+    return Answer(msgspec.json.encode(report))
+
+
+@api.Operation("POST", "/v1/reload", {api.JSON: api.DetectorDescription}, errors=(409,))
+async def reload(service: Service, request: Request, query: api.NoQuery) -> Answer:
+    """Reload the files.
+
+    Reads the files of the detector and the model again. Requests are served meanwhile.
+    """
+    forwarded = {"forwarded", "x-forwarded-for"} & request.headers.keys()
+    client = request.scope.get("client")
+    local = client is not None and client[0] in ("127.0.0.1", "::1")
+    if service.settings.token is None and (forwarded or not local):
+        raise HTTPException(
+            403, "without a token, the service can only be reloaded from its own machine."
+        )
+    try:
+        engine = await service.reload()
+    except (NescioError, OSError) as error:
+        raise HTTPException(409, f"nothing was changed: {error}") from error
+    return Answer(engine.description)
+
+
+@api.Operation("GET", "/healthz", {api.JSON: api.Status}, public=True)
+async def healthz(service: Service, request: Request, query: api.NoQuery) -> Answer:
+    """Liveness probe.
+
+    Says that the process is alive.
+    """
+    return Answer(b'{"status":"ok"}')
+
+
+@api.Operation("GET", "/readyz", {api.JSON: api.Status}, public=True, errors=(503,))
+async def readyz(service: Service, request: Request, query: api.NoQuery) -> Answer:
+    """Readiness probe.
+
+    Says whether the service should get requests: not while it is about to stop.
+    """
+    if service.stopping:
+        raise busy("The service is about to stop.")
+    return Answer(b'{"status":"ready"}')
+
+
+@api.Operation("GET", "/metrics", {api.METRICS: None})
+async def metrics(service: Service, request: Request, query: api.NoQuery) -> Answer:
+    """Metrics for Prometheus.
+
+    Returns all metrics as text.
+    """
+    return Answer(service.metrics.text(), api.METRICS)
+
+
+@api.Operation("GET", "/openapi.json", {api.JSON: dict[str, Any]}, public=True)
+async def openapi(service: Service, request: Request, query: api.NoQuery) -> Answer:
+    """OpenAPI document.
+
+    Returns the description of the API.
+    """
+    return Answer(_document())
+
+
+_document = functools.cache(api.make_document)
+
+
+def _note(request: Request, result: BatchResult) -> None:
+    """Add to the log what was scored."""
+    n_rows, inside = len(result.outputs), np.count_nonzero(result.assessment.in_distribution)
+    request.facts = {"rows": n_rows, "flagged": n_rows - int(inside), "bytes": request.n_body}
+
+
+def _inputs(
+    model: Model, request: Request, body: bytes, decoders: Decoders
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the inputs of the model in a body, and columns for the answer.
+
+    Of a form, these are the names of its files; of texts, which of them were cut off.
+    """
+    kind = request.media_type
+    if kind in api.IMAGES:
+        return model.image_inputs([("", body)], decoders), {}
+    if kind == api.FORM:
+        files = form_files(request.headers["content-type"], body)
+        return model.image_inputs(files, decoders), {"id": [name for name, _ in files]}
+    sent = decode_inputs(kind, body)
+    if isinstance(sent, dict):
+        return model.checked(sent), {}
+    inputs, truncated = model.text_inputs(sent)
+    return inputs, {"truncated": truncated}
+
+
+# --- the application ----------------------------------------------------------------------------
 
 
 def make_app(settings: Settings) -> App:
@@ -81,11 +306,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._endpoints = Endpoints(service)
-        self.routes: dict[str, Operation | Answer] = {
-            **{operation.path: operation for operation in OPERATIONS},
-            **page_files(),
-        }
+        self.routes: dict[str, api.Operation | Answer] = {**api.OPERATIONS, **page_files()}
         self._respond: Callable[[Scope, Receive, Send], Awaitable[None]] = self._answer
         if service.settings.cors_origins:
             self._respond = CORSMiddleware(
@@ -144,7 +365,7 @@ class App:
             status = status if complete else _CLIENT_CLOSED
             seconds = time.perf_counter() - started
             service.n_answered += complete
-            service.metrics.answered(path, status, seconds)
+            service.metrics.count(path, status, seconds)
             level = logging.DEBUG if path in _ROUTINE and status == 200 else logging.INFO
             if logger.isEnabledFor(level):
                 facts = {
@@ -172,11 +393,11 @@ class App:
         if settings.token is None:
             if self.service.only_local:
                 _check_host(request.headers)
-        elif route is None or (isinstance(route, Operation) and 401 in route.errors):
+        elif route is None or (isinstance(route, api.Operation) and not route.public):
             _check_token(request.headers, settings.token)
         if route is None:
             raise HTTPException(404, "Not Found. See /openapi.json for the paths and methods.")
-        posts = isinstance(route, Operation) and route.method == "POST"
+        posts = isinstance(route, api.Operation) and route.method == "POST"
         if method not in (allowed := ("POST",) if posts else ("GET", "HEAD")):
             raise HTTPException(
                 405,
@@ -189,7 +410,7 @@ class App:
             query = msgspec.convert(request.query, route.query, strict=False)
         except msgspec.ValidationError as error:
             raise HTTPException(422, f"the query of the address is wrong: {error}.") from error
-        answer: Answer = await getattr(self._endpoints, route.id)(request, query)
+        answer: Answer = await route.respond(self.service, request, query)
         return answer
 
 
@@ -234,6 +455,7 @@ def _check_host(headers: dict[str, str]) -> None:
         )
 
 
+@functools.lru_cache(maxsize=64)
 def is_loopback(address: str) -> bool:
     """Whether only this machine itself can reach the address."""
     try:
@@ -277,8 +499,8 @@ def _problem(error: Exception) -> Answer:
         status, detail = 400 if isinstance(error, FileFormatError) else status, str(error)
     if detail.partition(" ")[0].isalpha():  # not the name of a parameter or a file
         detail = detail[:1].upper() + detail[1:]
-    body = msgspec.json.encode(Problem(phrase(status), status, detail))
-    return Answer(body, PROBLEM, status, tuple(headers.items()))
+    body = msgspec.json.encode(api.Problem(api.phrase(status), status, detail))
+    return Answer(body, api.PROBLEM, status, tuple(headers.items()))
 
 
 @functools.cache

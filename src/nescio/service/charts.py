@@ -6,14 +6,17 @@ The colours are CSS classes of the page.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from nescio._charts.histogram import HistogramChart
-from nescio._charts.svg import Chart, Scale, Tick, percent, short
-from nescio.service.engine import Engine
+from nescio._charts.svg import Chart, Scale, Tick, short
+from nescio.monitor import MonitorReport
+from nescio.monitor.report import monitor_figures
+from nescio.service.openapi import ChartOf, RecentInputs, TrafficReport
+from nescio.service.service import Engine
 
 _SMALL_SAMPLE = 100  # fewer points than this are drawn larger
 
@@ -33,20 +36,24 @@ def score_chart(engine: Engine, score: float, group: str, width: int) -> str:
     return chart.draw().replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
 
 
-def traffic_charts(engine: Engine, snapshot: Mapping[str, Any], width: int) -> dict[str, str]:
-    """Draw recent scores and the share flagged; nothing if there is no traffic yet."""
-    if not snapshot["recent"]["score"]:
-        return {}
-    return {
-        "scores": _recent_scores(engine, snapshot["recent"], width),
-        "flagged": _flagged_shares(snapshot["flagged"]["chunks"], width),
-    }
+def traffic_charts(
+    engine: Engine, report: TrafficReport, monitor: MonitorReport, width: int
+) -> list[ChartOf]:
+    """Draw recent scores, and the figures of the monitor; nothing if there is no traffic yet."""
+    n_recent = len(report.recent.score)
+    if not n_recent:
+        return []
+    text = f"of the latest {n_recent:,} of {report.n_watched:,} inputs, oldest first"
+    return [
+        ChartOf("Scores", text, _recent_scores(engine, report.recent, width)),
+        *(ChartOf(*map(str, figure)) for figure in monitor_figures(monitor, width)),
+    ]
 
 
-def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str:
+def _recent_scores(engine: Engine, recent: RecentInputs, width: int) -> str:
     """Draw one dot per input in the order of arrival, and a cross if it was flagged."""
-    scores = np.array([np.nan if score is None else score for score in recent["score"]])
-    inside = np.array(recent["in_distribution"])
+    scores = np.array(recent.score, dtype=np.float64)
+    inside = np.array(recent.in_distribution)
     thresholds = list(engine.calibration.threshold_values.values())
     # The range of the calibration scores, extended by at most its width to each side.
     edges = engine.histograms[None].edges
@@ -62,7 +69,7 @@ def _recent_scores(engine: Engine, recent: Mapping[str, Any], width: int) -> str
         width=width,
         height=240,
         x_label="time of arrival, UTC",
-        x_ticks=_clock_ticks(recent["time"]),
+        x_ticks=_clock_ticks(recent.time),
         y_ticks=Scale(low, high).ticks(4),
     )
     rows = np.arange(n)
@@ -83,37 +90,6 @@ def _clock_ticks(times: Sequence[float]) -> list[Tick]:
     return [(row, time.strftime("%H:%M:%S", time.gmtime(times[row]))) for row in rows]
 
 
-def _flagged_shares(chunks: Sequence[Mapping[str, Any]], width: int) -> str:
-    """Draw the share flagged in each chunk of inputs over the expected band."""
-    largest = max(chunk["n"] for chunk in chunks)
-    # The latest chunk is left out until it is half full: any share is expected of a few inputs.
-    shown = [chunk for chunk in chunks if 2 * chunk["n"] >= largest]
-    share, low, high = (
-        np.array([chunk[key] for chunk in shown]) for key in ("share", "low", "high")
-    )
-    outside = (share < low) | (share > high)
-    top = min(1.0, 1.1 * max(0.1, *share, *high))
-    chart = PageChart(
-        Scale(0.0, sum(chunk["n"] for chunk in chunks)),
-        Scale(-0.04 * top, top),  # room for the dots at 0
-        name=f"Share flagged in {len(shown)} chunks, {outside.sum()} of them outside the band.",
-        width=width,
-        height=150,
-        x_ticks=[],
-        y_ticks=Scale(0.0, top, write=lambda value: f"{percent(value)} %").ticks(3),
-    )
-    ends = np.cumsum([0, *(chunk["n"] for chunk in shown)])
-    middles = (ends[1:] + ends[:-1]) / 2
-    chart.band(np.repeat(ends, 2)[1:-1], np.repeat(low, 2), np.repeat(high, 2), "band in")
-    chart.line(middles, share, "plain")
-    for x, value, is_outside in zip(middles, share, outside, strict=True):
-        if is_outside:
-            chart.diamond(x, value, "point out")
-        else:
-            chart.dot(x, value, "point in")
-    return str(chart.draw())
-
-
 class PageChart(Chart):
     """A chart with the marks that only the page uses."""
 
@@ -127,10 +103,3 @@ class PageChart(Chart):
         points = list(zip(*self._points(x, y), strict=True))
         path = "".join(f"M{a - 3:.1f} {b - 3:.1f}l6 6m0 -6l-6 6" for a, b in points)
         self.marks.append(f'<path class="{css}" data-n="{len(points)}" d="{path}"/>')
-
-    def diamond(self, x: float, y: float, css: str) -> None:
-        """Draw a diamond."""
-        across, down = self._points(x, y)
-        self.marks.append(
-            f'<path class="dot {css}" d="M{across:.1f} {down - 6:.1f}l6 6l-6 6l-6 -6Z"/>'
-        )

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import IO, BinaryIO
 
 import numpy as np
@@ -26,8 +27,6 @@ from nescio.models.images import Preprocessing, read_image
 
 DECODING_SECONDS = 10  # of processor time, for all images of a request
 LONGEST_SECONDS = 60.0  # per image, however little of the processor the decoder gets
-_MAX_SCANS = 1_000  # of a JPEG; usual files have up to 20
-_SCAN = b"\xff\xda"
 _MEMORY = 500_000_000  # bytes, for the interpreter and the file
 _MEMORY_PER_PIXEL = 32  # greyscale of 16 bits takes 20 while it is scaled
 
@@ -40,67 +39,43 @@ _PROGRAM = (
 )
 
 
-def max_memory(max_pixels: int) -> int:
-    """Return the memory that decoding may take, in bytes."""
-    return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
-
-
 # --- in the service -----------------------------------------------------------------------------
 
 
 class Decoders:
-    """A pool of processes. They start when they are needed."""
+    """A pool of processes, which start when they are needed."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: list[subprocess.Popen[bytes]] = []
+    def __init__(self, max_pixels: int) -> None:
+        self._max_pixels = max_pixels
+        self._idle: list[subprocess.Popen[bytes]] = []  # threads take and return them atomically
 
-    def take(self) -> subprocess.Popen[bytes]:
-        """Return a process that nobody else uses."""
-        with self._lock:
-            while self._idle:
-                process = self._idle.pop()
-                if process.poll() is None:
-                    return process
-                _end(process)
-        return subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads would reserve memory
-        )
+    def decode(self, files: Sequence[tuple[str, bytes]], size: int) -> NDArray[np.uint8]:
+        """Return image files as bytes of shape (n_images, 3, size, size).
 
-    def give_back(self, process: subprocess.Popen[bytes]) -> None:
-        """Keep a process for the next image."""
-        with self._lock:
-            self._idle.append(process)
+        A `DatasetError` says which of the files, if it has a name, cannot be read.
+        """
+        images, seconds_left = [], float(DECODING_SECONDS)
+        for name, content in files:
+            try:
+                pixels, seconds = self._decode(content, size, math.ceil(seconds_left))
+            except DatasetError as error:
+                raise DatasetError(f"{name}: {error}" if name else str(error)) from error
+            images.append(pixels)
+            seconds_left -= seconds
+        return np.stack(images)
 
     def stop(self) -> None:
         """End all processes that are not in use."""
-        with self._lock:
-            while self._idle:
-                _end(self._idle.pop())
+        while self._idle:
+            _end(self._idle.pop())
 
-
-class Decoding:
-    """Decodes the images of one request, within one limit of processor time."""
-
-    def __init__(self, decoders: Decoders, max_pixels: int) -> None:
-        self._decoders = decoders
-        self._max_pixels = max_pixels
-        self._seconds = float(DECODING_SECONDS)
-
-    def pixels(self, content: bytes, size: int) -> NDArray[np.uint8]:
-        """Return an image file as bytes of shape (3, size, size), or raise a `DatasetError`."""
-        if content.count(_SCAN) > _MAX_SCANS:
-            raise DatasetError(f"cannot read the image: it has more than {_MAX_SCANS:,} scans.")
-        if self._seconds <= 0:
+    def _decode(self, content: bytes, size: int, seconds: int) -> tuple[NDArray[np.uint8], float]:
+        """Return the pixels of an image, and the processor time that they took."""
+        if seconds <= 0:
             raise self._too_much()
-        process = self._decoders.take()
-        seconds = math.ceil(self._seconds)
-        end = threading.Timer(LONGEST_SECONDS, process.kill)
-        end.start()
+        process = self._take()
+        timer = threading.Timer(LONGEST_SECONDS, process.kill)
+        timer.start()
         try:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -112,16 +87,12 @@ class Decoding:
         except (OSError, EOFError) as error:
             _end(process)
             raise self._too_much() from error
-        except BaseException:
-            _end(process)
-            raise
         finally:
-            end.cancel()
-        self._decoders.give_back(process)
-        self._seconds -= used
+            timer.cancel()
+        self._idle.append(process)
         if not is_image:
             raise DatasetError(data.decode())
-        return np.frombuffer(data, np.uint8).reshape(3, size, size)
+        return np.frombuffer(data, np.uint8).reshape(3, size, size), used
 
     def _too_much(self) -> DatasetError:
         memory = max_memory(self._max_pixels) / 1e9
@@ -129,6 +100,28 @@ class Decoding:
             f"cannot read the image: decoding takes more than {DECODING_SECONDS} seconds of "
             f"processor time, {LONGEST_SECONDS:g} seconds in all, or {memory:.1f} GB of memory."
         )
+
+    def _take(self) -> subprocess.Popen[bytes]:
+        """Return a process that nobody else uses."""
+        while True:
+            try:
+                process = self._idle.pop()
+            except IndexError:
+                return subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, *sys.path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # they would reserve memory
+                )
+            if process.poll() is None:
+                return process
+            _end(process)
+
+
+def max_memory(max_pixels: int) -> int:
+    """Return the memory that decoding may take, in bytes."""
+    return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
 
 
 def _read(stream: IO[bytes], n_bytes: int) -> bytes:
@@ -153,26 +146,26 @@ def decode_all() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the service ends this process when it stops
         signal.signal(number, signal.SIG_IGN)
     _limit("CORE", 0)
-    while decode_next(sys.stdin.buffer, sys.stdout.buffer):
+    while _decode_next(sys.stdin.buffer, sys.stdout.buffer):
         pass
 
 
-def decode_next(requests: BinaryIO, answers: BinaryIO) -> bool:
+def _decode_next(requests: BinaryIO, answers: BinaryIO) -> bool:
     """Answer the next request; return False if there is none."""
     head = requests.read(_REQUEST.size)
     if len(head) < _REQUEST.size:
         return False
     n_bytes, max_pixels, size, seconds = _REQUEST.unpack(head)
     content = requests.read(n_bytes)
-    begun = time.process_time()
+    started = time.process_time()
     _limit("AS", max_memory(max_pixels))
-    _limit("CPU", int(begun) + 1 + seconds)  # in whole seconds, since the start of this process
+    _limit("CPU", int(started) + 1 + seconds)  # in whole seconds, since the start of this process
     try:
         pixels = Preprocessing(size).pixels(read_image(content, max_pixels=max_pixels))
         is_image, data = True, pixels.tobytes()
     except NescioError as error:
         is_image, data = False, str(error).encode("utf-8", "replace")
-    answers.write(_ANSWER.pack(is_image, time.process_time() - begun, len(data)) + data)
+    answers.write(_ANSWER.pack(is_image, time.process_time() - started, len(data)) + data)
     answers.flush()
     return True
 

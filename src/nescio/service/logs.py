@@ -11,10 +11,9 @@ import logging
 import os
 import queue
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from logging.handlers import QueueHandler, QueueListener
-from typing import Any, cast
 
 import msgspec
 
@@ -24,8 +23,24 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _MAX_WAITING = 10_000  # lines
 
 
-class JsonFormatter(logging.Formatter):
-    """Writes the message of a record and everything that was passed as `extra`."""
+class JsonLines(logging.Handler):
+    """Writes records to standard error: the message, and everything that was passed as `extra`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_dropped = 0
+        self.waiting: queue.Queue[bytes] = queue.Queue(_MAX_WAITING)
+        self._descriptor = -1  # if standard error was closed before the start
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            self._descriptor = sys.stderr.fileno()
+        threading.Thread(target=self._write_lines, daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line to the thread that writes."""
+        try:
+            self.waiting.put_nowait(self.format(record).encode("utf-8", "replace") + b"\n")
+        except Exception:  # too many wait, or the record cannot be formatted
+            self.n_dropped += 1
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line of JSON."""
@@ -37,62 +52,18 @@ class JsonFormatter(logging.Formatter):
         }
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = logging.Formatter().formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
 
-
-class LogQueue(QueueHandler):
-    """Hands records to the thread that writes them, and counts those that are dropped."""
-
-    def __init__(self) -> None:
-        super().__init__(queue.Queue(_MAX_WAITING))
-        self.n_dropped = 0
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Return the record as it is; the thread formats it."""
-        return record
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Count a record that cannot be written."""
-        self.n_dropped += 1
-
-
-class LineWriter(logging.Handler):
-    """Writes lines to standard error.
-
-    It has no lock and no buffer: at exit, Python would wait for them while nobody reads the log.
-    """
-
-    def __init__(self, waiting: LogQueue) -> None:
-        super().__init__()
-        self.setFormatter(JsonFormatter())
-        self._waiting = waiting
-        self._n_reported = 0
-        self._descriptor = -1  # if standard error was closed before the start
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            self._descriptor = sys.stderr.fileno()
-
-    def createLock(self) -> None:  # noqa: N802
-        """Use none: only one thread writes."""
-        self.lock = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, and how many were dropped if it has become more."""
-        try:
-            self._write(record)
-            n_dropped = self._waiting.n_dropped
-            if n_dropped > self._n_reported:
-                facts = {"name": logger.name, "levelname": "WARNING", "dropped": n_dropped}
-                message = {"msg": "lines of the log were dropped", "levelno": logging.WARNING}
-                self._write(logging.makeLogRecord(facts | message))
-                self._n_reported = n_dropped
-        except Exception:  # closed, a full disk, or a message that cannot be formatted
-            self._waiting.handleError(record)
-
-    def _write(self, record: logging.LogRecord) -> None:
-        data = f"{self.format(record)}\n".encode("utf-8", "replace")
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+    def _write_lines(self) -> None:
+        while True:
+            line = self.waiting.get()
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+            except OSError:  # closed, or a full disk
+                self.n_dropped += 1
+            self.waiting.task_done()
 
 
 def n_dropped() -> int:
@@ -109,8 +80,7 @@ def announce(event: str, **facts: object) -> None:
 @contextlib.contextmanager
 def set_up(level: str) -> Iterator[None]:
     """Send the events of the service, and those of uvicorn, to standard error."""
-    handler = LogQueue()
-    QueueListener(handler.queue, LineWriter(handler)).start()  # a daemon thread
+    handler = JsonLines()
     logging.captureWarnings(True)
     number = logging.getLevelNamesMapping()[level.upper()]
     for name in (logger.name, "uvicorn", "asyncio", "python_multipart", "py.warnings"):
@@ -122,5 +92,5 @@ def set_up(level: str) -> Iterator[None]:
         yield
     finally:
         end = time.monotonic() + 2.0
-        while cast("queue.Queue[Any]", handler.queue).unfinished_tasks and time.monotonic() < end:
+        while handler.waiting.unfinished_tasks and time.monotonic() < end:
             time.sleep(0.01)

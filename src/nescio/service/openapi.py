@@ -5,15 +5,16 @@ The same types decode requests, and `OPERATIONS` is the routing table, so the do
 
 from __future__ import annotations
 
-import functools
+import inspect
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nescio._version import __version__
-from nescio.service.settings import MAX_CHARACTERS, MAX_EXPLAINED, MAX_FILES, MAX_TEXTS
+from nescio.service.settings import MAX_EXPLAINED
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
@@ -23,7 +24,6 @@ FORM = "multipart/form-data"
 PROBLEM = "application/problem+json"
 SVG = "image/svg+xml"
 METRICS = "text/plain; version=0.0.4"
-WIDTHS = (200, 2_000)  # the smallest and the largest width of a chart in pixels
 
 _LARGEST = 1.7976931348623157e308
 
@@ -35,21 +35,25 @@ JsonNumber = Annotated[
     float | Literal["-inf"] | None,
     Meta(description='A number, "-inf" for a masked label, or null for a missing value (NaN).'),
 ]
-Width = Annotated[int, Meta(ge=WIDTHS[0], le=WIDTHS[1])]
-Explain = Annotated[
-    bool,
-    Meta(description=f"Add each label's share of the score; at most {MAX_EXPLAINED} rows."),
-]
+Width = Annotated[int, Meta(ge=200, le=2_000, description="The width in pixels.")]
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
     """The query of an operation without parameters."""
 
 
-class ScoreQuery(Struct, forbid_unknown_fields=True):
+class PredictQuery(Struct, forbid_unknown_fields=True):
+    """The query of /v1/predict."""
+
+    explain: Annotated[
+        bool,
+        Meta(description=f"Add each label's share of the score; at most {MAX_EXPLAINED} rows."),
+    ] = False
+
+
+class ScoreQuery(PredictQuery, forbid_unknown_fields=True):
     """The query of /v1/score."""
 
-    explain: Explain = False
     from_probs: Annotated[
         bool | None,
         Meta(
@@ -59,18 +63,12 @@ class ScoreQuery(Struct, forbid_unknown_fields=True):
     ] = None
 
 
-class PredictQuery(Struct, forbid_unknown_fields=True):
-    """The query of /v1/predict."""
-
-    explain: Explain = False
-
-
 class HistogramQuery(Struct, forbid_unknown_fields=True):
     """The query of /v1/histogram."""
 
     score: Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST, description="The score to draw.")]
     group: Annotated[str, Meta(description="The group, if calibrated by group.")] = "all"
-    width: Annotated[Width, Meta(description="The width in pixels.")] = 640
+    width: Width = 640
 
 
 class TrafficQuery(Struct, forbid_unknown_fields=True):
@@ -176,7 +174,7 @@ class ScoreHistogram(Struct):
     higher: Annotated[int, Meta(description="How many of the last bar lie above its edge.")]
 
 
-class InputDescription(Struct):
+class ModelInput(Struct):
     """One input of the model."""
 
     name: str
@@ -195,7 +193,7 @@ class TextLimits(Struct):
 class ModelDescription(Struct):
     """What the model takes."""
 
-    inputs: list[InputDescription]
+    inputs: list[ModelInput]
     preprocessing: dict[str, Any] | None
     texts: TextLimits | None
 
@@ -229,32 +227,22 @@ class RecentInputs(Struct):
     in_distribution: list[bool]
 
 
-class FlaggedShare(Struct):
-    """The share flagged of some inputs, and the band that was expected."""
+class ChartOf(Struct):
+    """A chart with its title and what it shows."""
 
-    n: int
-    share: float
-    low: float
-    high: float
-    time: float | UnsetType = UNSET
-
-
-class FlaggedShares(Struct):
-    """The share flagged of the latest inputs, and of consecutive chunks of them."""
-
-    all: FlaggedShare | None
-    chunks: list[FlaggedShare]
+    title: str
+    text: str
+    svg: str
 
 
 class TrafficReport(Struct):
-    """Recent scores, the share flagged, and the report of the monitor."""
+    """Recent scores, and the report of the monitor."""
 
     n_watched: int
     recent: RecentInputs
-    flagged: FlaggedShares
     monitor: dict[str, Any]
     stopping: bool
-    charts: dict[str, str] | UnsetType = UNSET
+    charts: list[ChartOf] | UnsetType = UNSET
 
 
 class Status(Struct):
@@ -279,99 +267,39 @@ def phrase(status: int) -> str:
 
 # --- operations ---------------------------------------------------------------------------------
 
+OPERATIONS: dict[str, Operation] = {}
+"""The operation of each path."""
 
-class Operation(NamedTuple):
-    """One operation of the API; `id` is the method of `Endpoints` that answers it."""
+Respond = TypeVar("Respond", bound=Callable[..., Any])
 
-    id: str
+
+class Operation(Struct):
+    """One operation of the API; it decorates the function that answers it.
+
+    The docstring of the function is the description.
+    """
+
     method: str
     path: str
-    summary: str
-    description: str
-    errors: tuple[int, ...]
     answer: dict[str, Any]  # a type by format; None is binary or text
     query: type[Struct] = NoQuery
-    body: dict[str, Any] | None = None
+    body: dict[str, Any] = {}
     example: dict[str, Any] | None = None
+    errors: tuple[int, ...] = ()  # beside those that follow from the rest
+    public: bool = False  # whether it needs no token
+    respond: Any = None
 
+    def __call__(self, respond: Respond) -> Respond:
+        """Make a function the answer to this operation."""
+        self.respond = respond
+        OPERATIONS[self.path] = self
+        return respond
 
-OPERATIONS = (
-    Operation(
-        "score", "POST", "/v1/score",
-        "Verdicts on logits",
-        "Returns a score, a p-value and a verdict for each row of logits.",
-        (400, 401, 403, 408, 413, 415, 422, 503),
-        {JSON: Verdicts, SAFETENSORS: None},
-        ScoreQuery,
-        {JSON: ScoreBody, SAFETENSORS: None},
-        {"logits": [[2.1, -3.0, 0.4], [-5.2, -6.1, -4.8]], "ids": ["a.jpg", "b.jpg"]},
-    ),
-    Operation(
-        "predict", "POST", "/v1/predict",
-        "Predicted labels and verdict for an image or a text",
-        "Runs the model on an image, on the images of a form, on texts, or on its inputs by name. "
-        "Returns the predicted labels, the probabilities and the verdicts. A form has image files "
-        f"under any field name, at most {MAX_FILES}; each is a row. A service takes texts if it "
-        f"has a tokenizer (see model.texts of /v1/detector): at most {MAX_TEXTS:,} per request, "
-        f"with {MAX_CHARACTERS:,} characters in all.",
-        (400, 401, 403, 404, 408, 413, 415, 422, 503),
-        {JSON: Predictions},
-        PredictQuery,
-        {**dict.fromkeys(IMAGES), FORM: None, JSON: PredictBody, SAFETENSORS: None},
-        {"inputs": {"input_ids": [[101, 2054, 102]]}},
-    ),
-    Operation(
-        "detector", "GET", "/v1/detector",
-        "The detector in use",
-        "Returns the thresholds, labels, guarantee and calibration histogram of the detector, and "
-        "what the model takes.",
-        (401, 403, 422),
-        {JSON: DetectorDescription},
-    ),
-    Operation(
-        "histogram", "GET", "/v1/histogram",
-        "A chart of one score",
-        "Draws a score and the threshold on the histogram of the calibration scores.",
-        (401, 403, 422),
-        {SVG: None},
-        HistogramQuery,
-    ),
-    Operation(
-        "traffic", "GET", "/v1/traffic",
-        "Recent traffic",
-        "Returns recent scores, the share flagged with its expected band, and the monitor's view.",
-        (401, 403, 422),
-        {JSON: TrafficReport},
-        TrafficQuery,
-    ),
-    Operation(
-        "reload", "POST", "/v1/reload",
-        "Reload the files",
-        "Reads the files of the detector and the model again. Requests are served meanwhile.",
-        (401, 403, 409, 422),
-        {JSON: DetectorDescription},
-    ),
-    Operation(
-        "healthz", "GET", "/healthz",
-        "Liveness probe", "Says that the process is alive.", (403, 422), {JSON: Status},
-    ),
-    Operation(
-        "readyz", "GET", "/readyz",
-        "Readiness probe",
-        "Says whether the service should get requests: not while it is about to stop.",
-        (403, 422, 503),
-        {JSON: Status},
-    ),
-    Operation(
-        "metrics", "GET", "/metrics",
-        "Metrics for Prometheus", "Returns all metrics as text.", (401, 403, 422), {METRICS: None},
-    ),
-    Operation(
-        "openapi", "GET", "/openapi.json",
-        "This document", "Returns the description of the API.", (403, 422), {JSON: dict[str, Any]},
-    ),
-)  # fmt: skip
-"""All operations."""
+    def statuses(self) -> list[int]:
+        """Return the statuses of all errors."""
+        of_bodies = (400, 408, 413, 415, 503) if self.body else ()
+        return sorted({403, 422, *of_bodies, *self.errors} | (set() if self.public else {401}))
+
 
 _MEANINGS = {
     400: "The body cannot be read.",
@@ -388,29 +316,26 @@ _MEANINGS = {
 }
 
 
-@functools.cache
-def document() -> bytes:
+def make_document() -> bytes:
     """Return the OpenAPI document."""
-    kinds = [
-        kind
-        for operation in OPERATIONS
-        for kind in (*operation.answer.values(), *(operation.body or {}).values(), operation.query)
+    types = {
+        str(kind): kind
+        for operation in OPERATIONS.values()
+        for kind in (*operation.answer.values(), *operation.body.values(), operation.query)
         if kind is not None
-    ]
+    } | {str(Problem): Problem}
     template = "#/components/schemas/{name}"
-    schemas, components = msgspec.json.schema_components([*kinds, Problem], ref_template=template)
-    refs = dict(zip([*map(str, kinds), str(Problem)], schemas, strict=True))
+    schemas, components = msgspec.json.schema_components(types.values(), ref_template=template)
+    refs = dict(zip(types, schemas, strict=True))
     queries = {
-        operation.id: components.pop(operation.query.__name__)
-        for operation in OPERATIONS
-        if operation.query is not NoQuery
+        kind: components.pop(kind.__name__)
+        for kind in {operation.query for operation in OPERATIONS.values()}
     }
-    components.pop(NoQuery.__name__)
     components["PredictBody"]["oneOf"] = [{"required": ["inputs"]}, {"required": ["texts"]}]
-    paths: dict[str, Any] = {}
-    for operation in OPERATIONS:
-        described = _described(operation, refs, queries.get(operation.id, {}))
-        paths.setdefault(operation.path, {})[operation.method.lower()] = described
+    paths = {
+        path: {operation.method.lower(): _described(operation, refs, queries[operation.query])}
+        for path, operation in OPERATIONS.items()
+    }
     security = {"token": {"type": "http", "scheme": "bearer"}}
     return msgspec.json.encode(
         {
@@ -427,47 +352,44 @@ def document() -> bytes:
 
 
 def _described(operation: Operation, refs: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
-    def content(kinds: dict[str, Any]) -> dict[str, Any]:
+    def content(types: dict[str, Any]) -> dict[str, Any]:
         return {
-            name.partition(";")[0]: {"schema": _plain(name) if kind is None else refs[str(kind)]}
-            for name, kind in kinds.items()
+            name.partition(";")[0]: {"schema": _not_json(name) if kind is None else refs[str(kind)]}
+            for name, kind in types.items()
         }
 
+    summary, _, description = (inspect.getdoc(operation.respond) or "").partition("\n\n")
     responses: dict[str, Any] = {
         "200": {"description": "OK.", "content": content(operation.answer)}
     }
-    for status in operation.errors:
+    for status in operation.statuses():
         responses[str(status)] = {
             "description": f"{phrase(status)}. {_MEANINGS[status]}",
             "content": content({PROBLEM: Problem}),
         }
     described: dict[str, Any] = {
-        "operationId": operation.id,
-        "summary": operation.summary,
-        "description": operation.description,
+        "operationId": operation.respond.__name__,
+        "summary": summary.rstrip("."),
+        "description": " ".join(description.split()),
         "responses": responses,
-    }
-    if query:
-        described["parameters"] = [
+        "parameters": [
             {"name": name, "in": "query", "required": name in query["required"], "schema": schema}
             for name, schema in query["properties"].items()
-        ]
-    if operation.body is not None:
+        ],
+    }
+    if operation.body:
         bodies = content(operation.body)
         bodies[JSON]["example"] = operation.example
         described["requestBody"] = {"required": True, "content": bodies}
-    if 401 in operation.errors:  # the token is optional: a service may have none
+    if not operation.public:  # the token is optional: a service may have none
         described["security"] = [{"token": []}, {}]
     return described
 
 
-def _plain(media_type: str) -> dict[str, Any]:
-    """Return the schema of a body that is no JSON."""
+def _not_json(media_type: str) -> dict[str, Any]:
+    """Return the schema of a body that is not JSON."""
     if media_type == FORM:
-        return {
-            "type": "object",
-            "additionalProperties": {"type": "string", "format": "binary"},
-        }
+        return {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}
     if media_type in (SVG, METRICS):
         return {"type": "string"}
     return {"type": "string", "format": "binary"}

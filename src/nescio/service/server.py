@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import itertools
 import signal
 import socket
 import sys
@@ -67,7 +68,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin with a request, unless its head is too long or too many wait before it."""
-        n_head = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        n_head = len(self.url) + sum(map(len, itertools.chain(*self.headers)))
         if n_head > _MAX_HEAD_BYTES or len(self.pipeline) >= _MAX_PIPELINED:
             raise ValueError("too much")  # uvicorn answers 400
         super().on_headers_complete()
@@ -207,7 +208,7 @@ def serve(
         listening = _bound(host, port)
         name, number = listening.getsockname()[:2]
         service.only_local = is_loopback(name)
-        engine = service.current.engine
+        engine = service.engine
         logs.announce(
             "serving",
             url=f"http://{f'[{name}]' if ':' in name else name}:{number}",

@@ -1,4 +1,4 @@
-"""The state behind the endpoints: the detector in use, the traffic, and the queues of work."""
+"""The state behind the endpoints: the detector and the model in use, and the queues of work."""
 
 from __future__ import annotations
 
@@ -9,23 +9,31 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
+from nescio._charts.histogram import Histogram
 from nescio._io.files import check_target, exclusive
 from nescio._threads import available_cpus
 from nescio._validation import Array
-from nescio.errors import NescioError
+from nescio.calibration import CUSTOM, Calibration
+from nescio.detectors import Detector, load
+from nescio.detectors.assessment import Assessment
+from nescio.detectors.saving import plain_params
+from nescio.errors import InputError, NescioError, ShapeError
+from nescio.explain import Reason
 from nescio.models.inputs import n_rows
-from nescio.monitor.monitor import fingerprint
 from nescio.outputs import Outputs
-from nescio.service.engine import BatchResult, Engine, Model, kind_of
+from nescio.outputs.outputs import match_labels
 from nescio.service.images import Decoders
 from nescio.service.logs import logger
-from nescio.service.requests import RequestLimits
-from nescio.service.settings import Settings
-from nescio.service.traffic import Metrics, ScoreMetrics, Traffic, stored_monitor
+from nescio.service.model import Model
+from nescio.service.openapi import DetectorDescription, ScoreHistogram
+from nescio.service.requests import RequestLimits, TooLargeError
+from nescio.service.settings import MAX_EXPLAINED, Settings
+from nescio.service.traffic import Metrics, Traffic, stored_monitor
 
 _WATCH_EVERY_SECONDS = 0.25
 _SAVE_EVERY = 240  # the state is saved after this many looks at the traffic
@@ -33,7 +41,9 @@ _SAVE_EVERY = 240  # the state is saved after this many looks at the traffic
 # For larger requests, copying them into one array takes longer than that.
 _BATCH_VALUES = 1 << 15
 _BATCH_INPUTS = 1 << 24  # the most numbers that go through the model together: about 100 images
+_QUICK_BYTES = 65_536  # of JSON; they are encoded and decoded in less time than a thread takes
 _QUICK_SECONDS = 0.003
+_EXPLAINED_LABELS = 20
 
 Value = TypeVar("Value")
 Work = TypeVar("Work")
@@ -41,13 +51,42 @@ Result = TypeVar("Result")
 Run = Callable[[Sequence[Work]], list[Result]]
 
 
-class Current(NamedTuple):
-    """What requests are served with. A reload replaces it as a whole."""
+class BatchResult(NamedTuple):
+    """The outputs of the model for one or several requests, and the verdicts."""
 
-    engine: Engine
-    traffic: Traffic
-    counted: ScoreMetrics
-    fingerprint: str
+    outputs: Outputs
+    assessment: Assessment
+
+
+class Engine:
+    """What requests are served with: a detector, optionally a model, and their traffic.
+
+    A reload makes another one. A `NescioError` says what is wrong with the files.
+    """
+
+    def __init__(self, settings: Settings, again: bool = False) -> None:
+        self.detector = load(settings.detector)
+        self.calibration: Calibration = self.detector.calibration_
+        if self.calibration.by == CUSTOM:
+            raise InputError(
+                f"{settings.detector} was calibrated with groups of your own, which the service "
+                "does not know. Calibrate it without groups or by label count."
+            )
+        self.model = None if settings.model is None else Model(settings, self.detector)
+        self.label_names = self.detector.label_names_
+        if self.label_names is None and self.model is not None:
+            self.label_names = self.model.wrapped.label_names
+        self.n_labels = self._count_labels()
+        names = self.label_names or tuple(map(str, range(self.n_labels or 0)))
+        monitor = stored_monitor(self.detector, settings.alpha, settings.monitor_state, again)
+        self.traffic = Traffic(self.detector, names, monitor, settings.monitor_state)
+        # Of the calibration scores by group, and of all groups under None.
+        thresholds = self.calibration.thresholds
+        self.histograms: dict[str | None, Histogram] = {
+            None: Histogram.of(self.calibration.scores, [of.value for of in thresholds.values()]),
+            **{name: Histogram.of(of.scores, [of.value]) for name, of in thresholds.items()},
+        }
+        self.description = msgspec.json.encode(self._describe())
 
     def score(self, works: Sequence[Outputs]) -> list[BatchResult]:
         """Return the verdicts on outputs of one kind."""
@@ -55,16 +94,16 @@ class Current(NamedTuple):
 
     def predict(self, works: Sequence[Mapping[str, Array]]) -> list[BatchResult]:
         """Return the outputs of the model for inputs of one kind, and the verdicts."""
+        assert self.model is not None
         inputs = {name: np.concatenate([work[name] for work in works]) for name in works[0]}
-        outputs = cast(Model, self.engine.model).outputs(inputs)
+        outputs = self.model.outputs(inputs)
         ends = itertools.accumulate(map(n_rows, works))
         parts = [outputs[end - n_rows(work) : end] for work, end in zip(works, ends, strict=True)]
         return self._verdicts(outputs, parts)
 
     def _verdicts(self, outputs: Outputs, parts: Sequence[Outputs]) -> list[BatchResult]:
-        whole = self.engine.score(outputs)
-        self.counted.count(whole)
-        self.traffic.record(whole)
+        whole = self.assess(outputs)
+        self.traffic.record(*whole)
         if len(parts) == 1:
             return [BatchResult(parts[0], whole.assessment)]
         ends = itertools.accumulate(map(len, parts))
@@ -72,6 +111,100 @@ class Current(NamedTuple):
             BatchResult(part, whole.assessment[end - len(part) : end])
             for part, end in zip(parts, ends, strict=True)
         ]
+
+    def assess(self, outputs: Outputs) -> BatchResult:
+        """Return the verdicts on outputs; labels with names are matched by name."""
+        names = self.detector.label_names_
+        if names is not None and outputs.label_names is not None:
+            outputs = match_labels(outputs, names, self.detector.scores_from)
+        if self.n_labels not in (None, outputs.n_labels):
+            raise ShapeError(
+                f"the detector expects logits of {self.n_labels} labels, got {outputs.n_labels}."
+            )
+        return BatchResult(outputs, self.detector.assess(outputs, from_probs=False))
+
+    def explain(self, outputs: Outputs) -> list[dict[str, Any]]:
+        """Return the reason for each verdict, with the labels that matter most."""
+        if len(outputs) > MAX_EXPLAINED:
+            raise TooLargeError(f"at most {MAX_EXPLAINED} rows can be explained in one request.")
+        return list(map(_explanation, self.detector.explain(outputs, from_probs=False)))
+
+    def _count_labels(self) -> int | None:
+        """Return the number of labels, or None if only features were seen."""
+        if "logits" in self.detector.n_columns_:
+            return self.detector.n_columns_["logits"]
+        if self.detector.profile_.firing is not None:
+            return self.detector.profile_.firing.n_labels
+        return None if self.label_names is None else len(self.label_names)
+
+    def _describe(self) -> DetectorDescription:
+        """Return what clients may want to know."""
+        detector, calibration = self.detector, self.calibration
+        first = next(iter(calibration.thresholds.values()))
+        return DetectorDescription(
+            detector=detector.name,
+            params={name: v for name, v in plain_params(detector).items() if name != "tpr"},
+            scores_from=list(detector.scores_from),
+            n_columns=detector.n_columns_,
+            label_names=None if self.label_names is None else list(self.label_names),
+            threshold=calibration.threshold_values,
+            tpr=first.tpr,
+            confidence=first.confidence,
+            by=calibration.by,
+            n_calibration=calibration.n_samples,
+            n_by_group={name: len(of.scores) for name, of in calibration.thresholds.items()},
+            statement=calibration.statement(),
+            explains=_explains_labels(detector),
+            histogram=ScoreHistogram(**self.histograms[None].as_dict()),
+            example=self._example(),
+            model=None if self.model is None else self.model.describe(),
+        )
+
+    def _example(self) -> list[float] | None:
+        """Return logits to try, made of medians of the calibration data, if they are "in"."""
+        terms, medians = self.detector.label_terms(), self.detector.profile_.medians
+        if terms is None or medians is None:
+            return None
+        group = len(medians.groups) // 2
+        ladder = np.linspace(-40.0, 40.0, 8_001)
+        steps = np.asarray(terms.of(ladder[None, :]))[0]  # increasing
+        commonest_first = np.argsort(-medians.labels[group], kind="stable")
+        row = np.empty(len(commonest_first))
+        row[commonest_first] = np.interp(medians.ranks[group], steps, ladder).round(2)
+        ordinary = self.assess(Outputs(row[None, :])).assessment.in_distribution[0]
+        return row.tolist() if ordinary else None
+
+
+def _explains_labels(detector: Detector) -> bool:
+    """Return whether the score, or that of a part, can be explained label by label."""
+    if detector.label_terms() is not None:
+        return detector.profile_.medians is not None
+    parts = getattr(detector, "detectors_", ()) if detector.explains else ()
+    return any(map(_explains_labels, parts))
+
+
+def _explanation(reason: Reason) -> dict[str, Any]:
+    by_label = reason.by_label()
+    labels = () if by_label is None else by_label.most_telling(_EXPLAINED_LABELS)
+    explanation = {
+        "term": "" if by_label is None else by_label.term,
+        "summary": reason.summary(),
+        "labels": [label.as_dict() for label in labels],
+    }
+    if reason.parts:
+        parts = [part.as_dict() for part in reason.parts]
+        explanation["parts"] = [{k: v for k, v in p.items() if k != "reason"} for p in parts]
+    return explanation
+
+
+def kind_of(outputs: Outputs) -> Hashable:
+    """Return a key; outputs with the same key can be scored together."""
+    columns = tuple(
+        (name, outputs.get(name).shape[1], outputs.get(name).dtype.str)
+        for name in outputs.names
+        if name != "head"
+    )
+    return columns, outputs.label_names, outputs.ids is None, id(outputs.head)
 
 
 class Service:
@@ -89,10 +222,8 @@ class Service:
             self._files.enter_context(exclusive(settings.monitor_state, "state file"))
         self.limits = RequestLimits(settings)
         self.metrics = Metrics(self.limits)
-        self.current = self._load()
-        self.metrics.registry.register(self.current.counted)
-
-    # --- life ---
+        self.engine = Engine(settings)
+        self.metrics.registry.register(self.engine.traffic)
 
     async def start(self) -> None:
         """Start the threads and tasks; call this within the event loop."""
@@ -100,7 +231,7 @@ class Service:
         self._workers = ThreadPoolExecutor(available_cpus(), thread_name_prefix="worker")
         # Images have threads of their own, so that slow ones do not delay anything else.
         self._decoding = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decoding")
-        self.decoders = Decoders()
+        self.decoders = Decoders(self.settings.max_pixels)
         self._scoring = Batcher(_BATCH_VALUES)
         self._predicting = Batcher(_BATCH_INPUTS)
         self._reloading = asyncio.Lock()
@@ -123,35 +254,30 @@ class Service:
         """Read the files again. If that fails, the previous detector and model stay in use."""
         async with self._reloading:
             try:
-                fresh = await self.in_thread(self._load, True)
+                engine = await self.in_thread(Engine, self.settings, True)
             except (NescioError, OSError) as error:
                 self.metrics.reloads.labels("failed").inc()
                 logger.error("reload failed", extra={"reason": str(error)})
                 raise
-            old = self.current
-            if fresh.fingerprint == old.fingerprint:
-                fresh = fresh._replace(traffic=old.traffic, counted=old.counted)
+            old = self.engine
+            fingerprint = engine.traffic.monitor.fingerprint
+            changed = fingerprint != old.traffic.monitor.fingerprint
+            if changed:
+                self.metrics.registry.unregister(old.traffic)
+                self.metrics.registry.register(engine.traffic)
             else:
-                self.metrics.registry.unregister(old.counted)
-                self.metrics.registry.register(fresh.counted)
-            self.current = fresh
+                engine.traffic = old.traffic
+            self.engine = engine
             self.metrics.reloads.labels("done").inc()
-            logger.info("reloaded", extra={"changed": fresh.fingerprint != old.fingerprint})
-            return fresh.engine
-
-    def _load(self, again: bool = False) -> Current:
-        settings = self.settings
-        engine = Engine.load(settings)
-        monitor = stored_monitor(engine.detector, settings.alpha, settings.monitor_state, again)
-        traffic = Traffic(monitor, settings.monitor_state)
-        return Current(engine, traffic, ScoreMetrics(engine, traffic), fingerprint(engine.detector))
+            logger.info("reloaded", extra={"changed": changed})
+            return engine
 
     def _watch(self, save: bool) -> None:
         """Show the monitor the requests since the previous call, and save its state if asked."""
         try:
-            self.current.traffic.watch()
+            self.engine.traffic.watch()
             if save:
-                self.current.traffic.save()
+                self.engine.traffic.save()
         except Exception:  # it must be logged, and must not end the task
             logger.exception("the monitor failed, or its state was not saved")
 
@@ -160,24 +286,28 @@ class Service:
             await asyncio.sleep(_WATCH_EVERY_SECONDS)
             await self.in_thread(self._watch, turn % _SAVE_EVERY == 0)
 
-    # --- work ---
-
-    async def score(self, current: Current, outputs: Outputs) -> BatchResult:
+    async def score(self, engine: Engine, outputs: Outputs) -> BatchResult:
         """Return the verdicts on the outputs of a request."""
         return await self._scoring.submit(
-            current.score, outputs, size=outputs.logits.size, kind=kind_of
+            engine.score, outputs, size=outputs.logits.size, kind=kind_of
         )
 
     async def predict(
-        self, current: Current, model: Model, inputs: Mapping[str, Array]
+        self, engine: Engine, model: Model, inputs: Mapping[str, Array]
     ) -> BatchResult:
         """Return the outputs of the model for the inputs of a request, and the verdicts."""
         size = sum(array.size for array in inputs.values())
-        return await self._predicting.submit(current.predict, inputs, size=size, kind=model.kind_of)
+        return await self._predicting.submit(engine.predict, inputs, size=size, kind=model.kind_of)
 
     async def in_thread(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that would block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
+
+    async def coding(self, n_bytes: int, work: Callable[..., Value], *arguments: object) -> Value:
+        """Return the result of encoding or decoding about so many bytes of JSON."""
+        if n_bytes <= _QUICK_BYTES:
+            return work(*arguments)
+        return await self.in_thread(work, *arguments)
 
     async def decoding(self, work: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of work that decodes images."""
@@ -200,8 +330,8 @@ class Batcher:
 
     A batch is whatever has arrived while the previous batch ran: no request waits for others.
     Batches run one after another in a thread, so that the event loop can read requests and write
-    answers meanwhile. If nothing else waits, work that was quick when it was last done runs in the
-    event loop itself: switching threads takes longer.
+    answers meanwhile. Work of a size that was quick when it was last done runs in the event loop
+    itself: switching threads takes longer.
     """
 
     def __init__(self, max_size: int) -> None:
@@ -221,8 +351,7 @@ class Batcher:
         self, run: Run[Work, Result], work: Work, *, size: int, kind: Callable[[Work], Hashable]
     ) -> Result:
         """Return the result of a piece of work, which may run with others of the same kind."""
-        idle = self._running is None or self._running.done()
-        if idle and self._seconds.get(size.bit_length(), _QUICK_SECONDS) < _QUICK_SECONDS:
+        if self._seconds.get(size.bit_length(), _QUICK_SECONDS) < _QUICK_SECONDS:
             (result,) = self._timed(run, [work], size)
             try:
                 if isinstance(result, Exception):
@@ -232,7 +361,7 @@ class Batcher:
                 del result  # as below
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(run, work, size, kind(work), answer))
-        if idle:
+        if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_batches())
         try:
             return await answer

@@ -10,6 +10,7 @@ from nescio._validation import checked_whole
 from nescio.errors import ParameterError
 
 # Limits per request that cannot be set.
+MAX_ROWS = 100_000
 MAX_TEXTS = 1_000
 MAX_CHARACTERS = 1_000_000  # of all texts; about a second for the tokenizer
 MAX_FILES = 100  # of a form
@@ -45,14 +46,10 @@ class Settings:
     max_body_bytes : int
         Maximum size of a binary body or an image. For JSON, which needs more memory when it is
         decoded, the maximum is a quarter of it.
-    max_rows : int
-        Maximum number of rows per request.
     max_pixels : int
         Maximum number of pixels per image. It is checked before the image is decoded.
     max_requests : int
         Maximum number of requests in progress; further requests get the answer 503.
-    body_seconds : float
-        Maximum time for a body to arrive.
     drain_seconds : float
         How long requests are still accepted after the signal to stop.
     monitor_state : Path, optional
@@ -73,16 +70,14 @@ class Settings:
     token: str | None = None
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32_000_000
-    max_rows: int = 100_000
     max_pixels: int = 50_000_000
     max_requests: int = 256
-    body_seconds: float = 30.0
     drain_seconds: float = 1.0
     monitor_state: Path | None = None
     alpha: float = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_rows", "max_pixels", "max_requests"):
+        for name in ("max_body_bytes", "max_pixels", "max_requests"):
             checked_whole(name, getattr(self, name), minimum=1)
         model_options = ("tokenizer", "logits", "features", "from_probs", "image_size")
         given = [name for name in (*model_options, "mean", "std") if getattr(self, name)]
@@ -96,13 +91,3 @@ class Settings:
                 raise ParameterError(
                     f"an origin must look like https://example.org, without a path; got {origin!r}."
                 )
-
-    @property
-    def max_json_bytes(self) -> int:
-        """Maximum size of a JSON body. A number of two characters takes 32 bytes while decoded."""
-        return max(1, self.max_body_bytes // 4)
-
-    @property
-    def max_waiting_bytes(self) -> int:
-        """Maximum size of all bodies in progress."""
-        return 8 * self.max_body_bytes

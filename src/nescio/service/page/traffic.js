@@ -1,7 +1,7 @@
 // The live view, which is updated every two seconds while the page is visible.
 
 import { ask, parseSvg } from "./api.js";
-import { byId, chartWidth, count, legend, make, percent, plural } from "./elements.js";
+import { byId, chartWidth, legend, make } from "./elements.js";
 
 const PAUSE = 2_000; // milliseconds
 const LONGEST_PAUSE = 30_000;
@@ -49,34 +49,25 @@ function say(state, text) {
   if (live.textContent !== text) live.textContent = text; // screen readers announce only changes
 }
 
-function view({ n_watched: watched, recent, flagged, monitor, charts }, detector) {
-  const n = recent.score.length;
-  if (!n) {
+function view({ monitor, charts }, detector) {
+  if (!charts.length) {
     const text = "No traffic yet. The scores of all requests appear here,";
     return [make("p.waiting", `${text} including those of this page.`)];
   }
-  const which =
-    watched > n ? `the latest ${count(n)} of ${count(watched)} inputs` : plural(n, "input");
   const threshold =
     detector.by === null ? "threshold" : "thresholds for each number of predicted labels";
+  const [scores, ...others] = charts;
   return [
     ...state(monitor),
     make("figure",
-      make("h3", "Scores ", make("span", `of ${which}, oldest first`)),
-      parseSvg(charts.scores),
+      make("h3", `${scores.title} `, make("span", scores.text)),
+      parseSvg(scores.svg),
       legend([["dot", "in-distribution"], ["cross", "flagged"], ["dash", threshold]]),
     ),
-    make("figure",
-      make("h3", "Share flagged ", make("span", inWords(flagged.all))),
-      parseSvg(charts.flagged),
-      legend([["shade", "expected band"], ["dot", "within it"], ["diamond", "outside it"]]),
+    ...others.map(({ title, text, svg }) =>
+      make("figure", make("h3", title), parseSvg(svg), make("figcaption", text)),
     ),
   ];
-}
-
-function inWords({ share, low, high }) {
-  const where = share < low || share > high ? "outside" : "within";
-  return `${percent(share)}, ${where} the expected ${percent(low)} to ${percent(high)}`;
 }
 
 // --- the monitor ---

@@ -1,0 +1,192 @@
+"""The model of /v1/predict: an ONNX graph, and what requests send as its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from starlette.exceptions import HTTPException
+
+from nescio._validation import Array
+from nescio.detectors import Detector
+from nescio.errors import InputError, ParameterError, ProbabilitiesError, ShapeError
+from nescio.models import wrap
+from nescio.models.images import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from nescio.models.inputs import n_rows
+from nescio.models.onnx_models import DTYPES, OnnxRunner
+from nescio.outputs import Outputs
+from nescio.service.images import Decoders
+from nescio.service.logs import logger
+from nescio.service.openapi import ModelDescription, ModelInput, TextLimits
+from nescio.service.requests import without_advice
+from nescio.service.settings import MAX_CHARACTERS, MAX_TEXTS, Settings
+
+_IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 256, 32
+_PAIRS_AT_ONCE = _TEXTS_AT_ONCE * 512**2  # of tokens, in texts of the usual maximum length
+
+
+class Model:
+    """A wrapped ONNX graph, and the preprocessing of images for it.
+
+    A `NescioError` says what is wrong with the file, or why it does not fit the detector.
+    """
+
+    def __init__(self, settings: Settings, detector: Detector) -> None:
+        self.wrapped = wrap(
+            settings.model,
+            detector=detector,
+            output=settings.logits,
+            features=settings.features,
+            from_probs=settings.from_probs,
+            tokenizer=settings.tokenizer,
+        )
+        runner = self.wrapped.runner
+        if not isinstance(runner, OnnxRunner):
+            raise ParameterError(f"{settings.model} is not an ONNX file.")
+        _check_width(runner, detector)
+        self.tokenizer = runner.tokenizer
+        if self.tokenizer is not None and self.tokenizer.max_tokens is None:
+            raise ParameterError(
+                "the tokenizer has no maximum length, and a service needs one. Set it in Python: "
+                "tokenizer = tokenizers.Tokenizer.from_file(path); "
+                "tokenizer.enable_truncation(256); tokenizer.save(path)."
+            )
+        self.inputs = {node.name: _described(node) for node in runner.session.get_inputs()}
+        self.preprocessing: Preprocessing | None = None  # None if it does not take images
+        first, *others = self.inputs.values()
+        if not others and _takes_images(first):
+            self.preprocessing = _preprocessing(first.shape, runner.preprocessing, settings)
+
+    def describe(self) -> ModelDescription:
+        """Return what a client must send."""
+        texts = None
+        if self.tokenizer is not None and self.tokenizer.max_tokens is not None:
+            texts = TextLimits(self.tokenizer.max_tokens, MAX_TEXTS, MAX_CHARACTERS)
+        preprocessing = None if self.preprocessing is None else self.preprocessing.as_dict()
+        return ModelDescription(list(self.inputs.values()), preprocessing, texts)
+
+    def image_inputs(
+        self, files: Sequence[tuple[str, bytes]], decoders: Decoders
+    ) -> dict[str, Array]:
+        """Return image files, each with its name or "", as the input of the model."""
+        if self.preprocessing is None:
+            raise HTTPException(415, "the model does not take images. Send its inputs by name.")
+        pixels = decoders.decode(files, self.preprocessing.size)
+        (name,) = self.inputs
+        return self.checked({name: self.preprocessing.normalise(pixels)})
+
+    def text_inputs(self, texts: list[str]) -> tuple[dict[str, Array], list[bool]]:
+        """Return texts as inputs of the model, and whether each of them was cut off."""
+        if self.tokenizer is None:
+            raise InputError(
+                "the model does not take texts. Send its inputs by name, or start the service with "
+                "--tokenizer."
+            )
+        tokens = self.tokenizer(texts)
+        self.wrapped.runner.check_padding(texts, tokens)
+        truncated = set(tokens.truncated)
+        return self.checked(tokens.arrays), [row in truncated for row in range(len(texts))]
+
+    def checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the inputs in the types of the graph, or raise an error if they do not fit."""
+        if inputs.keys() != self.inputs.keys():
+            names = ", ".join(name[:40] for name in sorted(inputs)[:10])
+            raise InputError(f"the inputs must be {', '.join(self.inputs)}; got {names or 'none'}.")
+        typed = {name: _typed(inputs[name], expected) for name, expected in self.inputs.items()}
+        n_rows(typed)  # raises unless all have equally many
+        return typed
+
+    def outputs(self, inputs: Mapping[str, Array]) -> Outputs:
+        """Run the model."""
+        size = _IMAGES_AT_ONCE
+        if self.tokenizer is not None:
+            # Attention takes memory for each pair of tokens.
+            n_tokens = max(1, int(inputs["input_ids"].shape[1]))
+            size = min(_TEXTS_AT_ONCE, max(1, _PAIRS_AT_ONCE // n_tokens**2))
+        try:
+            return self.wrapped.outputs(inputs, batch_size=size)
+        except ProbabilitiesError as error:
+            raise ProbabilitiesError(
+                f"the outputs of the model: {without_advice(error)} If it returns probabilities, "
+                "start the service with --from-probs."
+            ) from error
+
+    def kind_of(self, inputs: Mapping[str, Array]) -> Hashable:
+        """Return a key; inputs with the same key can run together."""
+        if self.wrapped.runner.fixed_batch is not None:
+            return object()
+        return tuple((name, array.shape[1:]) for name, array in inputs.items())
+
+
+def _check_width(runner: OnnxRunner, detector: Detector) -> None:
+    """Raise an error if the model does not return as many logits as the detector expects."""
+    shapes = {node.name: node.shape for node in runner.session.get_outputs()}
+    width = (shapes[runner.output] or [None])[-1]
+    expected = detector.n_columns_.get("logits")
+    if isinstance(width, int) and expected not in (None, width):
+        raise ShapeError(
+            f"the model returns {width} logits, and the detector expects {expected}. Calibrate a "
+            "detector on outputs of this model."
+        )
+
+
+def _described(node: Any) -> ModelInput:
+    """Return the description of an input of an ONNX session."""
+    if node.type not in DTYPES or not node.shape:
+        raise InputError(
+            f"the input {node.name!r} of the model has type {node.type} and shape {node.shape}. "
+            "Every input must be an array of numbers with one row per sample."
+        )
+    shape = [size if isinstance(size, int) else None for size in node.shape]
+    return ModelInput(node.name, shape, np.dtype(DTYPES[node.type]).name)
+
+
+def _takes_images(entry: ModelInput) -> bool:
+    """Return whether an input may be a batch of RGB images."""
+    is_float = np.dtype(entry.dtype).kind == "f"
+    return len(entry.shape) == 4 and entry.shape[1] in (3, None) and is_float
+
+
+def _typed(array: Array, expected: ModelInput) -> Array:
+    """Return an array in the type of an input, or raise an error if it does not fit."""
+    fits = array.ndim == len(expected.shape) and all(
+        size in (None, got) for size, got in zip(expected.shape, array.shape, strict=True)
+    )
+    if not fits:
+        shape = ["any" if size is None else size for size in expected.shape]
+        raise InputError(
+            f"input {expected.name!r} must have shape {shape}, got {list(array.shape)}."
+        )
+    dtype = np.dtype(expected.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        typed = array.astype(dtype, copy=False)
+    if dtype.kind != "f" and not np.array_equal(typed, array):
+        raise InputError(
+            f"input {expected.name!r} must be {dtype}; it has fractions or numbers out of range."
+        )
+    return typed
+
+
+def _preprocessing(
+    shape: Sequence[int | None], stored: Preprocessing | None, settings: Settings
+) -> Preprocessing:
+    """Return the preprocessing of images: the settings come first, then the model file."""
+    size = settings.image_size or (stored.size if stored else shape[2])
+    if size is None:
+        raise ParameterError(
+            "the model takes images of any size. Pass the size that it was trained with, such as "
+            "--image-size 224."
+        )
+    if not {*shape[2:]} <= {None, size}:
+        raise ParameterError(
+            f"the model takes images of {shape[2]} x {shape[3]} pixels, not {size}."
+        )
+    if stored is None and settings.mean is None and settings.std is None:
+        logger.warning(
+            "images are normalised as for ImageNet: neither the model file nor --mean and --std "
+            "say otherwise",
+            extra={"mean": IMAGENET_MEAN, "std": IMAGENET_STD},
+        )
+    default = stored or Preprocessing(size)
+    return Preprocessing(size, settings.mean or default.mean, settings.std or default.std)
