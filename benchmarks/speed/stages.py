@@ -144,7 +144,7 @@ def tuning(name: str) -> Callable[[Path], float]:
         from nescio.lab.data import load_folder
         from nescio.lab.extraction.image_batches import Reader
         from nescio.lab.networks.checkpoint import Architecture, Checkpoint, CheckpointRunner
-        from nescio.lab.training.tuning import grid_scores
+        from nescio.lab.training.tuning import TuneSettings, grid_scores
         from nescio.models.images import Preprocessing
         from nescio.outputs import Outputs
 
@@ -164,7 +164,7 @@ def tuning(name: str) -> Callable[[Path], float]:
 
         def run() -> int:
             with runner.running() as module:
-                grid_scores(module, inputs, preprocessing, learned)
+                grid_scores(module, inputs, preprocessing, learned, TuneSettings())
             return len(inputs)
 
         return rate_of(run)
