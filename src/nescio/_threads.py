@@ -39,11 +39,11 @@ def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def available_cpus() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
-        found = len(os.sched_getaffinity(0))
+        n_cpus = len(os.sched_getaffinity(0))
     else:
-        found = os.cpu_count() or 1
+        n_cpus = os.cpu_count() or 1
     most = cpu_limit()
-    return found if most is None else min(found, most)
+    return n_cpus if most is None else min(n_cpus, most)
 
 
 def limit_cpus(most: int | None) -> None:
@@ -137,9 +137,9 @@ def map_ahead(
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         try:
-            while (found := results.get()) is not None:
-                yield found.result()
-                del found
+            while (future := results.get()) is not None:
+                yield future.result()
+                del future
                 room.release()
         finally:
             stopped.set()

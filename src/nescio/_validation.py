@@ -129,19 +129,11 @@ def check_multi_hot(labels: Array) -> None:
         raise InputError("labels must be multi-hot: every value must be 0 or 1.")
 
 
-def checked_share(name: str, value: Any) -> float:
-    """Return `value` as a float; raise unless it is strictly between 0 and 1."""
+def checked_share(name: str, value: Any, *, of: int = 1) -> float:
+    """Return `value` as a float; raise unless it is strictly between 0 and 1, or 0 and `of`."""
     number = float(value) if isinstance(value, Real) else -1.0
-    if not 0 < number < 1:
-        raise ParameterError(f"{name} must lie between 0 and 1 (exclusive), got {value!r}.")
-    return number
-
-
-def checked_percentile(name: str, value: Any) -> float:
-    """Return `value` as a float; raise unless it is strictly between 0 and 100."""
-    number = float(value) if isinstance(value, Real) else -1.0
-    if not 0 < number < 100:
-        raise ParameterError(f"{name} must lie between 0 and 100 (exclusive), got {value!r}.")
+    if not 0 < number < of:
+        raise ParameterError(f"{name} must lie between 0 and {of} (exclusive), got {value!r}.")
     return number
 
 

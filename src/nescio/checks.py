@@ -177,10 +177,10 @@ def check_refuses_before_calibration(detector: Detector) -> None:
     """There is no verdict without a threshold, and no p-value without calibration."""
     outputs = make_outputs(200, seed=5)
     fresh = clone(detector)
-    for one in (fresh, clone(detector).fit(outputs)):
-        for method in (one.predict, one.decision_function, one.assess):
+    for uncalibrated in (fresh, clone(detector).fit(outputs)):
+        for method in (uncalibrated.predict, uncalibrated.decision_function, uncalibrated.assess):
             _expect(NotCalibratedError, method, outputs)
-        _expect(NotCalibratedError, one.save, "never-written.nescio")
+        _expect(NotCalibratedError, uncalibrated.save, "never-written.nescio")
 
 
 def check_keeps_the_promised_share(detector: Detector) -> None:
@@ -286,8 +286,8 @@ def check_can_mark_bad_rows_as_out(detector: Detector) -> None:
     scores = fitted.score_samples(bad)
     assert np.isneginf(scores[3]), f"a bad row must score -inf, got {scores[3]}"
     assert fitted.predict(bad)[3] == -1, "a bad row must be out"
-    others = np.arange(20) != 3
-    np.testing.assert_allclose(scores[others], fitted.score_samples(good)[others], rtol=1e-9)
+    finite = np.arange(20) != 3
+    np.testing.assert_allclose(scores[finite], fitted.score_samples(good)[finite], rtol=1e-9)
     rated = fitted.calibrate(make_outputs(100, seed=12)).assess(bad, fdr=0.01)
     assert not rated.in_distribution[3], "a bad row must be out at any false-alarm rate"
 

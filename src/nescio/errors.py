@@ -178,10 +178,10 @@ def label_difference(
 ) -> str:
     """Describe how the labels of the data differ from those that the owner, a detector, has."""
     if sorted(ours) == sorted(theirs):
-        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        position = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
         return (
-            f"the labels are in another order than those of {owner}: at position {at}, {owner} "
-            f"has {ours[at]!r}, and the data {theirs[at]!r}."
+            f"the labels are in another order than those of {owner}: at position {position}, "
+            f"{owner} has {ours[position]!r}, and the data {theirs[position]!r}."
         )
     have, wanted = set(theirs), set(ours)
     missing = [name for name in ours if name not in have]

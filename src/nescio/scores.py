@@ -455,8 +455,8 @@ def _has_vectorised_log1p() -> bool:
     """Return whether NumPy has a vectorised log1p here (a scalar one costs 20 times as much)."""
     from numpy.lib.introspect import opt_func_info
 
-    found = opt_func_info(func_name="^log1p$", signature="float32")
-    current = [entry["current"] for entry in found.get("log1p", {}).values()]
+    targets = opt_func_info(func_name="^log1p$", signature="float32")
+    current = [entry["current"] for entry in targets.get("log1p", {}).values()]
     return any("AVX512" in target or "X86_V4" in target for target in current)
 
 

@@ -45,9 +45,9 @@ def test_a_detector_alone(detector, tmp_path, capsys):
     arguments = ["export", detector, "-o", str(path), "--samples", str(tmp_path / "new.npy")]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "inputs   logits (batch, 6)" in printed
-    assert "outputs  probs, score, p_value, in_distribution" in printed
-    assert f"saved {path}" in printed
+    assert "inputs               logits=batch, 6\n" in printed
+    assert "outputs              probs, score, p_value, in_distribution\n" in printed
+    assert f"path                 {path}" in printed
     assert run(path, logits=some_logits(3))["score"].shape == (3,)
     assert main(arguments) == 1  # it is there already
     assert "--force" in capsys.readouterr().err
@@ -67,7 +67,7 @@ def test_a_network_of_nescios_own(checkpoint, tmp_path, capsys):
     ]
     # Eight hidden units that hardly vary: the distances magnify what rounding leaves.
     assert main([*arguments, "--tolerance", "0.01"]) == 0
-    assert "checked on 12 samples" in capsys.readouterr().out
+    assert "n_samples            12\n" in capsys.readouterr().out
     name = json.loads(metadata(path)["nescio.inputs"])[0]
     found = run(path, **{name: images.numpy()})
     np.testing.assert_allclose(found["features"], given.features, atol=1e-4)
@@ -98,8 +98,8 @@ def test_the_probabilities_of_a_model_with_a_fixed_batch(detector, tmp_path, cap
     arguments = ["export", detector, "-o", str(path), "--model", str(model), "--logits", "logits"]
     assert main([*arguments, "--from-probs"]) == 0
     printed = capsys.readouterr().out
-    assert "checked on 1 sample; " in printed
-    assert "fixed batch size, as in the model: 1" in printed
+    assert "n_samples            1\n" in printed
+    assert "fixed_batch          1\n" in printed
 
 
 def image_classifier(path, height="h", width="w", channels=3):
@@ -161,7 +161,7 @@ def test_samples_from_files(detector, tmp_path, capsys):
     np.savez(tmp_path / "one.npz", x=some_inputs(7))
     for name in ("one.npy", "one.npz"):
         assert main([*command, str(tmp_path / name)]) == 0
-        assert "checked on 7 samples" in capsys.readouterr().out
+        assert "n_samples            7\n" in capsys.readouterr().out
     (tmp_path / "bad.npy").write_bytes(b"no array")
     assert main([*command, str(tmp_path / "bad.npy")]) == 1
     assert "not an .npy or .npz file" in capsys.readouterr().err

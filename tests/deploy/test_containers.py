@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatch
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -191,11 +190,6 @@ def test_building_the_image_sends_no_statistics():
     assert step.startswith("env ORT_DISABLE_TELEMETRY=1 ")
 
 
-def test_the_image_is_built_without_buildkit():
-    text = (DEPLOY / "Dockerfile").read_text("utf-8")
-    assert re.findall(r"^RUN --.*|^COPY --(?!from=).*|<<", text, re.MULTILINE) == []
-
-
 # --- schemas -------------------------------------------------------------------------------------
 
 
@@ -260,7 +254,7 @@ def test_what_compose_mounts_exists():
     assert "nescio" in COMPOSE["services"]
 
 
-def test_the_dashboard_finds_its_data_source_and_its_panels_do_not_overlap():
+def test_the_dashboard_finds_its_data_source():
     dashboard = json.loads((DEPLOY / "grafana/dashboards/nescio.json").read_text("utf-8"))
     [provisioned] = documents("grafana/provisioning/datasources/prometheus.yaml")
     [folder] = documents("grafana/provisioning/dashboards/nescio.yaml")
@@ -271,11 +265,6 @@ def test_the_dashboard_finds_its_data_source_and_its_panels_do_not_overlap():
     targets = [one.split(":")[1] for one in COMPOSE["services"]["grafana"]["volumes"]]
     assert folder["providers"][0]["options"]["path"] in targets
     assert len({panel["id"] for panel in panels}) == len(panels)
-    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or above, (one, other)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
     assert all(panel["description"] for panel in panels)
 
 
@@ -329,12 +318,6 @@ def test_each_file_of_a_command_is_in_the_repository_or_made_above_it():
     ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
     assert {f"/{Path(path).parent}/" for path in made} == {"/models/", "/deploy/secrets/"}
     assert {"/models/", "/deploy/secrets/"} <= set(ignored)
-
-
-def test_secrets_are_made_in_a_folder_that_others_cannot_enter():
-    for file in (CONTAINERS, DEPLOY / "compose.yaml"):
-        text = file.read_text("utf-8")
-        assert text.index("install -d -m 700 deploy/secrets\n") < text.index("> deploy/secrets/")
 
 
 def test_the_page_has_the_sum():

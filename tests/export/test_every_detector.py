@@ -200,3 +200,11 @@ def test_rows_that_python_refuses_are_out(tmp_path):
         True,
         False,
     ]
+
+
+def test_a_graph_holds_the_training_samples_once(tmp_path):
+    detector, outputs = of_features(ns.NearestNeighbours())
+    detector.fit(np.random.default_rng(0).normal(size=(5000, 9))).calibrate(outputs.features)
+    path = tmp_path / "alone.onnx"
+    ns.export_onnx(None, path, detector=detector)
+    assert path.stat().st_size < 1.2 * detector.bank_.nbytes

@@ -1,7 +1,10 @@
-"""nescio.integrations.ray.Verdicts on batches, without Ray."""
+"""nescio.integrations.ray.Verdicts on batches, without Ray, and in Spark."""
 
 import inspect
+import os
 import pickle
+import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -101,3 +104,31 @@ def test_a_plain_loop_over_frames_as_mapinpandas_has_it(detector, frame):
     inspect.signature(made.over)  # Spark asks for it
     found = pandas.concat(made.over(iter([frame[:20], frame[20:]])))
     assert found.equals(made(frame))
+
+
+@pytest.fixture
+def spark():
+    sql = pytest.importorskip("pyspark.sql")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        builder = sql.SparkSession.builder.master("local[2]").appName("nescio")
+        for name, value in {"ui.enabled": "false", "driver.host": "127.0.0.1"}.items():
+            builder = builder.config(f"spark.{name}", value)
+        made = builder.getOrCreate()
+        yield made
+        made.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the sockets of pyspark
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_spark_gives_the_verdicts_of_assess(spark, detector, frame):
+    schema = "file string, score double, p_value double, in_distribution boolean, group string"
+    verdicts = Verdicts(detector, keep="file")
+    scored = spark.createDataFrame(frame).mapInPandas(verdicts.over, schema)
+    rows = sorted(scored.collect(), key=lambda row: int(row["file"].removesuffix(".jpg")))
+    expected = verdicts(frame)
+    np.testing.assert_array_equal([row["score"] for row in rows], expected["score"])
+    assert [row["in_distribution"] for row in rows] == expected["in_distribution"].tolist()

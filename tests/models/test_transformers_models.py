@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 
@@ -155,3 +157,35 @@ def test_the_order_of_the_inputs(tokens):
     fewer = {"token_type_ids": tokens["token_type_ids"], "input_ids": tokens["input_ids"]}
     assert wrapped.runner.input_names(fewer) == ("input_ids", "token_type_ids")
     assert ns.wrap(vit()).runner.input_names() == ("pixel_values",)
+
+
+def resnet(pixels):
+    models = pytest.importorskip("torchvision.models")
+    return models.resnet18(num_classes=5), pixels, "avgpool", 512
+
+
+def timm_vit(pixels):
+    timm = pytest.importorskip("timm")
+    return timm.create_model("test_vit", num_classes=5, img_size=32), pixels, "head:input", 64
+
+
+@pytest.mark.parametrize("make", [resnet, timm_vit, None], ids=["resnet", "timm", "bert"])
+def test_the_module_gives_what_the_model_gives(make, tokens):
+    """Also that of other torch models. The tests of export trace it."""
+    torch.manual_seed(0)
+    made = (bert(), tokens, "dropout", 16) if make is None else make(torch.randn(3, 3, 32, 32))
+    model, example, layer, width = made
+    wrapped = ns.wrap(model.train(), features=layer)
+    module, outputs = wrapped.runner.module(example), wrapped.outputs(example)
+    names = wrapped.runner.input_names(example)
+    inputs = tuple(example[name] for name in names) if names else (example,)
+    for each in (module, copy.deepcopy(module)):
+        with torch.no_grad():
+            logits, features = each(*inputs)
+        np.testing.assert_array_equal(logits, outputs.logits)
+        np.testing.assert_array_equal(features, outputs.features)
+    assert features.shape == (len(outputs), width)
+    # A copy in eval mode; the model itself is still in training.
+    assert not any(part.training for part in module.modules())
+    assert model.training
+    assert not any(part._forward_hooks for part in model.modules())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from typer import Option
@@ -21,14 +21,10 @@ from nescio.cli.options import (
     load_detector,
     refuse_overwriting,
 )
-from nescio.cli.printing import print_json, say, working
+from nescio.cli.printing import print_facts, working
 from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_numbers
 from nescio.errors import FileFormatError, ParameterError
 from nescio.outputs.reading import read_outputs
-
-if TYPE_CHECKING:
-    from nescio.detectors import Detector
-    from nescio.export import Exported
 
 _LEVELS = ("debug", "info", "warning", "error")
 _TOKEN_VARIABLE = "NESCIO_TOKEN"
@@ -93,7 +89,8 @@ def export(
             tolerance=tolerance,
             force=force,
         )
-    _print(exported, loaded, as_json=as_json)
+    facts = vars(exported) | {"path": str(output), "detector": loaded.name}
+    print_facts(facts | {"differences": vars(exported.differences)}, as_json=as_json)
 
 
 def _read_samples(path: Path) -> Any:
@@ -106,28 +103,6 @@ def _read_samples(path: Path) -> Any:
         raise FileFormatError(
             f"{path} is not an .npy or .npz file, is damaged, or holds Python objects."
         ) from error
-
-
-def _print(exported: Exported, detector: Detector, *, as_json: bool) -> None:
-    differences = exported.differences
-    if as_json:
-        facts = {**vars(exported), "path": str(exported.path), "detector": detector.name}
-        print_json({**facts, "differences": vars(differences)})
-        return
-    shapes = (f"{name} ({', '.join(map(str, shape))})" for name, shape in exported.inputs.items())
-    figures = f"score {differences.score:.1e}, p-value {differences.p_value:.1e}"
-    if "logits" in exported.outputs:
-        figures = f"logits {differences.logits:.1e}, {figures}"
-    samples = "1 sample" if exported.n_samples == 1 else f"{exported.n_samples:,} samples"
-    say(
-        f"inputs   {', '.join(shapes)}",
-        f"outputs  {', '.join(exported.outputs)}",
-        f"checked on {samples}; largest difference from Python: {figures}; verdicts that differ: "
-        f"{differences.verdicts:,}",
-    )
-    if exported.fixed_batch is not None:
-        say(f"fixed batch size, as in the model: {exported.fixed_batch}")
-    say(f"saved {exported.path}")
 
 
 # --- serve ----------------------------------------------------------------------------------------

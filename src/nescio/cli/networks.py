@@ -17,7 +17,7 @@ from typer import Argument, Option
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
 from nescio.cli.options import AsJson, Engine, Force, is_ray
-from nescio.cli.printing import print_json, print_rows, progress_bar, say
+from nescio.cli.printing import print_facts, print_json, print_rows, progress_bar, say
 from nescio.cli.vision import (
     MODEL_HELP,
     Device,
@@ -122,20 +122,10 @@ def train(
             on_images=advance,
             on_epoch=(lambda epoch: None) if quiet else partial(_print_epoch, settings),
         )
-    if not speaks:
-        return
-    if as_json:
-        report = {
-            "checkpoint": str(run.checkpoint),
-            "best": vars(run.best),
-            "epochs": len(run.history),
-        }
-        print_json(report)
-        return
-    say(
-        f"best epoch {run.best.epoch} of {len(run.history)} by {settings.training.select}: loss "
-        f"{run.best.val_loss:.4f}, mAP {run.best.val_map:.4f}; wrote {run.checkpoint}"
-    )
+    if speaks:
+        best, n_epochs = vars(run.best), len(run.history)
+        facts = {"checkpoint": str(run.checkpoint), "best": best, "epochs": n_epochs}
+        print_facts(facts, as_json=as_json)
 
 
 def _print_epoch(settings: TrainSettings, done: Epoch) -> None:
@@ -402,7 +392,5 @@ def convert(
     preprocessing = chosen_preprocessing(Preprocessing(), image_size, mean, std)
     facts = {"converted_from": [path.name for path in (weights, head) if path is not None]}
     Checkpoint(network, architecture, label_names, preprocessing, facts).save(output, force=force)
-    if as_json:
-        print_json({"output": str(output), "model": name, "label_names": label_names})
-    else:
-        say(f"saved {output}: {name}, {len(label_names)} labels")
+    converted = {"output": str(output), "model": name, "label_names": label_names}
+    print_facts(converted, as_json=as_json)

@@ -71,6 +71,14 @@ def as_text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print named values as JSON, or one per line."""
+    if as_json:
+        print_json(facts)
+    else:
+        say(*(f"{name:<20} {as_text(value)}" for name, value in facts.items()))
+
+
 def print_rows(
     rows: Sequence[Mapping[str, Any]],
     *,

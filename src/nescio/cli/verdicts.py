@@ -27,8 +27,8 @@ from nescio.cli.options import (
     refuse_overwriting,
 )
 from nescio.cli.printing import (
-    as_text,
     describe,
+    print_facts,
     print_json,
     print_rows,
     progress_bar,
@@ -399,11 +399,9 @@ def info(detector: DetectorFile, as_json: AsJson = False) -> None:
     else:
         del facts["parameters"]["tpr"]  # the calibration has its own
         facts |= calibration_facts(calibration)
-    if as_json:
-        print_json(facts)
-        return
-    facts.pop("tpr_interval_99", None)  # the statement below says it
-    facts["label_names"] = loaded.label_names_ and some_of(loaded.label_names_)
-    say(*(f"{name:<20} {as_text(value)}" for name, value in facts.items()))
-    if calibration is not None:
+    if not as_json:
+        facts.pop("tpr_interval_99", None)  # the statement below says it
+        facts["label_names"] = loaded.label_names_ and some_of(loaded.label_names_)
+    print_facts(facts, as_json=as_json)
+    if calibration is not None and not as_json:
         say(calibration.statement())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nescio import scores
-from nescio._validation import Array, checked_percentile, checked_share
+from nescio._validation import Array, checked_share
 from nescio.calibration import TIE_TOLERANCE
 from nescio.detectors.base import Detector
 from nescio.detectors.features import exp, largest, like, where
@@ -99,7 +99,7 @@ class ReAct(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        checked_percentile("percentile", self.percentile)
+        checked_share("percentile", self.percentile, of=100)
 
     def _learn(self, arrays: Arrays) -> None:
         self.ceiling_ = np.array(np.percentile(arrays.penultimate, self.percentile))
@@ -206,7 +206,7 @@ class ASH(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        checked_percentile("percentile", self.percentile)
+        checked_share("percentile", self.percentile, of=100)
 
     def _score(self, arrays: Arrays) -> Array:
         inputs = arrays.penultimate
@@ -250,7 +250,7 @@ class Scale(Detector):
 
     def _check_params(self) -> None:
         super()._check_params()
-        checked_percentile("percentile", self.percentile)
+        checked_share("percentile", self.percentile, of=100)
 
     def _score(self, arrays: Arrays) -> Array:
         inputs = arrays.penultimate

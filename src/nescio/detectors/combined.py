@@ -153,7 +153,7 @@ class Combined(Detector):
         for text in given:
             if isinstance(text, str) and text not in known:
                 known[text] = as_detector(text, may_import=False)
-        return [known[one] if isinstance(one, str) else as_detector(one) for one in given]
+        return [known[part] if isinstance(part, str) else as_detector(part) for part in given]
 
     def _new_parts(self) -> list[Detector]:
         """Return new parts to learn with."""
@@ -281,8 +281,8 @@ class Combined(Detector):
 def _nearest(part: Detector, arrays: Arrays) -> Array | None:
     if not hasattr(part, "nearest"):
         return None
-    found: Array = part.nearest(arrays, min(_N_NEAREST, len(part.bank_)))
-    return found
+    rows: Array = part.nearest(arrays, min(_N_NEAREST, len(part.bank_)))
+    return rows
 
 
 def reference_scores(part: Detector) -> Scores:

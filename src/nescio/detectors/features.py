@@ -95,9 +95,9 @@ def centred(rows: FloatArray, center: NDArray[np.float64]) -> FloatArray:
     The centre is split in two, so that features far from zero lose no precision in float32.
     """
     coarse = center.astype(rows.dtype)
-    found = rows - coarse
-    found -= (center - coarse).astype(rows.dtype)
-    return found
+    moved = rows - coarse
+    moved -= (center - coarse).astype(rows.dtype)
+    return moved
 
 
 def product(rows: FloatArray, matrix: FloatArray) -> FloatArray:

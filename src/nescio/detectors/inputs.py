@@ -296,8 +296,8 @@ def _checked(detector: Detector, data: Any, name: str) -> FloatArray:
     return matrix
 
 
-def _text_instead(name: str, found: Any) -> str:
-    first = found[0] if isinstance(found, np.ndarray) and len(found) else found
+def _text_instead(name: str, text: Any) -> str:
+    first = text[0] if isinstance(text, np.ndarray) and len(text) else text
     return (
         f"{name} must be numbers, got text: {cut(first, 60)!r}. For a file, pass "
         "nescio.Outputs.load(path). For texts, wrap the model that reads them: nescio.wrap."

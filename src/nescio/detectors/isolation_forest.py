@@ -87,7 +87,7 @@ class IsolationForest(Detector):
             self.thresholds_[i, :n] = np.where(leaf, 0.0, tree.threshold)
             for side, children in enumerate((tree.children_left, tree.children_right)):
                 self.children_[i, :n, side] = np.where(leaf, np.arange(n), children)
-            depths = _depths(self.children_[i, :n])
+            depths = tree.compute_node_depths() - 1  # that of the root is 1
             self.lengths_[i, :n] = depths + _expected_length(tree.n_node_samples)
         self.scale_ = _expected_length(np.array(n_samples))
 
@@ -134,16 +134,6 @@ class IsolationForest(Detector):
 def _own_number(n_nodes: int) -> NDArray[np.int32]:
     """Return each node as its own left and right child, for leaves and for unused places."""
     return np.repeat(np.arange(n_nodes, dtype=np.int32)[:, None], 2, axis=1)
-
-
-def _depths(children: Array) -> NDArray[np.float64]:
-    """Return the depth of each node; children come after their parents."""
-    depths = np.zeros(len(children))
-    for node, below in enumerate(children):
-        for child in below:
-            if child != node:
-                depths[child] = depths[node] + 1
-    return depths
 
 
 def _expected_length(n_samples: Array) -> NDArray[np.float64]:

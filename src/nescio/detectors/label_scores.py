@@ -281,12 +281,12 @@ class LabelGap(Detector):
 
     def _score(self, arrays: Arrays) -> Array:
         logits = arrays.logits
-        known = logits > -np.inf
+        unmasked = logits > -np.inf
         top = scores.max_logit(logits)[:, None]
-        bottom = -scores.max_logit(where(known, -logits, -np.inf))
-        predicted = ((logits > 0) | (logits == top)) & known
-        others = known & ~predicted
-        rest = where(others.any(1), _mean(logits, others), bottom)
+        bottom = -scores.max_logit(where(unmasked, -logits, -np.inf))
+        predicted = ((logits > 0) | (logits == top)) & unmasked
+        absent = unmasked & ~predicted
+        rest = where(absent.any(1), _mean(logits, absent), bottom)
         return _mean(logits, predicted) - rest  # type: ignore[no-any-return]
 
 

@@ -113,9 +113,10 @@ class LinearProbe(FeatureDetector):
         result = np.empty(len(inputs))
         for rows in row_blocks(len(inputs), max(weights.shape)):
             moved = centred(unit_rows(inputs[rows]), self.center_)
-            found = product(moved, weights) + self.shares_  # (n_rows, n_labels), float64
-            positive = np.maximum(found, 0.0)
-            result[rows] = np.einsum("ij,ij->i", positive, positive) + np.minimum(found.max(1), 0.0)
+            outputs = product(moved, weights) + self.shares_  # (n_rows, n_labels), float64
+            positive = np.maximum(outputs, 0.0)
+            result[rows] = np.einsum("ij,ij->i", positive, positive)
+            result[rows] += np.minimum(outputs.max(1), 0.0)
         return result
 
 

@@ -55,7 +55,12 @@ def learn_gaussians(features: FloatArray, labels: Any, *, normalise: bool = Fals
     member = memberships(labels, len(moved))  # (n_samples, n_labels)
     counts = member.sum(0)
     if not counts.all():
-        _warn_of_empty(counts)
+        empty = np.flatnonzero(counts == 0)
+        warn(
+            f"{len(empty)} of {len(counts)} labels have no sample and are left out "
+            f"(the first is label {empty[0]}).",
+            EmptyLabelWarning,
+        )
         member, counts = member[:, counts > 0], counts[counts > 0]
     weight = member.sum(1)  # how many labels each sample carries
     center = weight @ moved / weight.sum()
@@ -94,15 +99,6 @@ def minus_distances(
             cross = product(z, means.sum(0)[:, None])[:, 0]
             scores[rows] = 2 * cross - len(means) * norms - mean_norms.sum()
     return scores
-
-
-def _warn_of_empty(counts: Matrix) -> None:
-    empty = np.flatnonzero(counts == 0)
-    warn(
-        f"{len(empty)} of {len(counts)} labels have no sample and are left out "
-        f"(the first is label {empty[0]}).",
-        EmptyLabelWarning,
-    )
 
 
 def _whitening(covariance: Matrix) -> Matrix:

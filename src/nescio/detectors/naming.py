@@ -209,10 +209,10 @@ def _imported(name: str) -> type[Detector]:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ParameterError(f"cannot import {module_name!r} of {name!r}: {error}.") from error
-    found = getattr(module, class_name, None)
-    if found is None:
+    kind = getattr(module, class_name, None)
+    if kind is None:
         raise ParameterError(f"the module {module_name!r} has no class {class_name!r}.")
-    return found  # type: ignore[no-any-return]  # register checks it
+    return kind  # type: ignore[no-any-return]  # register checks it
 
 
 def build_detector(text: str, *, may_import: bool = True, **common: Any) -> Detector:

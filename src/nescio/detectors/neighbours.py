@@ -403,6 +403,6 @@ def _tables(members: Array, starts: Array, absent: int) -> list[_Table]:
         labels = np.flatnonzero((classes == each) & (sizes > 0))
         place = np.arange(sizes[labels].max())
         present = place < sizes[labels][:, None]
-        at = np.where(present, starts[labels][:, None] + place, 0)
-        tables.append(_Table(labels, np.where(present, members[at], absent)))
+        position = np.where(present, starts[labels][:, None] + place, 0)
+        tables.append(_Table(labels, np.where(present, members[position], absent)))
     return tables

@@ -54,12 +54,7 @@ def load(path: str | Path) -> Detector:
     >>> detector.predict(logits[:3])
     array([1, 1, 1])
     """
-    return _load(path, None)
-
-
-def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:
-    """Read a detector of a known class."""
-    return _load(path, kind)
+    return load_as(Detector, path)  # type: ignore[type-abstract]  # it stands for any class
 
 
 def plain_params(detector: Detector) -> dict[str, Any]:
@@ -137,8 +132,11 @@ def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
 # --- from the file ----------------------------------------------------------------------------
 
 
-def _load(path: str | Path, kind: type[Detector] | None) -> Detector:
-    """Read and check a file; every flaw is a `FileFormatError` that names it."""
+def load_as(kind: type[DetectorT], path: str | Path) -> DetectorT:
+    """Read a detector of a known class, or any if it is `Detector`.
+
+    Every flaw of the file is a `FileFormatError` that names it.
+    """
     try:
         tensors, node = _KIND.read(path, copy=True)
     except FileFormatError as error:
@@ -152,11 +150,12 @@ def _load(path: str | Path, kind: type[Detector] | None) -> Detector:
             "detector here."
         ) from error
     try:
-        if kind is not None and node["detector"] != kind.name:
+        if kind is not Detector and node["detector"] != kind.name:
             raise FileFormatError(
                 f"{path} holds a detector {node['detector']!r}, not {kind.name!r}."
             )
-        detector = _from_file(node, tensors, path, kind)
+        known = kind if kind is not Detector else _registered(node["detector"], path)
+        detector = _from_file(known, node, tensors, path)
         if not hasattr(detector, "calibration_"):
             raise ValueError("it has no calibration")
     except KeyError as error:
@@ -167,16 +166,20 @@ def _load(path: str | Path, kind: type[Detector] | None) -> Detector:
 
 
 def _from_file(
-    node: Mapping[str, Any], tensors: Tensors, path: object, kind: type[Detector] | None = None
-) -> Detector:
-    """Return a detector, of the class that is registered under its name unless one is given."""
-    kind = kind or _registered(node["detector"], path)
+    kind: type[DetectorT], node: Mapping[str, Any], tensors: Tensors, path: object
+) -> DetectorT:
+    """Return a detector of this class; its parts are of the classes registered by their names."""
     detector = kind(**{name: _revived(value, path) for name, value in node["params"].items()})
     detector._check_params()
     for name in detector.learned:
         if name in node["parts"]:
             parts = [
-                _from_file(part, _under(f"parts.{name}.{number}.", tensors), path)
+                _from_file(
+                    _registered(part["detector"], path),
+                    part,
+                    _under(f"parts.{name}.{number}.", tensors),
+                    path,
+                )
                 for number, part in enumerate(node["parts"][name])
             ]
             setattr(detector, name, parts)

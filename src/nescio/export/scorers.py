@@ -118,7 +118,8 @@ def _minus_distances(
 def _nearest_neighbours(detector: Any, arrays: Arrays) -> Tensor:
     unit = _unit_rows(arrays[detector.layer])
     kth = _similarities(unit, detector.bank_).topk(detector.k, dim=1).indices[:, -1]
-    difference = unit.double() - detector.bank_.index_select(0, kth).double()
+    # Of the transposed bank, as in the product: the graph holds it once.
+    difference = unit.double() - detector.bank_.T.index_select(1, kth).T.double()
     distances = (difference * difference).sum(1).sqrt()
     directed = (unit != 0).any(1)
     return -torch.where(directed, distances, math.sqrt(2))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +36,6 @@ __all__ = ["Verdicts", "ray_scoring"]
 # What a user has set stays. Usage statistics would be sent to Ray's makers.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # errors are raised in Python too
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it, Ray warns of a change to come
 }
 # A Parquet file is read from the beginning of a row group, which often holds several blocks: the
@@ -171,8 +169,7 @@ def connected() -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix=name, dir=where, ignore_cleanup_errors=True) as folder:
         own = {"include_dashboard": False, "_temp_dir": folder} if address == "local" else {}
         try:
-            with _silent():
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
             yield ray
         except ConnectionError as error:
             raise ParameterError(
@@ -181,24 +178,6 @@ def connected() -> Iterator[Any]:
             ) from error
         finally:
             ray.shutdown()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep what Ray's own library writes to standard error away from the user: it says its level.
-
-    Failures are exceptions.
-    """
-    sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(nowhere)
-        os.close(kept)
 
 
 def resources(ray: Any, *, gpus: bool) -> Resources:

@@ -251,8 +251,14 @@ def read_sets(
     roles += [("held-out data (--held-out)", held_out)]
     roles += [("OOD data (--ood)", data) for data in named.values()]
     for (role, data), (other_role, other) in combinations(roles, 2):
-        if role != other_role:
-            _check_different(data, other, role, other_role)
+        paths = _is_path(data) and _is_path(other)
+        same = same_file(data, other) if paths else data is other and data is not None
+        if same and role != other_role:
+            what = other if paths else f"the same {type(data).__name__}"
+            raise ParameterError(
+                f"{what} is given as {role} and as {other_role}. Detectors would be tested on data "
+                "that they know: pass other samples."
+            )
     first = _read(id_data, from_probs, columns, max_rows)
 
     def read(data: Any, name: str, columns: Columns) -> Outputs:
@@ -271,17 +277,6 @@ def read_sets(
         for name, data in (("training", train), ("held-out", held_out))
     )
     return Sets(first, ood, *learned)
-
-
-def _check_different(a: Any, b: Any, name_a: str, name_b: str) -> None:
-    """Raise if the same file or object is given twice."""
-    if _is_path(a) and _is_path(b) and same_file(a, b):
-        raise ParameterError(f"{b} is given as {name_a} and as {name_b}.")
-    if a is b and a is not None:
-        raise ParameterError(
-            f"the same {type(a).__name__} is given as {name_a} and as {name_b}. Detectors would be "
-            "tested on data that they know: pass other samples."
-        )
 
 
 def _is_path(data: Any) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,16 +163,13 @@ class Runner(ABC):
         self.device = device
         self.preprocessing = preprocessing
         self.tokenizer = None if tokenizer is None else self._tokenizer_of(tokenizer)
-        self.layers = self._resolved(layer_names(features))
+        self.layers = layer_names(features)
+        if AUTO in self.layers and not self.has_layer(AUTO):
+            known = [name for name in self.automatic if self.has_layer(name)][:1]
+            parts = (known if name == AUTO else [name] for name in self.layers)
+            self.layers = tuple(itertools.chain.from_iterable(parts))
         self.features = self.layers[0] if self.layers else None
         self.layers_are_default = False
-
-    def _resolved(self, layers: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the layers with "auto" replaced by a layer that the model has, if any."""
-        if AUTO not in layers or self.has_layer(AUTO):
-            return layers
-        found = next((name for name in self.automatic if self.has_layer(name)), "")
-        return tuple(filter(None, (found if name == AUTO else name for name in layers)))
 
     @property
     def array_names(self) -> tuple[str, ...]:
@@ -400,20 +398,16 @@ def make_runner(
         runner: Runner = model.make_runner(**settings)
         return runner
     if isinstance(model, str | Path):
-        model = _onnx_path(model)
-    return _runner_class(model)(model, **settings)
-
-
-def _onnx_path(name: str | Path) -> Path:
-    """Return the path of an ONNX file; raise for any other text or path."""
-    if Path(name).suffix.lower() == ".onnx":
+        if Path(model).suffix.lower() != ".onnx":
+            raise ParameterError(
+                f"{str(model)!r} is not the path of an .onnx file. Load any other model and pass "
+                "the model itself (a network of nescio train with "
+                "nescio.lab.networks.checkpoint.load_checkpoint), and a detector as wrap(model, "
+                "detector=path)."
+            )
         require("onnxruntime", "onnx")
-        return Path(name)
-    raise ParameterError(
-        f"{str(name)!r} is not the path of an .onnx file. Load any other model and pass the model "
-        "itself (a network of nescio train with nescio.lab.networks.checkpoint.load_checkpoint), "
-        "and a detector as wrap(model, detector=path)."
-    )
+        model = Path(model)
+    return _runner_class(model)(model, **settings)
 
 
 def _runner_class(model: Any) -> type[Runner]:

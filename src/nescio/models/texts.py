@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio._io.files import existing_file, replacing
+from nescio._io.files import existing_file
 from nescio._optional import require
 from nescio._validation import Array
 from nescio.errors import FileFormatError, InputError, ParameterError, listed
@@ -112,11 +112,6 @@ class TextTokenizer:
     def json(self) -> str:
         """Return it as a tokenizer.json, with its maximum length."""
         return str(self._tokenizer.to_str())
-
-    def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write it as a tokenizer.json, with its maximum length, atomically."""
-        with replacing(path, force=force) as temporary:
-            temporary.write_text(self.json(), "utf-8")
 
     def describe(self) -> dict[str, Any]:
         """Return what a manifest says about it."""

@@ -146,7 +146,7 @@ def load(path: str | Path, detector: Detector) -> Monitor:
         is_ours = state.fingerprint == monitor.fingerprint
         if is_ours:
             _restore(monitor, tensors, state)
-            monitor.report().summary()  # reads everything once
+            monitor.report().as_dict()  # reads everything once
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise FileFormatError(f"{path} is damaged: {error}.") from error
     if not is_ours:

@@ -19,7 +19,7 @@ from nescio._io.results import to_values
 from nescio._io.tensors import FileKind, Stacked, decode_tensors, read_tensors, verify_checksum
 from nescio._validation import Array
 from nescio.errors import FileFormatError, InputError, ParameterError, ShapeError
-from nescio.outputs.outputs import MAX_ID_LENGTH, Head, Outputs, check_same_arrays, join_columns
+from nescio.outputs.outputs import Head, Outputs, check_same_arrays, join_columns
 
 ARRAYS = (".safetensors", ".npy", ".npz")
 """The endings of files that hold arrays and no table."""
@@ -160,15 +160,11 @@ def _pack_strings(key: str, strings: Sequence[str]) -> dict[str, Array | Stacked
     return {f"{key}.utf8": np.frombuffer(b"".join(encoded), np.uint8), f"{key}.ends": ends}
 
 
-def _unpack_strings(
-    path: object, key: str, tensors: Mapping[str, Array], longest: int | None = MAX_ID_LENGTH
-) -> list[str]:
+def _unpack_strings(path: object, key: str, tensors: Mapping[str, Array]) -> list[str]:
     data, ends = tensors[f"{key}.utf8"].tobytes(), tensors[f"{key}.ends"].reshape(-1)
     bounds = [0, *ends.tolist()]
-    # UTF-8 takes up to four bytes per character.
-    limit = len(data) if longest is None else 4 * longest
-    bounded = all(0 <= end - start <= limit for start, end in itertools.pairwise(bounds))
-    if ends.dtype.kind not in "iu" or not bounded or bounds[-1] != len(data):
+    in_order = all(start <= end for start, end in itertools.pairwise(bounds))
+    if ends.dtype.kind not in "iu" or not in_order or bounds[-1] != len(data):
         raise FileFormatError(f"{path} is damaged: its {key} do not match their lengths.")
     try:
         return [data[start:end].decode() for start, end in itertools.pairwise(bounds)]
@@ -178,17 +174,17 @@ def _unpack_strings(
 
 def _unpack_kept(path: object, tensors: Mapping[str, Array], names: Any) -> dict[str, Array]:
     """Return the kept columns of a .safetensors file; text has two arrays, numbers have one."""
-    found: dict[str, Array] = {}
+    columns: dict[str, Array] = {}
     for at, name in enumerate(names if isinstance(names, list) else ()):
         key = f"{_KEPT}{at}"
         if f"{key}.utf8" in tensors and f"{key}.ends" in tensors:
-            strings = _unpack_strings(path, key, tensors, longest=None)
-            found[str(name)] = np.array(strings, dtype=object)
+            strings = _unpack_strings(path, key, tensors)
+            columns[str(name)] = np.array(strings, dtype=object)
         elif key in tensors:
-            found[str(name)] = np.asarray(tensors[key])
+            columns[str(name)] = np.asarray(tensors[key])
         else:
             raise FileFormatError(f"{path} is damaged: the kept column {name!r} is missing.")
-    return found
+    return columns
 
 
 # --- NumPy ------------------------------------------------------------------------------------

@@ -52,11 +52,11 @@ _SHOWN_NAMES = 8  # of kept columns, of arrays, and of labels
 PENULTIMATE = "penultimate"
 """The name of the array that is the input of the head."""
 
-MAX_ID_LENGTH = 1024
 # Logits for perturbed inputs have one column per label; features for perturbed inputs have none.
 _PERTURBED_LOGITS = ("odin_max", "odin_sum")
 _PERTURBED_FEATURES = ("mahalanobis_max", "mahalanobis_sum")
 
+_MAX_ID_LENGTH = 1024
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
 
@@ -522,8 +522,8 @@ def as_ids(ids: Any) -> NDArray[np.str_]:
     strings = [str(name) for name in array]
     lengths = [len(name) for name in strings]
     longest = max(lengths, default=0)
-    if longest > MAX_ID_LENGTH:
-        raise InputError(f"an id may have {MAX_ID_LENGTH:,} characters; one has {longest:,}.")
+    if longest > _MAX_ID_LENGTH:
+        raise InputError(f"an id may have {_MAX_ID_LENGTH:,} characters; one has {longest:,}.")
     # NumPy pads every string to the longest: wasteful if the others are short.
     room = 4 * longest * len(strings)
     wasteful = room > max(_ROOM_FOR_IDS, 16 * sum(lengths))
