@@ -331,7 +331,8 @@ class Batcher:
     A batch is whatever has arrived while the previous batch ran: no request waits for others.
     Batches run one after another in a thread, so that the event loop can read requests and write
     answers meanwhile. Work of a size that was quick when it was last done runs in the event loop
-    itself: switching threads takes longer.
+    itself if nothing else waits, or if it is too large to be joined: switching threads takes
+    longer.
     """
 
     def __init__(self, max_size: int) -> None:
@@ -351,7 +352,9 @@ class Batcher:
         self, run: Run[Work, Result], work: Work, *, size: int, kind: Callable[[Work], Hashable]
     ) -> Result:
         """Return the result of a piece of work, which may run with others of the same kind."""
-        if self._seconds.get(size.bit_length(), _QUICK_SECONDS) < _QUICK_SECONDS:
+        idle = self._running is None or self._running.done()
+        quick = self._seconds.get(size.bit_length(), _QUICK_SECONDS) < _QUICK_SECONDS
+        if quick and (idle or 2 * size > self._max_size):
             (result,) = self._timed(run, [work], size)
             try:
                 if isinstance(result, Exception):
@@ -361,7 +364,7 @@ class Batcher:
                 del result  # as below
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(run, work, size, kind(work), answer))
-        if self._running is None or self._running.done():
+        if idle:
             self._running = asyncio.create_task(self._run_batches())
         try:
             return await answer
