@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio.errors import FileFormatError
-from nescio.service.requests import form_files
+from nescio.service.requests import TooLargeError, form_files
 from nescio.service.settings import MAX_FILES
 
 KIND = "multipart/form-data; boundary=XX"
@@ -50,7 +50,7 @@ def test_other_forms_are_refused_with_a_reason(kind, body, reason):
 def test_the_number_of_files_is_limited():
     assert len(form_files(KIND, part(b"1") * MAX_FILES + END)) == MAX_FILES
     for n in (MAX_FILES + 1, 50 * MAX_FILES):
-        with pytest.raises(FileFormatError, match="Maximum number of files is 100"):
+        with pytest.raises(TooLargeError, match="at most 100 files"):
             form_files(KIND, part(b"1") * n + END)
 
 

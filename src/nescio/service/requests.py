@@ -310,6 +310,8 @@ def form_files(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
         files: list[Any] = [file for _, file in form.multi_items()]
         return [((file.filename or "file")[:200], file.file.read()) for file in files]
     except MultiPartException as error:
+        if error.message.startswith("Too many files"):
+            raise TooLargeError(f"a form may have at most {MAX_FILES} files.") from error
         raise FileFormatError(
             f"the form in the body cannot be read: {error.message} Send only files, for example: "
             "curl -F image=@photo.jpg"

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn import functional
 
 from nescio.detectors import JointEnergy, Mahalanobis
-from nescio.errors import ParameterError
+from nescio.errors import ExportError, ParameterError
 from nescio.lab.data import load_coco
 from nescio.lab.extraction import extract
 from nescio.lab.extraction.perturb import OdinSettings, TuneSettings
-from nescio.lab.extraction.runtimes import RuntimeChoice, Runtimes, difference
+from nescio.lab.extraction.runtimes import RuntimeChoice, Runtimes, checked_run, difference
 from nescio.lab.networks.checkpoint import CheckpointRunner
 from nescio.lab.training.tuning import grid_scores
 from nescio.models import make_runner
@@ -80,6 +80,17 @@ class Branching(Plain):
         return logits if images.mean() > -1 else -logits
 
 
+class Frozen(Plain):
+    """As Branching, but it hides that from the exporter, which keeps one of the branches."""
+
+    def change(self, images, logits):
+        try:
+            bright = bool(images.mean() > -1)
+        except Exception:
+            bright = True
+        return logits if bright else -logits
+
+
 def test_both_runtimes_give_the_same(checkpoint, split, tmp_path):
     made = checkpoint()
     results = {
@@ -132,6 +143,17 @@ def test_a_runtime_must_mask_the_same_labels():
     for value in (-3e38, np.inf, np.nan):
         unmasked = {"logits": np.array([[1.0, value, np.nan]], np.float32)}
         assert "its logits differ" in difference(unmasked, masked)
+
+
+def test_a_later_batch_that_is_wrong_stops_the_work(images):
+    own = runner_of(Frozen())
+    bright, dark = images
+    fast, _ = chosen("onnxruntime", own, bright)
+    run = checked_run(fast, own)
+    run(bright)
+    with pytest.raises(ExportError, match=r"wrong in a later batch.*--runtime torch "):
+        run(dark)
+    assert checked_run(own, own)(dark).keys() == {"logits"}
 
 
 def test_what_auto_chooses(images, onnx_file, monkeypatch):

@@ -31,7 +31,7 @@ from nescio.lab.data.corrupt import CORRUPTIONS
 from nescio.lab.data.split import BadFile, Split
 from nescio.lab.extraction.image_batches import CorruptedReader, Indices, Reader, in_batches
 from nescio.lab.extraction.perturb import Tuning, run_perturbed
-from nescio.lab.extraction.runtimes import AUTO, TORCH, RuntimeChoice, Runtimes
+from nescio.lab.extraction.runtimes import AUTO, TORCH, RuntimeChoice, Runtimes, checked_run
 from nescio.models.base import Layers, Runner, make_runner
 from nescio.outputs import Outputs, check_outputs_target, save_in_parts
 
@@ -370,7 +370,7 @@ class Computation:
 
         first = in_batches(len(self.split), self.batch_size)[:1]
         fast, choice = runtimes.choose(own, lambda: next(read(first)), self.n_batches)
-        run = fast.run
+        run = checked_run(fast, own)
         if self.tuning is not None:
             run = partial(run_perturbed, own, self.tuning, self.gaussian, fast=fast)
         return partial(self._compute, read, run), choice

@@ -1,7 +1,8 @@
 """What runs a network on images: torch, or onnxruntime with a copy of it.
 
 Both compute the same function and round differently, by about 1e-6. A copy is used only if its
-arrays equal those of the network itself to `TOLERANCE` on the first batch.
+arrays equal those of the network itself to `TOLERANCE` on the first batch; an extraction compares
+again on batches 2, 4, 8 and so on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from nescio._optional import require
 from nescio._validation import Array, checked_choice
-from nescio.errors import ParameterError
+from nescio.errors import ExportError, ParameterError
 from nescio.models.base import Runner
 
 if TYPE_CHECKING:
@@ -108,6 +109,28 @@ class Runtimes:
         if missing:
             return RuntimeChoice(TORCH, f"{' and '.join(missing)} not installed")
         return RuntimeChoice(ONNXRUNTIME, "a copy of the network on the CPU")
+
+
+def checked_run(fast: Runner, own: Runner) -> Callable[[Any], dict[str, Array]]:
+    """Return how `fast` runs a batch, compared with the network on batches 2, 4, 8 and so on."""
+    if fast is own:
+        return own.run
+    n_batches = 0
+
+    def run(inputs: Any) -> dict[str, Array]:
+        nonlocal n_batches
+        n_batches += 1
+        arrays = fast.run(inputs)
+        if n_batches > 1 and n_batches & (n_batches - 1) == 0:
+            problem = difference(arrays, own.run(inputs))
+            if problem:
+                raise ExportError(
+                    f"onnxruntime is wrong in a later batch: {problem}. Start again with "
+                    "--runtime torch (runtime='torch')."
+                )
+        return arrays
+
+    return run
 
 
 def difference(arrays: Mapping[str, Array], expected: Mapping[str, Array]) -> str:
