@@ -112,3 +112,9 @@ def test_what_is_not_logits_is_refused(values, what):
 )
 def test_logits_are_accepted_wherever_they_lie(values):
     check_logits(values)
+
+
+def test_labels_are_not_taken_for_probabilities():
+    labels = np.random.default_rng(0).integers(0, 2, (40, 5)).astype(float)
+    with pytest.raises(ProbabilitiesError, match="every value is 0 or 1: these look like labels"):
+        check_logits(labels)

@@ -27,7 +27,7 @@ from nescio.cli import main as run
 SOURCE = str(Path(ns.__file__).parent) + os.sep
 _FUNCTION = 2  # the flag of code that is neither a module nor the body of a class
 
-functions: dict[str, set[str]] = defaultdict(set)
+functions: dict[str, dict[str, None]] = defaultdict(dict)  # in the order of the calls
 recording = False
 
 
@@ -36,7 +36,7 @@ def record(frame: FrameType, event: str, _: Any) -> None:
     code = frame.f_code
     ours = recording and event == "call" and code.co_filename.startswith(SOURCE)
     if ours and code.co_flags & _FUNCTION and not code.co_name.startswith("<"):
-        functions[code.co_filename.removeprefix(SOURCE)].add(code.co_qualname)
+        functions[code.co_filename.removeprefix(SOURCE)][code.co_qualname] = None
 
 
 def walk(work: Callable[[], object]) -> None:
@@ -126,6 +126,8 @@ WALKS: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     """Print one walk."""
+    if len(sys.argv) != 2 or sys.argv[1] not in WALKS:
+        sys.exit(f"usage: python tools/walks.py {'|'.join(WALKS)}")
     warnings.simplefilter("ignore")
     threading.setprofile(record)
     sys.setprofile(record)
@@ -134,8 +136,8 @@ def main() -> None:
     run(["calibrate", "val.parquet", "-o", "val.nescio"])
     WALKS[sys.argv[1]]()
     print(f"\n{sys.argv[1]}: {len(functions)} files")
-    for file, names in sorted(functions.items()):
-        print(f"  {file}: {', '.join(sorted(names)[:3])}")
+    for file, names in functions.items():
+        print(f"  {file}: {', '.join(list(names)[:6])}{', ...' * (len(names) > 6)}")
 
 
 if __name__ == "__main__":

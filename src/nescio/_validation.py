@@ -103,6 +103,11 @@ def check_logits(values: Array) -> None:
     if (first < 0).any() and (first > 0).any():  # the usual case
         return
     low, high = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)
+    if low == 0 and high == 1 and np.isin(values, (0, 1)).all():
+        raise ProbabilitiesError(
+            "every value is 0 or 1: these look like labels, but logits are expected, the outputs "
+            "of the model before its last activation."
+        )
     if low >= 0 and 0 < high <= 1:
         what, how = "probabilities", "every value lies within [0, 1]"
     elif 0 <= low < 1 and 20 < high <= 100:

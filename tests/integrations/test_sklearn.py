@@ -349,7 +349,7 @@ def test_wrap_takes_a_fitted_transformer_as_features(frame, tmp_path):
     np.testing.assert_array_equal(wrapped.outputs(x).features, features.transform(x))
     assert not wrapped(x[700:].assign(e=60.0)).in_distribution.any()
     wrapped.save(tmp_path / "table.nescio")
-    with pytest.raises(MissingInputError, match="of which layer is not known"):
+    with pytest.raises(MissingInputError, match="not known from which layer"):
         ns.wrap(model, detector=tmp_path / "table.nescio")
     again = ns.wrap(model, detector=tmp_path / "table.nescio", features=features)
     again = ns.wrap(again, label_names=["cold", "wet", "late"])  # made again, with the transformer

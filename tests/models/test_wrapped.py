@@ -116,7 +116,7 @@ def test_a_detector_remembers_its_layers(model, held_out, multi_label, tmp_path)
     # Fitted on features of unknown origin, it forgets them, and no layer is guessed.
     detector = wrapped.detector.fit(inputs, truth).calibrate(held_out)
     assert not hasattr(detector, "layers_")
-    with pytest.raises(MissingInputError, match=r"of which layer is not known.*features="):
+    with pytest.raises(MissingInputError, match=r"not known from which layer.*features="):
         ns.wrap(pipeline, detector=detector)
 
 

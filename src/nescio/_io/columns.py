@@ -242,6 +242,7 @@ class Columns:
             f"{'it' if one else 'one of them'} holds the ids, pass --id-column. To choose the "
             "columns of the labels yourself, pass --labels (labels=) with names or patterns; '*' "
             "takes all."
+            + (" Decimal commas make text of numbers: --decimal ," * ("text" in kinds.values()))
         )
 
     def chosen(self, names: Sequence[str], taken: Collection[str | None] = ()) -> tuple[str, ...]:

@@ -46,8 +46,8 @@ app = typer.Typer(
     name="nescio",
     help="Which inputs should a multi-label classifier not be trusted on?\n\n"
     "Calibrate a detector on held-out logits (calibrate), then get a verdict on new ones (score). "
-    "Files may be .safetensors, .npy, .npz, .csv, .parquet or .arrow. To get logits from images, "
-    "use train, tune and extract.",
+    "Files may be .safetensors, .npy, .npz, .csv, .tsv, .jsonl, .parquet or .arrow. To get logits "
+    "from images, use train, tune and extract.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings=_HELP,

@@ -72,7 +72,8 @@ def default_detector(
         )
     combined = Combined(tpr=tpr, nonfinite=nonfinite)
     lacking = _lacking(combined, train, held_out)
-    obstacle = _obstacle(train, held_out) or lacking
+    first = "" if has_learned else lacking
+    obstacle = first or _obstacle(train, held_out) or lacking
     if not obstacle:
         return Default(
             combined,

@@ -503,10 +503,10 @@ def check_detector(runner: Runner, detector: Detector) -> None:
         outputs = ", ".join(getattr(runner, "output_names", ()))
         listed = f" The file has the outputs {outputs}." if outputs else ""
         if hasattr(detector, "n_columns_"):
-            why = "of which layer is not known. Choose the one that it was made with"
+            why = "it is not known from which layer. Choose the one that it was made with"
+        arrays = " and ".join(sorted(reads - {"logits", "labels"}))
         raise MissingInputError(
-            f"{detector.name} reads {' and '.join(sorted(reads))}, and {why} (features=..., "
-            f"--features).{listed}"
+            f"{detector.name} reads {arrays}, and {why} (features=..., --features).{listed}"
         )
     # The features may be the input of the head, under another name.
     known = {"logits", FEATURES, "head", "labels", PENULTIMATE, *runner.array_names}

@@ -241,10 +241,11 @@ def open_stream(
     """
     files = address if isinstance(address, Files) else find_files(address)
     if files.suffix not in READABLE:
-        raise FileError(f"cannot read {address}: the name must end in {', '.join(READABLE)}.")
+        raise FileError(f"cannot read {files.address}: the name must end in {', '.join(READABLE)}.")
     if files.remote is not None and files.suffix in (".npy", ".npz"):
         raise FileError(
-            f"cannot read {address}: NumPy files cannot be remote. Copy it to a local file first."
+            f"cannot read {files.address}: NumPy files cannot be remote. Copy it to a local file "
+            "first."
         )
     with error_context(files.address):
         return OutputsStream(files, columns, from_probs=from_probs, verify=verify)

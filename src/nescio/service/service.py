@@ -103,7 +103,11 @@ class Engine:
 
     def _verdicts(self, outputs: Outputs, parts: Sequence[Outputs]) -> list[BatchResult]:
         whole = self.assess(outputs)
-        self.traffic.record(*whole)
+        try:
+            # On the event loop, the answer is sent first.
+            asyncio.get_running_loop().call_soon(self.traffic.record, *whole)
+        except RuntimeError:  # in a worker thread
+            self.traffic.record(*whole)
         if len(parts) == 1:
             return [BatchResult(parts[0], whole.assessment)]
         ends = itertools.accumulate(map(len, parts))

@@ -102,6 +102,7 @@ function scoreLogits() {
     body = parse(byId("logits").value, readsOnlyLogits() ? detector.n_columns.logits : null);
   } catch (error) {
     complain("logits", error.message);
+    showTrouble("No verdict: see what is wrong with the input.");
     return;
   }
   const rows = Array.isArray(body.logits) ? body.logits : [];
@@ -129,7 +130,10 @@ function complain(field, text) {
 function predictText() {
   const text = byId("text").value;
   complain("text", text.trim() ? "" : "Write a text first.");
-  if (!text.trim()) return;
+  if (!text.trim()) {
+    showTrouble("No verdict: there is no text.");
+    return;
+  }
   answer(async () => {
     const found = await ask(`/v1/predict${detector.explains ? "?explain=true" : ""}`, {
       method: "POST",
