@@ -222,7 +222,9 @@ def test_a_combination_is_explained_by_part(files, nescio):
     code, out, err = nescio("explain", "both.nescio", "new.safetensors", "--row", "7")
     assert (code, err) == (0, "")
     reason = ns.load("both.nescio").explain(ns.Outputs.load("new.safetensors"))[7]
-    assert out == f"row 7, {reason}\n\n{reason.by_label()}\n"
+    by_label = reason.by_label()
+    alone = f"The part {by_label.detector} alone, label by label: {by_label}"
+    assert out == f"row 7, {reason}\n\n{alone}\n"
     _, out, _ = nescio("explain", "both.nescio", "new.safetensors", "--row", "7", "--json")
     parts = json.loads(out)["parts"]
     assert [part["detector"] for part in parts] == [part.detector for part in reason.parts]

@@ -336,7 +336,7 @@ def explain(
     say(f"row {row}{': ' if reason.id is None else ', '}{reason}")
     by_label = reason.by_label()
     if by_label not in (None, reason):  # that of the decisive part of a combination
-        say(f"\n{by_label}")
+        say(f"\nThe part {by_label.detector} alone, label by label: {by_label}")
 
 
 def _row(detector: Detector, outputs: Outputs, row: int | None, sample_id: str | None) -> int:
