@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from nescio._io.columns import float_values
+from nescio._io.columns import is_frame, read_frame
 from nescio._threads import RowKernel, accumulator, map_rows
 from nescio._validation import (
     Array,
@@ -120,7 +120,7 @@ def logits_from_probs(probs: Any) -> FloatArray:
     >>> logits_from_probs(np.array([[0.5, 0.0, 0.9]])).round(4)
     array([[0.    ,   -inf, 2.1972]])
     """
-    values = float_values(probs)
+    values = _float_values(probs)
     if ((values < 0) | (values > 1)).any():
         low, high = np.nanmin(values), np.nanmax(values)
         raise InputError(
@@ -511,16 +511,23 @@ _MAX = _Total(_max_kernel, lambda f: f.amax(1))
 def _labelwise(logits: ArrayT, term: Term) -> ArrayT:
     if is_torch(logits):
         return cast(ArrayT, term.torch(_widened(logits)))
-    values = float_values(logits)
+    values = _float_values(logits)
     with np.errstate(all="ignore"):
         return cast(ArrayT, term.each(values.astype(accumulator(values.dtype), copy=False)))
+
+
+def _float_values(value: Any) -> FloatArray:
+    """Return the numbers of an array-like, or the labels of a data frame, as floating point."""
+    if type(value) is not np.ndarray and is_frame(value):  # an array is the usual case
+        value = read_frame(value)["logits"]
+    return to_float(to_numpy(value))
 
 
 def _aggregate(logits: ArrayT, total: _Total, k: int | None = None) -> ArrayT:
     """Return one score per row, of its k largest logits only if k is given."""
     if is_torch(logits):
         return cast(ArrayT, _aggregate_tensor(logits, total, k))
-    values = float_values(logits)
+    values = _float_values(logits)
     check_matrix(values)
     return cast(ArrayT, map_rows(_kernel(total, k, values.shape[1]), values))
 

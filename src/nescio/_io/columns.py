@@ -35,7 +35,7 @@ from nescio._io.arrow import (
     unique_names,
 )
 from nescio._optional import require
-from nescio._validation import Array, FloatArray, to_float, to_numpy
+from nescio._validation import Array
 from nescio.errors import (
     IgnoredLabelsWarning,
     InputError,
@@ -378,13 +378,6 @@ def is_frame(value: object) -> bool:
         for module, name in _FRAMES
         if sys.modules.get(module) is not None
     )
-
-
-def float_values(value: Any) -> FloatArray:
-    """Return the numbers of an array-like, or the labels of a data frame, as floating point."""
-    if type(value) is not np.ndarray and is_frame(value):  # an array is the usual case
-        value = read_frame(value)["logits"]
-    return to_float(to_numpy(value))
 
 
 def read_frame(frame: Any, expected: Sequence[str] | None = None) -> dict[str, Any]:
