@@ -237,12 +237,13 @@ class Columns:
             f"To leave {which} out, pass --ignore {_as_option(list(kinds))} (in Python: "
             f"ignore={list(kinds)}). "
         )
+        has_text = "text" in kinds.values()
+        comma = " Decimal commas make text of numbers: --decimal ," if has_text else ""
         return InputError(
             f"{start}floating-point numbers: {shown}. {hint if len(kinds) <= _NAMED else ''}If "
             f"{'it' if one else 'one of them'} holds the ids, pass --id-column. To choose the "
             "columns of the labels yourself, pass --labels (labels=) with names or patterns; '*' "
-            "takes all."
-            + (" Decimal commas make text of numbers: --decimal ," * ("text" in kinds.values()))
+            f"takes all.{comma}"
         )
 
     def chosen(self, names: Sequence[str], taken: Collection[str | None] = ()) -> tuple[str, ...]:

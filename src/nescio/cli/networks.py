@@ -318,7 +318,7 @@ def extract(
 
 
 def _say_result(result: Extraction) -> None:
-    """Print how many images a file has, how many were computed, and by what."""
+    """Print how many images a file has, how many were computed, and the runtime."""
     done = "up to date"
     if result.n_computed:
         rate = result.n_computed / max(result.seconds, 1e-9)

@@ -72,8 +72,9 @@ def default_detector(
         )
     combined = Combined(tpr=tpr, nonfinite=nonfinite)
     lacking = _lacking(combined, train, held_out)
-    first = "" if has_learned else lacking
-    obstacle = first or _obstacle(train, held_out) or lacking
+    # Training outputs are needed before enough held-out samples are.
+    needs_training = "" if has_learned else lacking
+    obstacle = needs_training or _obstacle(train, held_out) or lacking
     if not obstacle:
         return Default(
             combined,
