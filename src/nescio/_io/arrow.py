@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from nescio._io.files import Files
 from nescio._io.results import is_null, to_values
 from nescio._validation import Array
-from nescio.errors import FileFormatError, InputError, NescioError, require
+from nescio.errors import FileError, FileFormatError, InputError, NescioError, require
 
 if TYPE_CHECKING:
     from nescio._io.columns import Columns
@@ -61,22 +62,19 @@ class TableFiles:
     def __init__(self, files: Files, columns: Columns) -> None:
         self._files = files
         self._kind = _KINDS.get(files.suffix, "text")
-        self._text: _RecordBatches | None = None
-        if self._kind == "text":
-            text = _read_text(files, columns)
-            self._text = _RecordBatches(text.schema, text.to_batches)
+        self._text = _read_text(files, columns) if self._kind == "text" else None
         self._rows: list[int] = []
-        self._schema: Any = None
+        self._written: dict[str, tuple[int, int]] = {}
         self.row_bytes = 0.0
         self.folders = _folder_columns(files)
         for path in files.paths:
-            with self._opened(path) as file, arrow_errors(path, self._kind):
-                schema = _common(file.schema)
-                self._schema = self._schema or schema
-                self._check(path, schema)
-                self._rows.append(file.n_rows)
-                if file.n_rows and not self.row_bytes:
-                    self.row_bytes = file.row_bytes()
+            with self._opened(path) as part:
+                if not self._rows:
+                    self._schema = part.schema
+                self._check_columns(path, part.schema)
+                n_rows, row_bytes = part.measure()
+                self._rows.append(n_rows)
+                self.row_bytes = self.row_bytes or row_bytes
         self.n_rows = sum(self._rows)
         self.schema = self._schema
         for name, values in self.folders.items():
@@ -118,8 +116,8 @@ class TableFiles:
             if start >= n_rows:
                 start -= n_rows
                 continue
-            with self._opened(path) as file, arrow_errors(path, self._kind):
-                for batch in file.batches(size, start, of_file):
+            with self._opened(path) as part:
+                for batch in part.batches(size, start, of_file):
                     table = pyarrow.Table.from_batches([batch]).select(of_file)
                     if table.schema != schema:
                         table = table.cast(schema)
@@ -131,18 +129,30 @@ class TableFiles:
             start = 0
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[_ParquetFile | _RecordBatches]:
+    def _opened(self, path: str) -> Iterator[_Part]:
+        """Open one of the files; raise if it was written to since it was first opened."""
         if self._text is not None:
-            yield self._text
+            yield _in_batches(self._text.schema, self._text.to_batches)
             return
         local = None if self._files.remote else path
-        with self._files.open(path) as stream:
-            with arrow_errors(path, self._kind):
-                parquet = self._kind == "Parquet"
-                file = _ParquetFile(stream, local) if parquet else _open_ipc(stream, local)
-            yield file
+        opened = _open_parquet if self._kind == "Parquet" else _open_ipc
+        with self._files.open(path) as stream, arrow_errors(path, self._kind):
+            self._check_unchanged(local)
+            yield opened(stream, local)
+            self._check_unchanged(local)
 
-    def _check(self, path: str, schema: Any) -> None:
+    def _check_unchanged(self, path: str | None) -> None:
+        if path is None:
+            return
+        status = os.stat(path)
+        written = (status.st_size, status.st_mtime_ns)
+        if self._written.setdefault(path, written) != written:
+            raise FileError(
+                f"{path} was replaced or written to while the input was read. Start again when "
+                "all files are complete."
+            )
+
+    def _check_columns(self, path: str, schema: Any) -> None:
         """Raise unless a file has the columns of the first one."""
         ours, theirs = (dict(zip(s.names, s.types, strict=True)) for s in (self._schema, schema))
         for name in (*ours, *theirs):
@@ -157,62 +167,63 @@ class TableFiles:
                 )
 
 
-class _ParquetFile:
-    """One Parquet file. Rows are decoded as they are needed, also within a large row group."""
+class _Part(NamedTuple):
+    """One file that is open."""
 
-    def __init__(self, stream: IO[bytes], path: str | None) -> None:
-        parquet = require("pyarrow.parquet", "files")
-        metadata = parquet.read_metadata(stream)
-        local = path is not None
-        # Otherwise a row group is read as a whole, and a file may have only one. A request to a
-        # remote store takes long, so that it should bring more.
-        room = (_BUFFERS if local else 4 * _BUFFERS) // max(1, metadata.num_columns)
-        self._file = parquet.ParquetFile(
-            path or stream,
-            metadata=metadata,
-            buffer_size=max(1 << 16, min(1 << 20 if local else 1 << 23, room)),
-            pre_buffer=False,
-        )
-        self.schema = self._file.schema_arrow
-        self.n_rows = int(metadata.num_rows)
-
-    def row_bytes(self) -> float:
-        """Return approximately how many bytes a row has in memory."""
-        group = self._file.metadata.row_group(0)
-        return float(group.total_byte_size / max(1, group.num_rows))
-
-    def batches(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
-        """Give the rows from `start` on, at most `size` at a time."""
-        metadata = self._file.metadata
-        groups = list(range(metadata.num_row_groups))
-        while groups and start >= metadata.row_group(groups[0]).num_rows:
-            start -= metadata.row_group(groups.pop(0)).num_rows
-        yield from _from_row(self._file.iter_batches(size, groups, list(names)), start)
+    schema: Any
+    measure: Callable[[], tuple[int, float]]  # the number of rows, and of bytes per row in memory
+    batches: Callable[[int, int, Sequence[str]], Iterator[Any]]  # at most so many rows, from row
 
 
-class _RecordBatches:
-    """Record batches of pyarrow, which `read` gives: those of an Arrow file or of a table."""
+def _open_parquet(stream: IO[bytes], path: str | None) -> _Part:
+    """Open a Parquet file. Rows are decoded as they are needed, also within a large row group."""
+    parquet = require("pyarrow.parquet", "files")
+    metadata = parquet.read_metadata(stream)
+    local = path is not None
+    # Otherwise a row group is read as a whole, and a file may have only one. A request to a remote
+    # store takes long, so that it should bring more.
+    room = (_BUFFERS if local else 4 * _BUFFERS) // max(1, metadata.num_columns)
+    file = parquet.ParquetFile(
+        path or stream,
+        metadata=metadata,
+        buffer_size=max(1 << 16, min(1 << 20 if local else 1 << 23, room)),
+        pre_buffer=False,
+    )
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
 
-    def __init__(self, schema: Any, read: Callable[[], Iterable[Any]]) -> None:
-        self.schema, self._read = schema, read
-        self.n_rows = sum(map(len, read()))
+    def measure() -> tuple[int, float]:
+        n_bytes = sum(group.total_byte_size for group in groups)
+        return metadata.num_rows, n_bytes / max(1, metadata.num_rows)
 
-    def row_bytes(self) -> float:
-        """Return approximately how many bytes a row has in memory."""
-        batch = next(_from_row(self._read(), 0))
-        return float(batch.nbytes / len(batch))
+    def batches(size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
+        first = 0
+        while first < len(groups) and start >= groups[first].num_rows:
+            start -= groups[first].num_rows
+            first += 1
+        return _from_row(file.iter_batches(size, range(first, len(groups)), list(names)), start)
 
-    def batches(self, size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
-        """Give the rows from `start` on, of any number at a time."""
-        yield from _from_row((batch.select(names) for batch in self._read()), start)
+    return _Part(_common(file.schema_arrow), measure, batches)
 
 
-def _open_ipc(stream: IO[bytes], path: str | None) -> _RecordBatches:
+def _open_ipc(stream: IO[bytes], path: str | None) -> _Part:
     """Open an Arrow file; a local one is memory-mapped."""
     pyarrow, ipc = require("pyarrow", "files"), require("pyarrow.ipc", "files")
     reader = ipc.open_file(stream if path is None else pyarrow.memory_map(path))
     numbers = range(reader.num_record_batches)
-    return _RecordBatches(reader.schema, lambda: map(reader.get_batch, numbers))
+    return _in_batches(reader.schema, lambda: map(reader.get_batch, numbers))
+
+
+def _in_batches(schema: Any, read: Callable[[], Iterable[Any]]) -> _Part:
+    """Return record batches of pyarrow, which `read` gives, as a part."""
+
+    def measure() -> tuple[int, float]:
+        row_bytes = next((batch.nbytes / len(batch) for batch in _from_row(read(), 0)), 0.0)
+        return sum(map(len, read())), row_bytes
+
+    def batches(size: int, start: int, names: Sequence[str]) -> Iterator[Any]:
+        return _from_row((batch.select(names) for batch in read()), start)
+
+    return _Part(_common(schema), measure, batches)
 
 
 def _from_row(batches: Iterable[Any], start: int) -> Iterator[Any]:
@@ -230,16 +241,14 @@ def _from_row(batches: Iterable[Any], start: int) -> Iterator[Any]:
 def _common(schema: Any) -> Any:
     """Return a schema that files may share although they were written differently.
 
-    Columns that cannot be null in one file can be in another. Categories of several files together
-    may be too many for the small numbers that stand for those of each.
+    Columns that cannot be null in one file can be in another, and each file has its own categories,
+    which are read as their values.
     """
     pyarrow, types = require("pyarrow", "files"), require("pyarrow.types", "files")
-    fields = []
-    for field in schema:
-        kind = field.type
-        if types.is_dictionary(kind):
-            kind = pyarrow.dictionary(pyarrow.int32(), kind.value_type, kind.ordered)
-        fields.append(pyarrow.field(field.name, kind))
+    fields = [
+        (field.name, field.type.value_type if types.is_dictionary(field.type) else field.type)
+        for field in schema
+    ]
     return pyarrow.schema(fields, metadata=schema.metadata)
 
 

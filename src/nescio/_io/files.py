@@ -208,7 +208,7 @@ def find_files(address: str | Path) -> Files:
             return Files(text, (path,), "", system)
         elif _PATTERN.search(path):
             root = str(PurePosixPath(_PATTERN.split(path, maxsplit=1)[0] + "x").parent)
-            paths = [file for file in system.glob(path) if system.isfile(file)]
+            paths = [file for file in system.glob(path) if not system.isdir(file)]
         else:
             raise FileError(f"there is no file {text}.")
     _check_kinds(text, paths, is_folder=root == path)
