@@ -120,7 +120,6 @@ def test_the_html_is_small_well_formed_and_escaped(results):
 @pytest.mark.parametrize(
     ("name", "picture"),
     [
-        ("outputs", "How often labels are predicted"),
         ("assessment", "Histogram of the calibration scores"),
         ("calibration", "Histogram of the calibration scores"),
         ("prediction", "Histogram of the calibration scores"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nescio import JointEnergy
 from nescio._validation import (
     check_logits,
     check_matrix,
@@ -54,14 +55,40 @@ def test_floats_keep_their_precision(dtype):
 
 
 def test_what_is_not_a_number_is_an_error():
-    assert to_float(np.array([True, False])).dtype == np.float64
-    for values in (np.array(["a"]), np.array([1j]), np.array([None])):
+    times = np.zeros(3, "datetime64[s]")
+    for values in (*map(np.array, (["a"], [1j], [None], [True])), times, times - times):
         with pytest.raises(InputError, match="real numbers"):
             to_float(values)
     with pytest.raises(InputError, match="array of numbers"):
         to_numpy([[1.0], [2.0, 3.0]])
     with pytest.raises(InputError, match="masked arrays"):
         to_numpy(np.ma.masked_array([1.0], mask=[True]))
+
+
+def test_what_is_not_an_array_of_numbers_is_an_error_of_ours():
+    sparse, torch = pytest.importorskip("scipy.sparse"), pytest.importorskip("torch")
+    dense = np.ones((7, 5), np.float32)
+    tensor = torch.ones(7, 5)
+    wrong = {
+        "got a dict": {0: dense[0]},
+        "got a generator": (row for row in dense),
+        "got a set": {1.0},
+        "toarray": sparse.csr_array(dense),
+        "sparse": sparse.coo_matrix(dense),
+        "too large": [[10**400] * 5],
+        "bool": dense > 0,
+        "timedelta": dense.astype("timedelta64[s]"),
+        "Sparse layout": tensor.to_sparse(),
+        "meta": tensor.to("meta"),
+        "NestedTensor": torch.nested.nested_tensor([tensor[0]]),
+        "QInt8": torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
+    }
+    detector = JointEnergy().calibrate(LOGITS)
+    for reason, values in wrong.items():
+        with pytest.raises(InputError, match=f"(?i){reason}"):
+            detector.assess(values)
+    for same in (np.matrix(dense), torch._neg_view(-tensor)):
+        np.testing.assert_allclose(detector.score_samples(same), detector.score_samples(dense))
 
 
 def test_labels_are_0_or_1():

@@ -39,18 +39,22 @@ def to_numpy(value: Any) -> Array:
     bfloat16 is converted to float32, because NumPy does not support it.
     """
     if is_torch(value):
-        value = value.detach()
-        if str(value.dtype) == "torch.bfloat16":
-            value = value.float()
-        return np.asarray(value.cpu().numpy())
+        try:
+            wide = value.float() if str(value.dtype) == "torch.bfloat16" else value
+            return np.asarray(wide.numpy(force=True))
+        except (RuntimeError, TypeError) as error:  # sparse, nested, quantised, or without data
+            raise InputError(f"cannot read the tensor as an array: {error}") from error
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(
             "masked arrays are not supported: fill the masked labels with logits.filled(-np.inf)."
         )
     try:
         array = np.asarray(value)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"expected an array of numbers: {error}") from error
+    if array.dtype == np.object_ and array.ndim == 0:
+        dense = " Sparse matrices have .toarray()." if hasattr(value, "toarray") else ""
+        raise InputError(f"expected an array of numbers, got a {type(value).__name__}.{dense}")
     # Check the kind first, because NumPy computes the name of a dtype again each time.
     bfloat16 = array.dtype.kind in "Vf" and array.dtype.num > 255 and array.dtype.name == "bfloat16"
     return array.astype(np.float32) if bfloat16 else array
@@ -60,7 +64,7 @@ def to_float(array: Array) -> FloatArray:
     """Return `array` as floating point; float16, float32 and float64 are not changed."""
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiu":
         raise InputError(f"logits must be real numbers, got an array of dtype {array.dtype}.")
     return array.astype(np.float64)
 

@@ -1,5 +1,7 @@
 """Outputs in blocks of rows: the same rows and the same rules as those of whole files."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -259,6 +261,35 @@ def test_missing_files_are_explained(tmp_path, table):
         open_stream(tmp_path / "*.npy")
     with pytest.raises(FileError, match="NumPy files cannot be remote"):
         open_stream(f"file://{tmp_path}/x.npy")
+
+
+def test_a_part_that_is_replaced_while_the_input_is_read_is_named(tmp_path, table):
+    for name in ("a.parquet", "b.parquet"):
+        write_parquet(table, tmp_path / name)
+    for blocks_before in (0, 2):  # before the first row is read, and in the middle
+        blocks = open_stream(tmp_path, REST).blocks()
+        for _ in range(blocks_before):
+            next(blocks)
+        write_parquet(table.slice(1), tmp_path / "b.parquet")
+        with pytest.raises(FileError, match=r"b.parquet was replaced or written to while"):
+            list(blocks)
+        write_parquet(table, tmp_path / "b.parquet")
+
+
+def test_what_is_no_file_in_an_input_is_named(tmp_path, table):
+    write_parquet(table.select(LABELS), tmp_path / "a.parquet")
+    odd = tmp_path / "b.parquet"
+    for make, reason in (
+        (lambda: odd.symlink_to(tmp_path / "nowhere"), "there is no file .*b.parquet"),
+        (lambda: os.mkfifo(odd), "b.parquet is not a regular file"),
+    ):
+        make()
+        for address in (tmp_path, tmp_path / "*.parquet"):
+            with pytest.raises(FileError, match=reason):
+                open_stream(address)
+        odd.unlink()
+    odd.mkdir()  # of another input
+    assert open_stream(tmp_path / "*.parquet").n_rows == N
 
 
 def test_empty_files(tmp_path, table):

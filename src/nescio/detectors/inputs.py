@@ -19,7 +19,7 @@ from nescio._validation import (
     FloatArray,
     check_logits,
     check_matrix,
-    is_torch,
+    to_float,
     to_numpy,
 )
 from nescio.errors import (
@@ -272,15 +272,16 @@ def _is_plain(data: Any) -> bool:
 
 def _checked(detector: Detector, data: Any, name: str) -> FloatArray:
     """Return a matrix of float32 or float64 from what the caller passed."""
-    if is_torch(data) or isinstance(data, list | tuple | np.ma.MaskedArray):
-        data = to_numpy(data)
-    is_row = len(getattr(data, "shape", (0, 0))) != 2
-    kind = getattr(getattr(data, "dtype", None), "kind", None)
-    if isinstance(data, str | Path) or (is_row and kind in ("U", "S")):
+    if isinstance(data, str | Path):
         raise InputError(_text_instead(name, data))
-    if is_row:
+    data = to_numpy(data)
+    if data.ndim != 2:
+        if data.dtype.kind in "US":
+            raise InputError(_text_instead(name, data))
         check_matrix(data, name)
-    half = getattr(data, "dtype", None) == np.float16
+    if data.dtype.kind in "bmM":  # scikit-learn would take them for numbers
+        data = to_float(data)
+    half = data.dtype == np.float16
     try:
         matrix: FloatArray = check_array(  # values may be NaN or infinite
             data,
@@ -288,7 +289,7 @@ def _checked(detector: Detector, data: Any, name: str) -> FloatArray:
             ensure_all_finite=False,
             estimator=detector,
         )
-    except ValueError as error:
+    except (OverflowError, ValueError) as error:  # OverflowError: too large for a float
         what = " ".join(str(error).split())
         if "convert string" in what:
             what = _text_instead(name, what.partition(": ")[2])

@@ -7,11 +7,11 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
 from nescio._io.columns import MATRICES
 from nescio._io.files import Files
@@ -99,8 +99,8 @@ def save_in_parts(
     kept = join_columns([part.kept for part in parts])
     if kept:
         metadata["kept"] = list(kept)
-        for at, column in enumerate(kept.values()):
-            key = f"{_KEPT}{at}"
+        for number, column in enumerate(kept.values()):
+            key = f"{_KEPT}{number}"
             numbers = column.dtype.kind in "fiub"
             tensors |= {key: column} if numbers else _pack_strings(key, _as_text(column))
     try:
@@ -175,8 +175,8 @@ def _unpack_strings(path: object, key: str, tensors: Mapping[str, Array]) -> lis
 def _unpack_kept(path: object, tensors: Mapping[str, Array], names: Any) -> dict[str, Array]:
     """Return the kept columns of a .safetensors file; text has two arrays, numbers have one."""
     columns: dict[str, Array] = {}
-    for at, name in enumerate(names if isinstance(names, list) else ()):
-        key = f"{_KEPT}{at}"
+    for number, name in enumerate(names if isinstance(names, list) else ()):
+        key = f"{_KEPT}{number}"
         if f"{key}.utf8" in tensors and f"{key}.ends" in tensors:
             strings = _unpack_strings(path, key, tensors)
             columns[str(name)] = np.array(strings, dtype=object)
@@ -209,14 +209,13 @@ def _read_npz(path: Path) -> dict[str, Any]:
             if logits not in names:
                 raise FileFormatError(f"{path} has no array named logits; it has {sorted(names)}.")
             content: dict[str, Any] = {"logits": archive[logits]}
-            known = (*MATRICES[1:], "ids", "label_names")
-            content |= {name: archive[name] for name in known if name in names}
+            optional = (*MATRICES[1:], "ids", "label_names")
+            content |= {name: archive[name] for name in optional if name in names}
             head = [archive[name] for name in _HEAD if name in names]
-            others = [name for name in names if name not in (logits, *known, *_HEAD)]
-            n_samples = len(content["logits"])
-            arrays = {
-                name: archive[name] for name in others if _is_matrix(archive, name, n_samples)
-            }
+            arrays = {}
+            for name in (name for name in names if name not in (logits, *optional, *_HEAD)):
+                with suppress(ValueError):  # Python objects
+                    arrays[name] = archive[name]
     except FileFormatError:
         raise
     except _NUMPY_ERRORS as error:
@@ -229,7 +228,14 @@ def _read_npz(path: Path) -> dict[str, Any]:
             raise ShapeError(f"{name} must have one dimension, got shape {content[name].shape}.")
     if len(head) == len(_HEAD):
         content["head"] = Head(*head)
-    return content | {"arrays": arrays}
+    n_samples = len(content["logits"])
+    return content | {
+        "arrays": {
+            name: array
+            for name, array in arrays.items()
+            if array.ndim == 2 and len(array) == n_samples and array.dtype.kind in "fiu"
+        }
+    }
 
 
 def _numpy_reason(path: Path) -> str:
@@ -238,15 +244,3 @@ def _numpy_reason(path: Path) -> str:
     if magic.startswith((b"\x93NUMPY", b"PK")):
         return f"{path} is truncated or damaged, or holds Python objects; nescio never unpickles."
     return f"{path} is not a NumPy file."
-
-
-def _is_matrix(archive: Any, name: str, n_samples: int) -> bool:
-    """Return whether an array has numbers and one row per sample; read only its header.
-
-    A small archive may hold an array of gigabytes that is not needed.
-    """
-    members = archive.zip.namelist()
-    with archive.zip.open(name if name in members else f"{name}.npy") as stream:
-        read = (read_array_header_1_0, read_array_header_2_0)[read_magic(stream) != (1, 0)]
-        shape, _, dtype = read(stream)
-    return len(shape) == 2 and shape[0] == n_samples and dtype.kind in "fiu"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from nescio._charts.results import Result, View
 from nescio._charts.style import listed
-from nescio._charts.svg import CARD_BARS, BarRow, Markup
 from nescio._io.columns import (
     MATRICES,
     Columns,
@@ -52,11 +51,6 @@ _SHOWN_NAMES = 8  # of kept columns, of arrays, and of labels
 PENULTIMATE = "penultimate"
 """The name of the array that is the input of the head."""
 
-# Logits for perturbed inputs have one column per label; features for perturbed inputs have none.
-_PERTURBED_LOGITS = ("odin_max", "odin_sum")
-_PERTURBED_FEATURES = ("mahalanobis_max", "mahalanobis_sum")
-
-_MAX_ID_LENGTH = 1024
 _ROOM_FOR_IDS = 16_000_000  # bytes; below this, padding all ids to the longest does not matter
 
 
@@ -157,7 +151,7 @@ class Outputs(Result):
     label_names: tuple[str, ...] | None
     manifest: Mapping[str, Any]
     head: Head | None
-    arrays: Mapping[str, FloatArray]
+    arrays: dict[str, FloatArray]
     kept: Mapping[str, Array]
     index: Any
 
@@ -174,34 +168,33 @@ class Outputs(Result):
         kept: Mapping[str, Any] | None = None,
         index: Any = None,
     ) -> None:
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
-        of_rows = None  # the ids of a data frame, which other data frames must have too
+        row_ids = None  # of a data frame: other data frames must have the same
         if type(logits) is not np.ndarray and is_frame(logits):  # an array is the usual case
-            found = read_frame(logits, label_names)
-            logits = found["logits"]
-            features = found.get("features") if features is None else features
-            labels = found.get("labels") if labels is None else labels
-            of_rows = found.get("ids")
-            index = found.get("index") if ids is None else index
-            ids = of_rows if ids is None else ids
-            label_names = found.get("label_names") if label_names is None else label_names
-            manifest = {**found.get("manifest", {}), **(manifest or {})}
-            arrays = {**found.get("arrays", {}), **(arrays or {})}
-        put("logits", as_matrix(logits, "logits"))
-        n_labels = self.logits.shape[1]
+            read = read_frame(logits, label_names)
+            logits = read["logits"]
+            features = read.get("features") if features is None else features
+            labels = read.get("labels") if labels is None else labels
+            row_ids = read.get("ids")
+            index = read.get("index") if ids is None else index
+            ids = row_ids if ids is None else ids
+            label_names = read.get("label_names") if label_names is None else label_names
+            manifest = {**read.get("manifest", {}), **(manifest or {})}
+            arrays = {**read.get("arrays", {}), **(arrays or {})}
+        logits = as_matrix(logits, "logits")
+        n_labels = logits.shape[1]
         names = None if label_names is None else check_label_names(label_names, n_labels)
-        put("features", None if features is None else as_matrix(features, "features", of_rows))
-        put("labels", None if labels is None else as_multi_hot(labels, n_labels, names, of_rows))
-        put("ids", None if ids is None else as_ids(ids))
-        more = {name: as_matrix(array, name, of_rows) for name, array in (arrays or {}).items()}
-        put("arrays", more)
-        put("kept", {name: as_column(name, column) for name, column in (kept or {}).items()})
-        put("index", index)
-        put("head", head)
-        put("label_names", names)
-        put("manifest", deepcopy(dict(manifest or {})))  # it may hold lists and dicts
+        vars(self).update(
+            logits=logits,
+            features=None if features is None else as_matrix(features, "features", row_ids),
+            labels=None if labels is None else as_multi_hot(labels, n_labels, names, row_ids),
+            ids=None if ids is None else as_ids(ids),
+            label_names=names,
+            manifest=deepcopy(dict(manifest or {})),  # it may hold lists and dicts
+            head=head,
+            arrays={n: as_matrix(array, n, row_ids) for n, array in (arrays or {}).items()},
+            kept={name: as_column(name, column) for name, column in (kept or {}).items()},
+            index=index,
+        )
         self._check_rows_and_names()
 
     def _check_rows_and_names(self) -> None:
@@ -210,8 +203,8 @@ class Outputs(Result):
             raise InputError(
                 f"an array of your own cannot be named {min(taken)!r}: pass it as {min(taken)}=..."
             )
-        own = {} if self.index is None else {"index": self.index}
-        for name, rows in (*self._rows().items(), *self.kept.items(), *own.items()):
+        index = {} if self.index is None else {"index": self.index}
+        for name, rows in (*self._rows().items(), *self.kept.items(), *index.items()):
             if len(rows) != len(self):
                 raise ShapeError(
                     f"{name} must have one row per sample: logits have {len(self):,}, "
@@ -225,8 +218,8 @@ class Outputs(Result):
 
     def _rows(self) -> dict[str, Array]:
         """Return everything that has one row per sample."""
-        found = {name: getattr(self, name) for name in (*MATRICES, "ids")}
-        return {name: rows for name, rows in found.items() if rows is not None} | dict(self.arrays)
+        rows = {name: getattr(self, name) for name in (*MATRICES, "ids")}
+        return {name: array for name, array in rows.items() if array is not None} | self.arrays
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -251,16 +244,16 @@ class Outputs(Result):
     @property
     def names(self) -> tuple[str, ...]:
         """The names that `get` has something for."""
-        known = (*MATRICES, "head", PENULTIMATE)
-        found = [name for name in known if self.get(name) is not None]
-        return (*found, *(name for name in self.arrays if name != PENULTIMATE))
+        own = (name for name in self.arrays if name != PENULTIMATE)
+        names = (*MATRICES, "head", PENULTIMATE, *own)
+        return tuple(name for name in names if self.get(name) is not None)
 
     @property
     def layers(self) -> tuple[str, ...]:
         """The names of those `arrays` that are known to be layers, whose columns are no labels."""
-        listed = self.manifest.get("layers")  # as a runner writes it
-        known = (PENULTIMATE, *(listed if isinstance(listed, list | tuple) else ()))
-        return tuple(name for name in self.arrays if name in known)
+        named = self.manifest.get("layers")  # as a runner writes it
+        layers = (PENULTIMATE, *(named if isinstance(named, list | tuple) else ()))
+        return tuple(name for name in self.arrays if name in layers)
 
     # --- selection and concatenation ---
 
@@ -268,11 +261,18 @@ class Outputs(Result):
         """Return some of the samples: a slice, indices or a boolean mask."""
         if isinstance(rows, int | np.integer):
             rows = [int(rows)]
-        some: dict[str, Any] = {name: array[rows] for name, array in self._rows().items()}
+        try:
+            some: dict[str, Any] = {name: array[rows] for name, array in self._rows().items()}
+        except IndexError as error:
+            raise InputError(f"there are {len(self):,} samples: {error}.") from error
         arrays = {name: some.pop(name) for name in self.arrays}
         kept = {name: column[rows] for name, column in self.kept.items()}
         index = rows_of_index(self.index, rows)
         return replace(self, **some, arrays=arrays, kept=kept, index=index)
+
+    def __iter__(self) -> Iterator[Outputs]:
+        """Give each sample."""
+        return (self[row] for row in range(len(self)))
 
     def select_labels(self, labels: Sequence[str] | Sequence[int]) -> Outputs:
         """Return the outputs of some labels only, in the given order.
@@ -286,13 +286,14 @@ class Outputs(Result):
         labels : sequence of str or of int
             Label names, or their positions.
         """
-        at = [self._position(label) for label in labels]
+        chosen = [self._position(label) for label in labels]
+        head = self.head
         return replace(
             self,
-            logits=self.logits[:, at],
-            labels=None if self.labels is None else self.labels[:, at],
-            label_names=self.label_names and tuple(self.label_names[i] for i in at),
-            head=None if self.head is None else Head(self.head.weight[at], self.head.bias[at]),
+            logits=self.logits[:, chosen],
+            labels=None if self.labels is None else self.labels[:, chosen],
+            label_names=self.label_names and tuple(self.label_names[i] for i in chosen),
+            head=None if head is None else Head(head.weight[chosen], head.bias[chosen]),
             arrays={name: self.arrays[name] for name in self.layers},
         )
 
@@ -333,8 +334,8 @@ class Outputs(Result):
         parts = [f"{len(self):,} samples x {self.n_labels} labels"]
         if self.features is not None:
             parts.append(f"{self.features.shape[1]} features")
-        others = ("labels", "ids", "label_names", "head")
-        parts += [name for name in others if getattr(self, name) is not None]
+        optional = ("labels", "ids", "label_names", "head")
+        parts += [name for name in optional if getattr(self, name) is not None]
         if self.kept:
             parts.append(f"kept {listed(list(self.kept), _SHOWN_NAMES)}")
         parts += [listed(list(self.arrays), _SHOWN_NAMES)] if self.arrays else []
@@ -350,22 +351,7 @@ class Outputs(Result):
                 "shape": [" x ".join(f"{n:,}" for n in array.shape) for array in arrays.values()],
                 "type": [str(array.dtype) for array in arrays.values()],
             },
-            charts=self._charts,
         )
-
-    def _charts(self) -> list[Markup]:
-        """Draw how often the most frequent labels are predicted (logit above 0)."""
-        some = self.logits[:10_000]
-        if not some.size:
-            return []
-        shares = np.mean(some > 0, axis=0)
-        names = self.label_names or [f"label {label}" for label in range(self.n_labels)]
-        bars = [
-            BarRow(names[label], float(shares[label]), f"{shares[label]:.1%}", names[label])
-            for label in np.argsort(-shares, kind="stable")[:_SHOWN_NAMES].tolist()
-        ]
-        rows = f"the first {len(some):,}" if len(some) < len(self) else f"{len(some):,}"
-        return [CARD_BARS.draw(bars, name=f"How often labels are predicted in {rows} samples")]
 
     # --- files: see nescio.outputs.files ---
 
@@ -450,23 +436,6 @@ class Outputs(Result):
         content = Columns(id_column, labels, ignore, keep).read_frame(frame)
         return from_content(content, from_probs=from_probs)
 
-    @classmethod
-    def from_tensors(
-        cls,
-        tensors: Mapping[str, Array],
-        metadata: Mapping[str, Any],
-        what: object = "the data",
-        *,
-        kept: bool = True,
-    ) -> Outputs:
-        """Make outputs from the content of a .safetensors file, which errors call `what`.
-
-        Without `kept`, the kept columns are left out.
-        """
-        from nescio.outputs.files import parse_tensors
-
-        return cls(**parse_tensors(what, tensors, metadata, kept=kept))
-
 
 def from_content(content: dict[str, Any], *, from_probs: bool) -> Outputs:
     """Make outputs from their arguments, with logits that may be probabilities."""
@@ -486,6 +455,8 @@ def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
     >>> check_label_names(["cat", "dog"], 2)
     ('cat', 'dog')
     """
+    if isinstance(names, str | set | frozenset):
+        raise InputError(f"label_names must be a sequence of names, got {names!r}.")
     names = tuple(map(str, names))
     if len(names) != n_labels:
         raise ShapeError(f"label_names must name {n_labels} labels, got {len(names)} names.")
@@ -498,9 +469,9 @@ def check_label_names(names: Sequence[str], n_labels: int) -> tuple[str, ...]:
 def as_matrix(values: Any, name: str, ids: Sequence[str] | None = None) -> FloatArray:
     """Return a matrix of floats, from an array, a tensor, a list or a data frame with these ids."""
     if type(values) is not np.ndarray and is_frame(values):
-        found = read_features(values)
-        check_same_rows(name, found.get("ids"), ids)
-        values = found["logits"]
+        read = read_features(values)
+        check_same_rows(name, read.get("ids"), ids)
+        values = read["logits"]
     array = to_float(to_numpy(values))
     check_matrix(array, name)
     return array
@@ -515,17 +486,14 @@ def as_column(name: str, values: Any) -> Array:
 
 
 def as_ids(ids: Any) -> NDArray[np.str_]:
-    """Return ids as strings; raise if they are too long or not in one dimension."""
+    """Return ids as strings; raise unless they have one dimension."""
     array = np.asarray(ids, dtype=np.object_)
     if array.ndim != 1:
         raise ShapeError(f"ids must have one dimension, got shape {array.shape}.")
     strings = [str(name) for name in array]
-    lengths = [len(name) for name in strings]
-    longest = max(lengths, default=0)
-    if longest > _MAX_ID_LENGTH:
-        raise InputError(f"an id may have {_MAX_ID_LENGTH:,} characters; one has {longest:,}.")
     # NumPy pads every string to the longest: wasteful if the others are short.
-    room = 4 * longest * len(strings)
+    lengths = [len(name) for name in strings]
+    room = 4 * max(lengths, default=0) * len(strings)
     wasteful = room > max(_ROOM_FOR_IDS, 16 * sum(lengths))
     return np.array(strings, dtype=np.object_ if wasteful else np.str_)
 
@@ -555,8 +523,8 @@ def match_labels(
     """Return the outputs with the labels `names`, in this order.
 
     Logits, labels and head are matched together; features and other layers have no labels. Other
-    labels of the outputs are ignored with a warning. Of the further arrays only layers and those in
-    `reads` are kept.
+    labels of the outputs are ignored with a warning. Other arrays are left out, because it is not
+    known which of their columns belong to labels.
 
     Parameters
     ----------
@@ -565,46 +533,27 @@ def match_labels(
     names : sequence of str
         The labels that the detector was made for.
     reads : sequence of str
-        The arrays that the detector reads. It is an error if one of them cannot be matched.
+        The arrays that the detector reads. It is an error if one of them would be left out.
     quiet : bool
         Whether the warning is left out, because an earlier block has given it.
     """
     theirs = outputs.label_names or ()
     if theirs == tuple(names):
         return outputs
-    position = {name: at for at, name in enumerate(theirs)}
+    position = {name: number for number, name in enumerate(theirs)}
     if any(name not in position for name in names):
         raise LabelMismatchError(label_difference(names, theirs))
-    at = [position[name] for name in names]
-    arrays = {
-        name: _matched(name, outputs.arrays[name], at, len(theirs))
-        for name in reads
-        if name in outputs.arrays and name not in outputs.layers
-    }
+    lost = [name for name in reads if name in outputs.arrays and name not in outputs.layers]
+    if lost:
+        raise InputError(
+            "the labels of the data and of the detector differ, and nescio does not know which "
+            f"columns of {lost[0]!r} belong to which label. Pass outputs that have the labels of "
+            "the detector, in the same order."
+        )
     if not quiet:
         expected = set(names)
         warn_of_ignored([name for name in theirs if name not in expected], "label")
-    matched = outputs.select_labels(at)
-    return replace(matched, arrays={**matched.arrays, **arrays})
-
-
-def _matched(name: str, array: Array, at: Sequence[int], n_theirs: int) -> Array:
-    """Return an array that the caller named, with its columns in the order of the labels."""
-    if name in _PERTURBED_FEATURES:
-        return array
-    if name not in _PERTURBED_LOGITS or array.shape[1] != n_theirs:
-        raise InputError(
-            f"the labels of the data and of the detector differ, and nescio does not know which "
-            f"columns of {name!r} belong to which label. Pass outputs that have the labels of the "
-            "detector, in the same order."
-        )
-    if len(at) != n_theirs:
-        raise InputError(
-            f"{name} was computed with all {n_theirs} labels of the data, but the detector was "
-            f"made for {len(at)} of them: the other labels cannot be left out afterwards, because "
-            "the perturbation depends on them. Calibrate the detector on all labels."
-        )
-    return array[:, at]
+    return outputs.select_labels([position[name] for name in names])
 
 
 # --- joining ---------------------------------------------------------------------------------
@@ -626,10 +575,10 @@ def rows_of_index(index: Any, rows: Any) -> Any:
 
 def join_indexes(parts: Sequence[Any]) -> Any:
     """Join the indexes of several pandas frames; None if one has none, or they are of two kinds."""
-    first, *others = parts
-    if any(part is None or part.nlevels != parts[0].nlevels for part in parts):
+    first, *rest = parts
+    if any(part is None or part.nlevels != first.nlevels for part in parts):
         return None
-    return first.append(others)
+    return first.append(rest)
 
 
 def check_same_arrays(parts: Sequence[Outputs]) -> None:
@@ -637,21 +586,21 @@ def check_same_arrays(parts: Sequence[Outputs]) -> None:
     if not parts:
         raise InputError("there are no outputs to join.")
     first = parts[0]
-    for at, part in enumerate(parts):
+    for number, part in enumerate(parts):
         ours, theirs = first._rows(), part._rows()
         if ours.keys() != theirs.keys():
             raise InputError(
-                f"outputs 0 have {', '.join(ours)}, outputs {at} have {', '.join(theirs)}: they "
-                "must have the same arrays to be joined."
+                f"outputs 0 have {', '.join(ours)}, outputs {number} have {', '.join(theirs)}: "
+                "they must have the same arrays to be joined."
             )
         for name in ours:
             if ours[name].shape[1:] != theirs[name].shape[1:]:
                 raise ShapeError(
                     f"{name} has {ours[name].shape[1]} columns in outputs 0 and "
-                    f"{theirs[name].shape[1]} in outputs {at}."
+                    f"{theirs[name].shape[1]} in outputs {number}."
                 )
         if part.label_names != first.label_names:
-            raise LabelMismatchError(f"outputs {at} have other label names than outputs 0.")
+            raise LabelMismatchError(f"outputs {number} have other label names than outputs 0.")
         same_head = first.head.same_as(part.head) if first.head else part.head is None
         if not same_head:
-            raise InputError(f"outputs {at} have another head than outputs 0.")
+            raise InputError(f"outputs {number} have another head than outputs 0.")

@@ -27,6 +27,7 @@ from nescio._validation import Array, check_logits
 from nescio.detectors.assessment import Assessment
 from nescio.errors import FileFormatError, InputError, ProbabilitiesError
 from nescio.outputs import Outputs
+from nescio.outputs.files import parse_tensors
 from nescio.scores import label_prob, logits_from_probs
 from nescio.service.openapi import FORMATS, JSON, SAFETENSORS, PredictBody, ScoreBody
 from nescio.service.settings import MAX_CHARACTERS, MAX_FILES, MAX_ROWS, MAX_TEXTS, Settings
@@ -248,7 +249,7 @@ def _tensor_outputs(data: bytes) -> Outputs:
         if name.startswith(_MATRICES) and array.dtype.kind != "f":
             raise InputError(f"{name} must be floating point numbers, got {array.dtype}.")
     # Answers have no kept columns, and outputs with different ones are not scored together.
-    return Outputs.from_tensors(tensors, metadata, _BODY, kept=False)
+    return Outputs(**parse_tensors(_BODY, tensors, metadata, kept=False))
 
 
 def _json_outputs(data: bytes) -> Outputs:
