@@ -15,8 +15,7 @@ import numpy as np
 from nescio._charts.histogram import FEW, Histogram, roc
 from nescio._charts.style import HUES, JOINT, cut, palette
 from nescio._charts.svg import Values, short
-from nescio._optional import require
-from nescio.errors import InputError, ParameterError
+from nescio.errors import InputError, ParameterError, require
 
 if TYPE_CHECKING:
     from nescio.calibration import Calibration
