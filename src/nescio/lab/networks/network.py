@@ -14,9 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nescio._optional import require
 from nescio._validation import checked_whole
-from nescio.errors import FileError, ParameterError, ShapeError, nearest
+from nescio.errors import FileError, ParameterError, ShapeError, nearest, require
 from nescio.lab.networks.weights import (
     IMAGENET,
     lite_imagenet_file,

@@ -18,8 +18,13 @@ from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from nescio._io.files import existing_file
 from nescio._io.tensors import read_tensors, verify_checksum
-from nescio._optional import require
-from nescio.errors import FileError, FileFormatError, MissingDependencyError, ParameterError
+from nescio.errors import (
+    FileError,
+    FileFormatError,
+    MissingDependencyError,
+    ParameterError,
+    require,
+)
 
 IMAGENET = "imagenet"
 
