@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 
 from nescio._io.columns import Columns as TableColumns, matching_names
-from nescio._optional import require
 from nescio._threads import limit_cpus
 from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Assessment, Detector, NotCalibratedError, as_detector, load
 from nescio.detectors.streaming import Columns, ScoreBlock, ScoreEngine
-from nescio.errors import InputError, NescioError, ParameterError
+from nescio.errors import InputError, NescioError, ParameterError, require
 from nescio.outputs.outputs import from_content
 from nescio.outputs.reading import OutputsStream
 

@@ -14,10 +14,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from nescio._optional import require
 from nescio._validation import Array, check_matrix, to_numpy
 from nescio._version import __version__
-from nescio.errors import InputError, ParameterError, ShapeError
+from nescio.errors import InputError, ParameterError, ShapeError, require
 from nescio.models.images import Preprocessing
 from nescio.models.inputs import InputBatch, batches_of, is_texts, n_rows, texts_or_batches
 from nescio.models.texts import TextTokenizer, Tokens

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nescio._optional import require
 from nescio._validation import Array, checked_choice
-from nescio.errors import ExportError, ParameterError
+from nescio.errors import ExportError, ParameterError, require
 from nescio.models.base import Runner
 
 if TYPE_CHECKING:

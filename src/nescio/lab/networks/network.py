@@ -23,7 +23,6 @@ from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from nescio._io.files import existing_file
 from nescio._io.tensors import read_tensors, verify_checksum
-from nescio._optional import require
 from nescio._validation import checked_whole
 from nescio.errors import (
     FileError,
@@ -32,6 +31,7 @@ from nescio.errors import (
     ParameterError,
     ShapeError,
     nearest,
+    require,
 )
 
 HIDDEN_UNITS = 1000
