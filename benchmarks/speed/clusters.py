@@ -89,7 +89,7 @@ def open_model(model: str, device: str) -> Any:
     import torch
     import torchvision
 
-    from nescio.models import make_runner
+    from nescio.models.base import make_runner
     from nescio.models.images import Preprocessing
 
     torch.manual_seed(0)

@@ -113,7 +113,7 @@ class ModelOptions:
         label_names: Sequence[str] | None = None,
     ) -> Runner:
         """Return a runner of a model that a command was given, on a device."""
-        from nescio.models import make_runner
+        from nescio.models.base import make_runner
 
         opened: object = model
         if is_onnx(model):
