@@ -37,10 +37,12 @@ Every message says what is wrong, what was given and what to do about it.
 from __future__ import annotations
 
 import difflib
+import importlib
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 
 class NescioError(Exception):
@@ -202,3 +204,23 @@ def warn(message: str, category: type[NescioWarning]) -> None:
     while sys._getframe(depth).f_globals.get("__name__", "").startswith("nescio."):
         depth += 1
     warnings.warn(message, category, stacklevel=depth + 1)
+
+
+def require(module: str, extra: str | None) -> Any:
+    """Import an optional module, or raise an error that says what to install.
+
+    `extra` is the extra that it belongs to; None if it is a package of the user's choice.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        advice = f"Run pip install {package}."
+        if extra is not None:
+            advice = (
+                f"It belongs to the extra {extra!r}: run pip install '.[{extra}]' in your copy of "
+                "nescio's repository."
+            )
+        raise MissingDependencyError(
+            f"this needs {package}, which is not installed. {advice}"
+        ) from error

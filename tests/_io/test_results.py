@@ -12,8 +12,7 @@ from sklearn.pipeline import make_pipeline
 
 import nescio as ns
 from nescio._io.results import Tabular, to_json, write_table
-from nescio._optional import require
-from nescio.errors import InputError, MissingDependencyError, ShapeError
+from nescio.errors import InputError, MissingDependencyError, ShapeError, require
 
 
 class Table(Tabular):

@@ -41,7 +41,7 @@ RETURNED_BY = {
         "delong_test": "AurocDifference",
         "evaluate": "Estimate Evaluation",
     },
-    "nescio.monitor": {"Monitor": "Change LabelDrift MonitorReport Place Window"},
+    "nescio.monitor": {"Monitor": "Change LabelDrift Place Window"},
     "nescio.models": {"wrap": "PredictedRow Prediction Runner Wrapped"},
     "nescio.service": {"make_app": "Settings"},
 }

@@ -21,9 +21,8 @@ import numpy as np
 
 from nescio._io.files import Files
 from nescio._io.results import is_null, to_values
-from nescio._optional import require
 from nescio._validation import Array
-from nescio.errors import FileFormatError, InputError, NescioError
+from nescio.errors import FileFormatError, InputError, NescioError, require
 
 if TYPE_CHECKING:
     from nescio._io.columns import Columns

@@ -34,7 +34,6 @@ from nescio._io.arrow import (
     to_array,
     unique_names,
 )
-from nescio._optional import require
 from nescio._validation import Array
 from nescio.errors import (
     IgnoredLabelsWarning,
@@ -42,6 +41,7 @@ from nescio.errors import (
     LabelMismatchError,
     label_difference,
     listed,
+    require,
     warn,
 )
 

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from nescio._optional import require
-from nescio.errors import FileError, MissingDependencyError
+from nescio.errors import FileError, MissingDependencyError, require
 
 MANY = (".parquet", ".arrow", ".feather")
 """The endings of files of which several can be one input."""

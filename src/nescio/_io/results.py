@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from nescio._io.files import check_target, replacing
-from nescio._optional import require
-from nescio.errors import InputError, ParameterError
+from nescio.errors import InputError, ParameterError, require
 
 WRITABLE = (".parquet", ".csv", ".jsonl")
 

@@ -11,7 +11,6 @@ import numpy as np
 from typer import Option
 
 from nescio._io.files import check_target, existing_file
-from nescio._optional import require
 from nescio._validation import checked_choice
 from nescio.cli.options import (
     AsJson,
@@ -23,7 +22,7 @@ from nescio.cli.options import (
 )
 from nescio.cli.printing import print_facts, working
 from nescio.cli.vision import MODEL_HELP, ModelOptions, Module, parse_numbers
-from nescio.errors import FileFormatError, ParameterError
+from nescio.errors import FileFormatError, ParameterError, require
 from nescio.outputs.reading import read_outputs
 
 _LEVELS = ("debug", "info", "warning", "error")

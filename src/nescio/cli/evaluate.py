@@ -9,7 +9,6 @@ from rich.text import Text
 from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
-from nescio._optional import require
 from nescio.cli.options import (
     AsJson,
     DataOptions,
@@ -24,7 +23,7 @@ from nescio.cli.options import (
     refuse_overwriting,
 )
 from nescio.cli.printing import print_json, print_table, progress_bar, say
-from nescio.errors import ParameterError
+from nescio.errors import ParameterError, require
 
 if TYPE_CHECKING:
     from nescio.choosing import Choice

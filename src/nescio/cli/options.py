@@ -14,10 +14,9 @@ from typer import Argument, Option
 
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file, same_file
-from nescio._optional import require
 from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM
-from nescio.errors import InputError, ParameterError
+from nescio.errors import InputError, ParameterError, require
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector

@@ -6,7 +6,7 @@ pip install '.[torch,onnx]'.
 
 from __future__ import annotations
 
-from nescio._optional import require
+from nescio.errors import require
 
 require("torch", "torch")
 

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from nescio._io.columns import MATRICES
 from nescio._io.files import check_target, replacing
-from nescio._optional import require
 from nescio._validation import Array
 from nescio._version import __version__
 from nescio.detectors import Detector, as_detector, load
-from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError
+from nescio.errors import ExportError, MissingInputError, ParameterError, ShapeError, require
 from nescio.export.detector_head import DetectorHead
 from nescio.export.graphs import (
     OPSET,

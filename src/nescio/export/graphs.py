@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nescio._optional import require
 from nescio._version import __version__
-from nescio.errors import ExportError, FileFormatError, NescioError
+from nescio.errors import ExportError, FileFormatError, NescioError, require
 from nescio.export.detector_head import DetectorHead
 from nescio.export.parity import Samples
 from nescio.models import Runner

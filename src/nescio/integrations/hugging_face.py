@@ -27,11 +27,10 @@ from typing import Any
 from nescio._io.files import existing_file, temporary_name
 from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
-from nescio._optional import require
 from nescio.calibration import Calibration
 from nescio.detectors import Detector, load
 from nescio.detectors.saving import plain_params
-from nescio.errors import FileError, FileFormatError, NescioError, ParameterError
+from nescio.errors import FileError, FileFormatError, NescioError, ParameterError, require
 from nescio.metrics import Comparison, Evaluation
 from nescio.models import Runner, Wrapped, wrap
 from nescio.models.base import PREPARED, make_runner

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from nescio._optional import require
 from nescio._validation import is_torch, to_numpy
 from nescio._version import __version__
-from nescio.errors import FileError, ParameterError
+from nescio.errors import FileError, ParameterError, require
 from nescio.integrations.hugging_face import (
     as_wrapped,
     chosen_params,

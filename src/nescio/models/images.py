@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._optional import require
 from nescio._validation import checked_whole, is_torch
-from nescio.errors import DatasetError, ParameterError
+from nescio.errors import DatasetError, ParameterError, require
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nescio._io.files import existing_file
-from nescio._optional import require
 from nescio._threads import cpu_limit
 from nescio._validation import Array, is_torch, to_numpy
 from nescio.errors import (
@@ -20,6 +19,7 @@ from nescio.errors import (
     InputError,
     ParameterError,
     ShapeError,
+    require,
 )
 from nescio.models.base import (
     FEATURES,

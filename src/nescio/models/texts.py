@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nescio._io.files import existing_file
-from nescio._optional import require
 from nescio._validation import Array
-from nescio.errors import FileFormatError, InputError, ParameterError, listed
+from nescio.errors import FileFormatError, InputError, ParameterError, listed, require
 
 _FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nescio._optional import require
 from nescio._validation import Array, to_numpy
-from nescio.errors import InputError, NescioError, ParameterError, ShapeError
+from nescio.errors import InputError, NescioError, ParameterError, ShapeError, require
 from nescio.models.base import Runner
 from nescio.models.texts import NAMES, TextTokenizer
 from nescio.models.torch_layers import CallOrder, Recorder, Tap

@@ -21,9 +21,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from nescio._optional import require
 from nescio._threads import available_cpus
-from nescio.errors import FileError, NescioError
+from nescio.errors import FileError, NescioError, require
 from nescio.service import logs
 from nescio.service.app import App, is_loopback, make_app
 from nescio.service.logs import logger

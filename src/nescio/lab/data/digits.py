@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio._io.files import temporary_name
-from nescio._optional import require
-from nescio.errors import DatasetError
+from nescio.errors import DatasetError, require
 from nescio.lab.data.split import Split, check_split
 from nescio.lab.data.table import SEPARATOR, load_table
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from nescio._io.arrow import arrow_errors
 from nescio._io.files import existing_file
-from nescio._optional import require
-from nescio.errors import DatasetError, FileFormatError, ParameterError
+from nescio.errors import DatasetError, FileFormatError, ParameterError, require
 from nescio.lab.data.split import HOW_TO, Split, checked_presence
 
 SEPARATOR = ";"

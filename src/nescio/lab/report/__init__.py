@@ -17,9 +17,8 @@ from pathlib import Path
 from nescio._charts.style import chart_style
 from nescio._charts.svg import Markup
 from nescio._io.files import check_target, replacing
-from nescio._optional import require
 from nescio._version import __version__
-from nescio.errors import InputError
+from nescio.errors import InputError, require
 from nescio.lab.benchmark.results import Evidence, Line
 from nescio.lab.report.page import Introduction, chapters, introduced, joint_rocs, manifests
 from nescio.lab.report.plain import draw_choice, draw_monitor
