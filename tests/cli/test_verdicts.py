@@ -284,6 +284,6 @@ def test_info_reads_well(here, nescio):
 
 
 def test_shell_completion_knows_the_detectors():
-    from nescio.cli.options import detector_names
+    from nescio.cli.console import detector_names
 
     assert detector_names("top") == ["top_k_joint_energy", "top_k_logit", "top_k_prob"]

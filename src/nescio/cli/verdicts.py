@@ -14,24 +14,22 @@ from typer import Argument, Option
 
 from nescio._io.files import check_target, same_file
 from nescio._io.results import check_table_target, to_values
-from nescio.cli.options import (
+from nescio.cli.console import (
     AsJson,
     DataOptions,
     DetectorFile,
     Engine,
     Force,
     Nonfinite,
+    describe,
     detector_names,
     is_ray,
     load_detector,
-    refuse_overwriting,
-)
-from nescio.cli.printing import (
-    describe,
     print_facts,
     print_json,
     print_rows,
     progress_bar,
+    refuse_overwriting,
     say,
     some_of,
     working,
