@@ -288,7 +288,7 @@ def network_kinds(folder: Path, rng: np.random.Generator) -> Iterator[Kind]:
 
     from nescio.lab.extraction.perturb import Setting, TuneSettings, Tuning
     from nescio.lab.networks.checkpoint import Architecture, Checkpoint, load_checkpoint
-    from nescio.lab.networks.weights import read_state_dict
+    from nescio.lab.networks.network import read_state_dict
     from nescio.lab.training import TrainSettings
     from nescio.models.images import Preprocessing
 

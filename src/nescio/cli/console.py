@@ -25,9 +25,8 @@ from typer import Argument, Option
 from nescio._io.columns import Columns
 from nescio._io.files import existing_file, same_file
 from nescio._io.results import to_json
-from nescio._validation import checked_choice
 from nescio.calibration import CUSTOM
-from nescio.errors import InputError, ParameterError, require
+from nescio.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from nescio.detectors import Detector
@@ -59,11 +58,6 @@ FromProbs = Annotated[
 ]
 Force = Annotated[bool, "Replace an existing output file."]
 AsJson = Annotated[bool, Option("--json", help="Print JSON for a machine to read.")]
-Engine = Annotated[
-    str,
-    "Where the work is done: 'local', on this machine, or 'ray', on the Ray cluster at "
-    "the address in RAY_ADDRESS (without it, on a temporary one on this machine).",
-]
 Train = Annotated[str | None, "Training outputs, for the detectors that learn."]
 HeldOut = Annotated[
     str | None,
@@ -229,14 +223,6 @@ def named_paths(option: str, texts: Sequence[str] | None, form: str) -> dict[str
             raise ParameterError(f"{option} {text}: expected {form}.")
         paths[name] = Path(path)
     return paths
-
-
-def is_ray(engine: str) -> bool:
-    """Return whether the engine is Ray; raise if it is unknown or not installed."""
-    checked_choice("--engine", engine, ("local", "ray"))
-    if engine == "ray":
-        require("ray", "ray")
-    return engine == "ray"
 
 
 def load_detector(path: Path, *, nonfinite: str | None = None) -> Detector:

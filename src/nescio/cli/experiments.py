@@ -199,8 +199,7 @@ def check_data(
     as_json: AsJson = False,
 ) -> None:
     """Check data sets before a benchmark: label overlap, duplicate and damaged images, gaps."""
-    from nescio.lab.data import check_protocol, load
-    from nescio.lab.data.check import without_damaged
+    from nescio.lab.data import check_protocol, load, without_damaged
 
     require_vision(torch=False)
     with working("reading the data sets"):

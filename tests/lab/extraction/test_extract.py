@@ -9,9 +9,9 @@ pytest.importorskip("torchvision")
 from nescio.detectors import Mahalanobis
 from nescio.errors import DatasetError, FileError, ParameterError
 from nescio.lab.data import load_coco, load_folder, without_damaged
+from nescio.lab.data.batches import Reader
 from nescio.lab.extraction import extract
 from nescio.lab.extraction.extract import cached_features
-from nescio.lab.extraction.image_batches import Reader
 from nescio.lab.extraction.perturb import Setting, Tuning, find_directions, step
 from nescio.lab.networks.checkpoint import CheckpointRunner, load_checkpoint
 from nescio.lab.training import train

@@ -21,8 +21,15 @@ from nescio._io.tensors import FileKind
 from nescio._io.toml import from_table
 from nescio._validation import Array
 from nescio.errors import FileFormatError, ParameterError
-from nescio.lab.networks.network import HIDDEN_UNITS, OWN, Network, build_network, prepared
-from nescio.lab.networks.weights import load_state, read_state_dict
+from nescio.lab.networks.network import (
+    HIDDEN_UNITS,
+    OWN,
+    Network,
+    build_network,
+    load_state,
+    prepared,
+    read_state_dict,
+)
 from nescio.models import Runner
 from nescio.models.base import INPUT, PENULTIMATE, POOLED
 from nescio.models.images import Preprocessing
