@@ -203,7 +203,7 @@ CONTAINERS = DOCS / "how-to" / "containers.md"  # tests/service/test_deployed.py
 RUNNABLE = [
     page
     for page in [README, *PAGES]
-    if page.parent != ERRORS
+    if (page.parent != ERRORS or page.stem == "index")
     and page not in (NOTEBOOK, CONTAINERS)
     and any(language == "python" for language, _ in fences(page))
 ]
