@@ -87,7 +87,7 @@ def _extract(bench: Bench, folder: Path) -> None:
     from nescio.lab.data import load_folder
     from nescio.lab.data.batches import Reader, in_batches
     from nescio.lab.extraction import extract
-    from nescio.models import make_runner
+    from nescio.models.base import make_runner
     from nescio.models.images import Preprocessing
 
     rng = np.random.default_rng(0)

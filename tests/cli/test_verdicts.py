@@ -285,7 +285,7 @@ def test_info_reads_well(here, nescio):
 
 
 def test_shell_completion_knows_the_detectors():
-    from nescio.cli.options import detector_names
+    from nescio.cli.console import detector_names
 
     assert detector_names("top") == ["top_k_joint_energy", "top_k_logit", "top_k_prob"]
 
@@ -294,7 +294,7 @@ def test_without_ray_the_error_names_the_extra(nescio, monkeypatch, tmp_path):
     def missing(module, extra):
         raise MissingDependencyError(f"this needs {module}: pip install '.[{extra}]'")
 
-    monkeypatch.setattr("nescio.cli.options.require", missing)
+    monkeypatch.setattr("nescio.cli.verdicts.require", missing)
     np.save(tmp_path / "val.npy", np.random.default_rng(0).normal(-1, 3, (200, 3)))
     assert nescio("calibrate", tmp_path / "val.npy", "-o", tmp_path / "d.nescio")[0] == 0
     command = ("score", tmp_path / "d.nescio", tmp_path / "val.npy", "--engine")

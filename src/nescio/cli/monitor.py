@@ -16,8 +16,15 @@ import typer
 from typer import Argument
 
 from nescio._io.files import check_target, exclusive, find_files
-from nescio.cli.options import AsJson, DataOptions, Force, refuse_overwriting
-from nescio.cli.printing import print_json, progress_bar, say
+from nescio.cli.console import (
+    AsJson,
+    DataOptions,
+    Force,
+    print_json,
+    progress_bar,
+    refuse_overwriting,
+    say,
+)
 from nescio.errors import InputError, MissingInputError, ShapeError, error_context
 from nescio.outputs.reading import OutputsStream, open_stream, where
 

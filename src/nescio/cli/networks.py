@@ -16,8 +16,15 @@ from typer import Argument, Option
 
 from nescio._io.files import check_target
 from nescio._validation import checked_choice
-from nescio.cli.options import AsJson, Force
-from nescio.cli.printing import print_facts, print_json, print_rows, progress_bar, say
+from nescio.cli.console import (
+    AsJson,
+    Force,
+    print_facts,
+    print_json,
+    print_rows,
+    progress_bar,
+    say,
+)
 from nescio.cli.vision import (
     MODEL_HELP,
     Device,

@@ -103,13 +103,13 @@ def extract(
 
     Parameters
     ----------
-    model : Runner, Checkpoint, or anything that `make_runner` takes
+    model : Runner, Checkpoint, or any other model that `nescio.wrap` takes
         It must take images and have a preprocessing.
     split : Split
     path : path
         Ends in .safetensors. During the work, its parts are in a folder next to it.
     features, device : optional
-        Passed to `make_runner`. Those of a checkpoint are "pooled,penultimate" if not given.
+        As `nescio.wrap` takes them. Those of a checkpoint are "pooled,penultimate" if not given.
     tuning : Tuning, optional
         With it, the outputs also get what ODIN and the perturbed Mahalanobis read. Only for torch
         modules.
@@ -183,14 +183,9 @@ def _manifest(
     if runner.preprocessing is None:
         raise ParameterError(
             f"extraction needs to know how an image becomes the input of {runner!r}: pass "
-            "preprocessing=... to make_runner (--image-size, --mean, --std)."
+            "preprocessing=... to wrap (--image-size, --mean, --std)."
         )
     model_hash = runner.content_hash()
-    if model_hash is None:
-        raise ParameterError(
-            f"{runner!r} has no content hash, so results could not be told from those of another "
-            "model. Pass the path of the ONNX file instead of a session."
-        )
     if corruption is not None:
         checked_choice("corruption", corruption, tuple(CORRUPTIONS))
     if tuning is not None:

@@ -95,7 +95,7 @@ class Checkpoint:
         check_label_names(self.label_names, len(self.label_names))
 
     def make_runner(self, **settings: Any) -> Runner:
-        """Return a runner of the network: what `nescio.models.make_runner` asks a model for."""
+        """Return a runner of the network: what `nescio.wrap` asks a model for."""
         return CheckpointRunner(self, **settings)
 
     def content_hash(self) -> str:
