@@ -330,7 +330,15 @@ def test_every_command_has_an_example_that_parses(name):
 
 
 # Options of docker, mlflow and the scripts in benchmarks/.
-OTHER_OPTIONS = {"--cpus", "--read-only", "--env-manager", "--render", "--results", "--only"}
+OTHER_OPTIONS = {
+    "--cpus",
+    "--read-only",
+    "--env-manager",
+    "--render",
+    "--results",
+    "--only",
+    "--summary",
+}
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name_of)
